@@ -1,0 +1,1 @@
+"""gduq: uncertainty people can trust for graph neural networks, from one trained network."""

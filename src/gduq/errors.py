@@ -1,0 +1,36 @@
+"""The library's one voice for a user's mistake: what was expected, what was got, what to do."""
+
+from __future__ import annotations
+
+__all__ = ["BundleError", "InputError", "NotFittedError"]
+
+
+class InputError(ValueError):
+    """Something handed to the library cannot be used.
+
+    Args:
+        expected: What the library needs here.
+        got: What it was given.
+        do: What to do about it; may be empty.
+
+    Example:
+        >>> raise InputError("num_anchors >= 1", "0", "Pass num_anchors=10.")
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected num_anchors >= 1, got 0. Pass num_anchors=10.
+    """
+
+    def __init__(self, expected: str, got: object, do: str = "") -> None:
+        super().__init__(f"expected {expected}, got {got}." + (f" {do}" if do else ""))
+        self.expected, self.got, self.do = expected, got, do
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:
+        return type(self), (self.expected, str(self.got), self.do)
+
+
+class NotFittedError(InputError):
+    """Something is used before it was fitted: a bank, a calibrator, a conformal predictor."""
+
+
+class BundleError(InputError):
+    """A saved model cannot be read: damaged, too new, not ours, or of another architecture."""

@@ -1,0 +1,300 @@
+"""`Prediction`: the only thing that leaves a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["RESCALING_RULES", "Prediction", "Rule"]
+
+Rule = Literal["paper", "released", "none"]
+RESCALING_RULES: tuple[Rule, ...] = ("paper", "released", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    r"""K hypotheses about m rows, and everything that follows from them.
+
+    With logits :math:`s_k` of hypothesis k and :math:`p_k = \mathrm{softmax}(s_k)`:
+
+    ============== ========= ================================================================
+    ``logits``     ``[m,C]`` :math:`\mu = \frac1K \sum_k s_k`
+    ``probs``      ``[m,C]`` :math:`\mathrm{softmax}(\mu)`
+    ``confidence`` ``[m]``   largest entry of ``probs``
+    ``label``      ``[m]``   its index
+    ``entropy``    ``[m]``   :math:`H(\mathrm{probs})`
+    ``aleatoric``  ``[m]``   :math:`\frac1K\sum_k H(p_k)`, the entropy the hypotheses agree on
+    ``epistemic``  ``[m]``   :math:`H(\frac1K\sum_k p_k) - \frac1K\sum_k H(p_k)`, mutual information
+    ``spread``     ``[m,C]`` standard deviation of :math:`p_k` over k (divisor K - 1; 0 for K = 1)
+    ============== ========= ================================================================
+
+    A one-logit (binary) task is seen as two logits ``(0, z)``.
+
+    Args:
+        samples: Logits ``[K, m, C]``; ``[m, C]`` is taken as K = 1.
+        target: Integer labels ``[m]``, or ``None`` when unknown.
+        class_names: One name a class, used as column names.
+        features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
+
+    Example:
+        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]]]), target=torch.tensor([0]))
+        >>> p.logits, p.label
+        (tensor([[1., 0.]]), tensor([0]))
+        >>> round(p.epistemic.item(), 4)
+        0.081
+    """
+
+    samples: Tensor
+    target: Tensor | None = None
+    class_names: tuple[str, ...] | None = None
+    features: Tensor | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        samples = torch.as_tensor(self.samples).detach()
+        if samples.dim() == 2:
+            samples = samples.unsqueeze(0)
+        if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
+            raise InputError(
+                "logits of shape [K, m, C] or [m, C] with K, C >= 1", list(self.samples.shape)
+            )
+        if not samples.is_floating_point():
+            raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
+        if not torch.isfinite(samples).all():
+            raise InputError(
+                "finite logits",
+                f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
+                "Check the learning rate and the input features.",
+            )
+        if samples.size(2) == 1:
+            samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
+        object.__setattr__(self, "samples", samples)
+        if self.target is not None:
+            object.__setattr__(self, "target", _as_labels(self.target, *samples.shape[1:]))
+        if self.class_names is not None:
+            names = tuple(str(name) for name in self.class_names)
+            if len(names) != samples.size(2):
+                raise InputError(f"{samples.size(2)} class names", len(names))
+            object.__setattr__(self, "class_names", names)
+        if self.features is not None and self.features.size(0) != samples.size(1):
+            raise InputError(f"features of {samples.size(1)} rows", self.features.size(0))
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.samples.size(1)
+
+    @property
+    def num_samples(self) -> int:
+        """K, the number of hypotheses."""
+        return self.samples.size(0)
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes (2 for a one-logit task)."""
+        return self.samples.size(2)
+
+    # -- what follows from the samples ---------------------------------------------------------
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return self.samples.mean(dim=0)
+
+    @cached_property
+    def probs(self) -> Tensor:
+        return self.logits.softmax(dim=-1)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self.probs.amax(dim=-1)
+
+    @cached_property
+    def label(self) -> Tensor:
+        return self.logits.argmax(dim=-1)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return _entropy(self.probs)
+
+    @cached_property
+    def _sample_probs(self) -> Tensor:
+        return self.samples.softmax(dim=-1)
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        return _entropy(self._sample_probs).mean(dim=0)
+
+    @cached_property
+    def epistemic(self) -> Tensor:
+        total = _entropy(self._sample_probs.mean(dim=0))
+        return (total - self.aleatoric).clamp_min(0.0)
+
+    @cached_property
+    def spread(self) -> Tensor:
+        return _std(self._sample_probs)
+
+    @property
+    def correct(self) -> Tensor:
+        """Whether each row's label is right ``[m]``; raises without targets."""
+        return self.label == self.require_target()
+
+    def require_target(self) -> Tensor:
+        """The targets, or an error that says they are missing."""
+        if self.target is None:
+            raise InputError(
+                "predictions with targets", "none", "Pass target= or predict on labelled data."
+            )
+        return self.target
+
+    # -- new predictions from this one ---------------------------------------------------------
+
+    def rescaled(self, rule: Rule) -> Prediction:
+        r"""Logits pulled towards zero where the hypotheses disagree.
+
+        * ``"paper"``: :math:`\mu \odot (1 - \sigma)`, with :math:`\sigma` = ``spread``.
+        * ``"released"``: :math:`\mu / (1 + e^{\bar\sigma})`, where :math:`\bar\sigma` is the mean
+          over classes of the deviation of element-wise sigmoids. The divisor is at least 2 even
+          when all hypotheses agree: compare with plain logits at temperature 2.
+        * ``"none"``: :math:`\mu`.
+
+        Every sample is scaled by the same factor, so the sample axis stays.
+        """
+        if rule == "none" or (rule == "released" and self.num_samples == 1):
+            return self
+        if rule == "paper":
+            return replace(self, samples=self.samples * (1.0 - self.spread))
+        if rule == "released":
+            deviation = _std(self.samples.sigmoid()).mean(dim=-1, keepdim=True)
+            return replace(self, samples=self.samples / (1.0 + deviation.exp()))
+        raise InputError(f"a rule from {', '.join(RESCALING_RULES)}", repr(rule))
+
+    def with_samples(self, samples: Tensor) -> Prediction:
+        """The same rows with other logits ``[K, m, C]``."""
+        return replace(self, samples=samples)
+
+    def __getitem__(self, rows: Tensor | slice | Sequence[int]) -> Prediction:
+        """Some rows, by mask, slice or indices."""
+        index = rows if isinstance(rows, (Tensor, slice)) else torch.as_tensor(rows)
+        return replace(
+            self,
+            samples=self.samples[:, index],
+            target=None if self.target is None else self.target[index],
+            features=None if self.features is None else self.features[index],
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Prediction]) -> Prediction:
+        """The rows of all parts, one after the other."""
+        if not parts:
+            raise InputError("at least one prediction", "none")
+        shapes = sorted({(p.num_samples, p.num_classes) for p in parts})
+        if len(shapes) > 1:
+            raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
+        targets = [p.target for p in parts if p.target is not None]
+        features = [p.features for p in parts if p.features is not None]
+        return Prediction(
+            samples=torch.cat([p.samples for p in parts], dim=1),
+            target=torch.cat(targets) if len(targets) == len(parts) else None,
+            class_names=parts[0].class_names,
+            features=torch.cat(features) if len(features) == len(parts) else None,
+        )
+
+    def to(self, device: torch.device | str) -> Prediction:
+        """The same prediction on another device."""
+        return replace(
+            self,
+            samples=self.samples.to(device),
+            target=None if self.target is None else self.target.to(device),
+            features=None if self.features is None else self.features.to(device),
+        )
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row a labelled row; ``spread`` is averaged over classes."""
+        import pandas as pd
+
+        names = self.class_names or tuple(str(c) for c in range(self.num_classes))
+        columns: dict[str, object] = {"label": self.label}
+        if self.class_names is not None:
+            columns["class"] = np.asarray(names, dtype=object)[self.label.cpu().numpy()]
+        columns |= {
+            "confidence": self.confidence,
+            "entropy": self.entropy,
+            "aleatoric": self.aleatoric,
+            "epistemic": self.epistemic,
+            "spread": self.spread.mean(dim=-1),
+        }
+        columns |= {f"prob_{name}": self.probs[:, c] for c, name in enumerate(names)}
+        if self.target is not None:
+            columns["target"] = self.target
+        return pd.DataFrame(
+            {k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in columns.items()}
+        )
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write `to_dataframe` as a parquet file."""
+        self.to_dataframe().to_parquet(path, index=False)
+
+    def to_npz(self, path: str | Path) -> None:
+        """Write the samples, targets and class names; `from_npz` reads them back."""
+        arrays = {"samples": self.samples.cpu().numpy()}
+        if self.target is not None:
+            arrays["target"] = self.target.cpu().numpy()
+        if self.class_names is not None:
+            arrays["class_names"] = np.asarray(self.class_names)
+        if self.features is not None:
+            arrays["features"] = self.features.cpu().numpy()
+        with Path(path).open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_npz(cls, path: str | Path) -> Prediction:
+        """Read what `to_npz` wrote; nothing is unpickled."""
+        with np.load(path, allow_pickle=False) as file:
+            if "samples" not in file:
+                raise InputError("an npz file with an array 'samples'", list(file.keys()))
+            return cls(
+                samples=torch.from_numpy(file["samples"]),
+                target=torch.from_numpy(file["target"]) if "target" in file else None,
+                class_names=tuple(file["class_names"].tolist()) if "class_names" in file else None,
+                features=torch.from_numpy(file["features"]) if "features" in file else None,
+            )
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return -torch.xlogy(probs, probs).sum(dim=-1)
+
+
+def _std(values: Tensor) -> Tensor:
+    """Deviation over the first axis, divisor K - 1; exactly 0 for K = 1 or equal values."""
+    if values.size(0) == 1:
+        return torch.zeros_like(values[0])
+    return (values - values[:1]).std(dim=0)  # measured from the first: equal values give 0
+
+
+def _as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
+    target = torch.as_tensor(target)
+    if target.dim() == 2 and target.size(1) == 1:
+        target = target.squeeze(1)
+    if target.shape != (rows,):
+        raise InputError(f"targets of shape [{rows}], one a row", list(target.shape))
+    labels = target.long()
+    if not torch.equal(labels.to(target.dtype), target):
+        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
+    if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise InputError(
+            f"labels from 0 to {classes - 1}", f"{int(labels.min())} to {int(labels.max())}"
+        )
+    return labels
