@@ -53,7 +53,7 @@ class Prediction:
         >>> p.logits, p.label
         (tensor([[1., 0.]]), tensor([0]))
         >>> round(p.epistemic.item(), 4)
-        0.081
+        0.0895
     """
 
     samples: Tensor
