@@ -1,0 +1,205 @@
+"""Where anchors come from: a Gaussian, shuffled rows, or a fixed set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError, NotFittedError
+from gduq.functional import is_sparse, take_rows
+
+__all__ = ["Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors"]
+
+
+class Anchors(nn.Module, ABC):
+    """A source of anchors of width d.
+
+    In training it sees the rows anchors may come from (`observe`) and hands out one anchor a row
+    or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
+    """
+
+    def observe(self, rows: Tensor) -> None:  # noqa: B027  (most sources need not look)
+        """Take note of training rows ``[n, d]``; no gradient flows."""
+
+    @abstractmethod
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """``count`` anchors ``[count, d]``, detached; ``rows`` are the batch's training rows."""
+
+    @abstractmethod
+    def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
+        """K anchors ``[K, d]`` from a stream of training rows."""
+
+
+class ShuffledAnchors(Anchors):
+    """Rows of the batch in random order; the bank is a uniform choice of K training rows.
+
+    Example:
+        >>> rows = torch.arange(3.0).unsqueeze(1)
+        >>> sorted(ShuffledAnchors().draw(rows, 3).flatten().tolist())
+        [0.0, 1.0, 2.0]
+    """
+
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        turns = -(-count // rows.size(0))
+        index = torch.cat(
+            [torch.randperm(rows.size(0), generator=generator) for _ in range(turns)]
+        )[:count]
+        return take_rows(rows.detach(), index.to(rows.device))
+
+    def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
+        kept, keys, seen = None, torch.empty(0), 0
+        for rows in stream:  # every row gets a random key; the K smallest of all stay
+            new_keys = torch.rand(rows.size(0), generator=generator)
+            seen += rows.size(0)
+            index = new_keys.topk(min(k, rows.size(0)), largest=False).indices
+            part = take_rows(rows.detach(), index.to(rows.device))
+            kept = part if kept is None else torch.cat([kept, part])
+            keys = torch.cat([keys, new_keys[index]])
+            best = keys.topk(min(k, keys.numel()), largest=False).indices
+            kept, keys = kept[best.to(kept.device)], keys[best]
+        if kept is None or seen < k:
+            raise InputError(
+                f"at least {k} training rows for a bank of {k} anchors",
+                seen,
+                "Use fewer anchors, more data, or anchors='gaussian'.",
+            )
+        return kept
+
+
+class FixedAnchors(Anchors):
+    """A given set of anchors ``[k, d]``: drawn from in training, the bank in evaluation."""
+
+    values: Tensor
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        values = torch.as_tensor(values)
+        if values.dim() != 2 or not values.is_floating_point() or values.size(0) == 0:
+            raise InputError(
+                "fixed anchors as floats of shape [k, d] with k >= 1",
+                f"{values.dtype} of shape {list(values.shape)}",
+            )
+        if not torch.isfinite(values).all():
+            raise InputError("finite anchors", "NaN or infinite values")
+        self.register_buffer("values", values.detach().clone())
+
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        index = torch.randint(self.values.size(0), (count,), generator=generator)
+        return self.values[index.to(self.values.device)]
+
+    def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
+        if k > self.values.size(0):
+            raise InputError(f"at least {k} fixed anchors", self.values.size(0))
+        return self.values[:k].clone()
+
+
+class GaussianAnchors(Anchors):
+    r"""Draws from :math:`N(\mu, \mathrm{diag}\,\sigma^2)` fitted to training rows.
+
+    Left alone it follows the batches it sees in training, with the given momentum (as BatchNorm
+    does) or, without one, as the exact mean over all rows seen. `fit` makes one streaming pass
+    and settles the statistics.
+
+    Args:
+        channels: d.
+        momentum: Weight of the newest batch; ``None`` weighs all rows alike.
+        floor: Smallest deviation, so that a constant column still moves a little.
+
+    Example:
+        >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
+        >>> source.mean, source.std
+        (tensor([1., 5.]), tensor([1.0000, 0.0010]))
+    """
+
+    count: Tensor
+    settled: Tensor
+    _mean: Tensor
+    _var: Tensor
+
+    def __init__(self, channels: int, momentum: float | None = None, floor: float = 1e-3) -> None:
+        super().__init__()
+        self.momentum, self.floor = momentum, floor
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("settled", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("_mean", torch.zeros(channels, dtype=torch.float64))
+        self.register_buffer("_var", torch.ones(channels, dtype=torch.float64))
+
+    @property
+    def mean(self) -> Tensor:
+        r""":math:`\mu`, ``[d]``."""
+        return self._mean.to(torch.get_default_dtype())
+
+    @property
+    def std(self) -> Tensor:
+        r""":math:`\sigma`, ``[d]``, at least ``floor``."""
+        return self._var.clamp_min(0).sqrt().clamp_min(self.floor).to(torch.get_default_dtype())
+
+    def observe(self, rows: Tensor) -> None:
+        if self.settled or rows.size(0) == 0:
+            return
+        mean, var = _moments(rows)
+        n, new = float(self.count), float(rows.size(0))
+        weight = new / (n + new) if self.momentum is None else self.momentum
+        weight = 1.0 if n == 0 else weight
+        gap = mean - self._mean
+        spread = weight * (1 - weight) * gap.square() if self.momentum is None else 0.0
+        self._var.copy_((1 - weight) * self._var + weight * var + spread)
+        self._mean.add_(weight * gap)
+        self.count.add_(rows.size(0))
+
+    def fit(self, stream: Iterable[Tensor]) -> GaussianAnchors:
+        """Fit to all rows of a stream in one pass, and keep the result from then on."""
+        momentum, self.momentum = self.momentum, None
+        self.settled.fill_(False)
+        self.count.zero_()
+        for rows in stream:
+            self.observe(rows)
+        self.momentum = momentum
+        if not self.count:
+            raise InputError("training rows to fit the Gaussian to", "none")
+        self.settled.fill_(True)
+        return self
+
+    def _require_rows(self) -> None:
+        if not self.count:
+            raise NotFittedError(
+                "a Gaussian that has seen training rows",
+                "an unfitted one",
+                "Train first, or call model.fit_anchors(train).",
+            )
+
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        self._require_rows()
+        noise = torch.randn(
+            count, self._mean.numel(), dtype=rows.dtype, device=rows.device, generator=generator
+        )
+        return self._mean.to(rows.dtype) + noise * self.std.to(rows.dtype)
+
+    def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
+        if not self.settled:
+            self.fit(stream)
+            self.settled.fill_(False)  # training may go on
+        noise = torch.randn(k, self._mean.numel(), dtype=torch.float64, generator=generator)
+        std = self._var.clamp_min(0).sqrt().clamp_min(self.floor)
+        return self._mean + noise.to(self._mean.device) * std
+
+    def extra_repr(self) -> str:
+        return f"{self._mean.numel()}, momentum={self.momentum}"
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and (population) variance of each column, in double precision."""
+    rows = rows.detach()
+    if not is_sparse(rows):
+        rows = rows.double()
+        return rows.mean(dim=0), rows.var(dim=0, correction=0)
+    values, columns = rows.values().double(), rows.col_indices().long()
+    zeros = values.new_zeros(rows.size(1))
+    mean = zeros.index_add(0, columns, values) / rows.size(0)
+    square = zeros.index_add(0, columns, values.square()) / rows.size(0)
+    return mean, (square - mean.square()).clamp_min(0.0)
+
+

@@ -1,0 +1,5 @@
+"""Backbones with a cut."""
+
+from gduq.nn.gnn import GNN
+
+__all__ = ["GNN"]

@@ -1,0 +1,398 @@
+"""`GNN`: the backbones of the paper, as a chain that can be entered at any layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GPSConv, PNAConv, ResGatedGraphConv
+from torch_geometric.nn.aggr import (
+    AttentionalAggregation,
+    MaxAggregation,
+    MeanAggregation,
+    SumAggregation,
+)
+
+from gduq.errors import InputError
+from gduq.functional import ForcedDropout, is_sparse
+from gduq.graph import check_graph
+from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
+from gduq.nn.positional import Positional, encoding, with_random_signs
+from gduq.nn.structure import Structure
+
+__all__ = ["GNN", "Conv", "Head", "Point", "Readout", "Task"]
+
+Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
+Task = Literal["node", "graph"]
+Readout = Literal["mean", "sum", "max", "attention"]
+HeadKind = Literal["linear", "mlp"]
+Point = int | Literal["input", "readout"]
+
+
+class Head(nn.Module):
+    """The classifier: a linear map, or two with ReLU and dropout between.
+
+    ``first`` is ``None`` while somebody else reads for it.
+    """
+
+    def __init__(self, channels: int, classes: int, kind: HeadKind, dropout: float) -> None:
+        super().__init__()
+        hidden = channels if kind == "mlp" else classes
+        self.first: nn.Linear | None = nn.Linear(channels, hidden)
+        self.rest = (
+            nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes))
+            if kind == "mlp"
+            else nn.Identity()
+        )
+
+    def forward(self, h: Tensor) -> Tensor:
+        assert self.first is not None
+        return self.rest(self.first(h))  # type: ignore[no-any-return]
+
+
+class GNN(nn.Module):
+    """A graph neural network for node or graph classification.
+
+    The layer order is that of the paper's models: convolution, BatchNorm, ReLU, dropout, without
+    ReLU in the last layer; then the readout (graph tasks) and the head. GCN and GIN read the
+    features directly; PNA, GatedGCN and GPS start with a linear encoder.
+
+    Args:
+        in_channels: Width of ``x``; 0 when the positional encoding is the only feature; the
+            width of each embedding when ``categories`` is given.
+        hidden_channels: H.
+        out_channels: Classes, or 1 for a binary task with one logit.
+        num_layers: L.
+        conv: ``"gcn"``, ``"gin"``, ``"pna"``, ``"gated_gcn"`` or ``"gps"`` (GatedGCN + attention).
+        task: ``"node"`` or ``"graph"``.
+        virtual_node: Adds a virtual node from the second layer on (graph tasks).
+        dropout: Probability, after every layer.
+        head: ``"linear"`` or ``"mlp"`` (two layers).
+        readout: ``"mean"``, ``"sum"``, ``"max"`` or ``"attention"``.
+        positional: ``"laplacian"`` joins ``graph.pe`` to the features, with random signs in
+            training; ``"peg"`` weighs edges by the distance of their ends' encodings.
+        positional_channels: Width of ``graph.pe``.
+        categories: Number of values of each integer column of ``x``; embeddings are summed.
+        edge_channels: Width of ``edge_attr`` (PNA, GatedGCN, GPS).
+        degree: Histogram of node degrees in the training data, needed by PNA
+            (``PNAConv.get_degree_histogram``).
+        heads: Attention heads of GPS.
+
+    Example:
+        >>> net = GNN(4, 300, 3, num_layers=3, conv="gin")
+        >>> sum(p.numel() for p in net.parameters())
+        911403
+        >>> net.points
+        ('input', 1, 2, 'readout')
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int,
+        conv: Conv = "gin",
+        task: Task = "graph",
+        virtual_node: bool = False,
+        dropout: float = 0.5,
+        head: HeadKind = "linear",
+        readout: Readout = "mean",
+        positional: Positional | None = None,
+        positional_channels: int = 4,
+        categories: Sequence[int] | None = None,
+        edge_channels: int = 0,
+        degree: Sequence[int] | Tensor | None = None,
+        heads: int = 4,
+    ) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {
+            k: v for k, v in locals().items() if k not in ("self", "__class__")
+        }
+        self.config["degree"] = None if degree is None else [int(d) for d in degree]
+        self.config["categories"] = None if categories is None else [int(c) for c in categories]
+        _check_config(self.config)
+        self.task: Task = task
+        self.in_channels, self.hidden_channels = in_channels, hidden_channels
+        self.embeddings = nn.ModuleList(nn.Embedding(c, in_channels) for c in categories or ())
+        self.width = in_channels + (positional_channels if positional == "laplacian" else 0)
+        direct = conv in ("gcn", "gin")
+        self.encoder = None if direct else nn.Linear(self.width, hidden_channels)
+        self.layers = nn.ModuleList(
+            _layer(self.config, self.width if direct and i == 0 else hidden_channels, i)
+            for i in range(num_layers)
+        )
+        self.virtual = VirtualNode(hidden_channels, dropout) if virtual_node else None
+        self.pool = _pool(readout, hidden_channels) if task == "graph" else None
+        self.head = Head(hidden_channels, out_channels, head, dropout)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Where the chain can be entered: ``"input"``, layers 1 to L - 1, ``"readout"``."""
+        return ("input", *range(1, len(self.layers)), "readout")
+
+    def forward(self, graph: Data) -> Tensor:
+        """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
+        structure, h = self._start(graph)
+        return self._run(h if self.encoder is None else self.encoder(h), None, structure, 0)
+
+    # -- the chain, in two parts ---------------------------------------------------------------
+
+    def prefix(self, graph: Data, point: Point) -> tuple[Tensor, Tensor | None]:
+        """The representation at a point, ``[n or G, d]``, and the virtual nodes' state there."""
+        structure, h = self._start(graph)
+        if point == "input":
+            return h, None
+        h = h if self.encoder is None else self.encoder(h)
+        stop = len(self.layers) if point == "readout" else int(point)
+        h, state = self._layers(h, None, structure, 0, stop)
+        return (self._pooled(h, structure), None) if point == "readout" else (h, state)
+
+    def suffix(
+        self,
+        z: Tensor,
+        state: Tensor | None,
+        structure: Structure | None,
+        point: Point,
+        normed: bool = False,
+    ) -> Tensor:
+        """Logits from what the map at a point made of the representation there.
+
+        ``z`` ``[copies * n, m]`` has passed the linear map (and neighbourhood operator) of the
+        point's layer, or replaces the layer's input where the layer has none to give away.
+        ``structure`` may be ``None`` at the readout, which needs no graph.
+        """
+        if point == "readout":
+            return self.head.rest(z)  # type: ignore[no-any-return]
+        assert structure is not None
+        if point == "input" and self.encoder is not None:
+            return self._run(z, None, structure, 0)
+        index = 0 if point == "input" else int(point)
+        layer = self.layers[index]
+        if isinstance(layer, MixingLayer):
+            h = layer.after(z, normed)
+        else:
+            h = layer(z, structure)
+        if state is not None and structure.copies > 1:
+            state = state.repeat(structure.copies, 1)
+        state = self._next_state(h, state, structure, index)
+        return self._run(h, state, structure, index + 1)
+
+    def mixing_layer(self, point: Point) -> MixingLayer | None:
+        """The layer whose operator acts on the map at a point, if there is one."""
+        if point == "readout" or (point == "input" and self.encoder is not None):
+            return None
+        layer = self.layers[0 if point == "input" else int(point)]
+        return layer if isinstance(layer, MixingLayer) else None
+
+    def release(self, point: Point, keep: bool) -> nn.Linear | None:
+        """Hand over the linear map at a point, or ``None`` where a layer has several.
+
+        A GIN layer beyond the first doubles its inner width for a reader of doubled input, as in
+        the paper's layerwise models; ``keep`` leaves its function unchanged.
+        """
+        if point == "readout":
+            taken, self.head.first = self.head.first, None
+            return taken
+        if point == "input" and self.encoder is not None:
+            taken, self.encoder = self.encoder, nn.Identity()  # type: ignore[assignment]
+            return taken
+        layer = self.mixing_layer(point)
+        return None if layer is None else layer.release(grow=point != "input", keep=keep)
+
+    def prefix_modules(self, point: Point) -> list[nn.Module]:
+        """The modules that run before a point and not after it."""
+        if point == "input":
+            return [self.embeddings]
+        stop = len(self.layers) if point == "readout" else int(point)
+        parts: list[nn.Module | None] = [self.embeddings, self.encoder, *self.layers[:stop]]
+        if point == "readout":
+            parts += [self.virtual, self.pool]
+        return [part for part in parts if part is not None]
+
+    # -- its links -----------------------------------------------------------------------------
+
+    def _start(self, graph: Data) -> tuple[Structure, Tensor]:
+        x_channels = len(self.embeddings) or self.in_channels
+        check_graph(graph, x_channels or None)
+        if self.config["edge_channels"]:
+            _check_edge_features(graph, self.config["edge_channels"])
+        structure = Structure.of(graph)
+        if self.config["positional"] == "peg":
+            encoding(graph, self.config["positional_channels"])
+        return structure, self._features(graph, structure)
+
+    def _features(self, graph: Data, structure: Structure) -> Tensor:
+        dtype = next(self.head.parameters()).dtype
+        parts = []
+        if len(self.embeddings):
+            parts.append(_embed(graph.x, self.embeddings))
+        elif self.in_channels:
+            x = graph.get("x")
+            if x is None:
+                raise InputError(f"graphs with features x of width {self.in_channels}", "none")
+            if is_sparse(x) and self.width == self.in_channels:
+                return x  # type: ignore[no-any-return]
+            parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
+        if self.config["positional"] == "laplacian":
+            pe = encoding(graph, self.config["positional_channels"]).to(dtype)
+            parts.append(with_random_signs(pe, structure) if self.training else pe)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _layers(
+        self, h: Tensor, state: Tensor | None, structure: Structure, start: int, stop: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Layers ``start`` to ``stop - 1``; the output is what layer ``stop`` would read."""
+        for i in range(start, stop):
+            h = self.layers[i](h, structure)
+            state = self._next_state(h, state, structure, i)
+            h = self._with_state(h, state, structure, i + 1)
+        return h, state
+
+    def _with_state(
+        self, h: Tensor, state: Tensor | None, structure: Structure, layer: int
+    ) -> Tensor:
+        if state is None or layer >= len(self.layers):
+            return h
+        return h + state[structure.batch]
+
+    def _next_state(
+        self, h: Tensor, state: Tensor | None, structure: Structure, layer: int
+    ) -> Tensor | None:
+        """The virtual nodes' state after a layer: it wakes after the first, rests at the last."""
+        if self.virtual is None:
+            return None
+        if layer == 0:
+            return self.virtual.initial(structure.graphs * structure.copies)
+        if layer == len(self.layers) - 1:
+            return state
+        assert state is not None
+        return self.virtual.update(h, state, structure.batch)
+
+    def _run(self, h: Tensor, state: Tensor | None, structure: Structure, start: int) -> Tensor:
+        """Layers from ``start``, readout and head; ``h`` is the output of layer ``start - 1``."""
+        if start and start <= len(self.layers):
+            h = self._with_state(h, state, structure, start)
+        if self._can_fold(start):
+            h, _ = self._layers(h, state, structure, start, len(self.layers) - 1)
+            last = self.layers[-1]
+            assert isinstance(last, GCNLayer) and self.head.first is not None
+            weight, bias = last.folded_into(self.head.first)
+            return last.read(h, weight, structure).add_(bias)
+        h, _ = self._layers(h, state, structure, start, len(self.layers))
+        return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
+
+    def _can_fold(self, start: int) -> bool:
+        """Whether the last layer and the head are one linear map, in evaluation mode."""
+        return (
+            not self.training
+            and not ForcedDropout.active()
+            and self.pool is None
+            and isinstance(self.layers[-1], GCNLayer)
+            and isinstance(self.head.rest, nn.Identity)
+            and start < len(self.layers)
+        )
+
+    def _pooled(self, h: Tensor, structure: Structure) -> Tensor:
+        if self.pool is None:
+            return h
+        graphs = structure.graphs * structure.copies
+        return self.pool(h, structure.batch, dim_size=graphs)  # type: ignore[no-any-return]
+
+
+def _layer(config: dict[str, Any], in_channels: int, index: int) -> nn.Module:
+    hidden, dropout, conv = config["hidden_channels"], config["dropout"], config["conv"]
+    last, gated = index == config["num_layers"] - 1, config["positional"] == "peg"
+    if conv in ("gcn", "gin"):
+        kind = GCNLayer if conv == "gcn" else GINLayer
+        return kind(in_channels, hidden, dropout, last, gated)
+    edges = config["edge_channels"] + gated
+    edge_dim = edges or None
+    if conv == "pna":
+        layer: nn.Module = PNAConv(
+            hidden,
+            hidden,
+            aggregators=["mean", "min", "max", "std"],
+            scalers=["identity", "amplification", "attenuation"],
+            deg=torch.tensor(config["degree"]),
+            edge_dim=edge_dim,
+        )
+    else:
+        layer = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
+    norm: nn.BatchNorm1d | None = nn.BatchNorm1d(hidden)
+    if conv == "gps":
+        layer = GPSConv(hidden, layer, heads=config["heads"], dropout=dropout)
+        norm = None  # GPS normalises inside
+    return ConvLayer(
+        layer, norm, dropout, last, config["edge_channels"], gated, takes_batch=conv == "gps"
+    )
+
+
+def _pool(readout: Readout, channels: int) -> nn.Module:
+    if readout == "attention":
+        return AttentionalAggregation(nn.Linear(channels, 1))  # type: ignore[no-any-return]
+    kinds = {"mean": MeanAggregation, "sum": SumAggregation, "max": MaxAggregation}
+    return kinds[readout]()  # type: ignore[no-any-return]
+
+
+def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
+    if x.is_floating_point():
+        raise InputError("integer categories in x", x.dtype, "Convert with .long().")
+    total = None
+    for column, embedding in zip(x.unbind(dim=1), embeddings, strict=True):
+        assert isinstance(embedding, nn.Embedding)
+        if int(column.min()) < 0 or int(column.max()) >= embedding.num_embeddings:
+            raise InputError(
+                f"categories from 0 to {embedding.num_embeddings - 1}",
+                f"{int(column.min())} to {int(column.max())}",
+            )
+        part = embedding(column)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def _check_edge_features(graph: Data, channels: int) -> None:
+    attr = graph.get("edge_attr")
+    shape = None if attr is None else list(attr.shape if attr.dim() > 1 else [attr.numel(), 1])
+    if shape != [graph.edge_index.size(1), channels]:
+        raise InputError(
+            f"edge_attr of shape [{graph.edge_index.size(1)}, {channels}]", shape or "none"
+        )
+
+
+_CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    for name, kinds in _CHOICES.items():
+        if config[name] not in get_args(kinds):
+            raise InputError(f"{name} one of {', '.join(get_args(kinds))}", repr(config[name]))
+    if config["positional"] not in (None, *get_args(Positional)):
+        raise InputError("positional None, 'laplacian' or 'peg'", repr(config["positional"]))
+    for name in ("hidden_channels", "out_channels", "num_layers"):
+        if config[name] < 1:
+            raise InputError(f"{name} >= 1", config[name])
+    if config["in_channels"] < (config["positional"] != "laplacian"):
+        raise InputError("in_channels >= 1 (0 only with positional='laplacian')", 0)
+    if not 0.0 <= config["dropout"] < 1.0:
+        raise InputError("dropout in [0, 1)", config["dropout"])
+    if config["conv"] == "pna" and config["degree"] is None:
+        raise InputError(
+            "degree= for conv='pna', the histogram of training degrees",
+            "none",
+            "Compute it with torch_geometric.nn.PNAConv.get_degree_histogram(loader).",
+        )
+    if config["virtual_node"] and config["task"] == "node":
+        raise InputError("virtual_node=True with task='graph' only", "task='node'")
+    if config["edge_channels"] and config["conv"] in ("gcn", "gin"):
+        raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(config["conv"]))
+    if config["conv"] == "gps" and config["hidden_channels"] % config["heads"]:
+        raise InputError(
+            f"hidden_channels divisible by heads={config['heads']}", config["hidden_channels"]
+        )
+
+

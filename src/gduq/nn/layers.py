@@ -1,0 +1,288 @@
+r"""One message-passing layer each, split where an anchor can enter.
+
+GCN and GIN layers are a linear map, a linear neighbourhood operator and the rest:
+
+.. math::
+    \mathrm{layer}(h) = \mathrm{after}(M h W^\top + b)
+
+with M the normalised adjacency (GCN) or adjacency plus identity (GIN). The operator and the map
+commute, so whichever order is cheaper is taken. In evaluation mode BatchNorm is folded into W.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gduq.functional import is_sparse, linear
+from gduq.nn.positional import EdgeGate
+from gduq.nn.structure import Kind, Structure
+
+__all__ = ["ConvLayer", "GCNLayer", "GINLayer", "MixingLayer", "VirtualNode", "affine", "folded"]
+
+
+def folded(weight: Tensor, bias: Tensor, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """The linear map that equals ``norm(weight, bias map)`` in evaluation mode."""
+    scale, offset = affine(norm)
+    return weight * scale.unsqueeze(1), bias * scale + offset
+
+
+def affine(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
+    """Scale and offset that BatchNorm amounts to in evaluation mode."""
+    mean, var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    scale = norm.weight * (var + norm.eps).rsqrt()
+    return scale, norm.bias - mean * scale
+
+
+class MixingLayer(nn.Module, ABC):
+    """Base of GCN and GIN: ``after(mix(h W^T) + b)``.
+
+    ``linear`` becomes ``None`` when somebody else takes over the reading (`release`); the layer
+    then serves through `mix`, `gain` and `after` only.
+    """
+
+    kind: Kind
+    linear: nn.Linear | None
+    inner_norm: nn.BatchNorm1d
+
+    def __init__(self, dropout: float, last: bool, gated: bool) -> None:
+        super().__init__()
+        self.dropout, self.last = dropout, last
+        self.gate = EdgeGate() if gated else None
+
+    # -- the operator --------------------------------------------------------------------------
+
+    def mix(self, z: Tensor, structure: Structure) -> Tensor:
+        """The neighbourhood operator on rows ``[copies * nodes, m]``."""
+        if self.gate is None:
+            return structure.mix(z, self.kind)
+        (source, target), weight = self._gated_edges(structure, z.dtype)
+        parts = z.view(structure.copies, structure.nodes, -1)
+        messages = parts[:, source] * weight.unsqueeze(-1)
+        return torch.zeros_like(parts).index_add(1, target, messages).flatten(0, 1)
+
+    def gain(self, structure: Structure, dtype: torch.dtype) -> Tensor:
+        """Row sums of the operator ``[nodes, 1]``."""
+        if self.gate is None:
+            return structure.gain(self.kind, dtype)
+        return self.mix(torch.ones(structure.nodes, 1, dtype=dtype), structure.repeat(1))
+
+    def _gated_edges(self, structure: Structure, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        assert self.gate is not None
+        edges, weight = structure.edges(self.kind, dtype)
+        return edges, weight * self.gate(structure.graph.pe.to(dtype), edges)
+
+    def read(self, h: Tensor, weight: Tensor, structure: Structure) -> Tensor:
+        """``mix(h W^T)`` in the cheaper order; bias-free."""
+        if not is_sparse(h) and h.size(1) < weight.size(0):
+            return F.linear(self.mix(h, structure), weight)
+        return self.mix(linear(h, weight), structure)
+
+    # -- the layer -----------------------------------------------------------------------------
+
+    def forward(self, h: Tensor, structure: Structure) -> Tensor:
+        assert self.linear is not None
+        if self.training:
+            return self.after(self.read(h, self.linear.weight, structure) + self.linear.bias)
+        weight, bias = folded(self.linear.weight, self.linear.bias, self.inner_norm)
+        return self.after(self.read(h, weight, structure).add_(bias), normed=True)
+
+    @abstractmethod
+    def after(self, z: Tensor, normed: bool = False) -> Tensor:
+        """All that follows the mixed map; ``normed`` says its BatchNorm is done already."""
+
+    def release(self, grow: bool, keep: bool) -> nn.Linear:
+        """Hand over the first linear map to a caller that will read for this layer.
+
+        Args:
+            grow: The caller reads twice the channels and this layer may widen to match.
+            keep: The layer's function must not change by widening.
+        """
+        taken, self.linear = self.linear, None
+        assert taken is not None
+        return taken
+
+    def _finish(self, h: Tensor) -> Tensor:
+        h = h if self.last else F.relu(h, inplace=not self.training)
+        return F.dropout(h, self.dropout, self.training)
+
+
+class GCNLayer(MixingLayer):
+    r"""Graph convolution (Kipf & Welling, ICLR 2017), BatchNorm, ReLU (not in the last), dropout.
+
+    .. math::
+        h' = \mathrm{dropout}(\mathrm{relu}(\mathrm{BN}(\hat A h W^\top + b)))
+
+    The same function and parameters as PyG's ``GCNConv`` and ``BatchNorm``.
+    """
+
+    kind: Kind = "gcn"
+
+    def __init__(
+        self, in_channels: int, out_channels: int, dropout: float, last: bool, gated: bool = False
+    ) -> None:
+        super().__init__(dropout, last, gated)
+        self.linear = nn.Linear(in_channels, out_channels)
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.inner_norm = nn.BatchNorm1d(out_channels)
+
+    def after(self, z: Tensor, normed: bool = False) -> Tensor:
+        return self._finish(z if normed else self.inner_norm(z))
+
+    def folded_into(self, head: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Weight and bias of this (last) layer's map followed by a linear head."""
+        assert self.linear is not None
+        weight, bias = folded(self.linear.weight, self.linear.bias, self.inner_norm)
+        return head.weight @ weight, head.weight @ bias + head.bias
+
+
+class GINLayer(MixingLayer):
+    r"""Graph isomorphism layer (Xu et al., ICLR 2019) with :math:`\epsilon = 0`.
+
+    .. math::
+        h' = \mathrm{dropout}(\mathrm{relu}(\mathrm{BN}(W_2\,\mathrm{relu}(\mathrm{BN}(
+        (A + I) h W_1^\top + b_1)) + b_2)))
+
+    Args:
+        in_channels: d.
+        out_channels: H; the inner width is 2H.
+    """
+
+    kind: Kind = "gin"
+
+    def __init__(
+        self, in_channels: int, out_channels: int, dropout: float, last: bool, gated: bool = False
+    ) -> None:
+        super().__init__(dropout, last, gated)
+        inner = 2 * out_channels
+        self.linear = nn.Linear(in_channels, inner)
+        self.inner_norm = nn.BatchNorm1d(inner)
+        self.outer = nn.Linear(inner, out_channels)
+        self.norm = nn.BatchNorm1d(out_channels)
+
+    def after(self, z: Tensor, normed: bool = False) -> Tensor:
+        if self.training:
+            return self._finish(self.norm(self.outer(F.relu(self.inner_norm(z)))))
+        z = F.relu(z if normed else self.inner_norm(z), inplace=True)
+        return self._finish(F.linear(z, *folded(self.outer.weight, self.outer.bias, self.norm)))
+
+    def release(self, grow: bool, keep: bool) -> nn.Linear:
+        first = super().release(grow, keep)
+        if not grow:
+            return first
+        wide = nn.Linear(first.in_features, 2 * first.out_features).to(first.weight)
+        norm = nn.BatchNorm1d(wide.out_features).to(first.weight)
+        outer = nn.Linear(wide.out_features, self.outer.out_features).to(first.weight)
+        if keep:  # old units as they were; new ones read but do not speak yet
+            _copy_units(first, self.inner_norm, self.outer, wide, norm, outer)
+        self.inner_norm, self.outer = norm, outer
+        return wide
+
+
+def _copy_units(
+    first: nn.Linear,
+    old_norm: nn.BatchNorm1d,
+    old_outer: nn.Linear,
+    wide: nn.Linear,
+    norm: nn.BatchNorm1d,
+    outer: nn.Linear,
+) -> None:
+    units = first.out_features
+    with torch.no_grad():
+        wide.weight[:units], wide.bias[:units] = first.weight, first.bias
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            getattr(norm, name)[:units] = getattr(old_norm, name)
+        outer.weight[:, :units], outer.bias[:] = old_outer.weight, old_outer.bias
+        outer.weight[:, units:] = 0.0
+
+
+class _Convolution(Protocol):
+    def __call__(self, x: Tensor, edge_index: Tensor, *args: Any, **kwargs: Any) -> Tensor: ...
+
+
+class ConvLayer(nn.Module):
+    """Any PyG convolution, then BatchNorm, ReLU (not in the last layer), dropout.
+
+    Args:
+        conv: A convolution ``(x, edge_index, edge_attr=...)``; GPS also takes the batch.
+        norm: BatchNorm after it, or ``None`` for a convolution that has its own.
+        edge_channels: Width of ``edge_attr``, 0 for none.
+        gated: Whether an `EdgeGate` value is handed on as one more edge feature.
+        takes_batch: Whether the convolution takes the batch vector.
+    """
+
+    def __init__(
+        self,
+        conv: nn.Module,
+        norm: nn.BatchNorm1d | None,
+        dropout: float,
+        last: bool,
+        edge_channels: int = 0,
+        gated: bool = False,
+        takes_batch: bool = False,
+    ) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, norm
+        self.dropout, self.last = dropout, last
+        self.edge_channels, self.takes_batch = edge_channels, takes_batch
+        self.gate = EdgeGate() if gated else None
+
+    def _edge_features(self, structure: Structure, dtype: torch.dtype) -> Tensor | None:
+        parts = []
+        if self.edge_channels:
+            assert structure.edge_attr is not None
+            parts.append(structure.edge_attr.to(dtype))
+        if self.gate is not None:
+            pe = structure.graph.pe.to(dtype)
+            parts.append(
+                self.gate(pe, structure.graph.edge_index).repeat(structure.copies).unsqueeze(-1)
+            )
+        return torch.cat(parts, dim=-1) if parts else None
+
+    def forward(self, h: Tensor, structure: Structure) -> Tensor:
+        extra: dict[str, Any] = {}
+        features = self._edge_features(structure, h.dtype)
+        if features is not None:
+            extra["edge_attr"] = features
+        if self.takes_batch:
+            extra["batch"] = structure.batch
+        h = cast(_Convolution, self.conv)(h, structure.edge_index, **extra)
+        if self.norm is not None:
+            h = self.norm(h)
+            h = h if self.last else F.relu(h)
+            h = F.dropout(h, self.dropout, self.training)
+        return h
+
+
+class VirtualNode(nn.Module):
+    """One extra state a graph, read by all its nodes and fed by their sum.
+
+    The state starts from one learned vector. `update` is the same for all layers:
+    Linear(H, 2H), BN, ReLU, Linear(2H, H), BN, ReLU, dropout.
+    """
+
+    def __init__(self, channels: int, dropout: float) -> None:
+        super().__init__()
+        self.start = nn.Embedding(1, channels)
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, 2 * channels),
+            nn.BatchNorm1d(2 * channels),
+            nn.ReLU(),
+            nn.Linear(2 * channels, channels),
+            nn.BatchNorm1d(channels),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
+
+    def initial(self, graphs: int) -> Tensor:
+        """The start state for so many graphs, ``[graphs, H]``."""
+        return self.start.weight.expand(graphs, -1)
+
+    def update(self, h: Tensor, state: Tensor, batch: Tensor) -> Tensor:
+        """The next state from a layer's output ``h`` ``[n, H]``."""
+        return self.mlp(state.index_add(0, batch, h))  # type: ignore[no-any-return]

@@ -1,0 +1,128 @@
+"""`Structure`: what the layers need of a graph besides its features, with cached operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import Data
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops
+
+from gduq.functional import csr, sparse_matmul
+from gduq.graph import num_graphs
+
+__all__ = ["Kind", "Structure"]
+
+Kind = Literal["gcn", "gin"]
+
+_operators: WeakIdKeyDictionary = WeakIdKeyDictionary()  # edge_index -> {key: operator}
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """Nodes, edges and graph membership, possibly of several copies of one graph.
+
+    Rows of tensors go copy by copy: with ``copies`` D, row ``k * nodes + i`` is node i of copy k.
+    Copies share one adjacency, so D anchors can pass through a layer together.
+
+    Args:
+        graph: The ``Data`` or ``Batch`` of one copy.
+        nodes: Nodes of one copy.
+        graphs: Graphs in one copy.
+        copies: D.
+    """
+
+    graph: Data
+    nodes: int
+    graphs: int
+    copies: int = 1
+
+    @classmethod
+    def of(cls, graph: Data) -> Structure:
+        return cls(graph, int(graph.num_nodes or 0), num_graphs(graph))
+
+    def repeat(self, copies: int) -> Structure:
+        """The structure of ``copies`` disjoint copies."""
+        return self if copies == self.copies else replace(self, copies=copies)
+
+    @cached_property
+    def batch(self) -> Tensor:
+        """The graph each row belongs to, ``[copies * nodes]``."""
+        batch = self.graph.get("batch")
+        if batch is None:
+            batch = torch.zeros(self.nodes, dtype=torch.int64, device=self._device)
+        return self._stack(batch, self.graphs)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Edges over all copies, ``[2, copies * E]``."""
+        edges: Tensor = self.graph.edge_index
+        if self.copies == 1:
+            return edges
+        offsets = torch.arange(self.copies, device=edges.device) * self.nodes
+        return (edges.unsqueeze(1) + offsets.view(1, -1, 1)).flatten(1)
+
+    @cached_property
+    def edge_attr(self) -> Tensor | None:
+        """Edge features over all copies as floats, ``[copies * E, f]``, or ``None``."""
+        attr = self.graph.get("edge_attr")
+        if attr is None:
+            return None
+        attr = attr.unsqueeze(-1) if attr.dim() == 1 else attr
+        return attr.float().repeat(self.copies, 1) if self.copies > 1 else attr
+
+    @property
+    def _device(self) -> torch.device:
+        return self.graph.edge_index.device  # type: ignore[no-any-return]
+
+    def _stack(self, numbers: Tensor, step: int) -> Tensor:
+        if self.copies == 1:
+            return numbers
+        offsets = torch.arange(self.copies, device=numbers.device) * step
+        return (numbers.unsqueeze(0) + offsets.unsqueeze(1)).flatten()
+
+    # -- neighbourhood operators ---------------------------------------------------------------
+
+    def edges(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Edges (self-loops added) and weights of one copy's operator.
+
+        ``"gcn"`` is the symmetrically normalised adjacency with self-loops, honouring
+        ``edge_weight``; ``"gin"`` is adjacency plus identity.
+        """
+        edges: Tensor = self.graph.edge_index
+        if kind == "gcn":
+            weight = self.graph.get("edge_weight")
+            weight = None if weight is None else weight.to(dtype)
+            found: tuple[Tensor, Tensor] = gcn_norm(edges, weight, self.nodes, dtype=dtype)
+            return found
+        edges, _ = add_self_loops(edges, num_nodes=self.nodes)
+        return edges, torch.ones(edges.size(1), dtype=dtype, device=edges.device)
+
+    def mix(self, z: Tensor, kind: Kind) -> Tensor:
+        """Apply the operator to every copy of ``z`` ``[copies * nodes, m]``."""
+        matrix, _ = self._operator(kind, z.dtype)
+        if self.copies == 1:
+            return sparse_matmul(matrix, z)
+        return torch.cat([sparse_matmul(matrix, part) for part in z.split(self.nodes)])
+
+    def gain(self, kind: Kind, dtype: torch.dtype) -> Tensor:
+        """The operator's row sums ``[nodes, 1]``: what it does to a vector shared by all nodes."""
+        return self._operator(kind, dtype)[1]
+
+    def _operator(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        edges = self.graph.edge_index
+        weight = self.graph.get("edge_weight") if kind == "gcn" else None
+        known: dict[Any, Any] = _operators.setdefault(edges, {})
+        key = (kind, dtype, self.nodes, edges._version, None if weight is None else id(weight))
+        if key not in known:
+            (source, target), values = self.edges(kind, dtype)
+            matrix = csr(target, source, values, (self.nodes, self.nodes))
+            ones = torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
+            known[key] = (matrix, matrix @ ones, weight)  # the weight is kept: its id stays taken
+        found = known[key]
+        return found[0], found[1]
