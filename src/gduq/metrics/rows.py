@@ -1,0 +1,145 @@
+"""What every metric reads: logits and labels, checked once, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+
+__all__ = ["Rows", "read"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """m rows of logits over C classes, with labels where they are known.
+
+    `read` makes one from a tensor or a `gduq.Prediction`; every metric takes one too, so that
+    several metrics on the same rows share their softmax.
+
+    Args:
+        logits: ``[m, C]``, finite, C >= 2.
+        target: Integer labels ``[m]``, or ``None``.
+    """
+
+    logits: Tensor
+    target: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.logits.size(0)
+
+    @property
+    def num_classes(self) -> int:
+        """C, the number of classes."""
+        return self.logits.size(1)
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Softmax of the logits ``[m, C]``."""
+        return self.logits.softmax(dim=-1)
+
+    @cached_property
+    def _top(self) -> tuple[Tensor, Tensor]:
+        values, indices = self.logits.max(dim=-1)
+        return values, indices
+
+    @property
+    def label(self) -> Tensor:
+        """The most likely class ``[m]``."""
+        return self._top[1]
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """Its probability ``[m]``; without a full softmax, which is slow over short rows."""
+        return (self.logits - self._top[0].unsqueeze(-1)).exp_().sum(dim=-1).reciprocal_()
+
+    @property
+    def labels(self) -> Tensor:
+        """The true labels ``[m]``, or an error that says they are missing."""
+        if self.target is None:
+            raise InputError(
+                "predictions with targets", "none", "Pass target= or predict on labelled data."
+            )
+        return self.target
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """1.0 where the most likely class is the true one ``[m]``, float64."""
+        return (self.label == self.labels).double()
+
+
+def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows:
+    """Check predictions and hand them to a metric.
+
+    Args:
+        p: Anything with ``logits`` ``[m, C]`` and ``target`` (a `gduq.Prediction`, `Rows`), or
+            logits ``[m, C]``; ``[m]`` or ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
+        target: Integer labels ``[m]``; only next to a tensor.
+        labelled: Whether labels must be there.
+
+    Example:
+        >>> read(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).correct
+        tensor([1., 0.], dtype=torch.float64)
+    """
+    if isinstance(p, Rows) and target is None:
+        rows = p
+    elif hasattr(p, "logits"):
+        given = getattr(p, "target", None)
+        if target is not None and given is not None:
+            raise InputError("targets once", "targets in the prediction and as target=")
+        rows = _checked(p.logits, given if target is None else target)
+    else:
+        rows = _checked(p, target)
+    if labelled:
+        _ = rows.labels
+    return rows
+
+
+def _checked(logits: Any, target: Tensor | None) -> Rows:
+    logits = _as_logits(logits)
+    return Rows(logits, None if target is None else _as_target(target, *logits.shape))
+
+
+def _as_logits(given: Any) -> Tensor:
+    try:
+        logits: Tensor = torch.as_tensor(given).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError("logits [m, C] or a Prediction", type(given).__name__) from None
+    if not logits.is_floating_point():
+        raise InputError("floating-point logits", logits.dtype, "Convert with .float().")
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if logits.dim() == 1:
+        logits = logits.unsqueeze(1)
+    if logits.dim() != 2 or logits.size(1) == 0:
+        raise InputError(
+            "logits of shape [m, C]", list(logits.shape), "Average samples [K, m, C] first."
+        )
+    if logits.size(0) == 0:
+        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    # one sum instead of a mask of m x C booleans; an overflow is looked at again
+    if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
+        bad = int((~torch.isfinite(logits)).sum())
+        raise InputError("finite logits", f"{bad} NaN or infinite values")
+    if logits.size(1) == 1:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    return logits
+
+
+def _as_target(given: Any, rows: int, classes: int) -> Tensor:
+    target: Tensor = torch.as_tensor(given)
+    if target.dim() == 2 and target.size(1) == 1:
+        target = target.squeeze(1)
+    if target.shape != (rows,):
+        raise InputError(f"targets of shape [{rows}], one a row", list(target.shape))
+    labels = target.long()
+    if target.is_floating_point() and not torch.equal(labels.to(target.dtype), target):
+        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
+    low, high = labels.aminmax()
+    if int(low) < 0 or int(high) >= classes:
+        raise InputError(f"labels from 0 to {classes - 1}", f"{int(low)} to {int(high)}")
+    return labels

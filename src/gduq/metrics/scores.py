@@ -1,0 +1,136 @@
+"""Averages over rows: accuracy, negative log-likelihood, Brier score, sharpness."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gduq.metrics.binned import bin_sums, check_bins
+from gduq.metrics.rows import Rows, read
+
+__all__ = ["BrierDecomposition", "accuracy", "brier", "brier_decomposition", "nll", "sharpness"]
+
+
+def accuracy(p: Any, target: Tensor | None = None) -> float:
+    r"""Share of rows whose most likely class is the true one.
+
+    Args:
+        p: A `gduq.Prediction` or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
+
+    Example:
+        >>> accuracy(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0]))
+        0.5
+    """
+    return float(read(p, target).correct.mean())
+
+
+def nll(p: Any, target: Tensor | None = None) -> float:
+    r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
+
+    Example:
+        >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
+        0.6931
+    """
+    return float(row_nll(read(p, target)).mean())
+
+
+def brier(p: Any, target: Tensor | None = None) -> float:
+    r"""Brier score :math:`\frac1m \sum_i \sum_c (p_{ic} - [y_i = c])^2`, from 0 to 2.
+
+    Example:
+        >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+        0.5
+    """
+    return float(row_brier(read(p, target)).mean())
+
+
+def sharpness(p: Any, target: Tensor | None = None) -> float:
+    r"""How far from uniform the predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`.
+
+    0 for uniform rows, 1 for one-hot rows. It needs no labels and says nothing about being right:
+    of two equally calibrated models the sharper one is the better one.
+
+    Example:
+        >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
+        0.725
+    """
+    return float(row_sharpness(read(p, target, labelled=False)).mean())
+
+
+class BrierDecomposition(NamedTuple):
+    """``brier = reliability - resolution + uncertainty + within_bin``, exactly."""
+
+    reliability: float
+    resolution: float
+    uncertainty: float
+    within_bin: float
+
+
+def brier_decomposition(
+    p: Any, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
+) -> BrierDecomposition:
+    r"""Murphy's decomposition of the Brier score, class by class over equal-width bins.
+
+    With :math:`n_b` rows in bin b of class c, their mean probability :math:`\bar p_b` and share
+    of class c :math:`\bar y_b`, and the class's share :math:`\bar y` of all rows, summed over c:
+
+    .. math::
+        \text{reliability} = \sum_b \tfrac{n_b}{m} (\bar p_b - \bar y_b)^2, \quad
+        \text{resolution} = \sum_b \tfrac{n_b}{m} (\bar y_b - \bar y)^2, \quad
+        \text{uncertainty} = \bar y (1 - \bar y)
+
+    ``within_bin`` is what probabilities of one bin differ among themselves (Stephenson, Coelho
+    and Jolliffe, 2008); it goes to 0 with finer bins. Small reliability, large resolution: good.
+
+    Args:
+        bins: Number of bins.
+        strict: ``False`` allows fewer rows than bins.
+
+    Example:
+        >>> logits, y = torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1])
+        >>> brier_decomposition(logits, y, bins=4)
+        BrierDecomposition(reliability=0.125, resolution=0.0, uncertainty=0.375, within_bin=0.0)
+    """
+    rows = read(p, target)
+    check_bins(rows, bins, strict)
+    total = torch.zeros(3, dtype=torch.float64)
+    for c in range(rows.num_classes):
+        count, prob, hit = bin_sums(rows.probs[:, c], rows.labels == c, bins)
+        share = count / count.sum()
+        filled = count.clamp_min(1)
+        rate = hit.sum() / count.sum()
+        total += torch.stack(
+            [
+                (share * ((prob - hit) / filled).square()).sum(),
+                (share * (hit / filled - rate).square()).sum(),
+                rate * (1 - rate),
+            ]
+        )
+    reliability, resolution, uncertainty = total.tolist()
+    within = float(row_brier(rows).mean()) - (reliability - resolution + uncertainty)
+    return BrierDecomposition(reliability, resolution, uncertainty, within)
+
+
+# -- one value a row: what averages and bootstrap resamples are made of --------------------------
+
+
+def row_nll(rows: Rows) -> Tensor:
+    """``[m]``, float64."""
+    picked = rows.logits.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
+    return (rows.logits.logsumexp(dim=-1) - picked).double()
+
+
+def row_brier(rows: Rows) -> Tensor:
+    """``[m]``, float64."""
+    picked = rows.probs.gather(1, rows.labels.unsqueeze(1)).squeeze(1).double()
+    return rows.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
+
+
+def row_sharpness(rows: Rows) -> Tensor:
+    """``[m]``, float64."""
+    entropy: Tensor = torch.special.entr(rows.probs).sum(dim=-1).double()
+    return 1.0 - entropy / math.log(rows.num_classes)
