@@ -1,0 +1,348 @@
+"""`Packed`: many graphs as a few long tensors, so that a mini-batch is a handful of gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from gduq.errors import InputError
+
+__all__ = ["Packed", "cat_dim", "join_layouts"]
+
+TEXT = "text"  # how a column of strings is delivered; it is stored as UTF-8 bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Sequence[Data]):
+    """Graphs of equal attributes, each attribute concatenated over all graphs.
+
+    Graph g of attribute a is ``tensors[a][ptrs[layout[a]][g] : ptrs[layout[a]][g + 1]]`` (last axis
+    for ``edge_index`` and everything PyG joins on the last axis). It is a sequence of ``Data``; a
+    slice, a tensor or a list of numbers selects graphs without copying them.
+
+    Make one with `Packed.pack` from a list of ``Data``, or directly from long tensors with
+    `Packed.build`, which is how a vectorised generator should end.
+
+    Attributes:
+        tensors: Attribute to its concatenated tensor; ``edge_index`` numbers nodes within a graph.
+        ptrs: Name to start offsets ``[G + 1]``; ``"node"`` is always there.
+        layout: Attribute to the name of its offsets.
+        deliver: Attribute to the dtype it is handed out in, where that is not the stored one
+            (``"float32"`` for half-precision features, ``"int64"`` for 32-bit edges, ``"text"``).
+        extras: Further tensors kept (and cached) beside the graphs, never part of a batch: split
+            indices, domain values.
+        visible: Numbers of the graphs that are seen ``[m]``, or ``None`` for all.
+
+    Example:
+        >>> edges = torch.tensor([[0, 1], [1, 0]])
+        >>> graphs = [Data(x=torch.ones(2, 1) * i, edge_index=edges, y=i) for i in range(3)]
+        >>> packed = Packed.pack(graphs)
+        >>> len(packed), packed[-1].x.flatten().tolist()
+        (3, [2.0, 2.0])
+        >>> packed[[2, 0]].collate().edge_index.tolist()
+        [[0, 1, 2, 3], [1, 0, 3, 2]]
+    """
+
+    tensors: Mapping[str, Tensor]
+    ptrs: Mapping[str, Tensor]
+    layout: Mapping[str, str]
+    deliver: Mapping[str, str] = field(default_factory=dict)
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    visible: Tensor | None = None
+
+    # -- make one ------------------------------------------------------------------------------
+
+    @staticmethod
+    def build(
+        node_ptr: Tensor,
+        edge_ptr: Tensor,
+        edge_index: Tensor,
+        *,
+        nodes: Mapping[str, Tensor] | None = None,
+        edges: Mapping[str, Tensor] | None = None,
+        graphs: Mapping[str, Tensor] | None = None,
+        extras: Mapping[str, Tensor] | None = None,
+    ) -> Packed:
+        """From long tensors: ``edge_index [2, E]`` numbered within each graph, and attributes a
+        node ``[N, ...]``, an edge ``[E, ...]`` and a graph ``[G, ...]``."""
+        count = node_ptr.numel() - 1
+        ptrs = {"node": node_ptr.long(), "edge": edge_ptr.long(), "graph": torch.arange(count + 1)}
+        groups = {"node": nodes, "edge": {"edge_index": edge_index, **(edges or {})}}
+        tensors, layout = {}, {}
+        for name, group in {**groups, "graph": graphs}.items():
+            for key, value in (group or {}).items():
+                tensors[key], layout[key] = value, name
+        deliver = {"edge_index": "int64"} if edge_index.dtype != torch.int64 else {}
+        return Packed(tensors, ptrs, layout, deliver, extras or {})
+
+    @staticmethod
+    def pack(graphs: Sequence[Data], store: Mapping[str, torch.dtype] | None = None) -> Packed:
+        """Join plain ``Data`` objects of equal attributes; others raise `InputError`.
+
+        Args:
+            graphs: The graphs. Tensors, numbers and strings may be attributes.
+            store: Attribute to a smaller dtype to keep it in, such as ``{"x": torch.float16}``; it
+                is handed out in the dtype it had.
+        """
+        graphs = list(graphs)
+        keys = _common_keys(graphs)
+        ptrs = {"node": _ptr(torch.tensor([int(g.num_nodes or 0) for g in graphs]))}
+        tensors: dict[str, Tensor] = {}
+        layout: dict[str, str] = {}
+        deliver: dict[str, str] = {}
+        for key in keys:
+            values, how = _values(key, [g[key] for g in graphs])
+            sizes = torch.tensor([v.size(cat_dim(key)) for v in values])
+            layout[key] = _share_ptr(ptrs, key, _ptr(sizes))
+            tensors[key] = torch.cat(values, dim=cat_dim(key))
+            if store and key in store:
+                how = how or _dtype_name(tensors[key].dtype)
+                tensors[key] = tensors[key].to(store[key])
+            if how:
+                deliver[key] = how
+        return Packed(tensors, ptrs, layout, deliver)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Packed]) -> Packed:
+        """The graphs of all parts, one after the other; ``extras`` are joined on the first axis."""
+        parts = [part.materialise() for part in parts]
+        ptrs, layout = join_layouts(parts)
+        first = parts[0]
+        return replace(
+            first,
+            tensors={
+                k: torch.cat([p.tensors[k] for p in parts], dim=cat_dim(k)) for k in first.tensors
+            },
+            ptrs=ptrs,
+            layout=layout,
+            extras={k: torch.cat([p.extras[k] for p in parts]) for k in first.extras},
+        )
+
+    # -- a sequence of graphs ------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.ptrs["node"].numel() - 1 if self.visible is None else self.visible.numel()
+
+    @overload
+    def __getitem__(self, item: int) -> Data: ...
+    @overload
+    def __getitem__(self, item: slice) -> Packed: ...
+    @overload
+    def __getitem__(self, item: Tensor | Sequence[int]) -> Packed: ...
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, (slice, Tensor, list, tuple)):
+            return self.select(item)
+        position = int(item)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"graph {position} of {len(self)}")
+        position %= len(self)
+        return self._one(position if self.visible is None else int(self.visible[position]))
+
+    def __iter__(self) -> Iterator[Data]:
+        for position in range(len(self)):
+            yield self[position]
+
+    def select(self, which: slice | Tensor | Sequence[int]) -> Packed:
+        """Some of the graphs, in the given order; the long tensors are shared, not copied."""
+        visible = torch.arange(len(self)) if self.visible is None else self.visible
+        index = which if isinstance(which, slice) else torch.as_tensor(which)
+        return replace(self, visible=visible[index])
+
+    def materialise(self) -> Packed:
+        """The visible graphs only, in tensors of their own (``self`` when all are visible)."""
+        if self.visible is None:
+            return self
+        rows = {name: _gather(ptr, self.visible) for name, ptr in self.ptrs.items()}
+        tensors = {k: _take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
+        ptrs = {name: ptr for name, (_, ptr) in rows.items()}
+        return replace(self, tensors=tensors, ptrs=ptrs, visible=None)
+
+    # -- whole columns -------------------------------------------------------------------------
+
+    @property
+    def num_nodes(self) -> Tensor:
+        """Nodes of each graph ``[m]``."""
+        return self.sizes("node")
+
+    def sizes(self, name: str) -> Tensor:
+        """Rows each graph has under the offsets ``name`` (``"node"``, ...) or of an attribute."""
+        sizes = self.ptrs[self.layout.get(name, name)].diff()
+        return sizes if self.visible is None else sizes[self.visible]
+
+    def column(self, key: str) -> Tensor:
+        """One attribute over all visible graphs, concatenated, in its stored dtype."""
+        if self.visible is None:
+            return self.tensors[key]
+        rows, _ = _gather(self.ptrs[self.layout[key]], self.visible)
+        return _take(key, self.tensors[key], rows)
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def collate(self, positions: Tensor | None = None) -> Batch:
+        """Some (or all) visible graphs as one ``Batch``, as ``Batch.from_data_list`` makes it."""
+        index = self.visible if positions is None else self._stored(positions)
+        if index is None:
+            index = torch.arange(len(self))
+        batch: Any = Batch(_base_cls=Data)
+        rows = {name: _gather(ptr, index) for name, ptr in self.ptrs.items()}
+        node_ptr = rows["node"][1]
+        slices: dict[str, Tensor] = {}
+        shifts: dict[str, Tensor | None] = {}
+        for key, value in self.tensors.items():
+            where, slices[key] = rows[self.layout[key]]
+            taken = _take(key, value, where)
+            shifts[key] = node_ptr[:-1] if _numbers_nodes(key) else None
+            batch[key] = self._deliver(key, taken, slices[key], shifts[key])
+        if not self._sized:
+            batch._store._num_nodes = node_ptr.diff().tolist()
+            batch.num_nodes = int(node_ptr[-1])
+        batch.batch = torch.repeat_interleave(
+            torch.arange(index.numel()), node_ptr.diff(), output_size=int(node_ptr[-1])
+        )
+        batch.ptr = node_ptr
+        batch._num_graphs, batch._slice_dict, batch._inc_dict = index.numel(), slices, shifts
+        return batch
+
+    @property
+    def _sized(self) -> bool:
+        """Whether PyG can tell the number of nodes from the attributes alone."""
+        return any(self.layout.get(key) == "node" for key in ("x", "pos"))
+
+    def _stored(self, positions: Tensor) -> Tensor:
+        return positions if self.visible is None else self.visible[positions]
+
+    def _one(self, graph: int) -> Data:
+        data = Data()
+        for key, value in self.tensors.items():
+            ptr = self.ptrs[self.layout[key]]
+            rows = slice(int(ptr[graph]), int(ptr[graph + 1]))
+            taken = _take(key, value, rows)
+            data[key] = self._deliver(key, taken, torch.tensor([0, rows.stop - rows.start]), None)
+            if self.deliver.get(key) == TEXT:
+                data[key] = data[key][0]
+        if not self._sized:
+            ptr = self.ptrs["node"]
+            data.num_nodes = int(ptr[graph + 1] - ptr[graph])
+        return data
+
+    def _deliver(self, key: str, value: Tensor, ptr: Tensor, shift: Tensor | None) -> Any:
+        how = self.deliver.get(key)
+        if how == TEXT:
+            raw, bounds = bytes(value.numpy()), ptr.tolist()
+            return [raw[a:b].decode() for a, b in pairwise(bounds)]
+        if how:
+            value = value.to(getattr(torch, how))
+        if shift is None:
+            return value
+        return value + torch.repeat_interleave(shift, ptr.diff(), output_size=value.size(-1))
+
+
+def join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Offsets and layout of parts put one after the other (their ``tensors`` are not read)."""
+    if not parts:
+        raise InputError("at least one set of graphs", "none")
+    first = parts[0]
+    for part in parts[1:]:
+        if part.layout.keys() != first.layout.keys() or dict(part.deliver) != dict(first.deliver):
+            raise InputError(f"graphs with {sorted(first.layout)}", sorted(part.layout))
+    ptrs = {"node": _join([p.ptrs["node"] for p in parts])}
+    layout = {
+        key: _share_ptr(ptrs, key, _join([p.ptrs[p.layout[key]] for p in parts]))
+        for key in first.layout
+    }
+    return ptrs, layout
+
+
+def _join(ptrs: Sequence[Tensor]) -> Tensor:
+    return _ptr(torch.cat([ptr.diff() for ptr in ptrs]))
+
+
+def _ptr(sizes: Tensor) -> Tensor:
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def cat_dim(key: str) -> int:
+    """The axis on which PyG joins an attribute: the last for numbers of nodes, else the first."""
+    return -1 if _numbers_nodes(key) else 0
+
+
+def _numbers_nodes(key: str) -> bool:
+    return "index" in key or key == "face"  # PyG's own rule
+
+
+def _gather(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """Rows of the graphs ``index`` and their new offsets; neighbours come as one slice."""
+    starts = ptr[index]
+    sizes = ptr[index + 1] - starts
+    out = _ptr(sizes)
+    if index.numel() and bool((index.diff() == 1).all()):
+        return slice(int(starts[0]), int(starts[0] + out[-1])), out
+    total = int(out[-1])
+    shift = torch.repeat_interleave(starts - out[:-1], sizes, output_size=total)
+    return shift + torch.arange(total), out
+
+
+def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
+    dim = cat_dim(key)
+    if isinstance(rows, slice):
+        return value[..., rows] if dim == -1 else value[rows]
+    return value.index_select(value.dim() - 1 if dim == -1 else 0, rows)
+
+
+def _common_keys(graphs: Sequence[Data]) -> list[str]:
+    if not graphs:
+        raise InputError("at least one graph", "none")
+    kinds = {type(g) for g in graphs}
+    if kinds != {Data}:
+        raise InputError("plain Data objects", sorted(kind.__name__ for kind in kinds))
+    keys = {tuple(sorted(g.keys())) for g in graphs}
+    if len(keys) > 1:
+        raise InputError("graphs with equal attributes", sorted(keys)[:2])
+    found = [key for key in graphs[0].to_dict() if key != "num_nodes"]
+    batched = [key for key in found if "batch" in key or key == "ptr"]
+    if batched:
+        raise InputError("single graphs", f"graphs with {batched}")
+    return found
+
+
+def _values(key: str, values: list[Any]) -> tuple[list[Tensor], str | None]:
+    """The values as tensors that can be joined, and how to hand them out."""
+    if all(isinstance(v, str) for v in values):
+        return [torch.tensor(list(v.encode()), dtype=torch.uint8) for v in values], TEXT
+    if not all(isinstance(v, (Tensor, bool, int, float)) for v in values):
+        raise InputError(f"tensors, numbers or strings as {key!r}", type(values[0]).__name__)
+    tensors = [torch.as_tensor(v) for v in values]
+    tensors = [v.reshape(1) if v.dim() == 0 else v for v in tensors]
+    dim = cat_dim(key)
+    kinds = {(v.dtype, v.layout, v.device, v.requires_grad, *_other_axes(v, dim)) for v in tensors}
+    first = tensors[0]
+    plain = first.layout == torch.strided and first.device.type == "cpu" and not first.requires_grad
+    if len(kinds) > 1 or not plain or type(first) is not Tensor:
+        raise InputError(
+            f"dense tensors {key!r} of one dtype and width", sorted(map(str, kinds))[:2]
+        )
+    return tensors, None
+
+
+def _other_axes(value: Tensor, dim: int) -> tuple[int, ...]:
+    return tuple(value.shape[:-1] if dim == -1 else value.shape[1:])
+
+
+def _share_ptr(ptrs: dict[str, Tensor], key: str, ptr: Tensor) -> str:
+    """The name of equal offsets that are there already, or a new one."""
+    for name, known in ptrs.items():
+        if torch.equal(known, ptr):
+            return name
+    ptrs[key] = ptr
+    return key
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

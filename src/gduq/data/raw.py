@@ -1,0 +1,83 @@
+"""Raw files: taken from ``GDUQ_DATA`` (read-only), else from the cache folder, else downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from gduq.data.cache import cache_root
+from gduq.data.tensorfile import atomic_path
+from gduq.errors import InputError
+
+__all__ = ["check_size", "damaged", "find_raw", "raw_file"]
+
+
+def find_raw(relative: str, root: str | Path | None = None) -> Path | None:
+    """A raw file or folder under ``GDUQ_DATA`` or under ``<root>/raw``, or ``None``."""
+    given = os.environ.get("GDUQ_DATA")
+    if given and not Path(given).expanduser().is_dir():
+        raise InputError("a folder in GDUQ_DATA", given, "Correct it, or unset it to download.")
+    places = [Path(given).expanduser()] if given else []
+    for place in [*places, cache_root(root) / "raw"]:
+        if (place / relative).exists():
+            return (place / relative).absolute()
+    return None
+
+
+def raw_file(
+    relative: str,
+    root: str | Path | None = None,
+    url: str | Callable[[Path], None] = "",
+    size: int | None = None,
+    sha256: str | None = None,
+) -> Path:
+    """The raw file ``relative``, downloaded to ``<root>/raw`` if it is nowhere.
+
+    Args:
+        relative: Path in the layout of PyG's own data folders, such as ``MNIST/raw/...gz``.
+        root: Cache folder, see `gduq.data.cache.cache_root`.
+        url: Where to download it, or a function that writes it to the path it is given.
+        size: Bytes it must have; another number raises `InputError`.
+        sha256: Digest it must have.
+    """
+    path = find_raw(relative, root)
+    if path is None:
+        path = cache_root(root) / "raw" / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _download(path, url)
+    check_size(path, size)
+    if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise damaged(path, f"a file of SHA-256 {sha256}", "another digest")
+    return path
+
+
+def check_size(path: Path, size: int | None) -> None:
+    """Raise `InputError` unless the file has ``size`` bytes."""
+    if size is not None and path.stat().st_size != size:
+        raise damaged(path, f"{size} bytes", f"{path.stat().st_size} bytes")
+
+
+def damaged(path: Path, expected: str, got: str) -> InputError:
+    """The error for a raw file that is not what it should be."""
+    return InputError(
+        f"{expected} in the raw file {path}", got, "It is damaged: delete or replace it."
+    )
+
+
+def _download(path: Path, url: str | Callable[[Path], None]) -> None:
+    do = f"Put {path.name} under GDUQ_DATA, or check the network."
+    if not url:
+        raise InputError(f"the raw file {path.name}", "none, and no place to download it from", do)
+    try:
+        with atomic_path(path) as temporary:
+            if callable(url):
+                url(temporary)
+            else:
+                with urllib.request.urlopen(url) as source, temporary.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    except OSError as error:
+        raise InputError(f"to download {path.name} from {url}", error, do) from error
