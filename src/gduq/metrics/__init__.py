@@ -9,6 +9,8 @@ from gduq.metrics.binned import (
     ece,
     reliability,
 )
+from gduq.metrics.bootstrap import Interval, bootstrap, bootstrap_all
+from gduq.metrics.kernel import smooth_ece
 from gduq.metrics.rows import Rows, read
 from gduq.metrics.scores import (
     BrierDecomposition,
@@ -19,10 +21,13 @@ from gduq.metrics.scores import (
     sharpness,
 )
 from gduq.metrics.selective import RiskCoverage, aurc, excess_aurc, risk_coverage
+from gduq.metrics.structure import degree, distance, graph_columns, homophily, size
+from gduq.metrics.subgroups import subgroups
 
 __all__ = [
     "Binning",
     "BrierDecomposition",
+    "Interval",
     "Norm",
     "Reliability",
     "RiskCoverage",
@@ -30,14 +35,23 @@ __all__ = [
     "accuracy",
     "adaptive_ece",
     "aurc",
+    "bootstrap",
+    "bootstrap_all",
     "brier",
     "brier_decomposition",
     "classwise_ece",
+    "degree",
+    "distance",
     "ece",
     "excess_aurc",
+    "graph_columns",
+    "homophily",
     "nll",
     "read",
     "reliability",
     "risk_coverage",
     "sharpness",
+    "size",
+    "smooth_ece",
+    "subgroups",
 ]

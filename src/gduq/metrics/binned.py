@@ -230,7 +230,8 @@ def tie_means(sorted_scores: Tensor, values: Tensor) -> Tensor:
     if size.numel() == values.numel():
         return values
     sums = torch.zeros(size.numel(), dtype=values.dtype, device=values.device)
-    return (sums.index_add_(0, group, values) / size)[group]
+    means: Tensor = (sums.index_add_(0, group, values) / size)[group]
+    return means
 
 
 def _cuts(rows: int, bins: int) -> Tensor:

@@ -1,0 +1,266 @@
+"""Confidence intervals for any metric, by resampling rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.metrics import binned, kernel, scores, selective
+from gduq.metrics.rows import Rows, read
+
+__all__ = ["Interval", "bootstrap", "bootstrap_all"]
+
+Metric = Callable[..., float]
+_CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
+
+
+class Interval(NamedTuple):
+    """A metric's value and where it would mostly fall on other samples of the same size."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    metric: Metric,
+    p: Any,
+    target: Tensor | None = None,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    **options: Any,
+) -> Interval:
+    """A metric with its bootstrap interval.
+
+    Rows are drawn with replacement, m of m, ``resamples`` times. Around the value lies the middle
+    ``level`` of the resamples' deviations from their own mean; and where that mean is off the
+    value, the end on the other side moves out by as much. So a calibration error, which noise
+    inflates in the sample and once more in each resample, keeps its value inside the interval and
+    the truth mostly too: of 95 % intervals for the ECE of an overconfident model 91 to 98 % held
+    it with 150 to 2000 rows, of plain percentile intervals 7 to 95 %.
+
+    Rows of one graph depend on each other; intervals for node tasks are rather too narrow.
+
+    Args:
+        metric: A function of this package, or any ``f(p) -> float``.
+        p: A `gduq.Prediction` or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
+        resamples: How many resamples.
+        level: Coverage of the interval.
+        seed: Seed of the resampling.
+        **options: Passed to the metric.
+
+    Example:
+        >>> logits = torch.tensor([[0.0, 1.0]] * 50 + [[1.0, 0.0]] * 50)
+        >>> value, low, high = bootstrap(scores.accuracy, logits, torch.ones(100).long())
+        >>> value, low < 0.45, high > 0.55
+        (0.5, True, True)
+    """
+    named = {"": partial(metric, **options)}
+    intervals = bootstrap_all(named, p, target, resamples=resamples, level=level, seed=seed)
+    return intervals[""]
+
+
+def bootstrap_all(
+    metrics: Mapping[str, Metric],
+    p: Any,
+    target: Tensor | None = None,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """`bootstrap` for several metrics on the same resamples; options by `functools.partial`.
+
+    Example:
+        >>> logits, y = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0])
+        >>> bootstrap_all({"acc": scores.accuracy}, logits, y, resamples=10)
+        {'acc': Interval(value=1.0, low=1.0, high=1.0)}
+    """
+    if resamples < 2:
+        raise InputError("resamples >= 2", resamples)
+    if not 0 < level < 1:
+        raise InputError("level between 0 and 1", level)
+    rows = read(p, target, labelled=False)
+    source = p if target is None and hasattr(p, "logits") else rows
+    values = {name: float(metric(source)) for name, metric in metrics.items()}
+    draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
+    for counts in resample_counts(len(rows), resamples, seed):
+        for name, metric in metrics.items():
+            draws[name].append(_resampled(metric, rows, source, counts))
+    return {
+        name: interval(values[name], torch.cat(draws[name]), level, *_limits(metric))
+        for name, metric in metrics.items()
+    }
+
+
+def interval(
+    value: float, draws: Tensor, level: float, least: float = -math.inf, most: float = math.inf
+) -> Interval:
+    """The interval around a value from its resamples ``[R]``, within what the metric can be."""
+    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
+    down, up = (torch.quantile(draws, tail) - draws.mean()).tolist()
+    shift = float(draws.mean()) - value
+    low, high = value + down - max(shift, 0.0), value + up - min(shift, 0.0)
+    return Interval(value, max(min(low, value), least), min(max(high, value), most))
+
+
+def resample_counts(rows: int, resamples: int, seed: int) -> Iterator[Tensor]:
+    """Blocks ``[R, m]`` of how often each row is drawn, float64; R sums to ``resamples``."""
+    generator = torch.Generator().manual_seed(seed)
+    block = max(1, _CHUNK // rows)
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        drawn = torch.randint(rows, (size, rows), generator=generator)
+        drawn += torch.arange(size).unsqueeze(1) * rows
+        yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows).double()
+
+
+def _resampled(metric: Metric, rows: Rows, source: Any, counts: Tensor) -> Tensor:
+    """The metric on each resample ``[R]``: all at once for ours, one by one for a user's."""
+    base, options = _unwrap(metric)
+    counts = counts.to(rows.logits.device)
+    fast = _BATCHED.get(base)
+    if fast is not None:
+        return fast(rows, counts, **options).cpu()
+    results = []
+    for count in counts.long():
+        index = torch.repeat_interleave(torch.arange(len(rows), device=count.device), count)
+        results.append(float(metric(take(source, index))))
+    return torch.tensor(results, dtype=torch.float64)
+
+
+def take(source: Any, index: Tensor) -> Any:
+    """Some rows of a prediction or of `Rows`."""
+    if isinstance(source, Rows):
+        target = None if source.target is None else source.target[index]
+        return Rows(source.logits[index], target)
+    return source[index]
+
+
+def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
+    options: dict[str, Any] = {}
+    while isinstance(metric, partial) and not metric.args:
+        options = {**metric.keywords, **options}
+        metric = metric.func
+    return metric, options
+
+
+def _limits(metric: Metric) -> tuple[float, float]:
+    base = _unwrap(metric)[0]
+    if base not in _BATCHED:
+        return -math.inf, math.inf
+    return 0.0, {scores.nll: math.inf, scores.brier: 2.0}.get(base, 1.0)
+
+
+# -- our metrics on a block of resamples at once: counts [R, m] -> [R] ---------------------------
+
+
+def _mean_of(values: Callable[[Rows], Tensor]) -> Callable[..., Tensor]:
+    return lambda rows, counts: counts @ values(rows) / len(rows)
+
+
+def _ece(
+    rows: Rows,
+    counts: Tensor,
+    bins: int = 15,
+    norm: str = "l1",
+    binning: str = "width",
+    debias: bool = False,
+    strict: bool = True,
+) -> Tensor:
+    if binning == "mass":
+        sums = binned.mass_sums(*_sorted_resamples(rows, counts), bins)
+    else:
+        sums = _bin_sums(rows.confidence, rows.correct, counts, bins)
+    return binned.bin_error(*sums, norm, debias)
+
+
+def _bin_sums(
+    probs: Tensor, hits: Tensor, counts: Tensor, bins: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    cell = torch.nn.functional.one_hot(binned.bin_index(probs, bins), bins).double()
+    sums = [counts @ (cell * v.double().unsqueeze(1)) for v in (probs, hits)]
+    return counts @ cell, sums[0], sums[1]
+
+
+def _adaptive_ece(rows: Rows, counts: Tensor, **options: Any) -> Tensor:
+    return _ece(rows, counts, binning="mass", **options)
+
+
+def _classwise_ece(
+    rows: Rows,
+    counts: Tensor,
+    bins: int = 15,
+    norm: str = "l1",
+    debias: bool = False,
+    strict: bool = True,
+) -> Tensor:
+    total = torch.zeros(counts.size(0), dtype=counts.dtype, device=counts.device)
+    for c in range(rows.num_classes):
+        sums = _bin_sums(rows.probs[:, c], rows.labels == c, counts, bins)
+        total += binned.bin_error(*sums, norm, debias)
+    return total / rows.num_classes
+
+
+def _smooth_ece(rows: Rows, counts: Tensor, bandwidth: float | None = None) -> Tensor:
+    cell, residual = kernel.cell_index(rows.confidence), rows.correct - rows.confidence.double()
+    used, place = torch.unique(cell, return_inverse=True)
+    sums = counts.new_zeros(counts.size(0), int(used.numel()))
+    sums.index_add_(1, place, counts * (residual / len(rows)))
+    cells = counts.new_zeros(counts.size(0), kernel.CELLS)
+    return kernel.smooth_error(cells.index_copy_(1, used, sums), bandwidth)
+
+
+def _risks(rows: Rows, counts: Tensor) -> Tensor:
+    correct = _sorted_resamples(rows, counts)[1].flip(-1)
+    size = torch.arange(1, len(rows) + 1, dtype=counts.dtype, device=counts.device)
+    return (1.0 - correct).cumsum(dim=-1) / size
+
+
+def _aurc(rows: Rows, counts: Tensor) -> Tensor:
+    return _risks(rows, counts).mean(dim=-1)
+
+
+def _excess_aurc(rows: Rows, counts: Tensor) -> Tensor:
+    risks = _risks(rows, counts)
+    errors = (risks[:, -1] * len(rows)).round()
+    return risks.mean(dim=-1) - selective.best_aurc(errors, len(rows))
+
+
+def _sorted_resamples(rows: Rows, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Confidence (ascending) and tie-averaged correctness of every resample, ``[R, m]`` each."""
+    confidence, order = rows.confidence.sort()
+    counts, correct = counts[:, order], rows.correct[order].expand_as(counts)
+    _, group = torch.unique_consecutive(confidence, return_inverse=True)
+    groups = int(group[-1]) + 1
+    if groups < len(rows):
+        size = counts.new_zeros(counts.size(0), groups).index_add_(1, group, counts)
+        hits = torch.zeros_like(size).index_add_(1, group, counts * correct)
+        correct = (hits / size.clamp_min(1.0))[:, group]
+    # row numbers repeated as often as drawn: sorted resamples without sorting any of them
+    numbers = torch.arange(len(rows), device=counts.device).expand(counts.shape)
+    drawn = torch.repeat_interleave(numbers.flatten(), counts.long().flatten()).view(counts.shape)
+    return confidence[drawn], correct.gather(1, drawn)
+
+
+_BATCHED: dict[Metric, Callable[..., Tensor]] = {
+    scores.accuracy: _mean_of(lambda rows: rows.correct),
+    scores.nll: _mean_of(scores.row_nll),
+    scores.brier: _mean_of(scores.row_brier),
+    scores.sharpness: _mean_of(scores.row_sharpness),
+    binned.ece: _ece,
+    binned.adaptive_ece: _adaptive_ece,
+    binned.classwise_ece: _classwise_ece,
+    kernel.smooth_ece: _smooth_ece,
+    selective.aurc: _aurc,
+    selective.excess_aurc: _excess_aurc,
+}

@@ -1,0 +1,157 @@
+"""What a graph says about each labelled row: degree, size, homophily, distance to training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+
+__all__ = ["degree", "distance", "graph_columns", "homophily", "size"]
+
+
+def graph_columns(data: Any, train: Any = None) -> dict[str, Tensor]:
+    """All columns that exist for some rows, by name, for `subgroups`.
+
+    Args:
+        data: A `gduq.data.View`, a graph (PyG ``Data``) whose ``row_mask`` marks the rows, or a
+            list of graphs: a graph task, one row a graph.
+        train: The training nodes of the same graph, as a View, a mask or node numbers; adds
+            ``distance``.
+
+    Returns:
+        ``degree`` and ``size``, for nodes with labels also ``homophily``; ``[m]`` each.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> path = Data(edge_index=torch.tensor([[0, 1, 2], [1, 2, 3]]), num_nodes=4)
+        >>> path.row_mask = torch.tensor([False, True, True, True])
+        >>> graph_columns(path, train=torch.tensor([0]))["distance"]
+        tensor([1., 2., 3.], dtype=torch.float64)
+    """
+    columns = {"degree": degree(data), "size": size(data)}
+    graphs, rows = _parts(data)
+    if rows is not None:
+        if all(_node_labels(g) is not None for g in graphs):
+            columns["homophily"] = homophily(data)
+        if train is not None:
+            columns["distance"] = distance(data, train)
+    return columns
+
+
+def degree(data: Any) -> Tensor:
+    """Neighbours of each node ``[m]``; for a graph task their mean over the graph."""
+    graphs, rows = _parts(data)
+    counts = [_undirected(g)[0].bincount(minlength=_nodes(g)).double() for g in graphs]
+    if rows is None:
+        return torch.stack([c.mean() for c in counts])
+    return torch.cat(counts)[rows]
+
+
+def size(data: Any) -> Tensor:
+    """Number of nodes of the graph each row is, or lies in ``[m]``."""
+    graphs, rows = _parts(data)
+    sizes = torch.tensor([_nodes(g) for g in graphs], dtype=torch.float64)
+    return sizes if rows is None else sizes.repeat_interleave(sizes.long())[rows]
+
+
+def homophily(data: Any) -> Tensor:
+    """Share of each node's neighbours that carry its label ``[m]``; NaN without neighbours."""
+    graphs, rows = _parts(data)
+    if rows is None:
+        raise InputError("a node task", "a graph task", "Homophily compares labels of nodes.")
+    shares = []
+    for graph in graphs:
+        labels = _node_labels(graph)
+        if labels is None:
+            raise InputError("graphs with a label for each node", "y missing or of another size")
+        (source, other), nodes = _undirected(graph), _nodes(graph)
+        same = (labels[source] == labels[other]).double()
+        total = torch.zeros(nodes, dtype=torch.float64).index_add_(0, source, same)
+        shares.append(total / source.bincount(minlength=nodes))
+    return torch.cat(shares)[rows]
+
+
+def distance(data: Any, train: Any) -> Tensor:
+    """Steps from each node to the nearest training node ``[m]``; infinite if there is no path.
+
+    A breadth-first search from all training nodes at once, edges taken in both directions: time
+    and memory grow with the number of edges.
+    """
+    graphs, rows = _parts(data)
+    if rows is None or len(graphs) != 1:
+        raise InputError("nodes of one graph", "a graph task or several graphs")
+    start = getattr(train, "rows", train)
+    steps = _search(*_undirected(graphs[0]), _mask(start, _nodes(graphs[0])))
+    return steps[rows]
+
+
+def _search(source: Tensor, other: Tensor, start: Tensor) -> Tensor:
+    order = source.argsort(stable=True)
+    neighbours, counts = other[order], source.bincount(minlength=start.numel())
+    begin = counts.cumsum(0) - counts
+    steps = torch.full((start.numel(),), math.inf, dtype=torch.float64)
+    front, step = start.nonzero().flatten(), 0
+    while front.numel():
+        steps[front] = step
+        size = counts[front]
+        # positions of the front's neighbours: each node's run, one after the other
+        run = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
+        found = torch.unique(neighbours[begin[front].repeat_interleave(size) + run])
+        front, step = found[steps[found].isinf()], step + 1
+    return steps
+
+
+def _parts(data: Any) -> tuple[list[Any], Tensor | None]:
+    """The graphs and, for a node task, the mask of rows over all their nodes."""
+    if hasattr(data, "graphs"):
+        return list(data.graphs), data.rows
+    if hasattr(data, "ptr"):  # a batch of graphs
+        return data.to_data_list(), getattr(data, "row_mask", None)
+    if hasattr(data, "edge_index"):
+        mask = getattr(data, "row_mask", None)
+        everything = torch.ones(_nodes(data), dtype=torch.bool)
+        return [data], everything if mask is None else mask
+    graphs = list(data)
+    if not graphs or not all(hasattr(g, "edge_index") for g in graphs):
+        raise InputError("a View, a graph or a list of graphs", type(data).__name__)
+    return graphs, None
+
+
+def _nodes(graph: Any) -> int:
+    return int(graph.num_nodes)
+
+
+def _node_labels(graph: Any) -> Tensor | None:
+    labels = getattr(graph, "y", None)
+    if labels is None or labels.dim() == 0 or labels.size(0) != _nodes(graph):
+        return None
+    first: Tensor = labels.reshape(_nodes(graph), -1)[:, 0]
+    return first
+
+
+def _undirected(graph: Any) -> tuple[Tensor, Tensor]:
+    """Both directions of every edge once, without loops."""
+    edges: Tensor | None = graph.edge_index
+    if edges is None:
+        raise InputError("a graph with edge_index", "none")
+    edges = edges[:, edges[0] != edges[1]]
+    key = torch.cat([edges[0] * _nodes(graph) + edges[1], edges[1] * _nodes(graph) + edges[0]])
+    key = torch.unique(key)
+    return key.div(_nodes(graph), rounding_mode="floor"), key % _nodes(graph)
+
+
+def _mask(given: Any, nodes: int) -> Tensor:
+    rows: Tensor = torch.as_tensor(given)
+    if rows.dtype != torch.bool:
+        if rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= nodes):
+            raise InputError(f"node numbers from 0 to {nodes - 1}", f"up to {int(rows.max())}")
+        rows = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, rows.long(), True)
+    if rows.shape != (nodes,):
+        raise InputError(f"a mask of {nodes} entries, one a node", list(rows.shape))
+    if not rows.any():
+        raise InputError("at least one training node", "none")
+    return rows
