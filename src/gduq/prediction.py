@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.data import Data
 
+from gduq.baselines import sample
 from gduq.errors import InputError
+from gduq.graph import iterate, label_rows, num_graphs, targets
+from gduq.nn.call import Call
+from gduq.nn.cut import evaluating
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RESCALING_RULES", "Prediction", "Rule"]
+__all__ = ["RESCALING_RULES", "Prediction", "Rule", "predict"]
 
 Rule = Literal["paper", "released", "none"]
 RESCALING_RULES: tuple[Rule, ...] = ("paper", "released", "none")
@@ -271,6 +276,65 @@ class Prediction:
                 class_names=tuple(file["class_names"].tolist()) if "class_names" in file else None,
                 features=torch.from_numpy(file["features"]) if "features" in file else None,
             )
+
+
+def predict(
+    model: nn.Module,
+    data: Any,
+    batch_size: int | None = None,
+    call: Call | None = None,
+    features: bool = False,
+) -> Prediction:
+    """What a model says of all labelled rows of some data.
+
+    Args:
+        model: `Anchored`, `Ensemble`, `MCDropout`, or a plain network (K = 1).
+        data: A View, a ``Data``, a list of graphs, a dataset or a loader.
+        batch_size: Graphs at a time.
+        call: As in `gduq.anchor`, for a plain network.
+        features: Also keep the representation at the cut (at the readout, for a `GNN`), averaged
+            over the nodes of a graph where rows are graphs.
+
+    Returns:
+        A `Prediction` in the order of the data; targets come from ``y`` where it exists.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    parts = []
+    with torch.no_grad():
+        for graph in iterate(data, batch_size):
+            graph = graph.to(device)
+            samples = sample(model, graph, call)
+            rows = _output_rows(graph, samples.size(1))
+            hidden = _features(model, graph, rows) if features else None
+            parts.append(Prediction(samples, targets(graph, rows), features=hidden))
+    return Prediction.concatenate(parts)
+
+
+def _output_rows(graph: Data, labelled: int) -> int:
+    """How many rows the model answered for, labelled or not."""
+    nodes = int(graph.num_nodes or 0)
+    marked = torch.zeros(nodes)[label_rows(graph, nodes)].numel()
+    is_graph_task = labelled == num_graphs(graph) and labelled != marked
+    return labelled if is_graph_task or labelled not in (marked, nodes) else nodes
+
+
+def _features(model: nn.Module, graph: Data, rows: int) -> Tensor:
+    if hasattr(model, "represent"):
+        h: Tensor = model.represent(graph)
+    elif hasattr(model, "prefix"):
+        with evaluating(model):
+            h = model.prefix(graph, "readout")[0]
+    else:
+        raise InputError(
+            "an anchored model or a gduq.nn.GNN for features=True", type(model).__name__
+        )
+    h = h.to_dense() if h.layout != torch.strided else h
+    if h.size(0) != rows and rows == num_graphs(graph):  # nodes at the cut, graphs in the output
+        batch = graph.get("batch")
+        batch = h.new_zeros(h.size(0), dtype=torch.int64) if batch is None else batch
+        total = h.new_zeros(rows, h.size(1)).index_add_(0, batch, h)
+        h = total / torch.bincount(batch, minlength=rows).unsqueeze(1)
+    return h[label_rows(graph, rows)]
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch_geometric.nn.aggr import (
 )
 
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout, is_sparse
+from gduq.functional import ForcedDropout, is_sparse, linear
 from gduq.graph import check_graph
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
 from gduq.nn.positional import Positional, encoding, with_random_signs
@@ -51,6 +51,10 @@ class Head(nn.Module):
     def forward(self, h: Tensor) -> Tensor:
         assert self.first is not None
         return self.rest(self.first(h))  # type: ignore[no-any-return]
+
+
+class _Elsewhere(nn.Module):
+    """Marks the place of a map that somebody else reads with."""
 
 
 class GNN(nn.Module):
@@ -137,7 +141,7 @@ class GNN(nn.Module):
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
         structure, h = self._start(graph)
-        return self._run(h if self.encoder is None else self.encoder(h), None, structure, 0)
+        return self._run(self._encode(h), None, structure, 0)
 
     # -- the chain, in two parts ---------------------------------------------------------------
 
@@ -146,7 +150,7 @@ class GNN(nn.Module):
         structure, h = self._start(graph)
         if point == "input":
             return h, None
-        h = h if self.encoder is None else self.encoder(h)
+        h = self._encode(h)
         stop = len(self.layers) if point == "readout" else int(point)
         h, state = self._layers(h, None, structure, 0, stop)
         return (self._pooled(h, structure), None) if point == "readout" else (h, state)
@@ -198,7 +202,8 @@ class GNN(nn.Module):
             taken, self.head.first = self.head.first, None
             return taken
         if point == "input" and self.encoder is not None:
-            taken, self.encoder = self.encoder, nn.Identity()  # type: ignore[assignment]
+            taken = self.encoder
+            self.encoder = _Elsewhere()  # type: ignore[assignment]
             return taken
         layer = self.mixing_layer(point)
         return None if layer is None else layer.release(grow=point != "input", keep=keep)
@@ -226,7 +231,7 @@ class GNN(nn.Module):
         return structure, self._features(graph, structure)
 
     def _features(self, graph: Data, structure: Structure) -> Tensor:
-        dtype = next(self.head.parameters()).dtype
+        dtype = next(self.parameters()).dtype
         parts = []
         if len(self.embeddings):
             parts.append(_embed(graph.x, self.embeddings))
@@ -241,6 +246,11 @@ class GNN(nn.Module):
             pe = encoding(graph, self.config["positional_channels"]).to(dtype)
             parts.append(with_random_signs(pe, structure) if self.training else pe)
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def _encode(self, h: Tensor) -> Tensor:
+        if self.encoder is None:
+            return h
+        return linear(h, self.encoder.weight, self.encoder.bias)
 
     def _layers(
         self, h: Tensor, state: Tensor | None, structure: Structure, start: int, stop: int

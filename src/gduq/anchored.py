@@ -1,0 +1,421 @@
+"""`Anchored`: any network, read relative to random anchors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gduq.anchored_linear import AnchoredLinear, Init
+from gduq.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.errors import InputError, NotFittedError
+from gduq.functional import is_sparse, keep_rows
+from gduq.graph import iterate, label_rows, num_graphs, repeat
+from gduq.nn.call import Call
+from gduq.nn.cut import State, evaluating, make_cut
+
+__all__ = ["Anchored", "Scope", "anchor"]
+
+Scope = Literal["row", "graph"]
+Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
+
+_CHUNK = 2**24  # most numbers of z held at once while the bank passes through the suffix
+
+
+class Anchored(nn.Module):
+    r"""A network whose representation at one point is read relative to anchors.
+
+    At the cut, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
+    (or graph) has a random anchor of its own; in evaluation K fixed anchors, the *bank*, act as K
+    hypotheses. The prefix runs once for all of them, and so does the map's part that does not see
+    the anchor.
+
+    Made by `gduq.anchor`, which describes the arguments. Calling the model gives logits: with
+    random anchors in training, averaged over the bank in evaluation.
+    """
+
+    bank: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module,
+        at: int | str = "readout",
+        num_anchors: int = 10,
+        anchors: Source | None = None,
+        scope: Scope | None = None,
+        init: Init = "random",
+        freeze: bool = False,
+        call: Call | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        _check_choices(num_anchors, scope, init)
+        self.at, self.num_anchors, self.seed, self.init = at, num_anchors, seed, init
+        self.scope: Scope = scope or "row"
+        self.frozen = freeze
+        generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.cut = make_cut(copy.deepcopy(net), at, call, keep=init == "identity")
+            self.linear = AnchoredLinear.reading_for(self.cut.plain, init, generator)
+            del self.cut.__dict__["plain"]
+        self.source = _source(anchors, at, self.cut.channels)
+        self.source_name = _source_name(anchors, self.source)
+        self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
+        if freeze:
+            self.cut.freeze()
+            self.train(self.training)
+
+    # -- training ------------------------------------------------------------------------------
+
+    def forward(self, graph: Data, generator: torch.Generator | None = None) -> Tensor:
+        """Logits ``[rows, C]`` of all nodes or graphs.
+
+        In training each row or graph gets a random anchor (from ``generator``, or torch's global
+        state as dropout does); in evaluation the logits are averaged over the bank.
+        """
+        if self.training:
+            return self.training_pass(graph, generator=generator)[0][0]
+        return self._bank_logits(graph).mean(dim=0)
+
+    def training_pass(
+        self,
+        graph: Data,
+        draws: int = 1,
+        mask: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """A pass with ``draws`` random anchors a row, all through one pass of the network.
+
+        Args:
+            graph: The batch.
+            draws: D, copies with anchors of their own; BatchNorm sees their mixture.
+            mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
+            generator: Source of randomness, or ``None`` for torch's global state.
+
+        Returns:
+            Logits ``[D, rows, C]``, and which of them were masked ``[D, rows]``.
+        """
+        if draws < 1 or not 0.0 <= mask < 1.0:
+            raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
+        if draws > 1 and not self.cut.holds_copies:
+            logits, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
+            return logits.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
+        state = self._cached_state(graph)
+        owners = _Owners(self, graph, draws, mask, generator)
+        if state is None and not self.frozen:
+            return self.cut.run(graph, owners.read), owners.masked
+        state = self._frozen_prefix(graph) if state is None else state
+        return self.cut.suffix(owners.read(state[0]), state, graph), owners.masked
+
+    def train(self, mode: bool = True) -> Anchored:
+        super().train(mode)
+        if self.frozen and mode and hasattr(self.cut.net, "prefix_modules"):
+            for module in self.cut.net.prefix_modules(self.at):
+                module.eval()
+        return self
+
+    def _frozen_prefix(self, graph: Data) -> State:
+        with torch.no_grad(), evaluating(self.cut):
+            return [t.detach() for t in self.cut.prefix(graph)]
+
+    def _cached_state(self, graph: Data) -> State | None:
+        """What `cached` left on the graph."""
+        state: State = []
+        while (value := graph.get(f"cut_{len(state)}")) is not None:
+            state.append(value)
+        return state or None
+
+    def cached(self, graph: Data) -> Data:
+        """The graph with the frozen prefix's output on it, which later passes start from.
+
+        Only for ``freeze=True``. Where the rest of the network needs no graph (the readout), the
+        copy leaves out edges and features.
+        """
+        if not self.frozen:
+            raise InputError("freeze=True for a cached prefix", "a model that trains its prefix")
+        state = self._frozen_prefix(graph)
+        if self.cut.needs_graph:
+            sizes = {graph.num_nodes, graph.num_edges, num_graphs(graph)}
+            if any(t.dim() == 0 or t.size(0) not in sizes for t in state):
+                return graph  # cannot be cut up and put together with other graphs'
+            kept = copy.copy(graph)
+        else:
+            kept = Data(y=graph.get("y"), row_mask=graph.get("row_mask"))
+            kept.num_nodes = state[0].size(0)
+        for i, value in enumerate(state):
+            kept[f"cut_{i}"] = value
+        return kept
+
+    # -- anchors -------------------------------------------------------------------------------
+
+    def fit_anchors(self, data: Any, batch_size: int | None = None) -> Anchored:
+        """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit(self._training_rows(data, batch_size))
+        return self
+
+    def fit_bank(
+        self,
+        data: Any,
+        k: int | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int | None = None,
+    ) -> Anchored:
+        """Choose the K anchors of prediction from training (or other given) rows.
+
+        Args:
+            data: A View, a ``Data``, a list of graphs, a dataset or a loader.
+            k: How many; default ``num_anchors``.
+            generator: Source of randomness; default: one seeded with the model's seed.
+            batch_size: Graphs at a time.
+        """
+        k = self.num_anchors if k is None else k
+        _check_choices(k, None, "random")
+        generator = generator or torch.Generator().manual_seed(self.seed)
+        bank = self.source.bank(self._training_rows(data, batch_size), k, generator)
+        if bank.size(1) != self.cut.channels:
+            raise InputError(f"anchors of width {self.cut.channels}", bank.size(1))
+        self.num_anchors = k
+        self.bank = bank.detach().to(self.linear.weight).clone()
+        return self
+
+    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch."""
+        with torch.no_grad(), evaluating(self):
+            for graph in iterate(data, batch_size):
+                graph = graph.to(self.linear.weight.device)
+                state = self._cached_state(graph) or self.cut.prefix(graph)
+                yield anchor_rows(state[0], graph)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        bank = state_dict.get(prefix + "bank")
+        if bank is not None and bank.dim() == 2 and bank.size(1) == self.cut.channels:
+            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
+            self.num_anchors = bank.size(0) or self.num_anchors
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    # -- prediction ----------------------------------------------------------------------------
+
+    def sample(self, graph: Data) -> Tensor:
+        """Logits ``[K, m, C]`` of the m labelled rows under each anchor of the bank."""
+        with evaluating(self):
+            logits = self._bank_logits(graph)
+        return logits[:, label_rows(graph, logits.size(1))]
+
+    def represent(self, graph: Data) -> Tensor:
+        """The representation at the cut ``[n, d]``, in evaluation mode."""
+        with evaluating(self):
+            return self._prefix(graph)[0]
+
+    def _prefix(self, graph: Data) -> State:
+        return self._cached_state(graph) or self.cut.prefix(graph)
+
+    def _bank_logits(self, graph: Data) -> Tensor:
+        """``[K, rows, C]``: prefix and ``h W_h^T`` once, the suffix in memory-bounded chunks."""
+        if self.bank.size(0) == 0:
+            raise NotFittedError(
+                "a model with a bank of anchors",
+                "none yet",
+                "Train with gduq.fit, or call model.fit_bank(train_data) after your own loop.",
+            )
+        state = self._prefix(graph)
+        weight = self.linear.weight[:, : self.linear.in_features]
+        base = self.cut.read(state[0], weight, graph)  # [n, m]
+        shift = self.linear.shift(self.bank).unsqueeze(1)  # [K, 1, m]
+        if self.linear.bias is not None:
+            base = base + self.linear.bias
+        scaled = self.cut.affine()
+        if scaled is not None:
+            base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
+        gain = self.cut.gain(graph, base)
+        parts = []
+        for part in shift.split(max(1, _CHUNK // max(1, base.numel()))):
+            z = base + part if gain is None else torch.addcmul(base, gain, part)
+            parts.append(self.cut.suffix(z, state, graph, normed=scaled is not None))
+        return torch.cat(parts)
+
+    def extra_repr(self) -> str:
+        return (
+            f"at={self.at!r}, num_anchors={self.num_anchors}, anchors={self.source_name!r}, "
+            f"scope={self.scope!r}, freeze={self.frozen}"
+        )
+
+
+class _Owners:
+    """Who gets which anchor in one training pass: D draws for every row, or for every graph."""
+
+    def __init__(
+        self,
+        model: Anchored,
+        graph: Data,
+        draws: int,
+        mask: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
+        self.mask_share = mask
+        self.node_task = model.cut.node_task(graph)
+        self.masked = torch.empty(0)
+
+    def read(self, h: Tensor) -> Tensor:
+        """``z`` ``[D, n, m]`` for fresh anchors, and `masked` for the rows of the output."""
+        model, rows = self.model, h.size(0)
+        self._check_rows(rows)
+        source_rows = anchor_rows(h, self.graph)
+        model.source.observe(source_rows)
+        of_graph = self._graph_of(rows)
+        shared = model.scope == "graph" and of_graph is not None
+        owners = num_graphs(self.graph) if shared else rows
+        masked = self._mask(rows, of_graph)  # [D, rows] or None
+        shift = self._shift(source_rows, owners, masked, of_graph if shared else None)
+        if not shared and model.cut.gain(self.graph, shift) is not None:
+            z = model.cut.mix(model.linear.residual(h) + shift, self.graph)
+        else:
+            gain = model.cut.gain(self.graph, shift)
+            weight = model.linear.weight[:, : model.linear.in_features]
+            z = model.cut.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
+        return z if model.linear.bias is None else z + model.linear.bias
+
+    def _shift(
+        self, rows: Tensor, owners: int, masked: Tensor | None, of_graph: Tensor | None
+    ) -> Tensor:
+        """What the anchors add, ``[D, n, m]``."""
+        linear, source = self.model.linear, self.model.source
+        draws, of_owner = self.draws, masked
+        if masked is not None and of_graph is not None:  # from rows to graphs
+            of_owner = masked.new_zeros(draws, owners).index_copy_(1, of_graph, masked)
+        flat = None if of_owner is None else of_owner.flatten()
+        wide = linear.in_features > linear.out_features
+        if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
+            source._require_rows()
+            mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
+            shift = linear.gaussian_shift(mean, std, draws * owners, flat, self.generator)
+        else:
+            like = rows.values() if is_sparse(rows) else rows
+            c = source.draw(rows, draws * owners, self.generator).to(like.dtype)
+            shift = linear.shift(c, flat)
+        shift = shift.unflatten(0, (draws, owners))
+        return shift if of_graph is None else shift[:, of_graph]
+
+    def _graph_of(self, rows: int) -> Tensor | None:
+        """The graph each row belongs to, or ``None`` where rows are graphs."""
+        if not self.model.cut.needs_graph and not self.node_task:
+            return None
+        if rows != self.graph.num_nodes:
+            return None
+        batch = self.graph.get("batch")
+        device = self.model.linear.weight.device
+        return torch.zeros(rows, dtype=torch.int64, device=device) if batch is None else batch
+
+    def _mask(self, rows: int, of_graph: Tensor | None) -> Tensor | None:
+        """Which rows at the cut have no anchor half; also sets `masked` for the output's rows."""
+        by_graph = of_graph is not None and (not self.node_task or self.model.scope == "graph")
+        units = num_graphs(self.graph) if by_graph else rows
+        device = self.model.linear.weight.device
+        if not self.mask_share:
+            out = rows if self.node_task or of_graph is None else num_graphs(self.graph)
+            self.masked = torch.zeros(self.draws, out, dtype=torch.bool, device=device)
+            return None
+        chosen = torch.rand(self.draws, units, generator=self.generator, device=device)
+        chosen = chosen < self.mask_share
+        at_cut = chosen[:, of_graph] if by_graph else chosen
+        self.masked = at_cut if self.node_task else chosen
+        return at_cut
+
+    def _check_rows(self, rows: int) -> None:
+        if rows not in (self.graph.num_nodes, num_graphs(self.graph)):
+            raise InputError(
+                f"one row a node ({self.graph.num_nodes}) or a graph "
+                f"({num_graphs(self.graph)}) at the cut {self.model.at!r}",
+                rows,
+                "See gduq.cut_points(net, graph) for the places one can anchor at.",
+            )
+
+
+def anchor_rows(h: Tensor, graph: Data) -> Tensor:
+    """The rows of ``h`` that anchors may come from: those that carry a training label."""
+    rows = label_rows(graph, h.size(0))
+    if isinstance(rows, slice):
+        return h if rows.stop is None else keep_rows(h, torch.arange(h.size(0)) < rows.stop)
+    return keep_rows(h, rows)
+
+
+def anchor(
+    net: nn.Module,
+    at: int | str = "readout",
+    num_anchors: int = 10,
+    anchors: Source | None = None,
+    scope: Scope | None = None,
+    init: Init = "random",
+    freeze: bool = False,
+    call: Call | None = None,
+    seed: int = 0,
+) -> Anchored:
+    """Wrap a network so that one trained model answers with K hypotheses.
+
+    Args:
+        net: A `gduq.nn.GNN` or any PyTorch Geometric module. It is copied, not changed.
+        at: Where to cut. For a `GNN`: ``"input"``, a layer number from 1 to L - 1 (the layer that
+            reads the pair) or ``"readout"``. For any other module: ``"input"`` or the dotted
+            path of the submodule that reads the pair; a ``Linear`` there is widened, before
+            anything else a map of the same width is put in. `gduq.cut_points` lists the places.
+        num_anchors: K, the size of the bank.
+        anchors: ``"gaussian"`` (default at the input), ``"shuffle"`` (default elsewhere), a
+            tensor ``[k, d]`` of fixed anchors, or an `Anchors` object.
+        scope: Who shares an anchor in training: ``"row"`` (default) or ``"graph"``.
+        init: ``"random"``, or ``"identity"``: the wrapped network equals ``net`` for any anchor.
+        freeze: Train only the anchored map and what follows it; the rest stays in evaluation
+            mode and its outputs can be cached.
+        call: ``call(net, graph) -> logits`` where parameter names do not say what to pass.
+        seed: For the new weights and the choice of the bank.
+
+    Returns:
+        The wrapped model: an ordinary module that trains in any loop.
+
+    Example:
+        >>> from gduq.nn import GNN
+        >>> model = anchor(GNN(4, 16, 3, num_layers=3, conv="gin"), at="readout")
+        >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> model.fit_bank([graph] * 12).sample(graph).shape
+        torch.Size([10, 1, 3])
+    """
+    return Anchored(net, at, num_anchors, anchors, scope, init, freeze, call, seed)
+
+
+def _source(anchors: Source | None, at: int | str, channels: int) -> Anchors:
+    if anchors is None:
+        anchors = "gaussian" if at == "input" else "shuffle"
+    if isinstance(anchors, Anchors):
+        return anchors
+    if isinstance(anchors, Tensor):
+        if anchors.dim() == 2 and anchors.size(1) != channels:
+            raise InputError(f"fixed anchors of width {channels}", anchors.size(1))
+        return FixedAnchors(anchors)
+    if anchors == "gaussian":  # the input stands still, deeper representations move
+        return GaussianAnchors(channels, momentum=None if at == "input" else 0.1)
+    if anchors == "shuffle":
+        return ShuffledAnchors()
+    raise InputError(
+        "anchors 'gaussian', 'shuffle', a tensor [k, d] or an Anchors object", repr(anchors)
+    )
+
+
+def _source_name(anchors: Source | None, source: Anchors) -> str:
+    names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
+    return names.get(type(source), type(source).__name__)  # type: ignore[call-overload]
+
+
+def _check_choices(num_anchors: int, scope: Scope | None, init: Init) -> None:
+    if isinstance(num_anchors, bool) or not isinstance(num_anchors, int) or num_anchors < 1:
+        raise InputError("num_anchors >= 1, a whole number", repr(num_anchors))
+    if scope not in (None, "row", "graph"):
+        raise InputError("scope 'row' or 'graph'", repr(scope))
+    if init not in ("random", "identity"):
+        raise InputError("init 'random' or 'identity'", repr(init))
+
+

@@ -1,0 +1,148 @@
+"""Baselines with the same face as `Anchored`: deep ensembles and Monte Carlo dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gduq.errors import InputError
+from gduq.functional import ForcedDropout
+from gduq.graph import check_graph, label_rows
+from gduq.nn.call import Call, call_network
+from gduq.nn.cut import evaluating
+
+__all__ = ["Ensemble", "MCDropout", "sample"]
+
+
+def sample(model: nn.Module, graph: Data, call: Call | None = None) -> Tensor:
+    """Logits ``[K, m, C]`` of any model's labelled rows; a plain network answers with K = 1."""
+    method = getattr(model, "sample", None)
+    if callable(method):
+        found: Tensor = method(graph)
+        return found
+    check_graph(graph)
+    with evaluating(model):
+        logits = call_network(model, graph, call)
+    return logits[label_rows(graph, logits.size(0))].unsqueeze(0)
+
+
+class Ensemble(nn.Module):
+    """Networks trained independently of each other; every member is a hypothesis.
+
+    `gduq.fit` trains the members one by one, or in parallel processes when asked.
+
+    Args:
+        members: Networks (plain or anchored), each with an initialisation of its own; or a
+            function that makes one from a seed.
+        size: How many to make, where ``members`` is a function.
+        call: As in `gduq.anchor`, for plain networks.
+
+    Example:
+        >>> from gduq.nn import GNN
+        >>> def make(seed):
+        ...     torch.manual_seed(seed)
+        ...     return GNN(4, 8, 3, num_layers=2)
+        >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> Ensemble(make, size=3).sample(graph).shape
+        torch.Size([3, 1, 3])
+    """
+
+    def __init__(
+        self,
+        members: Sequence[nn.Module] | Callable[[int], nn.Module],
+        size: int | None = None,
+        call: Call | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(members, Sequence):
+            if size is None or size < 1:
+                raise InputError("size >= 1 with a function that makes members", size)
+            members = [members(seed) for seed in range(size)]
+        if len(members) == 0:
+            raise InputError("at least one member", "none")
+        if size is not None and size != len(members):
+            raise InputError(f"size={len(members)}, the number of members", size)
+        _check_independent(members)
+        self.members, self.call = nn.ModuleList(members), call
+
+    def forward(self, graph: Data) -> Tensor:
+        """Logits ``[rows, C]``, averaged over the members (each in its current mode)."""
+        return torch.stack([_logits(m, graph, self.call) for m in self.members]).mean(dim=0)
+
+    def sample(self, graph: Data) -> Tensor:
+        """Logits ``[K, m, C]``: one hypothesis a member, or its whole bank if it is anchored."""
+        return torch.cat([sample(member, graph, self.call) for member in self.members])
+
+    def fit_bank(self, data: Any, **options: Any) -> Ensemble:
+        """Fit the bank of every anchored member."""
+        for member in self.members:
+            if hasattr(member, "fit_bank"):
+                member.fit_bank(data, **options)
+        return self
+
+
+class MCDropout(nn.Module):
+    """A network whose dropout stays on in prediction (Gal & Ghahramani, ICML 2016).
+
+    Every dropout call is caught, functional ones included; everything else, BatchNorm above all,
+    stays in evaluation mode.
+
+    Args:
+        net: Any network with dropout, plain or anchored.
+        num_samples: Passes; an anchored network gives its whole bank in each.
+        seed: The masks are the same in every call of `sample`.
+        call: As in `gduq.anchor`, for a plain network.
+    """
+
+    def __init__(
+        self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
+    ) -> None:
+        super().__init__()
+        if num_samples < 1:
+            raise InputError("num_samples >= 1", num_samples)
+        self.net, self.num_samples, self.seed, self.call = net, num_samples, seed, call
+
+    def forward(self, graph: Data) -> Tensor:
+        """The network's own output, as in training."""
+        return _logits(self.net, graph, self.call)
+
+    def sample(self, graph: Data) -> Tensor:
+        """Logits ``[K, m, C]`` with fresh dropout masks in each pass."""
+        with torch.random.fork_rng(devices=[]), ForcedDropout() as dropout:
+            torch.manual_seed(self.seed)
+            passes = [sample(self.net, graph, self.call) for _ in range(self.num_samples)]
+        if dropout.calls == 0:
+            raise InputError(
+                "a network with dropout for MCDropout",
+                f"{type(self.net).__name__}, which drops nothing",
+                "Build it with dropout > 0.",
+            )
+        return torch.cat(passes)
+
+    def fit_bank(self, data: Any, **options: Any) -> MCDropout:
+        """Fit the bank of an anchored network."""
+        if hasattr(self.net, "fit_bank"):
+            self.net.fit_bank(data, **options)
+        return self
+
+
+def _logits(net: nn.Module, graph: Data, call: Call | None) -> Tensor:
+    return net(graph) if hasattr(net, "sample") else call_network(net, graph, call)
+
+
+def _check_independent(members: Sequence[nn.Module]) -> None:
+    for i, first in enumerate(members):
+        for j, second in enumerate(members[:i]):
+            if first is second:
+                raise InputError("members that are separate networks", f"{j} and {i} are one")
+            pairs = list(zip(first.parameters(), second.parameters(), strict=False))
+            if pairs and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs):
+                raise InputError(
+                    "members with initialisations of their own",
+                    f"members {j} and {i} with equal weights",
+                    "Build each anew under another seed instead of copying one.",
+                )
