@@ -67,7 +67,8 @@ class Anchored(nn.Module):
         self.source_name = _source_name(anchors, self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
         if freeze:
-            self.cut.freeze()
+            for module in self.cut.prefix_modules():
+                module.requires_grad_(False)
             self.train(self.training)
 
     # -- training ------------------------------------------------------------------------------
@@ -114,8 +115,8 @@ class Anchored(nn.Module):
 
     def train(self, mode: bool = True) -> Anchored:
         super().train(mode)
-        if self.frozen and mode and hasattr(self.cut.net, "prefix_modules"):
-            for module in self.cut.net.prefix_modules(self.at):
+        if self.frozen and mode:
+            for module in self.cut.prefix_modules():
                 module.eval()
         return self
 
@@ -300,7 +301,9 @@ class _Owners:
             c = source.draw(rows, draws * owners, self.generator).to(like.dtype)
             shift = linear.shift(c, flat)
         shift = shift.unflatten(0, (draws, owners))
-        return shift if of_graph is None else shift[:, of_graph]
+        if of_graph is not None:
+            shift = shift[:, of_graph]
+        return shift
 
     def _graph_of(self, rows: int) -> Tensor | None:
         """The graph each row belongs to, or ``None`` where rows are graphs."""
@@ -407,7 +410,7 @@ def _source(anchors: Source | None, at: int | str, channels: int) -> Anchors:
 
 def _source_name(anchors: Source | None, source: Anchors) -> str:
     names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
-    return names.get(type(source), type(source).__name__)  # type: ignore[call-overload]
+    return names.get(type(source), type(source).__name__)
 
 
 def _check_choices(num_anchors: int, scope: Scope | None, init: Init) -> None:
@@ -417,5 +420,3 @@ def _check_choices(num_anchors: int, scope: Scope | None, init: Init) -> None:
         raise InputError("scope 'row' or 'graph'", repr(scope))
     if init not in ("random", "identity"):
         raise InputError("init 'random' or 'identity'", repr(init))
-
-

@@ -21,7 +21,7 @@ class Anchors(nn.Module, ABC):
     or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
     """
 
-    def observe(self, rows: Tensor) -> None:  # noqa: B027  (most sources need not look)
+    def observe(self, rows: Tensor) -> None:
         """Take note of training rows ``[n, d]``; no gradient flows."""
 
     @abstractmethod
@@ -201,5 +201,3 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     mean = zeros.index_add(0, columns, values) / rows.size(0)
     square = zeros.index_add(0, columns, values.square()) / rows.size(0)
     return mean, (square - mean.square()).clamp_min(0.0)
-
-

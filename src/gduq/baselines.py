@@ -80,8 +80,7 @@ class Ensemble(nn.Module):
     def fit_bank(self, data: Any, **options: Any) -> Ensemble:
         """Fit the bank of every anchored member."""
         for member in self.members:
-            if hasattr(member, "fit_bank"):
-                member.fit_bank(data, **options)
+            _fit_bank(member, data, options)
         return self
 
 
@@ -125,9 +124,14 @@ class MCDropout(nn.Module):
 
     def fit_bank(self, data: Any, **options: Any) -> MCDropout:
         """Fit the bank of an anchored network."""
-        if hasattr(self.net, "fit_bank"):
-            self.net.fit_bank(data, **options)
+        _fit_bank(self.net, data, options)
         return self
+
+
+def _fit_bank(net: nn.Module, data: Any, options: dict[str, Any]) -> None:
+    fit_bank: Any = getattr(net, "fit_bank", None)
+    if fit_bank is not None:
+        fit_bank(data, **options)
 
 
 def _logits(net: nn.Module, graph: Data, call: Call | None) -> Tensor:

@@ -61,21 +61,26 @@ def label_rows(graph: Data, rows: int) -> Tensor | slice:
     return slice(None)
 
 
-def targets(graph: Data, rows: int) -> Tensor | None:
-    """The labels of the rows that carry one, ``[m]`` (or ``[m, 1]`` floats), or ``None``."""
+def targets(graph: Data, labelled: int) -> Tensor | None:
+    """The labels of the ``labelled`` rows a model answered for, ``[m]`` or ``[m, 1]``, or ``None``.
+
+    Example:
+        >>> targets(Data(x=torch.ones(3, 1), y=torch.arange(3), batch_size=2), labelled=2)
+        tensor([0, 1])
+    """
     y = graph.get("y")
     if y is None:
         return None
     y = torch.as_tensor(y)
-    if y.dim() == 0:
-        y = y.unsqueeze(0)
-    if y.size(0) != rows:
+    y = y.unsqueeze(0) if y.dim() == 0 else y
+    found = y[label_rows(graph, y.size(0))]
+    if found.size(0) != labelled:
         raise InputError(
-            f"one label for each of the {rows} rows the model answers for",
+            f"one label for each of the {labelled} rows the model answers for",
             f"y of shape {list(y.shape)}",
             "Check the task of the model (node or graph) and graph.y.",
         )
-    return y[label_rows(graph, rows)]
+    return found
 
 
 def check_graph(graph: Any, channels: int | None = None) -> None:
@@ -102,9 +107,7 @@ def _check_sizes(graph: Data) -> None:
     if batch is None:
         return
     if batch.numel() != graph.num_nodes:
-        raise InputError(
-            f"a batch vector of {graph.num_nodes} entries, one a node", batch.numel()
-        )
+        raise InputError(f"a batch vector of {graph.num_nodes} entries, one a node", batch.numel())
     counts = torch.bincount(batch, minlength=num_graphs(graph))
     if not counts.all():
         empty = torch.nonzero(counts == 0).flatten().tolist()

@@ -18,6 +18,7 @@ from gduq.errors import InputError
 from gduq.graph import iterate, label_rows, num_graphs, targets
 from gduq.nn.call import Call
 from gduq.nn.cut import evaluating
+from gduq.nn.gnn import GNN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -304,24 +305,17 @@ def predict(
         for graph in iterate(data, batch_size):
             graph = graph.to(device)
             samples = sample(model, graph, call)
-            rows = _output_rows(graph, samples.size(1))
-            hidden = _features(model, graph, rows) if features else None
-            parts.append(Prediction(samples, targets(graph, rows), features=hidden))
+            labelled = samples.size(1)
+            hidden = _features(model, graph, labelled) if features else None
+            parts.append(Prediction(samples, targets(graph, labelled), features=hidden))
     return Prediction.concatenate(parts)
 
 
-def _output_rows(graph: Data, labelled: int) -> int:
-    """How many rows the model answered for, labelled or not."""
-    nodes = int(graph.num_nodes or 0)
-    marked = torch.zeros(nodes)[label_rows(graph, nodes)].numel()
-    is_graph_task = labelled == num_graphs(graph) and labelled != marked
-    return labelled if is_graph_task or labelled not in (marked, nodes) else nodes
-
-
-def _features(model: nn.Module, graph: Data, rows: int) -> Tensor:
-    if hasattr(model, "represent"):
-        h: Tensor = model.represent(graph)
-    elif hasattr(model, "prefix"):
+def _features(model: nn.Module, graph: Data, labelled: int) -> Tensor:
+    represent: Any = getattr(model, "represent", None)
+    if represent is not None:
+        h: Tensor = represent(graph)
+    elif isinstance(model, GNN):
         with evaluating(model):
             h = model.prefix(graph, "readout")[0]
     else:
@@ -329,12 +323,15 @@ def _features(model: nn.Module, graph: Data, rows: int) -> Tensor:
             "an anchored model or a gduq.nn.GNN for features=True", type(model).__name__
         )
     h = h.to_dense() if h.layout != torch.strided else h
-    if h.size(0) != rows and rows == num_graphs(graph):  # nodes at the cut, graphs in the output
-        batch = graph.get("batch")
-        batch = h.new_zeros(h.size(0), dtype=torch.int64) if batch is None else batch
-        total = h.new_zeros(rows, h.size(1)).index_add_(0, batch, h)
-        h = total / torch.bincount(batch, minlength=rows).unsqueeze(1)
-    return h[label_rows(graph, rows)]
+    rows = h[label_rows(graph, h.size(0))]
+    return rows if rows.size(0) == labelled else _mean_by_graph(h, graph)
+
+
+def _mean_by_graph(h: Tensor, graph: Data) -> Tensor:
+    batch, graphs = graph.get("batch"), num_graphs(graph)
+    batch = h.new_zeros(h.size(0), dtype=torch.int64) if batch is None else batch
+    total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
+    return total / torch.bincount(batch, minlength=graphs).unsqueeze(1)
 
 
 def _entropy(probs: Tensor) -> Tensor:

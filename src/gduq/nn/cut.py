@@ -79,8 +79,9 @@ class Cut(nn.Module, ABC):
         """Whether `suffix` reads the graph."""
         return True
 
-    def freeze(self) -> None:
-        """Stop gradients to everything before the cut."""
+    def prefix_modules(self) -> list[nn.Module]:
+        """The modules known to run before the cut only."""
+        return []
 
     def node_task(self, graph: Data) -> bool:
         """Whether the network answers for nodes and not for graphs."""
@@ -136,9 +137,8 @@ class GNNCut(Cut):
     def needs_graph(self) -> bool:
         return self.point != "readout"
 
-    def freeze(self) -> None:
-        for module in self.net.prefix_modules(self.point):
-            module.requires_grad_(False)
+    def prefix_modules(self) -> list[nn.Module]:
+        return self.net.prefix_modules(self.point)
 
     def node_task(self, graph: Data) -> bool:
         return self.net.task == "node"
@@ -379,5 +379,3 @@ def _replace(net: nn.Module, path: str, module: nn.Module) -> None:
         owner[name] = module
     else:
         setattr(owner, name, module)
-
-

@@ -176,10 +176,7 @@ class GNN(nn.Module):
             return self._run(z, None, structure, 0)
         index = 0 if point == "input" else int(point)
         layer = self.layers[index]
-        if isinstance(layer, MixingLayer):
-            h = layer.after(z, normed)
-        else:
-            h = layer(z, structure)
+        h = layer.after(z, normed) if isinstance(layer, MixingLayer) else layer(z, structure)
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
         state = self._next_state(h, state, structure, index)
@@ -289,7 +286,8 @@ class GNN(nn.Module):
         if self._can_fold(start):
             h, _ = self._layers(h, state, structure, start, len(self.layers) - 1)
             last = self.layers[-1]
-            assert isinstance(last, GCNLayer) and self.head.first is not None
+            assert isinstance(last, GCNLayer)
+            assert self.head.first is not None
             weight, bias = last.folded_into(self.head.first)
             return last.read(h, weight, structure).add_(bias)
         h, _ = self._layers(h, state, structure, start, len(self.layers))
@@ -404,5 +402,3 @@ def _check_config(config: dict[str, Any]) -> None:
         raise InputError(
             f"hidden_channels divisible by heads={config['heads']}", config["hidden_channels"]
         )
-
-

@@ -79,9 +79,7 @@ class Slot(nn.Module):
             raise InputError("the anchored model to be called", "a part of it called alone")
         self.calls += 1
         if self.calls > 1:
-            raise InputError(
-                f"'{self.path}' to be called once in a pass", "a second call", _ADVICE
-            )
+            raise InputError(f"'{self.path}' to be called once in a pass", "a second call", _ADVICE)
         z = self._reader(self.first_tensor(args, kwargs))
         if self.inner is None:
             return z
@@ -149,9 +147,7 @@ class Tape:
 
 
 @contextmanager
-def replaying(
-    net: nn.Module, slot: Slot, records: list[Tensor] | None = None
-) -> Iterator[Tape]:
+def replaying(net: nn.Module, slot: Slot, records: list[Tensor] | None = None) -> Iterator[Tape]:
     """Record, or play back, the submodules that are called before the slot in a pass."""
     tape = Tape(records)
     if records is not None and not records:  # nothing could be recorded: run it all
