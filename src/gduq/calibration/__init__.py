@@ -1,0 +1,83 @@
+"""Post-hoc calibration: ``cal = TemperatureScaling().fit(p_val); q = cal(p_test)``.
+
+`METHODS` maps short names to all calibrators, for loops and the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from gduq.calibration.affine import DirichletCalibration, MatrixScaling, VectorScaling
+from gduq.calibration.anchor_aware import AnchorAwareTemperature
+from gduq.calibration.base import Calibrator
+from gduq.calibration.binning import HistogramBinning
+from gduq.calibration.density import DensityAwareCalibration
+from gduq.calibration.graph import GATS, CaGCN, hops
+from gduq.calibration.isotonic import IsotonicCalibration
+from gduq.calibration.order_invariant import OrderInvariantCalibration
+from gduq.calibration.scaling import EnsembleTemperatureScaling, TemperatureScaling
+from gduq.calibration.spline import SplineCalibration
+from gduq.errors import InputError
+
+__all__ = [
+    "GATS",
+    "METHODS",
+    "AnchorAwareTemperature",
+    "CaGCN",
+    "Calibrator",
+    "DensityAwareCalibration",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "HistogramBinning",
+    "IsotonicCalibration",
+    "MatrixScaling",
+    "OrderInvariantCalibration",
+    "SplineCalibration",
+    "TemperatureScaling",
+    "VectorScaling",
+    "hops",
+    "restore",
+]
+
+METHODS: dict[str, type[Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "ensemble_temperature": EnsembleTemperatureScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "isotonic": IsotonicCalibration,
+    "histogram": HistogramBinning,
+    "spline": SplineCalibration,
+    "order_invariant": OrderInvariantCalibration,
+    "density": DensityAwareCalibration,
+    "anchor_aware": AnchorAwareTemperature,
+    "cagcn": CaGCN,
+    "gats": GATS,
+}
+
+
+def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:
+    """A fitted calibrator from its class name, ``config()`` and ``state()``.
+
+    `CaGCN` and `GATS` come back without their graph; bind it with ``.on(graph)``.
+
+    Example:
+        >>> import torch
+        >>> from gduq.prediction import Prediction
+        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 4), target=torch.tensor([0, 0, 0, 1]))
+        >>> cal = TemperatureScaling().fit(p)
+        >>> same = restore(type(cal).__name__, cal.config(), cal.state())
+        >>> torch.equal(same(p).samples, cal(p).samples)
+        True
+    """
+    for cls in METHODS.values():
+        if cls.__name__ == name:
+            return cls.restore(config, state)
+    raise InputError(
+        f"one of {', '.join(c.__name__ for c in METHODS.values())}",
+        repr(name),
+        "Was the file written by a newer version of gduq?",
+    )

@@ -1,0 +1,253 @@
+"""What every calibrator is: fitted on a `Prediction`, called on one, saved as tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError, NotFittedError
+from gduq.prediction import Prediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Calibrator", "RowTemperature", "Rows", "check_classes", "labelled", "row_index"]
+
+Rows = Tensor | slice | Sequence[int]
+
+_SIZES = ("num_classes", "num_samples")
+
+
+@dataclass(eq=False)
+class Calibrator(ABC):
+    r"""A map of logits learnt on held-out predictions.
+
+    A calibrator sees the mean logits :math:`\mu` ``[m, C]`` of the K hypotheses, in float64 on the
+    CPU, and answers with new ones :math:`\mu'`. The samples come along: their deviations from the
+    mean are scaled as the map scales each row, :math:`s'_k = \mu' + r\,(s_k - \mu)` with
+    :math:`r = \langle\tilde\mu, \tilde\mu'\rangle / \langle\tilde\mu, \tilde\mu\rangle` (tilde:
+    centred over classes). So the mean of the new samples is :math:`\mu'` exactly, a temperature
+    acts on every sample alike, and ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m,
+    C]``, dtype and device are kept.
+
+    It is applied to the kind of logits it was fitted on: another number of classes, or of
+    hypotheses, is an error.
+
+    Attributes:
+        needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
+        needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
+        keeps_accuracy: Never changes the label of a row.
+        state_names: The tensors that make up a fitted calibrator.
+    """
+
+    needs_graph: ClassVar[bool] = False
+    needs_features: ClassVar[bool] = False
+    keeps_accuracy: ClassVar[bool] = True
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    _state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    # -- use -----------------------------------------------------------------------------------
+
+    def fit(self, p: Prediction, rows: Rows | None = None) -> Self:
+        """Learn the map from labelled predictions, best those of a validation split.
+
+        Args:
+            p: Predictions with targets.
+            rows: Fit on these rows of ``p`` only (mask, slice or indices).
+        """
+        index = row_index(rows, len(p))
+        if len(p.require_target()[index]) == 0:
+            raise InputError("at least one row to fit on", "none", "Is the split empty?")
+        self._state = self._sizes(p.num_classes, p.num_samples) | self._fit(p, index)
+        return self
+
+    def __call__(self, p: Prediction, rows: Rows | None = None) -> Prediction:
+        """Calibrated predictions.
+
+        Args:
+            p: Predictions of the same model and bank as at fitting.
+            rows: Answer for these rows of ``p`` only (mask, slice or indices).
+        """
+        self._check_call(p)
+        index = row_index(rows, len(p))
+        if self.needs_graph:  # rows look at their neighbours: choose them after the map
+            return self._lift(p, self._map(p))[index]
+        p = p if rows is None else p[index]
+        return self._lift(p, self._map(p))
+
+    def neutral(self, num_classes: int, num_samples: int = 1) -> Self:
+        """Set the parameters that change nothing: a fitted calibrator that is the identity."""
+        self._state = self._sizes(num_classes, num_samples) | self._neutral(num_classes)
+        return self
+
+    @property
+    def fitted(self) -> bool:
+        """Whether `fit` (or `neutral`, or `restore`) has been called."""
+        return bool(self._state)
+
+    # -- keep ----------------------------------------------------------------------------------
+
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments that JSON can hold."""
+        kept = (f for f in fields(self) if f.init and f.metadata.get("saved", True))
+        return {f.name: getattr(self, f.name) for f in kept}
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything learnt, as tensors; `restore` takes it back bit by bit."""
+        self._check_fitted()
+        return {name: value.clone().contiguous() for name, value in self._state.items()}
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
+        """A fitted calibrator from what `config` and `state` gave."""
+        names = {f.name for f in fields(cls) if f.init}
+        if not set(config) <= names:
+            raise InputError(
+                f"arguments of {cls.__name__}: {', '.join(sorted(names)) or 'none'}",
+                ", ".join(sorted(set(config) - names)),
+                "Was the file written by a newer version of gduq?",
+            )
+        missing = sorted({*_SIZES, *cls.state_names} - set(state))
+        if missing:
+            raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}")
+        calibrator = cls(**config)
+        calibrator._state = {name: value.clone() for name, value in state.items()}
+        return calibrator
+
+    # -- for the methods -----------------------------------------------------------------------
+
+    @abstractmethod
+    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+        """What is learnt from some rows of ``p``, by the names in ``state_names``."""
+
+    @abstractmethod
+    def _map(self, p: Prediction) -> Tensor:
+        """New mean logits ``[m, C]``, float64 on the CPU."""
+
+    @abstractmethod
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        """The parameters of the identity."""
+
+    def _carry(self, deviation: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """What becomes of the samples' deviations from the mean, ``[K, m, C]``."""
+        old = before - before.mean(dim=-1, keepdim=True)
+        new = after - after.mean(dim=-1, keepdim=True)
+        length = (old * old).sum(dim=-1, keepdim=True)
+        ratio = (old * new).sum(dim=-1, keepdim=True) / length
+        return deviation * torch.where(length > 0, ratio, 1.0).clamp_min(0.0)
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _lift(self, p: Prediction, after: Tensor) -> Prediction:
+        samples = after.unsqueeze(0)
+        if p.num_samples > 1:
+            before = mean_logits(p)
+            samples = samples + self._carry(p.samples.double().cpu() - before, before, after)
+        q = p.with_samples(samples.to(p.samples.device, p.samples.dtype))
+        return _same_label(p, q) if self.keeps_accuracy else q
+
+    @staticmethod
+    def _sizes(num_classes: int, num_samples: int) -> dict[str, Tensor]:
+        return {"num_classes": torch.tensor(num_classes), "num_samples": torch.tensor(num_samples)}
+
+    def _check_fitted(self) -> None:
+        if not self._state:
+            raise NotFittedError(
+                f"a fitted {type(self).__name__}", "one before fit", "Call fit(p_val) first."
+            )
+
+    def _check_call(self, p: Prediction) -> None:
+        self._check_fitted()
+        for name, got in zip(_SIZES, (p.num_classes, p.num_samples), strict=True):
+            if got != int(self._state[name]):
+                raise InputError(
+                    f"predictions with {name} = {int(self._state[name])}, as at fitting",
+                    got,
+                    "Fit and apply a calibrator on predictions of one model with one bank.",
+                )
+
+
+class RowTemperature(Calibrator):
+    r"""A calibrator that divides the logits of row i by a temperature :math:`T_i > 0`."""
+
+    @abstractmethod
+    def _temperature(self, p: Prediction) -> Tensor:
+        """The temperature of every row ``[m]``, float64 on the CPU."""
+
+    def temperature(self, p: Prediction) -> Tensor:
+        """The temperature that each row of ``p`` gets, ``[m]``."""
+        self._check_call(p)
+        return self._temperature(p)
+
+    def _map(self, p: Prediction) -> Tensor:
+        return mean_logits(p) / self._temperature(p)[:, None]
+
+
+def mean_logits(p: Prediction) -> Tensor:
+    """Mean logits ``[m, C]`` as calibrators see them: float64, CPU."""
+    return p.samples.double().cpu().mean(dim=0)
+
+
+def labelled(p: Prediction, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+    """Mean logits ``[n, C]`` and targets ``[n]`` of some rows, on the CPU."""
+    return mean_logits(p)[rows], p.require_target().cpu()[rows]
+
+
+def row_index(rows: Rows | None, length: int) -> Tensor | slice:
+    """Rows as a mask, slice or index tensor that fits ``length`` rows.
+
+    Example:
+        >>> row_index([0, 2], length=3)
+        tensor([0, 2])
+    """
+    if rows is None:
+        return slice(None)
+    if isinstance(rows, slice):
+        return rows
+    index = torch.as_tensor(rows).cpu()
+    if index.dtype == torch.bool and index.shape != (length,):
+        raise InputError(f"a mask of {length} entries, one a row", list(index.shape))
+    if index.dtype != torch.bool:
+        if index.is_floating_point() and index.numel():
+            raise InputError("rows as a mask, a slice or integers", index.dtype)
+        index = index.long()
+        if index.numel() and not -length <= int(index.min()) <= int(index.max()) < length:
+            raise InputError(f"row numbers from 0 to {length - 1}", int(index.max()))
+    return index
+
+
+def check_classes(target: Tensor, num_classes: int, missing: str) -> Tensor:
+    """Which classes occur ``[C]``; raises for absent ones when ``missing`` is ``"error"``."""
+    seen = torch.bincount(target, minlength=num_classes) > 0
+    if missing == "error" and not bool(seen.all()):
+        absent = torch.nonzero(~seen).flatten().tolist()
+        raise InputError(
+            "validation rows of every class",
+            f"none of class {', '.join(map(str, absent[:5]))}{' ...' * (len(absent) > 5)}",
+            'Pass missing="keep" to leave absent classes as they are, or use TemperatureScaling.',
+        )
+    return seen
+
+
+def _same_label(p: Prediction, q: Prediction) -> Prediction:
+    """``q`` where rounding has not moved a label: a tie made by it goes to the old label.
+
+    Only differences of a few units in the last place are mended, so this hides no real change.
+    """
+    moved = torch.nonzero(q.label != p.label).flatten()
+    if not len(moved):
+        return q
+    samples, label = q.samples.clone(), p.label[moved]
+    unit = torch.finfo(samples.dtype).eps * samples[:, moved].abs().amax(dim=(0, 2)).clamp_min(1.0)
+    lead = q.logits[moved].amax(dim=1)
+    gap = lead - q.logits[moved, label]
+    near = gap <= 8 * unit
+    lift = torch.where(near, gap + 8 * unit, 0.0).to(samples.dtype)
+    samples[:, moved, label] += lift
+    return q.with_samples(samples)

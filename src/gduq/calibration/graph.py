@@ -1,0 +1,317 @@
+"""CaGCN and GATS: a temperature for each node that its neighbours have a say in."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
+
+from gduq.calibration.base import Rows, RowTemperature, mean_logits, row_index
+from gduq.calibration.optimise import fit_module
+from gduq.calibration.order_invariant import UNIT
+from gduq.errors import InputError
+from gduq.graph import check_graph
+from gduq.prediction import Prediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["GATS", "CaGCN", "hops"]
+
+_COOLEST = 0.01
+
+
+@dataclass(eq=False)
+class GraphCalibrator(RowTemperature):
+    """A temperature for each node from a small graph network.
+
+    It is made for one graph. Its predictions cover **all** nodes of that graph, in order
+    (``gduq.predict(model, data)``), since a node's temperature depends on its neighbours' logits;
+    ``rows`` chooses the nodes to fit on and to answer for. The graph is not saved: bind a restored
+    calibrator, or take a fitted one to another graph, with `on`.
+    """
+
+    needs_graph: ClassVar[bool] = True
+
+    graph: Data | None = field(default=None, repr=False, metadata={"saved": False})
+    weight_decay: float = 5e-4
+    steps: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.graph is not None:
+            check_graph(self.graph)
+        if not self.weight_decay >= 0 or self.steps < 1:
+            got = f"weight_decay={self.weight_decay}, steps={self.steps}"
+            raise InputError("weight_decay >= 0 and steps >= 1", got)
+
+    def on(self, graph: Data) -> Self:
+        """The same calibrator for another graph; what was learnt is shared."""
+        other = copy.copy(self)
+        other.graph = graph
+        other.__post_init__()
+        return other
+
+    @abstractmethod
+    def _network(self, classes: int, neutral: bool) -> nn.Module:
+        """A module from prepared inputs to temperatures; the identity when ``neutral``."""
+
+    @abstractmethod
+    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+        """What the network reads, computed once for all steps."""
+
+    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+        graph = self._check_rows(p)
+        logits, target = mean_logits(p), p.require_target().cpu()[rows]
+        inputs = self._inputs(graph, logits)
+        network = self._network(p.num_classes, neutral=False)
+
+        def loss() -> Tensor:
+            temperature = network(*inputs)[rows]
+            return F.cross_entropy(logits[rows] / temperature[:, None], target)
+
+        fit_module(network, loss, self.weight_decay, self.steps)
+        return dict(network.state_dict())
+
+    @torch.no_grad()
+    def _temperature(self, p: Prediction) -> Tensor:
+        graph = self._check_rows(p)
+        network = self._network(p.num_classes, neutral=True)
+        network.load_state_dict({name: self._state[name] for name in self.state_names})
+        temperature: Tensor = network(*self._inputs(graph, mean_logits(p)))
+        return temperature
+
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        return dict(self._network(num_classes, neutral=True).state_dict())
+
+    def _check_rows(self, p: Prediction) -> Data:
+        """The graph, when it is there and ``p`` speaks of all its nodes."""
+        name = type(self).__name__
+        if self.graph is None:
+            raise InputError(
+                f"a graph for {name}",
+                "none",
+                f"Pass {name}(graph=data), or bind a restored calibrator with .on(data).",
+            )
+        if len(p) != self.graph.num_nodes:
+            raise InputError(
+                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
+                f"{len(p)} rows",
+                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
+            )
+        return self.graph
+
+
+@dataclass(eq=False)
+class CaGCN(GraphCalibrator):
+    r"""Logits scaled by a graph convolutional network (CaGCN; Wang et al., NeurIPS 2021).
+
+    .. math:: \mu'_i = \mu_i\,\mathrm{softplus}(g_i), \qquad
+        g = \hat A\,\mathrm{ReLU}(\hat A \mu W_1) W_2
+
+    with two layers C → ``hidden`` → 1 and the usual normalised adjacency :math:`\hat A`. Fitted by
+    NLL with L-BFGS; weight decay takes the place of the published dropout, so a fit is
+    reproducible. For node tasks. Keeps every label.
+
+    Args:
+        graph: The graph whose nodes the predictions are about.
+        weight_decay: Pull of all weights towards the identity.
+        steps: Most L-BFGS iterations.
+        seed: Of the first layer's start.
+        hidden: Width of the hidden layer.
+
+    Example:
+        >>> ring = torch.arange(40)
+        >>> data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=40)
+        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 40), target=ring % 4 // 3)
+        >>> CaGCN(data).fit(p, rows=ring < 20)(p, rows=ring >= 20).confidence.mean()
+        tensor(0.75...)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = (
+        "first.lin.weight",
+        "first.bias",
+        "second.lin.weight",
+        "second.bias",
+    )
+
+    hidden: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden < 1:
+            raise InputError("hidden >= 1", self.hidden)
+
+    def _network(self, classes: int, neutral: bool) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return _TwoConvolutions(classes, self.hidden).double()
+
+    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+        edges, weight = gcn_norm(graph.edge_index.cpu(), num_nodes=len(logits), dtype=logits.dtype)
+        return logits, edges, weight
+
+
+class _TwoConvolutions(nn.Module):
+    """The network of `CaGCN`; its last layer starts at zero, which is T = 1."""
+
+    def __init__(self, classes: int, hidden: int) -> None:
+        super().__init__()
+        self.first = GCNConv(classes, hidden, normalize=False)
+        self.second = GCNConv(hidden, 1, normalize=False)
+        nn.init.zeros_(self.second.lin.weight)
+
+    def forward(self, logits: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
+        hidden = self.first(logits, edges, weight).relu()
+        scale = F.softplus(self.second(hidden, edges, weight).squeeze(-1) + UNIT)
+        return scale.clamp(_COOLEST, 1.0 / _COOLEST).reciprocal()
+
+
+@dataclass(eq=False)
+class GATS(GraphCalibrator):
+    r"""Graph attention temperature scaling (Hsu et al., NeurIPS 2022).
+
+    .. math:: T_i = \frac1H \sum_{h=1}^{H} \mathrm{softplus}\Big(\omega\,\delta_i
+        + \sum_{j \in N(i) \cup \{i\}} \alpha_{ij}\,\gamma_j\,\theta_h^\top \tilde z_j\Big) + T_0
+
+    * :math:`\tilde z_j`: the node's logits, scaled to 0 … 1 and sorted;
+    * :math:`\delta_i`: its confidence minus the mean confidence of its neighbours;
+    * :math:`\alpha_{ij}`: attention, the softmax over j of
+      :math:`\mathrm{LeakyReLU}(z_i^\top z_j / (\gamma_i \gamma_j))` on scaled logits;
+    * :math:`\gamma_j`: one learnt value for training nodes, one for nodes a step away from them, 1
+      for all others.
+
+    Fitted by NLL with L-BFGS. For node tasks. Keeps every label.
+
+    Args:
+        graph: The graph whose nodes the predictions are about.
+        weight_decay: Pull of all parameters towards the identity.
+        steps: Most L-BFGS iterations.
+        seed: Of the heads' start.
+        train_rows: The nodes the model was trained on (mask or indices).
+        heads: H.
+
+    Example:
+        >>> ring = torch.arange(40)
+        >>> data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=40)
+        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 40), target=ring % 4 // 3)
+        >>> cal = GATS(data, train_rows=ring < 5).fit(p, rows=ring < 20)
+        >>> cal(p, rows=ring >= 20).confidence.mean()
+        tensor(0.75...)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("heads", "confidence", "offset", "closeness")
+
+    train_rows: Rows | None = field(default=None, repr=False, metadata={"saved": False})
+    heads: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads < 1:
+            raise InputError("heads >= 1", self.heads)
+
+    def on(self, graph: Data, train_rows: Rows | None = None) -> Self:
+        """The same calibrator for another graph and its training nodes."""
+        other = super().on(graph)
+        other.train_rows = train_rows
+        return other
+
+    def _network(self, classes: int, neutral: bool) -> nn.Module:
+        generator = None if neutral else torch.Generator().manual_seed(self.seed)
+        return _Attention(classes, self.heads, generator)
+
+    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+        if self.train_rows is None:
+            raise InputError(
+                "the training nodes for GATS", "none", "Pass train_rows=, a mask or node numbers."
+            )
+        nodes, edges = len(logits), remove_self_loops(graph.edge_index.cpu())[0]
+        close = hops(edges, row_index(self.train_rows, nodes), nodes, limit=1).clamp(max=2)
+        confidence = logits.softmax(dim=-1).amax(dim=-1)
+        around = scatter(confidence[edges[0]], edges[1], dim_size=nodes, reduce="mean")
+        degree = torch.bincount(edges[1], minlength=nodes)
+        relative = torch.where(degree > 0, confidence - around, 0.0)
+        low, high = logits.aminmax(dim=-1, keepdim=True)
+        scaled = (logits - low) / (high - low).clamp_min(1e-12)
+        loops, _ = add_self_loops(edges, num_nodes=nodes)
+        similar = torch.einsum("ec,ec->e", scaled[loops[0]], scaled[loops[1]])
+        return scaled.sort(dim=-1).values, relative, close, loops, similar
+
+
+class _Attention(nn.Module):
+    """The network of `GATS`; all parameters zero means T = 1."""
+
+    def __init__(self, classes: int, heads: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        weight = torch.zeros(classes, heads, dtype=torch.float64)
+        if generator is not None:  # heads must differ at the start, or they never will
+            weight.normal_(0.0, 0.1, generator=generator)
+        self.heads = nn.Parameter(weight)
+        self.confidence = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.offset = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.closeness = nn.Parameter(torch.zeros(2, dtype=torch.float64))  # log gamma
+
+    def forward(
+        self, ordered: Tensor, relative: Tensor, close: Tensor, edges: Tensor, similar: Tensor
+    ) -> Tensor:
+        gamma = F.pad(self.closeness, (0, 1)).exp()[close]  # [N]
+        source, sink = edges
+        score = F.leaky_relu(similar / (gamma[source] * gamma[sink]), 0.2)
+        attention = softmax(score, sink, num_nodes=len(ordered))
+        message = ((ordered @ self.heads) * gamma[:, None])[source] * attention[:, None]
+        gathered = scatter(message, sink, dim_size=len(ordered), reduce="sum")  # [N, H]
+        heat = F.softplus(gathered + self.confidence * relative[:, None]).mean(dim=-1)
+        return (heat + self.offset + (1.0 - math.log(2.0))).clamp(_COOLEST, 1.0 / _COOLEST)
+
+
+def hops(
+    edge_index: Tensor, rows: Tensor | slice, num_nodes: int, limit: int | None = None
+) -> Tensor:
+    """Steps along edges from the nearest of some nodes to every node, ``[num_nodes]``.
+
+    A breadth-first search over neighbour lists: time and memory grow with nodes plus edges.
+
+    Args:
+        edge_index: ``[2, E]``; walked from its first row to its second.
+        rows: Where the walk starts (mask, slice or indices).
+        num_nodes: Number of nodes.
+        limit: Stop after so many steps.
+
+    Returns:
+        Integers; nodes that are not reached get ``num_nodes``, more than any distance.
+
+    Example:
+        >>> hops(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0]), num_nodes=4)
+        tensor([0, 1, 2, 4])
+    """
+    source, order = edge_index[0].sort(stable=True)
+    sink = edge_index[1][order]
+    pointer = F.pad(torch.bincount(source, minlength=num_nodes).cumsum(0), (1, 0))
+    distance = torch.full((num_nodes,), num_nodes, dtype=torch.int64)
+    distance[rows] = 0
+    frontier = torch.nonzero(distance == 0).flatten()
+    step = 0
+    while len(frontier) and (limit is None or step < limit):
+        step += 1
+        found = sink[_spans(pointer[frontier], pointer[frontier + 1])]
+        found = found[distance[found] == num_nodes]
+        distance[found] = step
+        frontier = found.unique()
+    return distance
+
+
+def _spans(start: Tensor, stop: Tensor) -> Tensor:
+    """All numbers of the half-open ranges ``start .. stop``, one after the other."""
+    size = stop - start
+    offset = (start - F.pad(size.cumsum(0), (1, 0))[:-1]).repeat_interleave(size)
+    return torch.arange(len(offset)) + offset

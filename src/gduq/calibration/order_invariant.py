@@ -1,0 +1,104 @@
+"""Order-invariant calibration: a small network that can only stretch the gaps between logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gduq.calibration.base import Calibrator, labelled, mean_logits
+from gduq.calibration.optimise import fit_module
+from gduq.errors import InputError
+from gduq.prediction import Prediction
+
+__all__ = ["OrderInvariantCalibration"]
+
+UNIT = 0.5413248546129181  # softplus(UNIT) = 1
+
+
+@dataclass(eq=False)
+class OrderInvariantCalibration(Calibrator):
+    r"""Gaps between sorted logits, stretched by a network (Rahimi et al., NeurIPS 2020).
+
+    With logits sorted downwards, :math:`z_1 \ge \dots \ge z_C`, and a network m of one hidden
+    layer,
+
+    .. math:: z'_i = \sum_{j=i}^{C-1} \mathrm{softplus}(m_j(z))\,(z_j - z_{j+1}),
+
+    then put back in place. Steps are positive, so the whole order of classes stays, not just the
+    label; and the classes' names play no role. Fitted by NLL with L-BFGS and weight decay.
+
+    Args:
+        hidden: Width of the hidden layer; ``None`` means C.
+        weight_decay: Pull of all weights towards the identity.
+        steps: Most L-BFGS iterations; few, since the network can overfit.
+        seed: Of the hidden layer's start.
+
+    Example:
+        >>> z = torch.tensor([[4.0, 0.0]] * 4)
+        >>> p = Prediction(z, target=torch.tensor([0, 0, 0, 1]))
+        >>> OrderInvariantCalibration(weight_decay=0.0).fit(p)(p).confidence[0]
+        tensor(0.7500)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("0.weight", "0.bias", "2.weight", "2.bias")
+
+    hidden: int | None = None
+    weight_decay: float = 5e-4
+    steps: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.hidden is not None and self.hidden < 1:
+            raise InputError("hidden >= 1 or None", self.hidden)
+        if not self.weight_decay >= 0 or self.steps < 1:
+            got = f"weight_decay={self.weight_decay}, steps={self.steps}"
+            raise InputError("weight_decay >= 0 and steps >= 1", got)
+
+    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+        logits, target = labelled(p, rows)
+        network = self._network(p.num_classes)
+        ordered, order = _sort(logits)
+        place = (order == target[:, None]).int().argmax(dim=-1)  # of the right class
+
+        def loss() -> Tensor:
+            return F.cross_entropy(_stretch(ordered, network), place)
+
+        fit_module(network, loss, self.weight_decay, self.steps)
+        return {name: value.detach() for name, value in network.state_dict().items()}
+
+    @torch.no_grad()
+    def _map(self, p: Prediction) -> Tensor:
+        ordered, order = _sort(mean_logits(p))
+        network = self._network(ordered.size(1))
+        network.load_state_dict({name: self._state[name] for name in self.state_names})
+        return torch.zeros_like(ordered).scatter(1, order, _stretch(ordered, network))
+
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        return dict(self._network(num_classes).state_dict())
+
+    def _network(self, classes: int) -> nn.Sequential:
+        """The identity, with a hidden layer to start from: its last layer is zero."""
+        hidden = self.hidden or classes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            first, last = nn.Linear(classes, hidden), nn.Linear(hidden, classes - 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        return nn.Sequential(first, nn.ReLU(), last).double()
+
+
+def _sort(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits downwards and centred (softmax does not see the shift), and which class is where."""
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    return ordered - ordered.mean(dim=-1, keepdim=True), order
+
+
+def _stretch(ordered: Tensor, network: nn.Module) -> Tensor:
+    """Sorted logits with stretched gaps, ``[n, C]``; the last one is 0."""
+    gaps = ordered[:, :-1] - ordered[:, 1:]
+    steps = F.softplus(network(ordered) + UNIT) * gaps
+    return F.pad(steps.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
