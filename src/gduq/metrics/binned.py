@@ -204,7 +204,7 @@ def bin_index(probs: Tensor, bins: int) -> Tensor:
     """The equal-width bin of each probability, 0 to bins - 1."""
     # edges as NumPy's linspace rounds them, so values on an edge go where other libraries put them
     edges = torch.arange(1, bins, dtype=torch.float64, device=probs.device) * (1.0 / bins)
-    return torch.bucketize(probs.double(), edges, right=True)
+    return torch.bucketize(probs.double().contiguous(), edges, right=True)
 
 
 def bin_sums(probs: Tensor, hits: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -261,7 +261,8 @@ def bin_error(count: Tensor, prob: Tensor, hit: Tensor, norm: str, debias: bool)
     if norm == "max":
         return gap.amax(dim=-1)
     share = count / count.sum(dim=-1, keepdim=True)
-    variance = (rate := hit / filled) * (1.0 - rate)
+    rate = (hit / filled).clamp(0.0, 1.0)  # sums of shared ties may round beyond
+    variance = rate * (1.0 - rate)
     if norm == "l2":
         noise = variance / (count - 1.0).clamp_min(1.0) if debias else torch.zeros_like(gap)
         return (share * (gap.square() - noise)).sum(dim=-1).clamp_min(0.0).sqrt()

@@ -38,14 +38,15 @@ class Rows:
         return self.logits.size(1)
 
     @cached_property
-    def probs(self) -> Tensor:
-        """Softmax of the logits ``[m, C]``."""
-        return self.logits.softmax(dim=-1)
+    def _top(self) -> tuple[Tensor, Tensor]:
+        values, indices = self.logits.max(dim=-1, keepdim=True)
+        return values, indices.squeeze(-1)
 
     @cached_property
-    def _top(self) -> tuple[Tensor, Tensor]:
-        values, indices = self.logits.max(dim=-1)
-        return values, indices
+    def probs(self) -> Tensor:
+        """Softmax of the logits ``[m, C]``; step by step, which is faster over short rows."""
+        odds = (self.logits - self._top[0]).exp_()
+        return odds.div_(odds.sum(dim=-1, keepdim=True))
 
     @property
     def label(self) -> Tensor:
@@ -54,8 +55,8 @@ class Rows:
 
     @cached_property
     def confidence(self) -> Tensor:
-        """Its probability ``[m]``; without a full softmax, which is slow over short rows."""
-        return (self.logits - self._top[0].unsqueeze(-1)).exp_().sum(dim=-1).reciprocal_()
+        """Its probability ``[m]``."""
+        return (self.logits - self._top[0]).exp_().sum(dim=-1).reciprocal_()
 
     @property
     def labels(self) -> Tensor:

@@ -117,7 +117,7 @@ def _intervals(values: Any, finite: Any, groups: int) -> Iterator[tuple[str, Any
         for value in distinct:
             yield f"{value:g}", values == value
         return
-    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, groups + 1), method="nearest"))
+    edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, groups + 1), method="higher"))
     for i, (low, high) in enumerate(pairwise(edges)):
         last = i == len(edges) - 2
         inside = finite & (values >= low) & ((values <= high) if last else (values < high))

@@ -1,0 +1,582 @@
+"""Metrics against independent references, and batched resampling against plain loops."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from gduq import metrics
+from gduq.data.view import View
+from gduq.errors import InputError
+from gduq.metrics.bootstrap import _BATCHED, resample_counts, take
+from gduq.prediction import Prediction
+
+FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
+    "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "nll", "brier", "aurc",
+    "excess_aurc", "sharpness"}}  # fmt: skip
+
+
+def make(m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties: bool = False):
+    """Overconfident float64 logits with labels."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(m, classes, generator=generator, dtype=torch.float64) * scale
+    if ties:
+        logits = logits.round()
+    random = torch.randint(classes, (m,), generator=generator)
+    keep = torch.rand(m, generator=generator) < 0.5
+    return logits, torch.where(keep, logits.argmax(1), random)
+
+
+def parts(logits: Tensor, target: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    probs = logits.softmax(1).numpy()
+    return probs.max(1), (probs.argmax(1) == target.numpy()).astype(float)
+
+
+def reference_bins(scores: np.ndarray, hits: np.ndarray, bins: int):
+    """(count, mean score, hit rate) of the filled bins, by plain comparisons."""
+    edges = np.linspace(0, 1, bins + 1)
+    for b in range(bins):
+        inside = (scores >= edges[b]) & (scores < edges[b + 1])
+        if b == bins - 1:
+            inside |= scores == 1.0
+        if inside.any():
+            yield inside.sum(), scores[inside].mean(), hits[inside].mean()
+
+
+def reference_ece(scores: np.ndarray, hits: np.ndarray, bins: int, norm: str) -> float:
+    cells = list(reference_bins(scores, hits, bins))
+    gaps = [(n / len(scores), abs(a - p)) for n, p, a in cells]
+    if norm == "l1":
+        return sum(w * g for w, g in gaps)
+    if norm == "l2":
+        return math.sqrt(sum(w * g * g for w, g in gaps))
+    return max(g for _, g in gaps)
+
+
+# -- calibration errors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+@pytest.mark.parametrize("bins", [1, 10, 15, 100])
+@pytest.mark.parametrize("classes", [2, 7])
+def test_ece_equals_reference(norm, bins, classes):
+    logits, y = make(classes=classes)
+    expected = reference_ece(*parts(logits, y), bins, norm)
+    assert metrics.ece(logits, y, bins=bins, norm=norm) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bins", [10, 15, 100])
+def test_ece_equals_netcal(scale, dtype, bins):
+    netcal = pytest.importorskip("netcal.metrics", reason="the oracle netcal is not installed")
+    logits, y = make(m=2000, classes=3, scale=scale)
+    logits = logits.to(dtype)
+    probs = logits.softmax(1)
+    if scale == 60.0 and dtype == torch.float32:
+        assert (probs.amax(1) == 1.0).sum() > 100
+    expected = netcal.ECE(bins).measure(probs.numpy(), y.numpy())
+    assert metrics.ece(logits, y, bins=bins) == pytest.approx(float(expected), abs=1e-6)
+    worst = netcal.MCE(bins).measure(probs.numpy(), y.numpy())
+    assert metrics.ece(logits, y, bins=bins, norm="max") == pytest.approx(float(worst), abs=1e-6)
+
+
+def test_binary_ece_is_of_the_most_likely_class():
+    netcal = pytest.importorskip("netcal.metrics", reason="the oracle netcal is not installed")
+    logits, y = make(classes=2)
+    confidence, correct = parts(logits, y)
+    expected = netcal.ECE(15).measure(confidence, correct.astype(int))
+    assert metrics.ece(logits, y) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_confidence_on_bin_edges():
+    confidence = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], dtype=torch.float64)
+    logits = torch.stack([confidence.log(), (1 - confidence).log().clamp_min(-1e30)], 1)
+    y = torch.tensor([0, 1, 0, 1, 0, 1])
+    measured = metrics.reliability(logits, y, bins=5)
+    expected = list(reference_bins(metrics.read(logits, y).confidence.numpy(), 1.0 - y.numpy(), 5))
+    assert measured.rows[measured.rows > 0].tolist() == [n for n, _, _ in expected]
+    assert measured.rows.sum() == 6
+    assert metrics.read(logits, y).confidence[-1] == 1.0
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_adaptive_ece_equals_reference(norm):
+    logits, y = make(m=103)
+    confidence, correct = parts(logits, y)
+    order = np.argsort(confidence)
+    pairs = zip(np.array_split(confidence[order], 10), np.array_split(correct[order], 10),
+                strict=True)  # fmt: skip
+    gaps = [(len(c) / 103, abs(a.mean() - c.mean())) for c, a in pairs]
+    expected = {
+        "l1": sum(w * g for w, g in gaps),
+        "l2": math.sqrt(sum(w * g * g for w, g in gaps)),
+        "max": max(g for _, g in gaps),
+    }[norm]
+    assert metrics.adaptive_ece(logits, y, bins=10, norm=norm) == pytest.approx(expected)
+    assert metrics.ece(logits, y, bins=10, norm=norm, binning="mass") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_classwise_ece_equals_reference(norm):
+    logits, y = make(classes=5)
+    probs = logits.softmax(1).numpy()
+    errors = [
+        reference_ece(probs[:, c], (y.numpy() == c).astype(float), 15, norm) for c in range(5)
+    ]
+    assert metrics.classwise_ece(logits, y, norm=norm) == pytest.approx(np.mean(errors), abs=1e-12)
+
+
+def test_classwise_ece_with_a_class_that_never_occurs():
+    logits, y = make(classes=3)
+    wide = torch.cat([logits, torch.full((len(y), 1), -50.0, dtype=logits.dtype)], 1)
+    expected = metrics.classwise_ece(logits, y) * 3 / 4
+    assert metrics.classwise_ece(wide, y) == pytest.approx(expected, abs=1e-12)
+
+
+def test_debiased_l2_equals_its_formula():
+    logits, y = make(m=200)
+    cells = list(reference_bins(*parts(logits, y), 10))
+    terms = [n / 200 * ((a - p) ** 2 - a * (1 - a) / max(n - 1, 1)) for n, p, a in cells]
+    expected = math.sqrt(max(sum(terms), 0.0))
+    measured = metrics.ece(logits, y, bins=10, norm="l2", debias=True)
+    assert measured == pytest.approx(expected)
+
+
+def test_debiased_l1_equals_its_expectation_by_sampling():
+    logits, y = make(m=300)
+    noise = np.random.default_rng(0)
+    expected = 0.0
+    for n, p, a in reference_bins(*parts(logits, y), 8):
+        noisy = np.abs(noise.normal(a - p, math.sqrt(a * (1 - a) / n), 400_000)).mean()
+        expected += n / 300 * (2 * abs(a - p) - noisy)
+    measured = metrics.ece(logits, y, bins=8, debias=True)
+    assert measured == pytest.approx(expected, abs=2e-4)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize("function", [metrics.ece, metrics.adaptive_ece, metrics.classwise_ece])
+def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(norm, function):
+    plain, corrected = [], []
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(200, 3, generator=generator, dtype=torch.float64)
+        y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+        plain.append(function(logits, y, norm=norm))
+        corrected.append(function(logits, y, norm=norm, debias=True))
+    assert np.mean(corrected) < 0.7 * np.mean(plain)
+
+
+def reference_smooth(confidence: np.ndarray, correct: np.ndarray, sigma: float) -> float:
+    """The integral with reflected Gaussians summed one by one."""
+    t = (np.arange(4000) + 0.5) / 4000
+    total = np.zeros_like(t)
+    for f, a in zip(confidence, correct, strict=True):
+        for shift in (-4, -2, 0, 2, 4):
+            for image in (f + shift, -f + shift):
+                total += (a - f) * np.exp(-0.5 * ((t - image) / sigma) ** 2)
+    total /= math.sqrt(2 * math.pi) * sigma * len(confidence)
+    return float(np.abs(total).mean())
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.7])
+def test_kernel_error_equals_reference(sigma):
+    logits, y = make(m=60)
+    expected = reference_smooth(*parts(logits, y), sigma)
+    assert metrics.smooth_ece(logits, y, bandwidth=sigma) == pytest.approx(expected, abs=2e-3)
+
+
+def test_smooth_ece_is_its_own_bandwidth():
+    logits, y = make(m=400)
+    sigma = metrics.smooth_ece(logits, y)
+    assert 0.01 < sigma < 0.5
+    assert metrics.smooth_ece(logits, y, bandwidth=sigma) == pytest.approx(sigma, abs=1e-6)
+
+
+def test_reliability_restates_ece():
+    logits, y = make()
+    for binning in ("width", "mass"):
+        curve = metrics.reliability(logits, y, bins=12, binning=binning)
+        filled = curve.rows > 0
+        gap = (curve.accuracy - curve.confidence).abs()[filled]
+        total = (curve.rows[filled] / len(y) * gap).sum()
+        assert total.item() == pytest.approx(metrics.ece(logits, y, bins=12, binning=binning))
+        assert (curve.low[filled] <= curve.accuracy[filled]).all()
+        assert (curve.high[filled] >= curve.accuracy[filled]).all()
+        assert curve.edges.numel() == 13
+
+
+def test_wilson_interval_equals_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    y = torch.tensor([0] * 17 + [1] * 8)
+    curve = metrics.reliability(torch.zeros(25, 2), y, bins=2, level=0.9)
+    expected = stats.binomtest(17, 25).proportion_ci(0.9, method="wilson")
+    assert curve.low[1].item() == pytest.approx(expected.low)
+    assert curve.high[1].item() == pytest.approx(expected.high)
+
+
+# -- scores ------------------------------------------------------------------------------------
+
+
+def test_averages_equal_references():
+    logits, y = make()
+    onehot = torch.nn.functional.one_hot(y, 4)
+    assert metrics.accuracy(logits, y) == pytest.approx(parts(logits, y)[1].mean())
+    assert metrics.nll(logits, y) == pytest.approx(
+        torch.nn.functional.cross_entropy(logits, y).item()
+    )
+    expected = (logits.softmax(1) - onehot).square().sum(1).mean().item()
+    assert metrics.brier(logits, y) == pytest.approx(expected)
+
+
+def test_nll_of_huge_logits_is_finite():
+    assert metrics.nll(torch.tensor([[1e4, -1e4]]), torch.tensor([1])) == 2e4
+
+
+@pytest.mark.parametrize("bins", [1, 5, 50])
+def test_brier_decomposition_adds_up(bins):
+    logits, y = make()
+    terms = metrics.brier_decomposition(logits, y, bins=bins)
+    total = terms.reliability - terms.resolution + terms.uncertainty + terms.within_bin
+    assert total == pytest.approx(metrics.brier(logits, y))
+    shares = np.bincount(y.numpy(), minlength=4) / len(y)
+    assert terms.uncertainty == pytest.approx((shares * (1 - shares)).sum())
+
+
+def test_brier_decomposition_of_few_distinct_forecasts_is_murphys():
+    logits = torch.tensor([[0.0, 1.0]] * 50 + [[1.5, 0.0]] * 70, dtype=torch.float64)
+    y = torch.tensor([1] * 30 + [0] * 20 + [0] * 60 + [1] * 10)
+    terms = metrics.brier_decomposition(logits, y, bins=20)
+    p, rate = logits.softmax(1)[[0, -1], 1].numpy(), np.array([30 / 50, 10 / 70])
+    weight = np.array([50, 70]) / 120
+    assert terms.within_bin == pytest.approx(0, abs=1e-12)
+    assert terms.reliability == pytest.approx(2 * (weight * (p - rate) ** 2).sum())
+    assert terms.resolution == pytest.approx(2 * (weight * (rate - 40 / 120) ** 2).sum())
+
+
+def test_sharpness_runs_from_uniform_to_one_hot():
+    assert metrics.sharpness(torch.zeros(3, 5, dtype=torch.float64)) == pytest.approx(0, abs=1e-12)
+    assert metrics.sharpness(torch.eye(5) * 1e4) == pytest.approx(1)
+
+
+# -- selective ---------------------------------------------------------------------------------
+
+
+def test_aurc_equals_brute_force():
+    logits, y = make(m=80)
+    confidence, correct = parts(logits, y)
+    order = np.argsort(-confidence)
+    risks = [1 - correct[order[:i]].mean() for i in range(1, 81)]
+    assert metrics.aurc(logits, y) == pytest.approx(np.mean(risks))
+    assert metrics.risk_coverage(logits, y).risk.numpy() == pytest.approx(np.array(risks))
+
+
+def test_aurc_of_ties_is_the_mean_over_random_orders():
+    logits, y = make(m=60, ties=True)
+    confidence, correct = parts(logits, y)
+    noise = np.random.default_rng(0)
+    areas = []
+    for _ in range(3000):
+        order = np.lexsort((noise.random(60), -confidence.round(12)))
+        areas.append(((1 - correct[order]).cumsum() / np.arange(1, 61)).mean())
+    assert metrics.aurc(logits, y) == pytest.approx(np.mean(areas), abs=2e-3)
+
+
+def test_excess_aurc_is_zero_only_for_a_perfect_ranking():
+    logits = torch.tensor([[0.0, 5.0], [0.0, 4.0], [0.0, 2.0], [0.0, 1.0]])
+    assert metrics.excess_aurc(logits, torch.tensor([1, 1, 0, 0])) == pytest.approx(0)
+    assert metrics.excess_aurc(logits, torch.tensor([0, 1, 1, 1])) > 0.3
+    assert metrics.excess_aurc(logits, torch.tensor([1, 1, 1, 1])) == 0.0
+
+
+# -- what every metric shares ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_prediction_and_logits_agree(name):
+    logits, y = make()
+    samples = torch.stack([logits - 0.5, logits + 0.5])
+    p = Prediction(samples, target=y)
+    assert FLOATS[name](p) == pytest.approx(FLOATS[name](logits, y), abs=1e-12)
+    assert FLOATS[name](metrics.read(p)) == pytest.approx(FLOATS[name](p), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_one_logit_is_two_logits(name):
+    logits, y = make(classes=2)
+    z = logits[:, 1] - logits[:, 0]
+    assert FLOATS[name](z, y) == pytest.approx(FLOATS[name](logits, y), abs=1e-9)
+    assert FLOATS[name](z.unsqueeze(1), y) == FLOATS[name](z, y)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_order_of_rows_does_not_matter(name, ties):
+    logits, y = make(ties=ties)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1))
+    assert FLOATS[name](logits[order], y[order]) == pytest.approx(FLOATS[name](logits, y))
+
+
+@given(
+    m=st.integers(1, 40),
+    classes=st.integers(2, 5),
+    scale=st.sampled_from([0.0, 1.0, 300.0]),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None, max_examples=30)
+def test_ranges(m, classes, scale, seed):
+    logits, y = make(m, classes, scale, seed)
+    for name in ("accuracy", "aurc", "excess_aurc", "sharpness", "smooth_ece"):
+        assert -1e-9 <= FLOATS[name](logits, y) <= 1 + 1e-9
+    for norm in ("l1", "l2", "max"):
+        l1, value = (metrics.ece(logits, y, bins=15, norm=n, strict=False) for n in ("l1", norm))
+        assert 0 <= l1 <= value + 1e-12 <= 1 + 1e-9
+    assert 0 <= metrics.brier(logits, y) <= 2 + 1e-9
+    assert metrics.nll(logits, y) >= -1e-9
+
+
+def test_float32_sums_stay_exact_on_many_rows():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(300_000, 3, generator=generator) * 3
+    y = torch.randint(3, (300_000,), generator=generator)
+    for name, function in FLOATS.items():
+        assert function(logits, y) == pytest.approx(function(logits.double(), y), abs=2e-6), name
+
+
+@pytest.mark.parametrize(
+    ("logits", "target", "message"),
+    [
+        (torch.tensor([[0.0, float("nan")]]), [0], "finite logits"),
+        (torch.tensor([[0.0, float("inf")]]), [0], "finite logits"),
+        (torch.zeros(0, 3), [], "at least one row"),
+        (torch.zeros(2, 3), [0], "one a row"),
+        (torch.zeros(2, 3), [0, 3], "labels from 0 to 2"),
+        (torch.zeros(2, 3), [0.5, 1.0], "integer class labels"),
+        (torch.zeros(2, 3), None, "predictions with targets"),
+        (torch.zeros(2, 2, 3), [0, 0], "Average samples"),
+        (torch.zeros(2, 3, dtype=torch.long), [0, 0], "floating-point"),
+        ("text", [0], "logits"),
+    ],
+)
+def test_bad_rows(logits, target, message):
+    with pytest.raises(InputError, match=message):
+        metrics.accuracy(logits, None if target is None else torch.tensor(target))
+
+
+def test_finite_logits_whose_sum_overflows_are_fine():
+    assert metrics.accuracy(torch.full((4, 2), 3e38), torch.zeros(4).long()) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        metrics.ece,
+        metrics.adaptive_ece,
+        metrics.classwise_ece,
+        metrics.reliability,
+        metrics.brier_decomposition,
+    ],
+)
+def test_fewer_rows_than_bins(function):
+    logits, y = make(m=5)
+    with pytest.raises(InputError, match="as many rows as bins"):
+        function(logits, y)
+    assert function(logits, y, strict=False) is not None
+
+
+def test_bad_options():
+    logits, y = make(m=30)
+    p = Prediction(logits, target=y)
+    for call, message in [
+        (lambda: metrics.ece(p, bins=0), "bins >= 1"),
+        (lambda: metrics.ece(p, norm="l3"), "a norm from"),
+        (lambda: metrics.ece(p, norm="max", debias=True), "'l1' or 'l2'"),
+        (lambda: metrics.ece(p, binning="equal"), "binning from"),
+        (lambda: metrics.ece(p, y), "targets once"),
+        (lambda: metrics.reliability(p, level=1.0), "level between"),
+        (lambda: metrics.smooth_ece(p, bandwidth=0.0), "bandwidth > 0"),
+        (lambda: metrics.bootstrap(metrics.ece, p, level=0.0), "level between"),
+        (lambda: metrics.bootstrap(metrics.ece, p, resamples=1), "resamples >= 2"),
+        (lambda: metrics.bootstrap(metrics.ece, logits), "with targets"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+# -- bootstrap ---------------------------------------------------------------------------------
+
+OPTIONS = [
+    *(partial(f) for f in FLOATS.values()),
+    partial(metrics.ece, bins=7, norm="l2", debias=True),
+    partial(metrics.ece, norm="max"),
+    partial(metrics.ece, binning="mass", debias=True),
+    partial(metrics.adaptive_ece, bins=4, norm="l2"),
+    partial(metrics.classwise_ece, bins=3, norm="l2", debias=True),
+    partial(metrics.smooth_ece, bandwidth=0.1),
+]
+
+
+@pytest.mark.parametrize("metric", OPTIONS, ids=lambda f: f"{f.func.__name__}{f.keywords}")
+@pytest.mark.parametrize("ties", [False, True])
+def test_batched_resamples_equal_one_by_one(metric, ties):
+    rows = metrics.read(*make(m=50, ties=ties))
+    (counts,) = resample_counts(50, 12, seed=3)
+    assert (counts.sum(1) == 50).all()
+    expected = [
+        metric(take(rows, torch.repeat_interleave(torch.arange(50), c.long()))) for c in counts
+    ]
+    batched = _BATCHED[metric.func](rows, counts, **metric.keywords)
+    assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
+
+
+def test_every_metric_has_a_batched_form():
+    assert set(_BATCHED) == set(FLOATS.values())
+
+
+def test_bootstrap_of_accuracy_equals_the_binomial_error():
+    logits, y = make(m=2000)
+    value, low, high = metrics.bootstrap(metrics.accuracy, logits, y, level=0.9, seed=1)
+    error = 1.645 * math.sqrt(value * (1 - value) / 2000)
+    assert value == metrics.accuracy(logits, y)
+    assert high - value == pytest.approx(error, rel=0.15)
+    assert value - low == pytest.approx(error, rel=0.15)
+
+
+def test_bootstrap_is_seeded_and_options_pass():
+    logits, y = make(m=80)
+    one = metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=1, bins=5)
+    assert one == metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=1, bins=5)
+    assert one != metrics.bootstrap(metrics.ece, logits, y, resamples=50, seed=2, bins=5)
+    assert one.value == metrics.ece(logits, y, bins=5)
+    named = {"five": partial(metrics.ece, bins=5), "acc": metrics.accuracy}
+    assert metrics.bootstrap_all(named, logits, y, resamples=50, seed=1)["five"] == one
+
+
+def test_bootstrap_of_a_users_metric_sees_predictions():
+    logits, y = make(m=40)
+    p = Prediction(torch.stack([logits, logits * 0.5]), target=y)
+    value, low, high = metrics.bootstrap(lambda q: float(q.epistemic.mean()), p, resamples=40)
+    assert low < value < high
+    assert value == pytest.approx(p.epistemic.mean().item())
+    same = metrics.bootstrap(lambda q: metrics.ece(q), logits, y, resamples=40)
+    assert same == pytest.approx(metrics.bootstrap(metrics.ece, logits, y, resamples=40), abs=1e-9)
+
+
+def test_ece_interval_holds_the_truth():
+    """A calibrated-then-sharpened model, whose ECE on very many rows is known."""
+
+    def draw(m: int, seed: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        logits = torch.randn(m, 4, generator=generator, dtype=torch.float64) * 2
+        return logits, torch.multinomial((logits / 2).softmax(1), 1, generator=generator)[:, 0]
+
+    truth = metrics.ece(*draw(400_000, 99))
+    inside = 0
+    for seed in range(40):
+        _, low, high = metrics.bootstrap(metrics.ece, *draw(300, seed), resamples=200)
+        inside += low <= truth <= high
+    assert inside >= 34
+
+
+# -- subgroups ---------------------------------------------------------------------------------
+
+
+def random_graph(nodes: int = 60, edges: int = 70, seed: int = 0) -> Data:
+    generator = torch.Generator().manual_seed(seed)
+    return Data(
+        edge_index=torch.randint(nodes, (2, edges), generator=generator),
+        y=torch.randint(3, (nodes,), generator=generator),
+        num_nodes=nodes,
+    )
+
+
+def test_graph_columns_equal_networkx():
+    data = random_graph()
+    graph = nx.Graph(data.edge_index.t().tolist())
+    graph.add_nodes_from(range(60))
+    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    rows, train = torch.arange(10, 60), torch.arange(5)
+    columns = metrics.graph_columns(View(data, rows=rows), train=View(data, rows=train))
+    steps = nx.multi_source_dijkstra_path_length(graph, set(range(5)))
+    assert columns["distance"].tolist() == [steps.get(n, math.inf) for n in range(10, 60)]
+    assert columns["degree"].tolist() == [graph.degree[n] for n in range(10, 60)]
+    assert (columns["size"] == 60).all()
+    for node, share in zip(range(10, 60), columns["homophily"].tolist(), strict=True):
+        same = [bool(data.y[node] == data.y[other]) for other in graph[node]]
+        assert share == pytest.approx(np.mean(same)) if same else math.isnan(share)
+
+
+def test_distance_walks_a_long_path():
+    nodes = 3000
+    edges = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
+    path = Data(edge_index=edges, num_nodes=nodes)
+    assert metrics.distance(path, torch.tensor([0])).tolist() == list(range(nodes))
+
+
+def test_columns_of_a_graph_task():
+    graphs = [random_graph(8, 10, 1), random_graph(20, 30, 2)]
+    for data in (graphs, View(graphs), Batch.from_data_list(graphs)):
+        columns = metrics.graph_columns(data)
+        assert set(columns) == {"degree", "size"}
+        assert columns["size"].tolist() == [8, 20]
+    with pytest.raises(InputError, match="node task"):
+        metrics.homophily(graphs)
+    with pytest.raises(InputError, match="one graph"):
+        metrics.distance(graphs, torch.tensor([0]))
+
+
+def test_subgroups_equal_metrics_on_the_parts():
+    logits, y = make(m=200)
+    column = torch.arange(200) % 100
+    table = metrics.subgroups(logits, {"number": column, "name": ["x", "y"] * 100}, y, groups=4)
+    assert table["rows"].tolist() == [50, 50, 50, 50, 100, 100]
+    part = (column >= 75).nonzero().flatten()
+    last = table[table.column == "number"].iloc[-1]
+    assert last["accuracy"] == pytest.approx(metrics.accuracy(logits[part], y[part]))
+    assert last["ece"] == pytest.approx(metrics.ece(logits[part], y[part], bins=10))
+    assert (table["ece_low"] <= table["ece"]).all()
+    assert (table["ece_high"] >= table["ece"]).all()
+
+
+def test_subgroups_of_special_values():
+    logits, y = make(m=9)
+    column = [0.0, 0.0, 1.0, 1.0, math.inf, math.inf, math.nan, math.nan, math.nan]
+    table = metrics.subgroups(logits, column, y, resamples=0)
+    assert dict(zip(table["group"], table["rows"], strict=True)) == {
+        "0": 2, "1": 2, "unreachable": 2, "missing": 3}  # fmt: skip
+
+
+def test_subgroups_with_a_users_metric_on_predictions():
+    logits, y = make(m=20)
+    p = Prediction(logits, target=y)
+    table = metrics.subgroups(
+        p, [0, 1] * 10, metrics={"mi": lambda q: float(q.epistemic.mean())}, resamples=5
+    )
+    assert table["mi"].tolist() == [0.0, 0.0]
+
+
+def test_subgroups_bad_input():
+    logits, y = make(m=6)
+    with pytest.raises(InputError, match="6 values in column 'age'"):
+        metrics.subgroups(logits, {"age": [1, 2]}, y)
+    with pytest.raises(InputError, match="groups >= 1"):
+        metrics.subgroups(logits, [0] * 6, y, groups=0)
+    with pytest.raises(InputError, match="at least one training node"):
+        metrics.distance(random_graph(), torch.zeros(60, dtype=torch.bool))
+    with pytest.raises(InputError, match="node numbers"):
+        metrics.distance(random_graph(), torch.tensor([60]))
+    with pytest.raises(InputError, match="a mask of 60"):
+        metrics.distance(random_graph(), torch.ones(3, dtype=torch.bool))
+    with pytest.raises(InputError, match="list of graphs"):
+        metrics.degree([1, 2])
+    with pytest.raises(InputError, match="edge_index"):
+        metrics.degree(Data(x=torch.ones(2, 1)))
