@@ -9,11 +9,11 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, InMemoryDataset
 
 from gduq.errors import InputError
 
-__all__ = ["Packed", "cat_dim", "join_layouts"]
+__all__ = ["Packed", "cat_dim", "join_layouts", "ragged", "to_ptr", "try_pack"]
 
 TEXT = "text"  # how a column of strings is delivered; it is stored as UTF-8 bytes
 
@@ -92,14 +92,14 @@ class Packed(Sequence[Data]):
         """
         graphs = list(graphs)
         keys = _common_keys(graphs)
-        ptrs = {"node": _ptr(torch.tensor([int(g.num_nodes or 0) for g in graphs]))}
+        ptrs = {"node": to_ptr(torch.tensor([int(g.num_nodes or 0) for g in graphs]))}
         tensors: dict[str, Tensor] = {}
         layout: dict[str, str] = {}
         deliver: dict[str, str] = {}
         for key in keys:
             values, how = _values(key, [g[key] for g in graphs])
             sizes = torch.tensor([v.size(cat_dim(key)) for v in values])
-            layout[key] = _share_ptr(ptrs, key, _ptr(sizes))
+            layout[key] = _share_ptr(ptrs, key, to_ptr(sizes))
             tensors[key] = torch.cat(values, dim=cat_dim(key))
             if store and key in store:
                 how = how or _dtype_name(tensors[key].dtype)
@@ -159,7 +159,7 @@ class Packed(Sequence[Data]):
         """The visible graphs only, in tensors of their own (``self`` when all are visible)."""
         if self.visible is None:
             return self
-        rows = {name: _gather(ptr, self.visible) for name, ptr in self.ptrs.items()}
+        rows = {name: ragged(ptr, self.visible) for name, ptr in self.ptrs.items()}
         tensors = {k: _take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
         ptrs = {name: ptr for name, (_, ptr) in rows.items()}
         return replace(self, tensors=tensors, ptrs=ptrs, visible=None)
@@ -180,7 +180,7 @@ class Packed(Sequence[Data]):
         """One attribute over all visible graphs, concatenated, in its stored dtype."""
         if self.visible is None:
             return self.tensors[key]
-        rows, _ = _gather(self.ptrs[self.layout[key]], self.visible)
+        rows, _ = ragged(self.ptrs[self.layout[key]], self.visible)
         return _take(key, self.tensors[key], rows)
 
     # -- batches -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Packed(Sequence[Data]):
         if index is None:
             index = torch.arange(len(self))
         batch: Any = Batch(_base_cls=Data)
-        rows = {name: _gather(ptr, index) for name, ptr in self.ptrs.items()}
+        rows = {name: ragged(ptr, index) for name, ptr in self.ptrs.items()}
         node_ptr = rows["node"][1]
         slices: dict[str, Tensor] = {}
         shifts: dict[str, Tensor | None] = {}
@@ -244,6 +244,21 @@ class Packed(Sequence[Data]):
         return value + torch.repeat_interleave(shift, ptr.diff(), output_size=value.size(-1))
 
 
+def try_pack(graphs: Sequence[Data]) -> Packed | None:
+    """The graphs packed, or ``None`` where they must be joined one by one: attributes differ, a
+    transform may be random, or the set may be larger than memory."""
+    if isinstance(graphs, Packed):
+        return graphs
+    if isinstance(graphs, InMemoryDataset) and graphs.transform is not None:
+        return None
+    if not isinstance(graphs, (list, tuple, InMemoryDataset)):
+        return None
+    try:
+        return Packed.pack(graphs)
+    except InputError:
+        return None
+
+
 def join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Offsets and layout of parts put one after the other (their ``tensors`` are not read)."""
     if not parts:
@@ -261,10 +276,11 @@ def join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, 
 
 
 def _join(ptrs: Sequence[Tensor]) -> Tensor:
-    return _ptr(torch.cat([ptr.diff() for ptr in ptrs]))
+    return to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
 
 
-def _ptr(sizes: Tensor) -> Tensor:
+def to_ptr(sizes: Tensor) -> Tensor:
+    """Offsets ``[G + 1]`` of parts of the given sizes."""
     return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
 
 
@@ -277,11 +293,11 @@ def _numbers_nodes(key: str) -> bool:
     return "index" in key or key == "face"  # PyG's own rule
 
 
-def _gather(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
+def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
     """Rows of the graphs ``index`` and their new offsets; neighbours come as one slice."""
     starts = ptr[index]
     sizes = ptr[index + 1] - starts
-    out = _ptr(sizes)
+    out = to_ptr(sizes)
     if index.numel() and bool((index.diff() == 1).all()):
         return slice(int(starts[0]), int(starts[0] + out[-1])), out
     total = int(out[-1])
