@@ -11,6 +11,13 @@ from gduq.metrics.binned import (
 )
 from gduq.metrics.bootstrap import Interval, bootstrap, bootstrap_all
 from gduq.metrics.kernel import smooth_ece
+from gduq.metrics.ranking import (
+    Separation,
+    auroc,
+    average_precision,
+    false_positive_rate,
+    separation,
+)
 from gduq.metrics.rows import Rows, read
 from gduq.metrics.scores import (
     BrierDecomposition,
@@ -32,9 +39,12 @@ __all__ = [
     "Reliability",
     "RiskCoverage",
     "Rows",
+    "Separation",
     "accuracy",
     "adaptive_ece",
     "aurc",
+    "auroc",
+    "average_precision",
     "bootstrap",
     "bootstrap_all",
     "brier",
@@ -44,12 +54,14 @@ __all__ = [
     "distance",
     "ece",
     "excess_aurc",
+    "false_positive_rate",
     "graph_columns",
     "homophily",
     "nll",
     "read",
     "reliability",
     "risk_coverage",
+    "separation",
     "sharpness",
     "size",
     "smooth_ece",

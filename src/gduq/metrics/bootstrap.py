@@ -113,10 +113,13 @@ def interval(
     return Interval(value, max(min(low, value), least), min(max(high, value), most))
 
 
-def resample_counts(rows: int, resamples: int, seed: int) -> Iterator[Tensor]:
-    """Blocks ``[R, m]`` of how often each row is drawn, float64; R sums to ``resamples``."""
+def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> Iterator[Tensor]:
+    """Blocks ``[R, m]`` of how often each row is drawn, float64; R sums to ``resamples``.
+
+    ``beside`` counts further rows that are resampled at the same time, for equal blocks.
+    """
     generator = torch.Generator().manual_seed(seed)
-    block = max(1, _CHUNK // rows)
+    block = max(1, _CHUNK // (rows + beside))
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         drawn = torch.randint(rows, (size, rows), generator=generator)
