@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,10 +33,7 @@ class Score(Protocol):
     def __call__(self, p: Any, /) -> Tensor: ...
 
 
-Name = Literal["msp", "entropy", "energy", "epistemic", "spread", "mahalanobis", "knn"]
-
-
-def auroc(p_id: Any, p_ood: Any, score: Name | Score = "msp", train: Any = None) -> float:
+def auroc(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) -> float:
     """Area under the ROC curve of telling OOD rows (positive) from ID rows (negative).
 
     0.5 means the score has no information; it is exactly that for ``"epistemic"`` and ``"spread"``
@@ -57,7 +54,7 @@ def auroc(p_id: Any, p_ood: Any, score: Name | Score = "msp", train: Any = None)
     return ranking.auroc(*_scored(p_id, p_ood, score, train))
 
 
-def aupr(p_id: Any, p_ood: Any, score: Name | Score = "msp", train: Any = None) -> float:
+def aupr(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) -> float:
     """Average precision with OOD rows as positives; their share is the chance level."""
     return ranking.average_precision(*_scored(p_id, p_ood, score, train))
 
@@ -65,7 +62,7 @@ def aupr(p_id: Any, p_ood: Any, score: Name | Score = "msp", train: Any = None) 
 def fpr_at(
     p_id: Any,
     p_ood: Any,
-    score: Name | Score = "msp",
+    score: str | Score = "msp",
     train: Any = None,
     recall: float = 0.95,
 ) -> float:
@@ -76,7 +73,7 @@ def fpr_at(
 def detection(
     p_id: Any,
     p_ood: Any,
-    score: Name | Score = "msp",
+    score: str | Score = "msp",
     train: Any = None,
     *,
     resamples: int = 1000,
@@ -88,7 +85,7 @@ def detection(
     return ranking.separation(*sets, resamples=resamples, level=level, seed=seed)
 
 
-def score(p: Any, score: Name | Score = "msp", train: Any = None) -> Tensor:
+def score(p: Any, score: str | Score = "msp", train: Any = None) -> Tensor:
     """The score of each row ``[m]``, larger = more OOD.
 
     Example:
@@ -99,12 +96,12 @@ def score(p: Any, score: Name | Score = "msp", train: Any = None) -> Tensor:
     return _resolve(score, train)(p)
 
 
-def _scored(p_id: Any, p_ood: Any, score: Name | Score, train: Any) -> tuple[Tensor, Tensor]:
+def _scored(p_id: Any, p_ood: Any, score: str | Score, train: Any) -> tuple[Tensor, Tensor]:
     resolved = _resolve(score, train)
     return resolved(p_id), resolved(p_ood)
 
 
-def _resolve(score: Name | Score, train: Any) -> Score:
+def _resolve(score: str | Score, train: Any) -> Score:
     if not isinstance(score, str):
         if not callable(score):
             raise InputError("the name of a score or a function", type(score).__name__)

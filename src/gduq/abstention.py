@@ -1,0 +1,149 @@
+"""Answering only when sure enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError, NotFittedError
+from gduq.metrics.rows import read
+from gduq.ood import Score
+from gduq.ood import score as score_of
+
+__all__ = ["Abstention", "Decision"]
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """Which rows are answered.
+
+    Args:
+        kept: Boolean ``[m]``.
+        label: The most likely class ``[m]``, also of rows that are not answered.
+        target: True labels ``[m]``, or ``None``.
+    """
+
+    kept: Tensor
+    label: Tensor
+    target: Tensor | None = None
+
+    @property
+    def coverage(self) -> float:
+        """Share of rows answered."""
+        return float(self.kept.double().mean())
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy of the answers; NaN when there are none, an error without labels."""
+        if self.target is None:
+            raise InputError(
+                "predictions with targets", "none", "Pass target= or predict on labelled data."
+            )
+        return float((self.label == self.target)[self.kept].double().mean())
+
+
+class Abstention:
+    r"""A threshold on the uncertainty, chosen on validation data.
+
+    Rows whose score is at most :math:`\tau` are answered. For a wished ``coverage``,
+    :math:`\tau` is the smallest that answers at least that share of validation rows. For a wished
+    ``accuracy`` it is the largest whose answers on validation are right that often; with
+    ``delta``, right that often on new data from the same distribution with probability
+    1 - ``delta`` (Clopper-Pearson bounds over a fixed grid of 50 coverages, each at
+    ``delta`` / 50; after Geifman and El-Yaniv, 2017).
+
+    Neither holds on shifted data: compare `Decision.accuracy` there.
+
+    Args:
+        accuracy: Wished accuracy of the answers, in (0, 1]; give this or ``coverage``.
+        coverage: Wished share of answers, in (0, 1].
+        score: Uncertainty, larger = less sure; a name or function as in `gduq.ood.score`.
+        delta: Probability of missing ``accuracy`` that is accepted; ``None`` takes the
+            validation accuracy at its word.
+
+    Example:
+        >>> from gduq.prediction import Prediction
+        >>> logits = torch.tensor([[3.0, 0.0], [2.0, 0.0], [0.5, 0.0], [0.1, 0.0]])
+        >>> p_val = Prediction(logits, target=torch.tensor([0, 0, 1, 0]))
+        >>> Abstention(accuracy=1.0).fit(p_val)(p_val).kept
+        tensor([ True,  True, False, False])
+        >>> Abstention(coverage=0.75).fit(p_val)(p_val).coverage
+        0.75
+    """
+
+    def __init__(
+        self,
+        accuracy: float | None = None,
+        coverage: float | None = None,
+        *,
+        score: str | Score = "msp",
+        delta: float | None = None,
+    ) -> None:
+        if (accuracy is None) == (coverage is None):
+            raise InputError("either accuracy or coverage", "both or neither")
+        for name, share in (("accuracy", accuracy), ("coverage", coverage)):
+            if share is not None and not 0 < share <= 1:
+                raise InputError(f"{name} above 0 and at most 1", share)
+        if delta is not None and (accuracy is None or not 0 < delta < 1):
+            raise InputError("delta between 0 and 1, next to accuracy", delta)
+        self.accuracy, self.coverage, self.score, self.delta = accuracy, coverage, score, delta
+        self.threshold: float | None = None
+
+    def fit(self, p_val: Any) -> Abstention:
+        """Choose the threshold; a wished accuracy needs labels."""
+        scores = score_of(p_val, self.score).double()
+        distinct, counts = torch.unique(scores, return_counts=True)
+        answered = counts.cumsum(0)
+        if self.coverage is not None:
+            enough = answered >= self.coverage * len(scores) - 1e-9
+            self.threshold = float(distinct[enough.int().argmax()])
+            return self
+        place = torch.searchsorted(distinct, scores)
+        hits = torch.zeros(len(distinct), dtype=torch.float64)
+        right = hits.index_add_(0, place.cpu(), read(p_val).correct.cpu()).cumsum(0)
+        self.threshold = self._for_accuracy(distinct.cpu(), answered.cpu(), right)
+        return self
+
+    def _for_accuracy(self, distinct: Tensor, answered: Tensor, right: Tensor) -> float:
+        assert self.accuracy is not None
+        if self.delta is None:
+            reached = right / answered
+        else:
+            distinct, answered, right = _grid(distinct, answered, right)
+            reached = _lower_bound(right, answered, self.delta / len(distinct))
+        good = (reached >= self.accuracy - 1e-12).nonzero().flatten()
+        if good.numel() == 0:
+            best = int(reached.argmax())
+            share = float(answered[best] / answered[-1])
+            raise InputError(
+                f"an accuracy that validation data can show, not {self.accuracy:g}",
+                f"at most {float(reached[best]):.3f}, at {share:.0%} coverage",
+                "Wish for less, or give more validation data.",
+            )
+        return float(distinct[good[-1]])
+
+    def __call__(self, p: Any) -> Decision:
+        """Decide for other predictions of the same model."""
+        if self.threshold is None:
+            raise NotFittedError("a fitted Abstention", "one without fit", "Call fit(p_val) first.")
+        rows = read(p, labelled=False)
+        scores = score_of(p, self.score).double()
+        return Decision(scores <= self.threshold, rows.label, rows.target)
+
+
+def _grid(*columns: Tensor) -> tuple[Tensor, ...]:
+    """At most 50 evenly spaced candidates: chosen before labels are seen, so the bound holds."""
+    size = columns[0].numel()
+    picks = torch.linspace(size / min(size, 50), size, min(size, 50)).round().long() - 1
+    return tuple(column[picks] for column in columns)
+
+
+def _lower_bound(right: Tensor, answered: Tensor, delta: float) -> Tensor:
+    """Clopper-Pearson: the accuracy that is exceeded with probability 1 - delta."""
+    from scipy.stats import beta
+
+    low = beta.ppf(delta, right.numpy(), (answered - right + 1).numpy())
+    return torch.from_numpy(low).nan_to_num(0.0)

@@ -1,0 +1,124 @@
+"""Thresholds for a wished accuracy or coverage, on validation and on new rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gduq.abstention import Abstention
+from gduq.errors import InputError, NotFittedError
+from gduq.prediction import Prediction
+
+
+def draw(m: int, seed: int, scale: float = 2.0, ties: bool = False) -> Prediction:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(m, 3, generator=generator, dtype=torch.float64) * scale
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    return Prediction(logits.round() if ties else logits, target=target)
+
+
+@given(
+    m=st.integers(1, 60),
+    coverage=st.floats(0.01, 1.0),
+    ties=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None, max_examples=40)
+def test_coverage_is_the_smallest_that_is_enough(m, coverage, ties, seed):
+    p = draw(m, seed, ties=ties)
+    decision = Abstention(coverage=coverage).fit(p)(p)
+    assert decision.coverage >= coverage - 1e-9
+    shares = [(p.confidence >= c - 1e-12).double().mean().item() for c in p.confidence]
+    assert decision.coverage == pytest.approx(min(s for s in shares if s >= coverage - 1e-9))
+
+
+@pytest.mark.parametrize("score", ["msp", "entropy", lambda p: -p.confidence])
+@pytest.mark.parametrize("ties", [False, True])
+def test_accuracy_is_reached_with_the_largest_coverage(score, ties):
+    p = draw(300, 1, ties=ties)
+    decision = Abstention(accuracy=0.9, score=score).fit(p)(p)
+    assert decision.accuracy >= 0.9
+    if score == "msp":
+        best = 0.0
+        for c in p.confidence:
+            kept = p.confidence >= c - 1e-12
+            if p.correct[kept].double().mean() >= 0.9:
+                best = max(best, kept.double().mean().item())
+        assert decision.coverage == pytest.approx(best)
+
+
+def test_coverage_and_accuracy_carry_over_to_new_rows():
+    p_val, p_test = draw(4000, 1), draw(4000, 2)
+    for rule in (Abstention(coverage=0.6), Abstention(accuracy=0.85)):
+        on_val, on_test = rule.fit(p_val)(p_val), rule(p_test)
+        assert on_test.coverage == pytest.approx(on_val.coverage, abs=0.03)
+        assert on_test.accuracy == pytest.approx(on_val.accuracy, abs=0.03)
+
+
+def test_delta_bounds_how_often_the_accuracy_is_missed():
+    truth = draw(40_000, 99)
+    misses, plain_misses = 0, 0
+    for seed in range(40):
+        p_val = draw(300, seed)
+        misses += Abstention(accuracy=0.8, delta=0.1).fit(p_val)(truth).accuracy < 0.8
+        plain_misses += Abstention(accuracy=0.8).fit(p_val)(truth).accuracy < 0.8
+    assert misses <= 4
+    assert plain_misses > 8  # which is why delta exists
+
+
+def test_one_logit_task_and_second_fit():
+    z = torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(1, 40, 1)
+    p = Prediction(z, target=(z.flatten() > 0.2).long())
+    rule = Abstention(coverage=0.5).fit(p)
+    first = rule.threshold
+    assert rule(p).coverage == pytest.approx(0.5)
+    assert rule.fit(p[:10]).threshold != first
+
+
+def test_decision_without_labels_or_answers():
+    p = draw(50, 0)
+    rule = Abstention(coverage=0.5).fit(Prediction(p.samples))  # coverage needs no labels
+    decision = rule(Prediction(p.samples))
+    assert decision.kept.sum() == 25
+    with pytest.raises(InputError, match="with targets"):
+        _ = decision.accuracy
+    unsure = Prediction(torch.zeros(5, 3, dtype=torch.float64), target=torch.zeros(5).long())
+    assert rule(unsure).coverage == 0.0
+    assert math.isnan(rule(unsure).accuracy)
+
+
+def test_bad_input():
+    p = draw(30, 0)
+    wrong = Prediction(p.samples, target=(p.label + 1) % 3)
+    for call, message in [
+        (lambda: Abstention(), "either accuracy or coverage"),
+        (lambda: Abstention(0.9, 0.9), "either accuracy or coverage"),
+        (lambda: Abstention(accuracy=1.1), "accuracy above 0"),
+        (lambda: Abstention(coverage=0.0), "coverage above 0"),
+        (lambda: Abstention(coverage=0.5, delta=0.1), "next to accuracy"),
+        (lambda: Abstention(accuracy=0.5, delta=1.0), "delta between"),
+        (lambda: Abstention(accuracy=0.5).fit(Prediction(p.samples)), "with targets"),
+        (lambda: Abstention(accuracy=0.5).fit(wrong), "at most 0.000"),
+        (lambda: Abstention(accuracy=0.999, delta=0.01).fit(p), "more validation data"),
+        (lambda: Abstention(coverage=0.5).fit(p[:0]), "at least one row"),
+        (lambda: Abstention(coverage=0.5, score="x").fit(p), "a score from"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
+    with pytest.raises(NotFittedError):
+        Abstention(coverage=0.5)(p)
+
+
+def test_clopper_pearson_equals_scipy():
+    from scipy.stats import binomtest
+
+    from gduq.abstention import _lower_bound
+
+    measured = _lower_bound(torch.tensor([0.0, 7.0, 20.0]), torch.tensor([20, 20, 20]), 0.05)
+    expected = [binomtest(k, 20).proportion_ci(0.9, method="exact").low for k in (0, 7, 20)]
+    assert measured.numpy() == pytest.approx(np.array(expected))
