@@ -300,7 +300,7 @@ class _Owners:
             like = rows.values() if is_sparse(rows) else rows
             c = source.draw(rows, draws * owners, self.generator).to(like.dtype)
             shift = linear.shift(c, flat)
-        shift = shift.unflatten(0, (draws, owners))
+        shift = shift.view(draws, owners, -1)
         if of_graph is not None:
             shift = shift[:, of_graph]
         return shift

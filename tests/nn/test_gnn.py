@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from naive import NaiveGNN
 from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import AddLaplacianEigenvectorPE
 from torch_geometric.utils import erdos_renyi_graph
@@ -12,6 +11,7 @@ from torch_geometric.utils import erdos_renyi_graph
 import gduq
 from gduq import InputError
 from gduq.nn import GNN
+from naive import NaiveGNN
 
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
 
@@ -283,5 +283,5 @@ def test_bad_graphs_are_refused(change: dict[str, object], words: str) -> None:
 def test_missing_encoding_says_how_to_make_one() -> None:
     graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
     for positional in ("peg", "laplacian"):
-        with pytest.raises(InputError, match=r"encoding pe of shape .* AddLaplacianEigenvectorPE"):
+        with pytest.raises(InputError, match=r"encoding pe of shape .*AddLaplacianEigenvectorPE"):
             GNN(4, 8, 3, 2, positional=positional)(graph)

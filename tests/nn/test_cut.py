@@ -1,0 +1,370 @@
+"""Any other model: PyG's own, hand-written ones, and the mistakes one can make."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+
+import gduq
+from gduq import InputError
+from tests.nn.test_gnn import make_graph
+
+DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
+
+
+class Plain(nn.Module):
+    """Takes (x, edge_index, batch); skip connection and functional dropout."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(4, 8), pyg.SAGEConv(8, 8)
+        self.norm, self.lin = pyg.GraphNorm(8), nn.Linear(16, 3)
+        self.inplace = inplace
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        first = self.conv1(x, edge_index)
+        first = first.relu_() if self.inplace else first.relu()
+        second = F.dropout(self.norm(first, batch), 0.5, self.training)
+        second = self.conv2(second, edge_index)
+        return self.lin(pyg.global_mean_pool(torch.cat([first, second], dim=-1), batch))
+
+
+class TakesData(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.GATConv(4, 4, heads=2), pyg.GATConv(8, 8)])
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, data: Data) -> Tensor:
+        h = data.x
+        for conv in self.convs:
+            h = conv(x=h, edge_index=data.edge_index).relu()
+        return self.head(pyg.global_add_pool(h, data.batch))
+
+
+class WithEdges(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = pyg.GINEConv(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), edge_dim=2)
+        self.conv2 = pyg.GATv2Conv(8, 8, edge_dim=2)
+        self.out = pyg.MLP([8, 8, 3])
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.out(self.conv2(self.conv1(x, edge_index, edge_attr), edge_index, edge_attr))
+
+
+class WithGPS(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = pyg.Linear(4, 8)
+        self.gps = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2)
+        self.lin = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.gps(self.encode(x), edge_index, batch)
+        return self.lin(pyg.global_max_pool(h, batch))
+
+
+def sequential() -> nn.Module:
+    return pyg.Sequential(
+        "x, edge_index, batch",
+        [
+            (pyg.GCNConv(4, 8), "x, edge_index -> h"),
+            nn.ReLU(),
+            (pyg.GCNConv(8, 8), "h, edge_index -> h"),
+            (pyg.global_mean_pool, "h, batch -> g"),
+            (nn.Linear(8, 3), "g -> g"),
+        ],
+    )
+
+
+MODELS: dict[str, Any] = {
+    "GCN": lambda: pyg.GCN(4, 8, 2, 3, norm="batch_norm"),
+    "GIN": lambda: pyg.GIN(4, 8, 2, 3, norm="graph_norm"),
+    "GraphSAGE": lambda: pyg.GraphSAGE(4, 8, 3, 3, jk="cat"),
+    "GAT": lambda: pyg.GAT(4, 8, 2, 3, heads=2, dropout=0.3),
+    "PNA": lambda: pyg.PNA(
+        4, 8, 2, 3, aggregators=["mean", "max"], scalers=["identity"], deg=DEGREE
+    ),
+    "EdgeCNN": lambda: pyg.EdgeCNN(4, 8, 2, 3, norm="layer_norm"),
+    "Sequential": sequential,
+    "Plain": Plain,
+    "Inplace": lambda: Plain(inplace=True),
+    "TakesData": TakesData,
+    "WithEdges": WithEdges,
+    "WithGPS": WithGPS,
+}
+
+
+def make(name: str) -> nn.Module:
+    torch.manual_seed(1)
+    net = MODELS[name]().double()
+    net.train()
+    with torch.no_grad():
+        for _ in range(3):  # move running statistics
+            gduq.nn.call.call_network(net, graphs())
+    return net.eval()
+
+
+def graphs(sizes: tuple[int, ...] = (4, 5, 9)) -> Batch:
+    batch = Batch.from_data_list([make_graph(n, n) for n in sizes])
+    generator = torch.Generator().manual_seed(0)
+    batch.edge_attr = torch.rand(batch.num_edges, 2, generator=generator).double()
+    return batch
+
+
+def call(net: nn.Module, graph: Data) -> Tensor:
+    return gduq.nn.call.call_network(net, graph)
+
+
+def wrapped(net: nn.Module, at: str, **options: object) -> gduq.Anchored:
+    model = gduq.anchor(net, at=at, num_anchors=3, **options)
+    model.bank = torch.randn(
+        3, model.cut.channels, generator=torch.Generator().manual_seed(2)
+    ).double()
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_identity_start_equals_the_network_at_every_cut_point(name: str) -> None:
+    net, graph = make(name), graphs()
+    expected = call(net, graph)
+    points = gduq.cut_points(net, graph)
+    assert points[0] == ("input", (18, 4))
+    assert len(points) >= 3
+    for at, (rows, width) in points:
+        model = wrapped(net, str(at), init="identity")
+        assert model.represent(graph).shape == (rows, width)
+        for sample in model.sample(graph):
+            torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-10, msg=f"{name} {at}")
+    torch.testing.assert_close(call(net, graph), expected)  # the original is untouched
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_played_back_passes_equal_whole_passes(name: str) -> None:
+    """Random start: K suffixes from one prefix against K full passes through the network."""
+    net, graph = make(name), graphs()
+    for at, _ in gduq.cut_points(net, graph):
+        model = wrapped(net, str(at))
+        samples = model.sample(graph)
+        assert model.sample(graph).std(dim=0).max() > 0
+        for k in range(3):
+            one = model.cut.run(
+                graph, lambda h, m=model, k=k: m.linear(h, m.bank[k]).unsqueeze(0)
+            )
+            torch.testing.assert_close(samples[k], one[0], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_own_training_loop(name: str) -> None:
+    graph = graphs()
+    net = make(name)
+    at = str(gduq.cut_points(net, graph)[-1][0])
+    model = gduq.anchor(net, at=at, num_anchors=3).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        optimizer.zero_grad()
+        logits = model(graph)
+        F.cross_entropy(logits, torch.zeros(logits.size(0), dtype=torch.int64)).backward()
+        optimizer.step()
+    assert not torch.equal(model.linear.weight, before["linear.weight"])
+    model.eval().fit_bank(graph)
+    assert model.sample(graph).shape[0] == 3
+    assert torch.equal(copy.deepcopy(model).sample(graph), model.sample(graph))
+
+
+def test_the_prefix_runs_once_for_all_anchors() -> None:
+    net, graph = make("Plain"), graphs()
+    model = wrapped(net, "lin")
+    calls: list[str] = []
+    for name in ("conv1", "conv2"):
+        module = model.cut.net.get_submodule(name)
+        original = module.forward
+        module.forward = lambda *a, o=original, n=name, **k: (calls.append(n), o(*a, **k))[1]
+    model.sample(graph)
+    assert calls == ["conv1", "conv2"]
+
+
+def test_graphnorm_is_not_mixed_over_anchors() -> None:
+    """Statistics over nodes must be taken for each anchor apart."""
+    net = pyg.GIN(4, 8, 2, 3, norm="graph_norm").double().eval()
+    graph = make_graph(9, 1)
+    model = wrapped(net, "convs.1")
+    for k in range(3):
+        alone = copy.deepcopy(model)
+        alone.bank = model.bank[k : k + 1]
+        torch.testing.assert_close(alone.sample(graph)[0], model.sample(graph)[k])
+
+
+def test_draws_go_through_as_separate_graphs() -> None:
+    net, graph = make("Plain"), graphs()
+    model = gduq.anchor(net, at="conv2", scope="graph").train()
+    logits, masked = model.training_pass(graph, draws=4, mask=0.5)
+    assert logits.shape == (4, 3, 3)
+    assert masked.shape == (4, 3)
+    node = gduq.anchor(make("GCN"), at="convs.1", scope="graph").train()
+    single = make_graph(7, 1)
+    single.y = torch.zeros(7, dtype=torch.int64)
+    logits, masked = node.training_pass(single, draws=3, mask=0.5)
+    assert logits.shape == (3, 7, 3)
+    assert masked.shape == (3, 7)
+    assert all(len(row.unique()) == 1 for row in masked)  # one anchor, one mask a copy
+
+
+def test_freeze_any_module() -> None:
+    graph = graphs()
+    for name in ("Plain", "GCN", "Sequential"):
+        net = make(name)
+        at = str(gduq.cut_points(net, graph)[-1][0])
+        model = gduq.anchor(net, at=at, freeze=True).train()
+        h = model.represent(graph)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for _ in range(3):
+            model(graph).square().sum().backward()
+            optimizer.step()
+        torch.testing.assert_close(model.represent(graph), h)
+        pieces = [model.cached(make_graph(n, n)) for n in (4, 5, 9)]
+        joined = Batch.from_data_list(pieces)
+        whole = Batch.from_data_list([make_graph(n, n) for n in (4, 5, 9)])
+        draws = [
+            model.training_pass(g, generator=torch.Generator().manual_seed(0))[0]
+            for g in (whole, joined)
+        ]
+        if name != "Plain":  # dropout after the cut differs between passes there
+            torch.testing.assert_close(draws[0], draws[1])
+
+
+def test_a_linear_layer_is_widened_and_nothing_is_put_in() -> None:
+    net = make("Plain")
+    model = gduq.anchor(net, at="lin")
+    count = sum(p.numel() for p in net.parameters())
+    assert sum(p.numel() for p in model.parameters()) == count + 16 * 3
+    model = gduq.anchor(net, at="conv2")
+    assert sum(p.numel() for p in model.parameters()) == count + 2 * 8 * 8 + 8
+
+
+# -- mistakes ----------------------------------------------------------------------------------
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head, self.unused = pyg.GCNConv(4, 4), nn.Linear(4, 3), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.head(self.conv(self.conv(x, edge_index), edge_index))
+
+
+def test_a_module_called_twice_or_never() -> None:
+    graph = make_graph(5, 0)
+    graph.x = graph.x.float()
+    net = Twice()
+    assert [name for name, _ in gduq.cut_points(net, graph)] == ["input", "head"]
+    model = gduq.anchor(net, at="conv").train()
+    with pytest.raises(InputError, match=r"'conv' to be called once in a pass, got a second call"):
+        model(graph)
+    with pytest.raises(InputError, match=r"call 'unused' once in a pass, got no call"):
+        gduq.anchor(net, at="unused").train()(graph)
+    with pytest.raises(InputError, match=r"call 'unused' once in a pass, got no call"):
+        gduq.anchor(net, at="unused").fit_bank(graph)
+
+
+def test_wrong_names_list_the_choices() -> None:
+    with pytest.raises(InputError, match=r"at one of 'input', 'conv', .*'head', .*got 'haed'"):
+        gduq.anchor(Twice(), at="haed")
+    with pytest.raises(InputError, match="got 'readout'"):
+        gduq.anchor(Twice())
+    with pytest.raises(InputError, match="got 1"):
+        gduq.anchor(Twice(), at=1)
+
+
+def test_lazy_layers_are_refused() -> None:
+    with pytest.raises(InputError, match=r"all its parameters.*Run it on a graph once"):
+        gduq.anchor(pyg.GCN(-1, 8, 2, 3), at="convs.1")
+
+
+class Odd(nn.Module):
+    """A submodule that reads a tuple, and one that reads edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.SAGEConv((4, 4), 8)
+        self.edge, self.head = nn.Linear(16, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.conv((x, x), edge_index)
+        e = self.edge(torch.cat([h[edge_index[0]], h[edge_index[1]]], dim=-1))
+        return self.head(h + torch.zeros_like(h).index_add(0, edge_index[1], e))
+
+
+def test_inputs_that_are_not_rows_are_refused() -> None:
+    graph = make_graph(6, 0)
+    graph.x = graph.x.float()
+    with pytest.raises(InputError, match=r"'conv' to read a float matrix .*Choose one of"):
+        gduq.anchor(Odd(), at="conv").train()(graph)
+    with pytest.raises(InputError, match=r"one row a node \(6\) or a graph \(1\) at the cut"):
+        gduq.anchor(Odd(), at="edge").train()(graph)
+
+
+def test_arguments_that_cannot_be_found() -> None:
+    class Needs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, spectrum: Tensor) -> Tensor:
+            return self.lin(x + spectrum)
+
+    graph = make_graph(5, 0)
+    graph.x = graph.x.float()
+    with pytest.raises(InputError, match=r"'spectrum', which Needs.forward asks for.*call="):
+        gduq.anchor(Needs(), at="lin").train()(graph)
+    graph.spectrum = torch.ones(5, 4)
+    assert gduq.anchor(Needs(), at="lin").train()(graph).shape == (5, 3)
+    model = gduq.anchor(Needs(), at="lin", call=lambda net, g: net(g.x, g.x)).train()
+    assert model(make_float(graph)).shape == (5, 3)
+
+
+def make_float(graph: Data) -> Data:
+    del graph.spectrum
+    return graph
+
+
+def test_output_that_is_not_logits() -> None:
+    class Pairs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.lin(x), x
+
+    graph = make_graph(5, 0)
+    graph.x = graph.x.float()
+    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\].*got tuple"):
+        gduq.anchor(Pairs(), at="lin").train()(graph)
+    model = gduq.anchor(Pairs(), at="lin", call=lambda net, g: net(g.x)[0]).train()
+    assert model(graph).shape == (5, 3)
+
+
+def test_wide_inputs_are_sent_to_the_linear_layer() -> None:
+    net = pyg.GCN(5000, 8, 2, 3)
+    with pytest.raises(InputError, match=r"at most 4096 channels.*gduq.cut_points"):
+        gduq.anchor(net, at="input")
+    model = gduq.anchor(net, at="convs.0.lin").train()
+    x = torch.rand(4, 5000)
+    assert model(Data(x=x, edge_index=torch.tensor([[0, 1], [1, 2]]))).shape == (4, 3)
+
+
+def test_a_part_called_alone() -> None:
+    model = gduq.anchor(Twice(), at="head")
+    with pytest.raises(InputError, match="the anchored model to be called"):
+        model.cut.net.head(torch.ones(1, 4))

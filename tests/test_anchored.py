@@ -1,0 +1,371 @@
+"""The wrapper: what must always hold (DESIGN.md §6), for every backbone and every cut."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+import gduq
+from gduq import InputError, NotFittedError
+from gduq.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.data import View
+from gduq.nn import GNN
+from gduq.nn.gnn import Point
+from naive import NaiveGNN
+from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
+
+POINTS: tuple[Point, ...] = ("input", 1, 2, "readout")
+CASES = [(conv, at) for conv in CONVS for at in POINTS]
+
+
+def anchored(net: GNN, at: Point, k: int = 4, **options: object) -> gduq.Anchored:
+    model = gduq.anchor(net, at=at, num_anchors=k, **options).double().eval()
+    graphs = [make_graph(6, seed) for seed in range(20, 26)]
+    for g in graphs:
+        g.pe, g.edge_attr = torch.zeros(6, 4).double(), torch.zeros(g.num_edges, 2)
+    return model.fit_bank(graphs)
+
+
+def pair_logits(model: gduq.Anchored, graph: Data, c: Tensor) -> Tensor:
+    """One anchor the plain way: concatenate, multiply, go on with the rest of the network."""
+    h = model.cut.prefix(graph)
+    c = c.expand_as(h[0])
+    z = torch.cat([h[0] - c, c], dim=-1) @ model.linear.weight.T
+    z = model.cut.mix(z.unsqueeze(0), graph) + model.linear.bias
+    return model.cut.suffix(z, h, graph)[0]
+
+
+@pytest.mark.parametrize(("conv", "at"), CASES)
+@pytest.mark.parametrize("task", ["node", "graph"])
+def test_fast_path_is_the_concatenation(conv: str, at: Point, task: str) -> None:
+    model, graph = anchored(make_net(conv, task=task), at), full_graph()
+    expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
+    torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("conv", ["gcn", "gin"])
+@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize("task", ["node", "graph"])
+def test_fast_path_is_pyg_with_widened_layers(conv: str, at: Point, task: str) -> None:
+    model, graph = anchored(make_net(conv, task=task), at), full_graph()
+    expected = NaiveGNN(model).eval().sample(graph, model.bank)
+    torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("at", POINTS)
+def test_virtual_node_and_encodings_pass_the_cut(at: Point) -> None:
+    for options in ({"virtual_node": True}, {"positional": "peg"}, {"positional": "laplacian"}):
+        model, graph = anchored(make_net(**options), at), full_graph()
+        expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
+        torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("conv", "at"), CASES)
+def test_sample_ignores_batch_mates_and_order(conv: str, at: Point) -> None:
+    model = anchored(make_net(conv), at)
+    graphs = [make_graph(n, n) for n in (1, 5, 9)]
+    together = model.sample(Batch.from_data_list(graphs))
+    apart = torch.cat([model.sample(g) for g in graphs], dim=1)
+    backwards = model.sample(Batch.from_data_list(graphs[::-1])).flip(1)
+    torch.testing.assert_close(together, apart, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(together, backwards, rtol=1e-9, atol=1e-10)
+
+
+def test_chunks_of_the_bank_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graph = anchored(make_net("gin"), 1, k=7), full_graph()
+    whole = model.sample(graph)
+    monkeypatch.setattr("gduq.anchored._CHUNK", 1)
+    torch.testing.assert_close(model.sample(graph), whole, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("conv", "at"), CASES)
+@pytest.mark.parametrize("scope", ["row", "graph"])
+def test_training_pass_trains_every_parameter_and_no_anchor(
+    conv: str, at: Point, scope: str
+) -> None:
+    model = anchored(make_net(conv), at, scope=scope).train()
+    graph = full_graph()
+    logits, masked = model.training_pass(graph, draws=3, mask=0.3)
+    assert logits.shape == (3, 3, 3)
+    assert masked.shape == (3, 3)
+    logits.square().sum().backward()
+    missing = [n for n, p in model.named_parameters() if p.grad is None]
+    assert missing == []
+    assert not any(b.requires_grad for b in model.buffers())
+
+
+class Watched(ShuffledAnchors):
+    """Remembers what it handed out."""
+
+    def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        self.last = super().draw(rows, count, generator)
+        return self.last
+
+
+@pytest.mark.parametrize("at", POINTS)
+def test_training_uses_the_drawn_anchors(at: Point) -> None:
+    """The training forward equals the concatenation with exactly the anchors that were drawn."""
+    model = anchored(make_net("gin"), at, anchors=Watched()).train()
+    graph = full_graph()
+    reference = copy.deepcopy(model)
+    logits = model(graph)
+    anchors = model.source.last
+    assert not anchors.requires_grad
+    expected = pair_logits(reference, graph, anchors)
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_scope_graph_gives_all_nodes_of_a_graph_one_anchor() -> None:
+    model = anchored(make_net("gin"), 1, anchors=Watched(), scope="graph").train()
+    graph, reference = full_graph(), copy.deepcopy(model)
+    logits = model(graph)
+    assert model.source.last.shape == (3, 8)  # one a graph
+    expected = pair_logits(reference, graph, model.source.last[graph.batch])
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_draws_pass_together_through_batchnorm() -> None:
+    """Two draws of a node task with one anchor a copy: BatchNorm sees the mixture of both."""
+    net = make_net("gcn", task="node")
+    model = anchored(net, "input", anchors=Watched(), scope="graph").train()
+    graph = make_graph(9, 3)
+    logits, _ = model.training_pass(graph, draws=2)
+    assert logits.shape == (2, 9, 3)
+    twice = Batch.from_data_list([graph, graph])
+    again = anchored(net, "input", 2, anchors=FixedAnchors(model.source.last)).train()
+    expected = pair_logits(again, twice, model.source.last[twice.batch])
+    torch.testing.assert_close(logits.flatten(0, 1), expected, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("scope", ["row", "graph"])
+@pytest.mark.parametrize("task", ["node", "graph"])
+@pytest.mark.parametrize("at", POINTS)
+def test_masked_rows_lose_their_anchor_half(at: Point, task: str, scope: str) -> None:
+    model = anchored(make_net("gin", task=task), at, anchors=Watched(), scope=scope).train()
+    graph, reference = full_graph(), copy.deepcopy(model)
+    logits, masked = model.training_pass(graph, mask=0.5, generator=_generator(1))
+    rows = graph.num_nodes if task == "node" else 3
+    assert masked.shape == (1, rows)
+    assert 0 < int(masked.sum()) < rows
+    h = reference.cut.prefix(graph)
+    c = model.source.last
+    if c.size(0) != h[0].size(0):
+        c = c[graph.batch]
+    gone = masked[0] if masked.size(1) == h[0].size(0) else masked[0][graph.batch]
+    if task == "graph" and at != "readout":
+        gone = masked[0][graph.batch]
+    pair = torch.cat([h[0] - c, c * ~gone.unsqueeze(1)], dim=-1)
+    z = reference.cut.mix((pair @ reference.linear.weight.T).unsqueeze(0), graph)
+    expected = reference.cut.suffix(z + reference.linear.bias, h, graph)
+    torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
+    """Wide input: the shift's mean and covariance are those of per-node Gaussian anchors."""
+    torch.manual_seed(0)
+    net = GNN(30, 3, 2, 2, conv="gcn", task="node", dropout=0.0)
+    model = gduq.anchor(net, at="input").double()
+    x = torch.randn(4000, 30).double() * torch.linspace(0.1, 2, 30) + 1
+    graph = Data(x=x, edge_index=torch.zeros(2, 0).long(), y=torch.zeros(4000).long())
+    model.fit_anchors(graph).train()
+    owners = gduq.anchored._Owners(model, graph, 1, 0.0, _generator(0))
+    shift = owners._shift(x, 4000, None, None)[0]
+    explicit = model.linear.shift(model.source.draw(x, 4000, _generator(1)))
+    torch.testing.assert_close(shift.mean(0), explicit.mean(0), rtol=0, atol=0.1)
+    torch.testing.assert_close(shift.T.cov(), explicit.T.cov(), rtol=0.15, atol=0.05)
+
+
+# -- the bank ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(k=st.integers(1, 12), seed=st.integers(0, 5))
+def test_bank_is_rows_of_the_training_data(k: int, seed: int) -> None:
+    options = {"at": "input", "anchors": "shuffle", "num_anchors": k, "seed": seed}
+    model = gduq.anchor(make_net("gin"), **options).double()
+    graphs = [make_graph(5, s) for s in range(4)]
+    model.fit_bank(graphs, batch_size=3)
+    assert model.bank.shape == (k, 4)
+    rows = torch.cat([model.represent(g) for g in graphs])
+    distance = torch.cdist(model.bank, rows).min(dim=1).values
+    assert distance.max() < 1e-8
+    assert len({tuple(row.tolist()) for row in model.bank}) == k  # without replacement
+    again = gduq.anchor(make_net("gin"), **options).double()
+    assert torch.equal(again.fit_bank(graphs, batch_size=3).bank, model.bank)
+
+
+def test_bank_of_a_node_task_comes_from_labelled_rows_only() -> None:
+    net = make_net("gcn", task="node")
+    graph = make_graph(30, 1)
+    graph.y = torch.zeros(30, dtype=torch.int64)
+    rows = torch.arange(30) < 8
+    for at, source in (("input", "shuffle"), (1, "shuffle"), ("input", "gaussian")):
+        model = gduq.anchor(net, at=at, anchors=source, num_anchors=8).double()
+        changed = graph.clone()
+        model.fit_bank(View(graph, rows))
+        bank = model.bank.clone()
+        if at == "input":
+            changed.x[~rows] += 100.0
+            torch.testing.assert_close(model.fit_bank(View(changed, rows)).bank, bank)
+        else:
+            h = model.represent(graph)[rows]
+            assert torch.cdist(bank, h).min(dim=1).values.max() < 1e-8
+
+
+def test_more_anchors_than_rows_is_an_error() -> None:
+    model = gduq.anchor(make_net("gin"), at="readout", num_anchors=5).double()
+    with pytest.raises(InputError, match="at least 5 training rows for a bank of 5 anchors, got 4"):
+        model.fit_bank([make_graph(5, s) for s in range(4)])
+    assert model.bank.size(0) == 0
+
+
+def test_predicting_before_a_bank_exists() -> None:
+    model = gduq.anchor(make_net("gin")).double().eval()
+    with pytest.raises(NotFittedError, match=r"bank.*model.fit_bank"):
+        model(full_graph())
+
+
+@pytest.mark.parametrize("at", POINTS)
+def test_one_anchor_identical_anchors_and_permuted_banks(at: Point) -> None:
+    model, graph = anchored(make_net("gin"), at), full_graph()
+    mean = gduq.predict(model, graph).logits
+    model.bank = model.bank.flip(0)
+    torch.testing.assert_close(gduq.predict(model, graph).logits, mean)
+    torch.testing.assert_close(model(graph), mean)
+    model.bank = model.bank[:1].expand(10, -1).clone()
+    assert torch.equal(gduq.predict(model, graph).spread, torch.zeros(3, 3).double())
+    model.bank = model.bank[:1].clone()
+    assert torch.equal(gduq.predict(model, graph).spread, torch.zeros(3, 3).double())
+
+
+# -- living with the model ---------------------------------------------------------------------
+
+
+def test_wrapping_leaves_the_network_alone() -> None:
+    net = make_net("gin")
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    out = net(full_graph())
+    gduq.anchor(net, at=1)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert torch.equal(net(full_graph()), out)
+
+
+def test_deepcopy_to_and_state_dict() -> None:
+    model, graph = anchored(make_net("gin"), 1, k=6), full_graph()
+    samples = model.sample(graph)
+    assert torch.equal(copy.deepcopy(model).sample(graph), samples)
+    fresh = gduq.anchor(make_net("gin"), at=1, num_anchors=3, seed=9).double()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(fresh.sample(graph), samples)
+    single = copy.deepcopy(model).float()
+    graph.x = graph.x.float()
+    assert single.sample(graph).dtype == torch.float32
+    if torch.cuda.is_available():
+        assert model.cuda().sample(graph.cuda()).is_cuda
+
+
+def test_same_seed_same_model() -> None:
+    net = make_net("gin")
+    first, second = gduq.anchor(net, at=1, seed=3), gduq.anchor(net, at=1, seed=3)
+    other = gduq.anchor(net, at=1, seed=4)
+    assert torch.equal(first.linear.weight, second.linear.weight)
+    assert not torch.equal(first.linear.weight, other.linear.weight)
+    state = torch.get_rng_state()
+    gduq.anchor(net, at=1, seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(("conv", "at"), CASES)
+def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
+    model = anchored(make_net(conv), at, freeze=True)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    graph = full_graph()
+    h = model.represent(graph)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model.train()
+    for _ in range(2):
+        model(graph).square().sum().backward()
+        optimizer.step()
+    assert not torch.equal(model.linear.weight, before["linear.weight"])
+    assert torch.equal(model.represent(graph), h)
+    frozen = {n for m in model.cut.prefix_modules() for n, _ in m.named_parameters()}
+    assert at == "input" or frozen
+
+
+@pytest.mark.parametrize(("conv", "at"), CASES)
+@pytest.mark.parametrize("task", ["node", "graph"])
+def test_cached_prefix_changes_nothing(conv: str, at: Point, task: str) -> None:
+    model = anchored(make_net(conv, task=task), at, freeze=True, anchors=Watched()).train()
+    graphs = [make_graph(n, n) for n in (1, 5, 9)]
+    cached = [model.cached(g) for g in graphs]
+    if at == "readout":
+        assert "edge_index" not in cached[0]
+    whole, parts = Batch.from_data_list(graphs), Batch.from_data_list(cached)
+    first = model.training_pass(whole, generator=_generator(0))[0]
+    second = model.training_pass(parts, generator=_generator(0))[0]
+    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(model.sample(whole), model.sample(parts), rtol=1e-9, atol=1e-10)
+
+
+def test_cached_needs_freeze() -> None:
+    with pytest.raises(InputError, match="freeze=True"):
+        gduq.anchor(make_net("gin")).cached(full_graph())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_anchors": 0}, "num_anchors >= 1"),
+        ({"num_anchors": 2.5}, "num_anchors >= 1"),
+        ({"at": "middle"}, "at one of 'input', 1, 2, 'readout', got 'middle'"),
+        ({"at": 3}, "at one of 'input', 1, 2, 'readout', got 3"),
+        ({"at": 0}, "got 0"),
+        ({"at": True}, "got True"),
+        ({"scope": "batch"}, "scope 'row' or 'graph'"),
+        ({"init": "zero"}, "init 'random' or 'identity'"),
+        ({"anchors": "uniform"}, "anchors 'gaussian', 'shuffle'"),
+        ({"anchors": torch.ones(3, 9)}, "fixed anchors of width 8"),
+        ({"anchors": torch.ones(8)}, r"floats of shape \[k, d\]"),
+    ],
+)
+def test_wrong_settings_name_the_choices(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        gduq.anchor(make_net("gin"), **options)
+
+
+def test_wrong_draws_and_masks() -> None:
+    model = anchored(make_net("gin"), 1).train()
+    for draws, mask in ((0, 0.0), (1, 1.0), (1, -0.1)):
+        with pytest.raises(InputError, match="draws >= 1 and mask in"):
+            model.training_pass(full_graph(), draws, mask)
+
+
+def test_sources_by_default() -> None:
+    net = make_net("gin")
+    assert isinstance(gduq.anchor(net, at="input").source, GaussianAnchors)
+    assert isinstance(gduq.anchor(net, at=1).source, ShuffledAnchors)
+    assert isinstance(gduq.anchor(net, at="readout").source, ShuffledAnchors)
+    assert gduq.anchor(net, at="input").source.momentum is None
+    assert gduq.anchor(net, at=1, anchors="gaussian").source.momentum == 0.1
+
+
+def test_neighbor_loader_shaped_batches() -> None:
+    """Seed nodes first and a stored batch_size: only the seeds are answered for."""
+    model = anchored(make_net("gcn", task="node"), 1)
+    graph = make_graph(9, 4)
+    graph.y = torch.arange(9) % 3
+    whole = model.sample(graph)
+    graph["batch_size"] = 4
+    assert torch.equal(model.sample(graph), whole[:, :4])
+    prediction = gduq.predict(model, [graph])
+    assert torch.equal(prediction.target, torch.arange(4) % 3)
