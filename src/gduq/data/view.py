@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, Dataset
 
+from gduq.data.packed import Packed, try_pack
 from gduq.errors import InputError
 
 __all__ = ["SPLIT_NAMES", "Splits", "View"]
@@ -22,8 +24,11 @@ SPLIT_NAMES = ("train", "id_val", "id_test", "ood_val", "ood_test")
 class View:
     """Labelled rows of some graphs: graphs (graph task) or marked nodes of them (node task).
 
+    Lists of graphs with equal attributes are packed into long tensors at the first `batches`, so
+    change the graphs before that, not after.
+
     Args:
-        graphs: A ``Data``, a list of them, or a PyG dataset.
+        graphs: A ``Data``, a list of them, a `Packed` set, or a PyG dataset.
         rows: For node tasks, a boolean mask over the nodes of all graphs, one after the other
             (or a tensor of node numbers). ``None`` means a graph task: one row a graph.
 
@@ -43,7 +48,7 @@ class View:
         if len(graphs) == 0:
             raise InputError("at least one graph", "an empty list")
         if self.rows is not None:
-            nodes = sum(int(g.num_nodes or 0) for g in graphs)
+            nodes = int(_node_counts(graphs).sum())
             object.__setattr__(self, "rows", _as_mask(self.rows, nodes))
 
     @property
@@ -56,43 +61,105 @@ class View:
     @cached_property
     def target(self) -> Tensor:
         """Labels of the rows ``[m]``, as stored in ``y``."""
-        labels = [torch.as_tensor(g.y).reshape(-1) for g in self.graphs if g.get("y") is not None]
-        if len(labels) < len(self.graphs):
-            raise InputError("graphs with labels y", f"{len(self.graphs) - len(labels)} without")
-        y = torch.cat(labels)
+        if isinstance(self.graphs, Packed):
+            if "y" not in self.graphs.tensors:
+                raise InputError("graphs with labels y", f"{len(self.graphs)} without")
+            y = self.graphs.column("y").reshape(-1)
+            return y if self.rows is None else y[self.rows]
+        found = [g.y for g in self.graphs if g.get("y") is not None]
+        if len(found) < len(self.graphs):
+            raise InputError("graphs with labels y", f"{len(self.graphs) - len(found)} without")
+        y = torch.cat([torch.as_tensor(value).reshape(-1) for value in found])
         return y if self.rows is None else y[self.rows]
 
-    @cached_property
-    def _marked(self) -> list[Data]:
-        """The graphs of a node task, each with its ``row_mask``; made once, so caches hold."""
-        assert self.rows is not None
-        marked, start = [], 0
-        for graph in self.graphs:
-            nodes = int(graph.num_nodes or 0)
-            copy = graph.__copy__()
-            copy.row_mask = self.rows[start : start + nodes]
-            marked.append(copy)
-            start += nodes
-        return marked
+    def take(self, index: Tensor) -> View:
+        """Some of the rows, by their position in this view; row i is ``target[i]``."""
+        index = torch.as_tensor(index)
+        if self.rows is not None:
+            return View(self.graphs, torch.nonzero(self.rows).flatten()[index])
+        if isinstance(self.graphs, (Packed, Dataset)):
+            return View(self.graphs[torch.arange(len(self))[index]])
+        return View([self.graphs[i] for i in torch.arange(len(self))[index].tolist()])
+
+    # -- mini-batches --------------------------------------------------------------------------
 
     def batches(
         self,
         batch_size: int | None = None,
         shuffle: bool = False,
         generator: torch.Generator | None = None,
+        shard: tuple[int, int] | None = None,
     ) -> Iterator[Data]:
-        """Mini-batches of graphs; a single graph comes as it is. ``None`` means 256 graphs."""
-        graphs = self.graphs if self.rows is None else self._marked
-        if len(graphs) == 1:
-            yield graphs[0]
+        """Mini-batches of graphs; a single graph comes as it is, the same object every time.
+
+        Args:
+            batch_size: Graphs a batch; ``None`` means 256.
+            shuffle: Visit the graphs in a random order, drawn from ``generator``.
+            generator: Needed with ``shuffle``.
+            shard: ``(rank, world)`` deals every batch out to ``world`` processes: this one gets
+                every world-th graph (graph task) or every world-th marked row (node task), starting
+                at ``rank``. All ranks get equally many batches and together every row once; they
+                need generators of equal state. A last batch with fewer graphs than ranks joins the
+                one before.
+        """
+        rank, world = _check_shard(shard, len(self))
+        size = 256 if batch_size is None else batch_size
+        if size < 1:
+            raise InputError("batch_size >= 1", size)
+        if len(self.graphs) == 1:
+            yield self._single(rank, world)
             return
-        order = (
-            torch.randperm(len(graphs), generator=generator)
-            if shuffle
-            else torch.arange(len(graphs))
-        )
-        for part in order.split(batch_size or 256):
-            yield Batch.from_data_list([graphs[i] for i in part.tolist()])
+        for part in _parts(self._order(shuffle, generator), max(size, world), world):
+            if self.rows is None:
+                yield self._collate(part[rank::world])
+            else:
+                yield _thinned(self._collate(part), rank, world)
+
+    def _order(self, shuffle: bool, generator: torch.Generator | None) -> Tensor:
+        if not shuffle:
+            return torch.arange(len(self.graphs))
+        if generator is None:
+            raise InputError(
+                "a generator with shuffle=True",
+                "none",
+                "Pass generator=torch.Generator().manual_seed(0).",
+            )
+        return torch.randperm(len(self.graphs), generator=generator)
+
+    def _collate(self, part: Tensor) -> Data:
+        if self._packed is not None:
+            return self._packed.collate(part)
+        return Batch.from_data_list([self._marked[i] for i in part.tolist()])
+
+    @cached_property
+    def _singles(self) -> dict[tuple[int, int], Data]:
+        return {}
+
+    def _single(self, rank: int, world: int) -> Data:
+        """The only graph: one object a shard, because caches downstream key on identity."""
+        if (rank, world) not in self._singles:
+            self._singles[rank, world] = _thinned(self._marked[0], rank, world)
+        return self._singles[rank, world]
+
+    @cached_property
+    def _marked(self) -> Sequence[Data]:
+        """The graphs; for a node task each with its ``row_mask``. Made once, so caches hold."""
+        if self.rows is None:
+            return self.graphs
+        if isinstance(self.graphs, Packed):
+            packed = self.graphs.materialise()
+            tensors = {**packed.tensors, "row_mask": self.rows}
+            return replace(packed, tensors=tensors, layout={**packed.layout, "row_mask": "node"})
+        copies = [graph.__copy__() for graph in self.graphs]
+        sizes = _node_counts(copies).tolist()
+        for copy, mask in zip(copies, torch.split(self.rows, sizes), strict=True):
+            copy.row_mask = mask
+        return copies
+
+    @cached_property
+    def _packed(self) -> Packed | None:
+        """The graphs in long tensors, or ``None`` where they must be joined one by one."""
+        return try_pack(self._marked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +167,8 @@ class Splits:
     """A dataset cut for training and for judging under shift.
 
     ``id_val``, ``ood_val`` ... may be ``None`` where a dataset has none. ``domains`` maps a split
-    name to the domain value of each of its rows; ``sources`` says where every file came from.
+    name to the domain value of each of its rows; ``sources`` says where every file came from;
+    ``severities`` holds further test views of growing shift, such as ``"rotation=10"``.
     """
 
     train: View
@@ -113,6 +181,17 @@ class Splits:
     class_names: tuple[str, ...] = ()
     domains: Mapping[str, Tensor] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    severities: Mapping[str, View] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for (a, one), (b, two) in combinations(self, 2):
+            if one.rows is None or two.rows is None or not _same(one.graphs, two.graphs):
+                continue
+            both = int((one.rows & two.rows).sum())
+            if both:
+                raise InputError(
+                    "node masks that do not overlap", f"{both} node(s) in both {a} and {b}"
+                )
 
     def __iter__(self) -> Iterator[tuple[str, View]]:
         """The splits that exist, by name, training first."""
@@ -124,6 +203,42 @@ class Splits:
     def with_(self, **changes: object) -> Splits:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _same(one: Sequence[Data], two: Sequence[Data]) -> bool:
+    return one is two or (len(one) == len(two) and one[0] is two[0])
+
+
+def _node_counts(graphs: Sequence[Data]) -> Tensor:
+    if isinstance(graphs, Packed):
+        return graphs.num_nodes
+    return torch.tensor([int(g.num_nodes or 0) for g in graphs])
+
+
+def _parts(order: Tensor, size: int, world: int) -> list[Tensor]:
+    parts = list(torch.split(order, size))
+    if len(parts) > 1 and parts[-1].numel() < world:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def _thinned(graph: Data, rank: int, world: int) -> Data:
+    """The graph with every world-th of its marked rows only."""
+    if world == 1:
+        return graph
+    copy = graph.__copy__()
+    mine = torch.nonzero(graph.row_mask).flatten()[rank::world]
+    copy.row_mask = torch.zeros_like(graph.row_mask).index_fill_(0, mine, True)
+    return copy
+
+
+def _check_shard(shard: tuple[int, int] | None, rows: int) -> tuple[int, int]:
+    rank, world = shard or (0, 1)
+    if not 0 <= rank < world:
+        raise InputError("a shard (rank, world) with 0 <= rank < world", (rank, world))
+    if world > max(rows, 1):
+        raise InputError(f"at most {rows} processes, one a row", world)
+    return rank, world
 
 
 def _as_mask(rows: Tensor, nodes: int) -> Tensor:
