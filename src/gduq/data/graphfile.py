@@ -28,9 +28,7 @@ from gduq.errors import InputError
 __all__ = ["FORMAT", "VERSION", "read_graphs", "write_graphs", "write_parts"]
 
 FORMAT, VERSION = "gduq.graphs", 1
-_DELIVER = {"text", "bool"} | {
-    f"{kind}{bits}" for kind in ("int", "float") for bits in (8, 16, 32, 64)
-}
+_DELIVER = {"text", "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
 _PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch.save's zip around one
 
 
@@ -90,7 +88,7 @@ def read_graphs(path: Path) -> tuple[Packed, tuple[str, ...]]:
         _check_packed(packed)
         return packed, tuple(str(name) for name in json.loads(metadata["class_names"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # InputError is a ValueError
-        raise InputError(f"sound graphs in {path}", f"this: {error}", do) from error
+        raise InputError(f"sound graphs in {path}", str(error).rstrip("."), do) from error
 
 
 def _write(
