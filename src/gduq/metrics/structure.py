@@ -45,7 +45,7 @@ def graph_columns(data: Any, train: Any = None) -> dict[str, Tensor]:
 def degree(data: Any) -> Tensor:
     """Neighbours of each node ``[m]``; for a graph task their mean over the graph."""
     graphs, rows = _parts(data)
-    counts = [_undirected(g)[0].bincount(minlength=_nodes(g)).double() for g in graphs]
+    counts = [neighbours(g)[0].bincount(minlength=_nodes(g)).double() for g in graphs]
     if rows is None:
         return torch.stack([c.mean() for c in counts])
     return torch.cat(counts)[rows]
@@ -68,7 +68,7 @@ def homophily(data: Any) -> Tensor:
         labels = _node_labels(graph)
         if labels is None:
             raise InputError("graphs with a label for each node", "y missing or of another size")
-        (source, other), nodes = _undirected(graph), _nodes(graph)
+        (source, other), nodes = neighbours(graph), _nodes(graph)
         same = (labels[source] == labels[other]).double()
         total = torch.zeros(nodes, dtype=torch.float64).index_add_(0, source, same)
         shares.append(total / source.bincount(minlength=nodes))
@@ -85,7 +85,7 @@ def distance(data: Any, train: Any) -> Tensor:
     if rows is None or len(graphs) != 1:
         raise InputError("nodes of one graph", "a graph task or several graphs")
     start = getattr(train, "rows", train)
-    steps = _search(*_undirected(graphs[0]), _mask(start, _nodes(graphs[0])))
+    steps = _search(*neighbours(graphs[0]), _mask(start, _nodes(graphs[0])))
     return steps[rows]
 
 
@@ -133,7 +133,7 @@ def _node_labels(graph: Any) -> Tensor | None:
     return first
 
 
-def _undirected(graph: Any) -> tuple[Tensor, Tensor]:
+def neighbours(graph: Any) -> tuple[Tensor, Tensor]:
     """Both directions of every edge once, without loops."""
     edges: Tensor | None = graph.edge_index
     if edges is None:

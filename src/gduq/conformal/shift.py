@@ -1,0 +1,105 @@
+"""Do two sets of predictions come from the same distribution?"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.metrics.rows import read
+
+__all__ = ["ShiftTest", "shift_test"]
+
+_MOST_ROWS, _MOST_COLUMNS = 2000, 512
+
+
+class ShiftTest(NamedTuple):
+    """The outcome of a two-sample test."""
+
+    pvalue: float  # of "no shift", corrected for the number of columns
+    statistic: float  # the largest distance between two distribution functions
+    columns: int  # how many were compared
+
+
+def shift_test(p: Any, q: Any, *, seed: int = 0) -> ShiftTest:
+    r"""A two-sample test on representations and probabilities, column by column.
+
+    Every column (a dimension of ``features``, a class's probability, the confidence) is compared by
+    a Kolmogorov-Smirnov test, and the smallest p-value is multiplied by the number of columns
+    (Bonferroni). Such tests on what a classifier puts out find shifts about as well as anything
+    (Rabanser et al., 2019). Features are used when both sets have them.
+
+    At most 2000 rows of each set are looked at, and 512 random directions of wider features. Rows
+    of one graph depend on each other, which makes the test see shifts too easily when the sets are
+    distant parts of it.
+
+    Args:
+        p: Predictions of one set.
+        q: Predictions of the other, by the same model.
+        seed: Seed of the choice of rows and directions.
+
+    Example:
+        >>> from gduq.prediction import Prediction
+        >>> logits = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+        >>> shift_test(Prediction(logits), Prediction(logits * 3)).pvalue < 0.001
+        True
+    """
+    return compare(columns_of(p, seed), columns_of(q, seed))
+
+
+class Columns(NamedTuple):
+    """What a set of predictions is compared by, ``[m, ...]`` each."""
+
+    probs: Tensor
+    features: Tensor | None
+
+
+def columns_of(p: Any, seed: int) -> Columns:
+    """Probabilities with the confidence, and features if there are any; of at most 2000 rows."""
+    rows = read(p, labelled=False)
+    probs = torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1).double().cpu()
+    features: Tensor | None = getattr(p, "features", None)
+    generator = torch.Generator().manual_seed(seed)
+    keep = torch.arange(len(rows))
+    if len(rows) > _MOST_ROWS:
+        keep = torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]
+    return Columns(probs[keep], None if features is None else _narrow(features, keep, seed))
+
+
+def _narrow(features: Tensor, keep: Tensor, seed: int) -> Tensor:
+    h = features.detach().cpu()
+    h = h.to_dense() if h.layout != torch.strided and h.size(1) <= _MOST_COLUMNS else h
+    if h.size(1) > _MOST_COLUMNS:
+        generator = torch.Generator().manual_seed(seed)
+        h = h @ torch.randn(h.size(1), _MOST_COLUMNS, generator=generator, dtype=h.dtype)
+    return h[keep].double()
+
+
+def compare(p: Columns, q: Columns) -> ShiftTest:
+    """The test itself, on columns kept from earlier."""
+    if p.probs.size(1) != q.probs.size(1):
+        raise InputError(f"{p.probs.size(1) - 1} classes", q.probs.size(1) - 1)
+    first, second = p.probs, q.probs
+    if p.features is not None and q.features is not None:
+        if p.features.size(1) != q.features.size(1):
+            raise InputError(f"features of width {p.features.size(1)}", q.features.size(1))
+        first, second = (torch.cat([c.probs, c.features], 1) for c in (p, q))  # type: ignore[list-item]
+    from scipy.stats import kstwo
+
+    distance = _distances(first, second)
+    size = max(round(len(first) * len(second) / (len(first) + len(second))), 1)
+    pvalues = np.clip(kstwo.sf(distance.numpy(), size), 0.0, 1.0)
+    corrected = min(1.0, float(pvalues.min()) * len(pvalues))
+    return ShiftTest(corrected, float(distance.max()), len(pvalues))
+
+
+def _distances(first: Tensor, second: Tensor) -> Tensor:
+    """Largest distance of the empirical distribution functions of each column ``[d]``."""
+    values, order = torch.cat([first, second]).t().contiguous().sort(dim=1)
+    up, down = 1 / len(first), -1 / len(second)
+    gap = torch.where(order < len(first), up, down).double().cumsum(dim=1).abs()
+    last = values[:, 1:] != values[:, :-1]  # among equal values only the last position counts
+    return (gap[:, :-1] * last).amax(dim=1) if len(values[0]) > 1 else gap[:, 0]

@@ -1,0 +1,182 @@
+"""Split conformal prediction, and the sets that come out of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gduq.conformal.shift import Columns, ShiftTest, columns_of, compare
+from gduq.errors import InputError, NotFittedError
+from gduq.metrics.rows import Rows, read
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["PredictionSets", "ShiftWarning", "SplitConformal", "conformal_quantile"]
+
+
+class ShiftWarning(UserWarning):
+    """The data differ from those a conformal predictor was fitted on: no guarantee holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSets:
+    """One set of classes a row.
+
+    Args:
+        mask: Boolean ``[m, C]``, which classes are in.
+        target: True labels ``[m]``, or ``None``.
+        shift: The two-sample test against the validation data, or ``None`` where none was made.
+    """
+
+    mask: Tensor
+    target: Tensor | None = None
+    shift: ShiftTest | None = None
+
+    def __len__(self) -> int:
+        return self.mask.size(0)
+
+    @property
+    def size(self) -> Tensor:
+        """Classes in each set ``[m]``."""
+        return self.mask.sum(dim=-1)
+
+    @property
+    def mean_size(self) -> float:
+        """Their mean: smaller sets say more."""
+        return float(self.size.double().mean())
+
+    @property
+    def covered(self) -> Tensor:
+        """Whether each set holds the true class ``[m]``; an error without labels."""
+        if self.target is None:
+            raise InputError(
+                "predictions with targets", "none", "Pass target= or predict on labelled data."
+            )
+        return self.mask.gather(1, self.target.unsqueeze(1)).squeeze(1)
+
+    @property
+    def coverage(self) -> float:
+        """Share of sets that do."""
+        return float(self.covered.double().mean())
+
+
+class SplitConformal:
+    r"""Sets from a threshold on the probability (LAC; Sadinle, Lei and Wasserman, 2019).
+
+    The score of class c for row i is :math:`s_{ic} = 1 - p_{ic}`; the set holds all classes with
+    :math:`s_{ic} \le \hat q`, where :math:`\hat q` is the :math:`\lceil (n+1)(1-\alpha)\rceil`-th
+    smallest score of the true classes of n validation rows (all classes if n is smaller than
+    that). If validation and test rows are exchangeable,
+
+    .. math:: 1 - \alpha \;\le\; P(y \in \text{set}) \;\le\; 1 - \alpha + \tfrac{1}{n + 1}
+
+    (the right side without ties). LAC has the smallest sets on average; hard rows are covered less
+    often than easy ones. Under shift nothing is guaranteed: a `ShiftWarning` is raised when a
+    two-sample test (`shift_test`) against the validation rows fails.
+
+    Args:
+        alpha: Accepted share of misses, in (0, 1).
+        nonempty: Add the most likely class to empty sets; coverage can only grow.
+        shift_level: Significance of the shift test; 0 leaves it out.
+        seed: Seed of everything random.
+
+    Example:
+        >>> from gduq.prediction import Prediction
+        >>> p_val = Prediction(torch.eye(4).repeat(5, 1) * 3, target=torch.arange(4).repeat(5))
+        >>> sets = SplitConformal(alpha=0.2).fit(p_val)(p_val)
+        >>> sets.coverage, sets.mean_size
+        (1.0, 1.0)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        *,
+        nonempty: bool = False,
+        shift_level: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        if not 0 < alpha < 1:
+            raise InputError("alpha between 0 and 1", alpha, "alpha=0.1 means 90 % coverage.")
+        if not 0 <= shift_level < 1:
+            raise InputError("shift_level from 0 to below 1", shift_level)
+        self.alpha, self.nonempty, self.shift_level, self.seed = alpha, nonempty, shift_level, seed
+        self.quantile: float | None = None
+        self._classes = 0
+        self._seen: Columns | None = None
+
+    def fit(self, p_val: Any) -> Self:
+        """Find the threshold on labelled rows that the model was not trained on."""
+        rows = read(p_val)
+        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows, 0)))
+
+    def __call__(self, p: Any) -> PredictionSets:
+        """The sets of other rows."""
+        self._check_fitted(p)
+        rows = read(p, labelled=False)
+        return self._sets(p, rows, self._scores(rows, self._uniform(rows, 1)))
+
+    def _scores(self, rows: Rows, uniform: Tensor) -> Tensor:
+        """How little each class fits each row ``[m, C]``; what a subclass redefines."""
+        return 1.0 - rows.probs.double()
+
+    def _uniform(self, rows: Rows, use: int) -> Tensor:
+        """One number from [0, 1) a row ``[m, 1]``; other ones for fitting and for applying."""
+        generator = torch.Generator().manual_seed(2 * self.seed + use)
+        return torch.rand(len(rows), 1, generator=generator, dtype=torch.float64).to(
+            rows.logits.device
+        )
+
+    def _fit(self, p_val: Any, rows: Rows, scores: Tensor) -> Self:
+        true = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
+        self.quantile = conformal_quantile(true, self.alpha)
+        self._classes = rows.num_classes
+        self._seen = columns_of(p_val, self.seed) if self.shift_level > 0 else None
+        return self
+
+    def _check_fitted(self, p: Any) -> None:
+        if self.quantile is None:
+            raise NotFittedError(
+                f"a fitted {type(self).__name__}", "one without fit", "Call fit(p_val) first."
+            )
+        classes = read(p, labelled=False).num_classes
+        if classes != self._classes:
+            raise InputError(f"predictions of {self._classes} classes, as fitted", classes)
+
+    def _sets(self, p: Any, rows: Rows, scores: Tensor) -> PredictionSets:
+        assert self.quantile is not None
+        mask = scores <= self.quantile
+        if self.nonempty:
+            empty = ~mask.any(dim=1)
+            mask[empty, rows.label[empty]] = True
+        shift = None
+        if self._seen is not None:
+            shift = compare(self._seen, columns_of(p, self.seed))
+            if shift.pvalue < self.shift_level:
+                warnings.warn(_message(shift, self.alpha), ShiftWarning, stacklevel=3)
+        return PredictionSets(mask, rows.target, shift)
+
+
+def _message(shift: ShiftTest, alpha: float) -> str:
+    return (
+        f"these rows differ from the validation rows (two-sample test, p = {shift.pvalue:.1g}): "
+        f"a coverage of {1 - alpha:.0%} is not guaranteed here"
+    )
+
+
+def conformal_quantile(scores: Tensor, alpha: float) -> float:
+    r"""The :math:`\lceil (n+1)(1-\alpha)\rceil`-th smallest score, or infinity.
+
+    Example:
+        >>> conformal_quantile(torch.arange(1.0, 10.0), alpha=0.1), conformal_quantile(
+        ...     torch.arange(1.0, 9.0), alpha=0.1)
+        (9.0, inf)
+    """
+    place = math.ceil((scores.numel() + 1) * (1 - alpha) - 1e-9)
+    return math.inf if place > scores.numel() else float(scores.kthvalue(max(place, 1)).values)

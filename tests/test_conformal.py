@@ -1,0 +1,354 @@
+"""Conformal sets: coverage over seeds, agreement with mapie, the warning under shift."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import ks_2samp
+from torch_geometric.data import Data
+
+from gduq import conformal
+from gduq.conformal import (
+    APS,
+    DAPS,
+    RAPS,
+    ShiftWarning,
+    SplitConformal,
+    conformal_quantile,
+    shift_test,
+)
+from gduq.errors import InputError, NotFittedError
+from gduq.prediction import Prediction
+
+ROWS_ONLY = [SplitConformal, APS, RAPS]
+
+
+def draw(m: int, seed: int, scale: float = 1.5, classes: int = 6) -> Prediction:
+    """An overconfident model: labels follow half the logits."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(m, classes, generator=generator, dtype=torch.float64) * scale
+    target = torch.multinomial((logits / 2).softmax(1), 1, generator=generator).squeeze(1)
+    return Prediction(logits, target=target, features=logits[:, :3])
+
+
+# -- coverage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.35])
+@pytest.mark.parametrize("method", ROWS_ONLY)
+def test_marginal_coverage_over_seeds(method, alpha):
+    coverages = []
+    for seed in range(120):
+        p = draw(60 + 200, seed)
+        coverages.append(method(alpha, shift_level=0, seed=seed).fit(p[:60])(p[60:]).coverage)
+    calibration = 48 if method is RAPS else 60
+    error = 3 * np.std(coverages) / math.sqrt(len(coverages))
+    assert 1 - alpha - error <= np.mean(coverages) <= 1 - alpha + 1 / (calibration + 1) + error
+
+
+def test_unrandomised_aps_covers_more():
+    p = draw(4000, 0)
+    exact, above = (
+        APS(0.2, randomized=r, shift_level=0).fit(p[:2000])(p[2000:]) for r in (True, False)
+    )
+    assert above.coverage > 0.79
+    assert exact.coverage == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("method", ROWS_ONLY)
+def test_few_rows_give_all_classes(method):
+    p = draw(8, 0)
+    options = {"penalty": 0.1, "rank": 1} if method is RAPS else {}
+    sets = method(0.1, shift_level=0, **options).fit(p)(p)
+    assert sets.mask.all()
+    assert sets.coverage == 1.0
+
+
+@pytest.mark.parametrize("method", ROWS_ONLY)
+def test_nonempty(method):
+    p = draw(500, 0)
+    plain = method(0.6, shift_level=0).fit(p)(p)
+    full = method(0.6, shift_level=0, nonempty=True).fit(p)(p)
+    assert (plain.size == 0).any()
+    assert (full.size >= 1).all()
+    empty = plain.size == 0
+    assert torch.equal(full.mask[~empty], plain.mask[~empty])
+    assert torch.equal(full.mask[empty].int().argmax(1), p.label[empty])
+    assert full.coverage >= plain.coverage
+
+
+def test_raps_sets_are_smaller_than_aps_sets_with_many_classes():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(60, (2000,), generator=generator)
+    noise = torch.randn(2000, 60, generator=generator, dtype=torch.float64)
+    p = Prediction(torch.nn.functional.one_hot(y, 60) * 3.0 + noise, target=y)  # a flat tail
+    sizes = [m(0.1, shift_level=0).fit(p[:1000])(p[1000:]).mean_size for m in (APS, RAPS)]
+    assert sizes[1] < 0.9 * sizes[0]
+
+
+# -- against definitions and mapie -------------------------------------------------------------
+
+
+class Fixed:
+    """What mapie takes for a fitted classifier: X are the probabilities themselves."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes_ = np.arange(classes)
+        self.n_features_in_ = classes
+
+    def fit(self, X, y):
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def predict(self, X):
+        return X.argmax(1)
+
+    def predict_proba(self, X):
+        return X
+
+
+def mapie_sets(score: str, p_val: Prediction, p_test: Prediction, alpha: float, **options):
+    pytest.importorskip("mapie", reason="the oracle mapie is not installed")
+    from mapie.classification import SplitConformalClassifier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        oracle = SplitConformalClassifier(
+            Fixed(p_val.num_classes),
+            confidence_level=1 - alpha,
+            conformity_score=score,
+            prefit=True,
+            random_state=0,
+        )
+        oracle.conformalize(p_val.probs.numpy(), p_val.target.numpy())
+        _, sets = oracle.predict_set(p_test.probs.numpy(), conformity_score_params=options or None)
+    return torch.from_numpy(sets[:, :, 0])
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("n", [100, 501])
+def test_split_conformal_equals_mapie(alpha, n):
+    p_val, p_test = draw(n, 1), draw(400, 2)
+    sets = SplitConformal(alpha).fit(p_val)(p_test)
+    assert torch.equal(sets.mask, mapie_sets("lac", p_val, p_test, alpha))
+
+
+def test_aps_covers_and_sizes_like_mapie():
+    ours, theirs = [], []
+    for seed in range(12):
+        p_val, p_test = draw(300, seed), draw(1000, 100 + seed)
+        sets = APS(0.2, shift_level=0, seed=seed).fit(p_val)(p_test)
+        other = mapie_sets("aps", p_val, p_test, 0.2, include_last_label="randomized")
+        ours.append((sets.coverage, sets.mean_size))
+        hit = other.gather(1, p_test.target.unsqueeze(1)).double().mean().item()
+        theirs.append((hit, other.sum(1).double().mean().item()))
+    assert np.mean(ours, axis=0) == pytest.approx(np.mean(theirs, axis=0), rel=0.02)
+
+
+def test_scores_equal_their_formulas():
+    p = draw(30, 0)
+    rows = conformal.split.read(p)
+    u = torch.rand(30, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    aps, raps = APS()._scores(rows, u), RAPS(penalty=0.3, rank=2)._scores(rows, u)
+    for i in range(30):
+        for c in range(6):
+            above = p.probs[i] > p.probs[i, c]
+            expected = p.probs[i][above].sum() + u[i] * p.probs[i, c]
+            assert aps[i, c].item() == pytest.approx(expected.item())
+            extra = 0.3 * max(int(above.sum()) + 1 - 2, 0)
+            assert raps[i, c].item() == pytest.approx(expected.item() + extra)
+
+
+def test_quantile():
+    scores = torch.tensor([3.0, 1.0, 2.0, 4.0])
+    assert conformal_quantile(scores, 0.2) == 4.0
+    assert conformal_quantile(scores, 0.4) == 3.0
+    assert conformal_quantile(scores, 0.1) == math.inf
+    assert conformal_quantile(scores, 0.99) == 1.0
+
+
+# -- DAPS --------------------------------------------------------------------------------------
+
+
+def homophilous(seed: int, n: int = 400) -> tuple[Data, Prediction]:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(4, (n,), generator=generator)
+    edges = torch.randint(n, (2, 20 * n), generator=generator)
+    same = y[edges[0]] == y[edges[1]]
+    edges = edges[:, same | (torch.rand(20 * n, generator=generator) < 0.02)]
+    logits = torch.nn.functional.one_hot(y, 4) * 1.5
+    logits = logits + 1.5 * torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    return Data(edge_index=edges, num_nodes=n), Prediction(logits, target=y)
+
+
+def test_daps_covers_with_smaller_sets_than_aps():
+    found = {"aps": [], "daps": []}
+    for seed in range(40):
+        data, p = homophilous(seed)
+        half = torch.randperm(400, generator=torch.Generator().manual_seed(seed)) < 200
+        for name, method in (
+            ("aps", DAPS(data, 0.1, weight=0.0, shift_level=0, seed=seed)),
+            ("daps", DAPS(data, 0.1, shift_level=0, seed=seed)),
+        ):
+            sets = method.fit(p, rows=half)(p, rows=~half)
+            found[name].append((sets.coverage, sets.mean_size))
+    (covered_aps, size_aps), (covered, size) = (np.mean(v, axis=0) for v in found.values())
+    assert covered_aps == pytest.approx(0.9, abs=0.02)
+    assert covered == pytest.approx(0.9, abs=0.02)
+    assert size < 0.8 * size_aps
+
+
+def test_daps_scores_equal_a_dense_matrix():
+    data, p = homophilous(0, n=40)
+    data.edge_index = data.edge_index[:, (data.edge_index != 7).all(0)]  # node 7 is alone
+    method = DAPS(data, weight=0.3)
+    rows, mixed = method._diffused(p)
+    scores = method._scores(rows, method._uniform(rows, 0))
+    adjacency = torch.zeros(40, 40, dtype=torch.float64)
+    adjacency[data.edge_index[0], data.edge_index[1]] = 1
+    adjacency = torch.maximum(adjacency, adjacency.t()).fill_diagonal_(0)
+    degree = adjacency.sum(1, keepdim=True)
+    around = torch.where(degree > 0, adjacency @ scores / degree.clamp_min(1), scores)
+    assert torch.allclose(mixed, 0.7 * scores + 0.3 * around)
+    assert torch.allclose(mixed[7], scores[7])
+
+
+def test_daps_rows_as_mask_or_numbers_and_all_nodes():
+    data, p = homophilous(0)
+    half = torch.arange(400) < 200
+    fitted = DAPS(data).fit(p, rows=half)
+    same = DAPS(data).fit(p, rows=torch.arange(200))
+    assert fitted.quantile == same.quantile
+    everything = fitted(p)
+    assert torch.equal(everything.mask[~half], fitted(p, rows=~half).mask)
+
+
+# -- shift -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ROWS_ONLY)
+def test_shift_is_warned_of_and_its_absence_not(method):
+    fitted = method(0.1).fit(draw(500, 0))
+    quiet = fitted(draw(500, 1))  # warnings are errors here
+    assert quiet.shift.pvalue > 0.01
+    with pytest.warns(ShiftWarning, match="90% is not guaranteed"):
+        loud = fitted(draw(500, 2, scale=0.5))
+    assert loud.shift.pvalue < 1e-6
+    assert method(0.1, shift_level=0).fit(draw(500, 0))(draw(500, 2, scale=0.5)).shift is None
+
+
+def test_shift_in_features_alone_is_seen():
+    p, q = draw(300, 0), draw(300, 1)
+    moved = Prediction(q.samples, target=q.target, features=q.features + 1.0)
+    assert shift_test(p, q).pvalue > 0.01
+    assert shift_test(p, moved).pvalue < 1e-6
+    assert shift_test(p, Prediction(q.samples)).columns == 7  # no features: probabilities only
+    assert shift_test(p, moved).columns == 10
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    values = [shift_test(draw(150, 2 * s), draw(100, 2 * s + 1)).pvalue for s in range(150)]
+    assert np.mean(np.array(values) < 0.1) < 0.16
+
+
+def test_statistic_equals_scipy():
+    first, second = draw(40, 0).features, draw(60, 1).features.round(decimals=1)
+    found = conformal.shift._distances(first, second)
+    for c in range(3):
+        expected = ks_2samp(first[:, c].numpy(), second[:, c].numpy())
+        assert found[c].item() == pytest.approx(expected.statistic, abs=1e-6)
+    test = shift_test(Prediction(first), Prediction(second))
+    smallest = min(
+        ks_2samp(a.numpy(), b.numpy(), method="asymp").pvalue
+        for a, b in [
+            (first.softmax(1)[:, c], second.softmax(1)[:, c]) for c in range(3)
+        ] + [(first.softmax(1).amax(1), second.softmax(1).amax(1))]
+    )  # fmt: skip
+    assert test.pvalue == pytest.approx(min(1, 4 * smallest), rel=1e-4)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_shift_of_wide_features_and_many_rows(sparse):
+    generator = torch.Generator().manual_seed(0)
+    h = (torch.rand(5000, 600, generator=generator) > 0.9).float()
+    h[3000:] += (torch.rand(2000, 600, generator=generator) > 0.9).float()
+    p = Prediction(torch.randn(5000, 2, generator=generator), features=h)
+    sets = [p[:1500], p[1500:3000], p[3000:]]
+    if sparse:
+        sets = [Prediction(q.samples, features=q.features.to_sparse_csr()) for q in sets]
+    assert shift_test(sets[0], sets[1]).pvalue > 0.01
+    assert shift_test(sets[0], sets[2]).pvalue < 1e-6
+    assert shift_test(p, p).pvalue == 1.0
+
+
+# -- bad input and second use ------------------------------------------------------------------
+
+
+def test_sets_without_labels():
+    p = draw(100, 0)
+    sets = SplitConformal().fit(p)(Prediction(p.samples))
+    assert len(sets) == 100
+    with pytest.raises(InputError, match="with targets"):
+        _ = sets.coverage
+
+
+@pytest.mark.parametrize("method", ROWS_ONLY)
+def test_same_seed_same_sets_and_refitting(method):
+    p = draw(200, 0)
+    fitted = method(0.2, shift_level=0, seed=3).fit(p)
+    assert torch.equal(fitted(p).mask, method(0.2, shift_level=0, seed=3).fit(p)(p).mask)
+    before = fitted.quantile
+    assert fitted.fit(p[:50]).quantile != before
+
+
+def test_one_logit_task():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(400, 1, generator=generator, dtype=torch.float64) * 2
+    y = (torch.rand(400, generator=generator) < z.flatten().sigmoid()).long()
+    p = Prediction(z, target=y)
+    assert SplitConformal(0.2).fit(p[:200])(p[200:]).mask.shape == (200, 2)
+
+
+def test_a_class_missing_from_validation_is_fine():
+    p = draw(300, 0)
+    some = p[p.target != 0]
+    assert 0.8 < SplitConformal(0.1, shift_level=0).fit(some)(some).coverage <= 1
+
+
+def test_bad_input():
+    p, other = draw(60, 0), draw(60, 0, classes=3)
+    data, nodes = homophilous(0, n=40)
+    for call, message in [
+        *((lambda a=a: SplitConformal(a), "alpha between 0 and 1") for a in (0, 1, -0.1, 2)),
+        (lambda: SplitConformal(shift_level=1.0), "shift_level"),
+        (lambda: SplitConformal().fit(Prediction(p.samples)), "with targets"),
+        (lambda: SplitConformal().fit(p[:0]), "at least one row"),
+        (lambda: SplitConformal().fit(p)(other), "predictions of 6 classes"),
+        (lambda: RAPS(penalty=-1), "penalty >= 0"),
+        (lambda: RAPS(rank=-1), "rank >= 0"),
+        (lambda: RAPS(share=1.0), "share between"),
+        (lambda: RAPS().fit(p[:4]), "Pass penalty= and rank="),
+        (lambda: DAPS(weight=2.0), "weight from 0 to 1"),
+        (lambda: DAPS().fit(p), "a graph for DAPS"),
+        (lambda: DAPS(data).fit(p), "each of the 40 nodes"),
+        (lambda: DAPS(data).fit(nodes, rows=torch.tensor([40])), "node numbers"),
+        (lambda: DAPS(data).fit(nodes, rows=torch.tensor([True])), "a mask of 40"),
+        (lambda: DAPS(data).fit(nodes, rows=torch.zeros(40).bool()), "at least one row"),
+        (lambda: DAPS(data).fit(Prediction(nodes.samples)), "with targets"),
+        (lambda: shift_test(p, other), "6 classes"),
+        (
+            lambda: shift_test(p, Prediction(p.samples, features=p.features[:, :1])),
+            "features of width 3",
+        ),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
+    for method in conformal.METHODS.values():
+        with pytest.raises(NotFittedError, match="Call fit"):
+            method()(p)
