@@ -85,7 +85,8 @@ def test_raps_sets_are_smaller_than_aps_sets_with_many_classes():
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(60, (2000,), generator=generator)
     noise = torch.randn(2000, 60, generator=generator, dtype=torch.float64)
-    p = Prediction(torch.nn.functional.one_hot(y, 60) * 3.0 + noise, target=y)  # a flat tail
+    flat = torch.rand(2000, 1, generator=generator, dtype=torch.float64) * 3  # some long tails
+    p = Prediction(flat * (torch.nn.functional.one_hot(y, 60) * 3.0 + noise), target=y)
     sizes = [m(0.1, shift_level=0).fit(p[:1000])(p[1000:]).mean_size for m in (APS, RAPS)]
     assert sizes[1] < 0.9 * sizes[0]
 
