@@ -1,0 +1,214 @@
+"""The command line: files in, files out; a user's mistake is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gduq.errors import InputError
+
+__all__ = ["app", "main"]
+
+
+class _Group(TyperGroup):
+    """Turns a user's mistake into one sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"Warning: {message}", err=True)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Uncertainty people can trust for graph neural networks.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, describe, convert.")
+app.add_typer(data_app, name="data")
+
+Root = Annotated[
+    Path | None, typer.Option(help="Cache folder (default: GDUQ_CACHE or the user's cache).")
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
+Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@app.callback()
+def _setup() -> None:
+    warnings.showwarning = _show_warning
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """Show every dataset: name, size, task, shift, and where it comes from."""
+    from gduq.data.catalog import find, names
+
+    rows = []
+    for name in names():
+        family = find(name)
+        rows.append(
+            {
+                "name": name,
+                "size": family.rows,
+                "classes": family.classes,
+                "task": family.task,
+                "domain": family.domain,
+                "shift": name.rsplit("/", 1)[-1],
+                "source": family.source,
+            }
+        )
+    _print_rows(rows, as_json)
+    if not as_json:
+        typer.echo("Any other name of the TU collection works as tu/<NAME>/size.")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: str,
+    root: Root = None,
+    seed: Seed = 0,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the cache of a dataset ahead (and download its files if need be)."""
+    from gduq.data.catalog import load
+
+    splits = load(name, root, seed, limit)
+    sizes = {split: len(view) for split, view in [*splits, *splits.severities.items()]}
+    if as_json:
+        typer.echo(json.dumps({"name": name, "splits": sizes, "sources": splits.sources}))
+        return
+    typer.echo(splits.description)
+    typer.echo(", ".join(f"{split} {size}" for split, size in sizes.items()))
+    for source in splits.sources:
+        typer.echo(f"from {source}")
+
+
+@data_app.command("describe")
+def data_describe(
+    name: Annotated[str, typer.Argument(help="A dataset's name, or your own file or TU folder.")],
+    by: Annotated[
+        str, typer.Option(help="Own data: what to cut by (size, degree, feature, scaffold).")
+    ] = "size",
+    attribute: Annotated[
+        str | None, typer.Option(help="Own data, --by feature: an attribute (default: sum of x).")
+    ] = None,
+    smiles: Annotated[str, typer.Option(help="Own table: the column of SMILES.")] = "smiles",
+    target: Annotated[list[str] | None, typer.Option(help="Own table: target column(s).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw histograms to this image file.")] = None,
+    root: Root = None,
+    seed: Seed = 0,
+    limit: Limit = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what moved between train and each test split: size, degree, labels, features."""
+    from gduq.data.describe import compare
+    from gduq.data.describe import plot as draw
+
+    if Path(name).exists():
+        splits = _own_splits(name, by, attribute, smiles, target or [], seed)
+    else:
+        from gduq.data.catalog import load
+
+        splits = load(name, root, seed, limit)
+    if plot is not None:
+        draw(splits, plot)
+    rows = [row.as_dict() for row in compare(splits)]
+    if not as_json:
+        typer.echo(splits.description)
+        typer.echo(", ".join(f"{split} {len(view)}" for split, view in splits))
+    _print_rows(rows, as_json)
+
+
+def _own_splits(
+    path: str, by: str, attribute: str | None, smiles: str, targets: list[str], seed: int
+) -> Any:
+    from gduq import shifts
+    from gduq.data.files import read
+
+    graphs = read(path, smiles=smiles, targets=targets)
+    if by == "size":
+        return shifts.size(graphs, seed=seed)
+    if by == "degree":
+        return shifts.degree(graphs, seed=seed)
+    if by == "feature":
+        return shifts.feature(graphs, attribute, seed=seed)
+    if by == "scaffold":
+        return shifts.scaffold(graphs, seed=seed)
+    raise InputError("--by from size, degree, feature, scaffold", repr(by))
+
+
+@data_app.command("convert")
+def data_convert(
+    source: Annotated[str, typer.Argument(help="A TU folder, or a .csv or .tsv with SMILES.")],
+    target: Annotated[str, typer.Argument(help="The .safetensors file to write.")],
+    smiles: Annotated[str, typer.Option(help="Table: the column of SMILES.")] = "smiles",
+    column: Annotated[list[str] | None, typer.Option(help="Table: target column(s).")] = None,
+    rejects: Annotated[
+        str | None, typer.Option(help="File for unreadable rows (default: TARGET.rejects.csv).")
+    ] = None,
+    max_rejects: Annotated[
+        float, typer.Option(help="Share of unreadable rows at which to stop.")
+    ] = 0.1,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing target.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write your own graphs as one safetensors file; unreadable rows are listed and left out."""
+    from gduq.data.files import convert
+
+    done = convert(
+        source,
+        target,
+        smiles=smiles,
+        targets=column or [],
+        rejects=rejects,
+        max_rejects=max_rejects,
+        overwrite=overwrite,
+    )
+    if as_json:
+        typer.echo(json.dumps(vars(done), default=str))
+        return
+    typer.echo(f"{done.graphs} graphs written to {done.path}")
+    if done.rejected:
+        typer.echo(f"{done.rejected} rows left out, listed in {done.rejects}", err=True)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table for people, JSON for machines (infinite numbers as strings)."""
+    if as_json:
+        plain = [{k: _plain(v) for k, v in row.items()} for row in rows]
+        typer.echo(json.dumps(plain))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*rows[0], box=None, pad_edge=False) if rows else Table()
+    for row in rows:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file or a pipe has no width to fit
+    console.print(table)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and abs(value) == float("inf") else value
+
+
+def main() -> None:
+    """Entry point of the ``gduq`` command."""
+    app()

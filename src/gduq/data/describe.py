@@ -1,0 +1,271 @@
+"""What moved between training and each test split: sizes, degrees, labels, features, domain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq.data.view import Splits, View
+from gduq.errors import InputError
+
+__all__ = ["Moved", "compare", "plot", "statistics"]
+
+_AT_ONCE = 1024  # graphs
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One quantity of one split, beside training.
+
+    ``shift`` is the difference of the means in standard deviations of training (``inf`` where
+    training does not vary but the split differs); ``distance`` the largest difference of the two
+    distribution functions (Kolmogorov-Smirnov; for labels: total variation), from 0 to 1.
+    """
+
+    split: str
+    quantity: str
+    train_mean: float
+    train_std: float
+    mean: float
+    std: float
+    shift: float
+    distance: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON and tables."""
+        return asdict(self)
+
+
+def compare(splits: Splits) -> list[Moved]:
+    """Hold every split (and severity) against training, one row a quantity.
+
+    Beside the quantities of `statistics` there is a row for the column of ``x`` whose mean moved
+    most (over nodes), and one for the correlation of domain and label: in a concept shift that is
+    what moves (``mean`` then is the correlation, ``shift`` its change, ``distance`` half of that).
+
+    Example:
+        >>> from gduq import shifts
+        >>> edges = torch.zeros(2, 0).long()
+        >>> graphs = [Data(edge_index=edges, num_nodes=n, y=n % 2) for n in range(1, 41)]
+        >>> rows = compare(shifts.size(graphs))
+        >>> [(r.mean, r.distance) for r in rows if (r.split, r.quantity) == ("ood_test", "nodes")]
+        [(38.5, 1.0)]
+    """
+    train = _with_domain(splits, "train", splits.train)
+    rows = []
+    others = [(name, view) for name, view in splits if name != "train"]
+    for name, view in [*others, *splits.severities.items()]:
+        found = _with_domain(splits, name, view)
+        rows += [_moved(name, q, train[q], found[q]) for q in train if q in found]
+        rows += _most_moved_column(name, splits.train, view)
+        rows += _correlations(name, train, found)
+    return rows
+
+
+def statistics(view: View) -> dict[str, Tensor]:
+    """Quantities of the rows of a view, each ``[m]``.
+
+    Graph task: ``nodes``, ``edges`` and mean ``degree`` of each graph, the mean and the length of
+    its nodes' features. Node task: ``degree`` of each node, mean and length of its features.
+    """
+    parts: dict[str, list[Tensor]] = {}
+    for batch in view.batches(_AT_ONCE):
+        found = _of_nodes(batch) if view.task == "node" else _of_graphs(batch)
+        for name, values in found.items():
+            parts.setdefault(name, []).append(values.double())
+    out = {name: torch.cat(values) for name, values in parts.items()}
+    if view.graphs[0].get("y") is not None:
+        out["label"] = view.target.double()
+    return out
+
+
+def plot(splits: Splits, path: str | Path) -> Path:
+    """Draw the histogram of every quantity, training against each split, to an image file."""
+    from matplotlib.figure import Figure
+
+    path = Path(path).expanduser()
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError("a file name that ends in .png, .svg or .pdf", path.name)
+    views = [*splits, *splits.severities.items()]
+    found = {name: _with_domain(splits, name, view) for name, view in views}
+    quantities = list(found["train"])
+    columns = min(3, len(quantities))
+    lines = -(-len(quantities) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.0 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).reshape(-1)
+    for axis in axes[len(quantities) :]:
+        axis.set_axis_off()
+    for axis, quantity in zip(axes, quantities, strict=False):
+        _histogram(axis, quantity, {n: f[quantity] for n, f in found.items() if quantity in f})
+    figure.suptitle(splits.name)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _histogram(axis: Any, quantity: str, values: Mapping[str, Tensor]) -> None:
+    low = min(float(v.min()) for v in values.values())
+    high = max(float(v.max()) for v in values.values())
+    whole = all(bool((v == v.round()).all()) for v in values.values())
+    if whole and high - low < 40:
+        low, high, bins = low - 0.5, high + 0.5, round(high - low) + 1
+    else:
+        bins = 40
+    for name, value in values.items():
+        style = (
+            {"histtype": "stepfilled", "alpha": 0.3} if name == "train" else {"histtype": "step"}
+        )
+        axis.hist(value.numpy(), bins=bins, range=(low, high), density=True, label=name, **style)
+    axis.set_xlabel(quantity)
+    axis.set_yticks([])
+
+
+def _with_domain(splits: Splits, name: str, view: View) -> dict[str, Tensor]:
+    found = statistics(view)
+    if name in splits.domains:
+        found["domain"] = splits.domains[name].double()
+    return found
+
+
+def _of_graphs(batch: Data) -> dict[str, Tensor]:
+    nodes, owner = _sizes(batch)
+    edges = torch.bincount(owner[batch.edge_index[0]], minlength=nodes.numel())
+    out = {"nodes": nodes, "edges": edges, "degree": edges / nodes.clamp(min=1)}
+    features = _of_features(batch)
+    return out | {name: _mean_over(v, owner, nodes) for name, v in features.items()}
+
+
+def _sizes(batch: Data) -> tuple[Tensor, Tensor]:
+    """Nodes of each graph, and the graph of each node."""
+    if batch.get("ptr") is not None:
+        return batch.ptr.diff(), batch.batch
+    nodes = int(batch.num_nodes or 0)
+    return torch.tensor([nodes]), torch.zeros(nodes, dtype=torch.long)
+
+
+def _of_nodes(batch: Data) -> dict[str, Tensor]:
+    degree = torch.bincount(batch.edge_index[0], minlength=int(batch.num_nodes or 0))
+    found = {"degree": degree, **_of_features(batch)}
+    return {name: values[batch.row_mask] for name, values in found.items()}
+
+
+def _of_features(batch: Data) -> dict[str, Tensor]:
+    """Mean and length of the features of each node; of the encoding where there are no features."""
+    name = next((key for key in ("x", "pe") if batch.get(key) is not None), None)
+    if name is None:
+        return {}
+    x = batch[name]
+    if x.layout == torch.sparse_csr:
+        offsets, values = x.crow_indices(), x.values().double()
+        total = torch.segment_reduce(values, "sum", offsets=offsets)
+        square = torch.segment_reduce(values**2, "sum", offsets=offsets)
+    else:
+        x = x.double()
+        total, square = x.sum(dim=1), (x**2).sum(dim=1)
+    return {f"mean of {name}": total / max(x.size(1), 1), f"length of {name}": square.sqrt()}
+
+
+def _mean_over(values: Tensor, owner: Tensor, sizes: Tensor) -> Tensor:
+    total = torch.zeros(sizes.numel(), dtype=values.dtype).index_add_(0, owner, values)
+    return total / sizes.clamp(min=1)
+
+
+def _moved(split: str, quantity: str, train: Tensor, other: Tensor) -> Moved:
+    means = float(train.mean()), float(other.mean())
+    stds = float(train.std(correction=0)), float(other.std(correction=0))
+    gap = means[1] - means[0]
+    rounding = 1e-9 * max(abs(means[0]), abs(means[1]))
+    if stds[0] > rounding:
+        shift = gap / stds[0]
+    else:
+        shift = 0.0 if abs(gap) <= rounding else math.copysign(math.inf, gap)
+    distance = _variation(train, other) if quantity == "label" else _largest_gap(train, other)
+    return Moved(split, quantity, means[0], stds[0], means[1], stds[1], shift, distance)
+
+
+def _correlations(
+    split: str, train: Mapping[str, Tensor], other: Mapping[str, Tensor]
+) -> list[Moved]:
+    found = []
+    for values in (train, other):
+        if "domain" not in values or "label" not in values or values["label"].numel() < 2:
+            return []
+        pair = torch.stack([values["domain"], values["label"]])
+        if bool((pair.std(dim=1) == 0).any()):
+            return []  # one domain value or one class: no correlation
+        found.append(float(torch.corrcoef(pair)[0, 1]))
+    gap = found[1] - found[0]
+    name = "correlation of domain and label"
+    return [Moved(split, name, found[0], 0.0, found[1], 0.0, gap, abs(gap) / 2)]
+
+
+def _most_moved_column(split: str, train: View, other: View) -> list[Moved]:
+    if train.graphs[0].get("x") is None or other.graphs[0].get("x") is None:
+        return []
+    (mean, variance), (other_mean, other_variance) = _column_moments(train), _column_moments(other)
+    pooled = ((variance + other_variance) / 2).sqrt().clamp(min=1e-12)
+    column = int(((other_mean - mean).abs() / pooled).argmax())
+    values = [_column(view, column) for view in (train, other)]
+    return [_moved(split, f"x[{column}], which moved most", *values)]
+
+
+def _column_moments(view: View) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each column of ``x`` over the nodes ``[d]``."""
+    count, total, square = 0, torch.zeros(()), torch.zeros(())
+    for batch in view.batches(_AT_ONCE):
+        mask, x = batch.get("row_mask"), batch.x
+        count += x.size(0) if mask is None else int(mask.sum())
+        if x.layout == torch.sparse_csr:
+            _, column, values = _entries(x, mask)
+            sums = [torch.bincount(column, values**p, minlength=x.size(1)) for p in (1, 2)]
+        else:
+            x = (x if mask is None else x[mask]).double()
+            sums = [x.sum(dim=0), (x**2).sum(dim=0)]
+        total, square = total + sums[0], square + sums[1]
+    mean = total / max(count, 1)
+    return mean, (square / max(count, 1) - mean**2).clamp(min=0)
+
+
+def _column(view: View, number: int) -> Tensor:
+    """One column of ``x`` over the nodes."""
+    parts = []
+    for batch in view.batches(_AT_ONCE):
+        mask, x = batch.get("row_mask"), batch.x
+        if x.layout == torch.sparse_csr:
+            row, column, values = _entries(x, mask)
+            chosen = column == number
+            whole = torch.bincount(row[chosen], values[chosen], minlength=x.size(0))
+        else:
+            whole = x[:, number].double()
+        parts.append(whole if mask is None else whole[mask])
+    return torch.cat(parts)
+
+
+def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value of the stored entries of a sparse matrix, in some rows."""
+    row = torch.arange(x.size(0)).repeat_interleave(x.crow_indices().diff())
+    kept = slice(None) if mask is None else mask[row]
+    return row[kept], x.col_indices()[kept], x.values()[kept].double()
+
+
+def _largest_gap(one: Tensor, two: Tensor) -> float:
+    one, two = one.sort().values, two.sort().values
+    points = torch.cat([one, two])
+    below = [
+        torch.searchsorted(v, points, right=True).double() / max(v.numel(), 1) for v in (one, two)
+    ]
+    return float((below[0] - below[1]).abs().max())
+
+
+def _variation(one: Tensor, two: Tensor) -> float:
+    classes = torch.cat([one, two]).unique()
+    shares = [torch.stack([(v == c).double().mean() for c in classes]) for v in (one, two)]
+    return float((shares[0] - shares[1]).abs().sum() / 2)
