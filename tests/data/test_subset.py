@@ -1,0 +1,137 @@
+"""Limits and partial builds: only what is asked for, and a kill costs one part at most."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq.data.packed import Packed
+from gduq.data.subset import build_rows, shrink
+from gduq.errors import InputError
+
+KEY = {"name": "toy", "version": 1}
+
+
+def build(rows: Tensor) -> Packed:
+    empty = torch.zeros(2, 0, dtype=torch.long)
+    return Packed.pack(
+        [Data(x=torch.full((1, 1), float(i)), edge_index=empty, y=i) for i in rows.tolist()]
+    )
+
+
+def numbers(packed: Packed) -> list[int]:
+    return [int(graph.y) for graph in packed]
+
+
+@settings(deadline=None, max_examples=30)
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=5), share=st.floats(0, 1))
+def test_shrink_keeps_proportions(sizes: list[int], share: float) -> None:
+    starts = np.cumsum([0, *sizes])
+    cut = {str(i): torch.arange(a, b) for i, (a, b) in enumerate(pairwise(starts.tolist()))}
+    total = sum(sizes)
+    limit = max(len(sizes), round(share * total))
+    small = shrink(cut, limit, seed=3)
+    for name, rows in cut.items():
+        kept = small[name]
+        assert 1 <= len(kept) <= len(rows)
+        assert abs(len(kept) - len(rows) * limit / total) <= 1
+        assert set(kept.tolist()) <= set(rows.tolist())
+        assert len(set(kept.tolist())) == len(kept)
+
+
+def test_shrink_grows_and_depends_on_the_seed_only() -> None:
+    cut = {"train": torch.arange(80), "id_test": torch.arange(80, 100)}
+    small, large = shrink(cut, 10, seed=1), shrink(cut, 50, seed=1)
+    assert all(set(small[n].tolist()) <= set(large[n].tolist()) for n in cut)
+    assert torch.equal(shrink(cut, 10, seed=1)["train"], small["train"])
+    assert not torch.equal(shrink(cut, 10, seed=2)["train"], small["train"])
+    assert torch.equal(shrink(cut, None)["train"], cut["train"])
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 101])
+def test_impossible_limits(limit: int) -> None:
+    cut = {"train": torch.arange(80), "id_test": torch.arange(80, 100)}
+    with pytest.raises(InputError, match=r"a limit from 2 .* to 100 \(all rows\)"):
+        shrink(cut, limit)
+
+
+def test_only_the_rows_asked_for_are_built(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def watched(rows: Tensor) -> Packed:
+        asked.extend(rows.tolist())
+        return build(rows)
+
+    rows = torch.tensor([7, 3, 5])
+    some = build_rows(tmp_path, KEY, rows, 10, watched, shard=2, workers=1)
+    assert numbers(some) == [7, 3, 5] == asked
+    whole = build_rows(tmp_path, KEY, torch.arange(10).flip(0), 10, watched, shard=4, workers=1)
+    assert numbers(whole) == list(range(9, -1, -1))
+    assert asked == [7, 3, 5, *range(10)]
+    again = build_rows(tmp_path, KEY, torch.tensor([1, 8]), 10, watched, shard=4, workers=1)
+    assert numbers(again) == [1, 8]
+    assert len(asked) == 13, "the whole set is there already"
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import torch
+from gduq.data.subset import build_rows
+from gduq.data.superpixels import superpixels
+
+def build(rows):
+    if len(list(Path(sys.argv[1]).rglob("0*.safetensors"))) >= 3:
+        print("three parts", flush=True)
+        time.sleep(600)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (12, 28, 28), generator=generator, dtype=torch.uint8).numpy()
+    return superpixels(images[rows.numpy()], rows)
+
+build_rows(sys.argv[1], {"name": "toy", "version": 1}, torch.arange(12), 12, build, shard=2,
+           workers=1)
+"""
+
+
+def test_a_killed_build_is_taken_up_again(tmp_path: Path) -> None:
+    pytest.importorskip("skimage", reason="needs the images extra")
+    from gduq.data.superpixels import superpixels
+
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "three parts\n"
+        process.send_signal(signal.SIGKILL)
+    parts = list(tmp_path.rglob("0*.safetensors"))
+    assert len(parts) == 3
+    assert not list((tmp_path / "processed").glob("*.safetensors")), "no half set"
+    parts[0].write_bytes(parts[0].read_bytes()[:-5])  # one of them was cut off as well
+
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (12, 28, 28), generator=generator, dtype=torch.uint8).numpy()
+    asked: list[int] = []
+
+    def watched(rows: Tensor) -> Packed:
+        asked.extend(rows.tolist())
+        return superpixels(images[rows.numpy()], rows)
+
+    with pytest.warns(UserWarning, match="is damaged"):
+        found = build_rows(tmp_path, KEY, torch.arange(12), 12, watched, shard=2, workers=1)
+    lost = 2 * int(parts[0].stem)
+    assert sorted(asked) == sorted([lost, lost + 1, *range(6, 12)])
+    expected = superpixels(images, torch.arange(12))
+    assert torch.equal(found.column("x"), expected.column("x"))
+    assert torch.equal(found.column("edge_index"), expected.column("edge_index"))
+    assert numbers(found) == list(range(12))
+    assert [path.suffix for path in (tmp_path / "processed").iterdir() if path.is_dir()] == []
