@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from gduq.errors import InputError
 from gduq.functional import anchor_shift, anchored_linear, gaussian_shift, linear
 
 __all__ = ["AnchoredLinear", "Init"]
@@ -51,8 +52,10 @@ class AnchoredLinear(nn.Module):
     ) -> None:
         """Draw the weight anew, uniformly with deviation ``std`` (default 1/sqrt(6d))."""
         bound = 3.0**0.5 * (std or (6.0 * self.in_features) ** -0.5)
+        source = self.weight.device if generator is None else generator.device
+        drawn = torch.empty(self.weight.shape, dtype=self.weight.dtype, device=source)
         with torch.no_grad():
-            self.weight.uniform_(-bound, bound, generator=generator)
+            self.weight.copy_(drawn.uniform_(-bound, bound, generator=generator))
             if self.bias is not None:
                 self.bias.zero_()
 
@@ -65,6 +68,8 @@ class AnchoredLinear(nn.Module):
         ``"identity"`` sets :math:`W_h = W_c` to the plain weight, so the output is the plain
         layer's for every anchor; ``"random"`` draws at the plain weight's scale.
         """
+        if init not in get_args(Init):
+            raise InputError("init 'random' or 'identity'", repr(init))
         layer = cls(plain.in_features, plain.out_features, plain.bias is not None)
         layer = layer.to(plain.weight.device, plain.weight.dtype)
         if init == "random":
@@ -97,6 +102,9 @@ class AnchoredLinear(nn.Module):
         return gaussian_shift(mean, std, self.weight, rows, masked, generator)
 
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
+        for name, value in (("h", h), ("c", c)):
+            if value.size(-1) != self.in_features:
+                raise InputError(f"{name} of width {self.in_features}", list(value.shape))
         return anchored_linear(h, c, self.weight, self.bias)
 
     def extra_repr(self) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import is_sparse, take_rows
+from gduq.functional import is_sparse, normal, take_rows
 
 __all__ = ["Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors"]
 
@@ -43,6 +43,12 @@ class ShuffledAnchors(Anchors):
     """
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
+        if rows.size(0) == 0:
+            raise InputError(
+                "training rows to take anchors from",
+                "a batch without any",
+                "Use larger batches, or anchors='gaussian'.",
+            )
         turns = -(-count // rows.size(0))
         index = torch.cat(
             [torch.randperm(rows.size(0), generator=generator) for _ in range(turns)]
@@ -50,9 +56,9 @@ class ShuffledAnchors(Anchors):
         return take_rows(rows.detach(), index.to(rows.device))
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
-        kept, keys, seen = None, torch.empty(0), 0
+        kept, keys, seen = None, torch.empty(0, dtype=torch.float64), 0
         for rows in stream:  # every row gets a random key; the K smallest of all stay
-            new_keys = torch.rand(rows.size(0), generator=generator)
+            new_keys = torch.rand(rows.size(0), generator=generator, dtype=keys.dtype)
             seen += rows.size(0)
             index = new_keys.topk(min(k, rows.size(0)), largest=False).indices
             part = take_rows(rows.detach(), index.to(rows.device))
@@ -92,7 +98,9 @@ class FixedAnchors(Anchors):
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         if k > self.values.size(0):
-            raise InputError(f"at least {k} fixed anchors", self.values.size(0))
+            raise InputError(
+                f"at least {k} fixed anchors", self.values.size(0), "Use a smaller num_anchors."
+            )
         return self.values[:k].clone()
 
 
@@ -106,7 +114,7 @@ class GaussianAnchors(Anchors):
     Args:
         channels: d.
         momentum: Weight of the newest batch; ``None`` weighs all rows alike.
-        floor: Smallest deviation, so that a constant column still moves a little.
+        floor: The deviation of a column that is constant in training.
 
     Example:
         >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
@@ -134,10 +142,18 @@ class GaussianAnchors(Anchors):
 
     @property
     def std(self) -> Tensor:
-        r""":math:`\sigma`, ``[d]``, at least ``floor``."""
-        return self._var.clamp_min(0).sqrt().clamp_min(self.floor).to(torch.get_default_dtype())
+        r""":math:`\sigma`, ``[d]``; ``floor`` where a column is constant."""
+        return self._std.to(torch.get_default_dtype())
+
+    @property
+    def _std(self) -> Tensor:
+        std = self._var.clamp_min(0).sqrt()
+        rounding = 1e-12 if std.dtype == torch.float64 else 1e-6  # what a constant column leaves
+        return std.where(std > rounding * self._mean.abs(), self.floor)
 
     def observe(self, rows: Tensor) -> None:
+        if rows.dim() != 2 or rows.size(1) != self._mean.numel():
+            raise InputError(f"rows of width {self._mean.numel()}", list(rows.shape))
         if self.settled or rows.size(0) == 0:
             return
         mean, var = _moments(rows)
@@ -152,14 +168,15 @@ class GaussianAnchors(Anchors):
 
     def fit(self, stream: Iterable[Tensor]) -> GaussianAnchors:
         """Fit to all rows of a stream in one pass, and keep the result from then on."""
-        momentum, self.momentum = self.momentum, None
-        self.settled.fill_(False)
-        self.count.zero_()
-        for rows in stream:
-            self.observe(rows)
-        self.momentum = momentum
-        if not self.count:
+        fresh = GaussianAnchors(self._mean.numel()).to(self._mean.device)
+        for rows in stream:  # beside the old statistics: they stay if this fails
+            fresh.observe(rows)
+        if not fresh.count:
             raise InputError("training rows to fit the Gaussian to", "none")
+        if not torch.isfinite(fresh._mean + fresh._var).all():
+            raise InputError("finite training rows to fit the Gaussian to", "NaN or infinite ones")
+        for name, value in fresh.named_buffers():
+            self.get_buffer(name).copy_(value)
         self.settled.fill_(True)
         return self
 
@@ -173,18 +190,15 @@ class GaussianAnchors(Anchors):
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
         self._require_rows()
-        noise = torch.randn(
-            count, self._mean.numel(), dtype=rows.dtype, device=rows.device, generator=generator
-        )
-        return self._mean.to(rows.dtype) + noise * self.std.to(rows.dtype)
+        noise = normal((count, self._mean.numel()), rows.dtype, rows.device, generator)
+        return self._mean.to(rows.dtype) + noise * self._std.to(rows.dtype)
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         if not self.settled:
             self.fit(stream)
             self.settled.fill_(False)  # training may go on
-        noise = torch.randn(k, self._mean.numel(), dtype=torch.float64, generator=generator)
-        std = self._var.clamp_min(0).sqrt().clamp_min(self.floor)
-        return self._mean + noise.to(self._mean.device) * std
+        size, device = (k, self._mean.numel()), self._mean.device
+        return self._mean + normal(size, torch.float64, device, generator) * self._std
 
     def extra_repr(self) -> str:
         return f"{self._mean.numel()}, momentum={self.momentum}"
@@ -199,5 +213,6 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     values, columns = rows.values().double(), rows.col_indices().long()
     zeros = values.new_zeros(rows.size(1))
     mean = zeros.index_add(0, columns, values) / rows.size(0)
-    square = zeros.index_add(0, columns, values.square()) / rows.size(0)
-    return mean, (square - mean.square()).clamp_min(0.0)
+    absent = rows.size(0) - torch.bincount(columns, minlength=rows.size(1))
+    square = zeros.index_add(0, columns, (values - mean[columns]).square())
+    return mean, (square + absent * mean.square()) / rows.size(0)

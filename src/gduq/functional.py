@@ -9,13 +9,17 @@ splits the map into a part that never sees the anchor and a part that is a bias:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
+
+from gduq.errors import InputError
 
 __all__ = [
     "ForcedDropout",
@@ -26,11 +30,12 @@ __all__ = [
     "is_sparse",
     "keep_rows",
     "linear",
+    "normal",
     "sparse_matmul",
     "take_rows",
 ]
 
-_transposes: WeakIdKeyDictionary = WeakIdKeyDictionary()  # CSR matrix -> its transpose, CSR
+_derived: WeakIdKeyDictionary = WeakIdKeyDictionary()  # CSR matrix -> {key: CSR made from it}
 
 
 # -- equation (1) ------------------------------------------------------------------------------
@@ -92,8 +97,12 @@ def gaussian_shift(
 
     With :math:`c \sim N(\mu, \mathrm{diag}\,\sigma^2)` and :math:`\Delta = W_c - W_h`, the shift
     :math:`c \Delta^\top` is Gaussian with mean :math:`\mu\Delta^\top` and covariance
-    :math:`\Delta\,\mathrm{diag}(\sigma^2)\,\Delta^\top`. Drawing it from a Cholesky factor costs
-    ``m²(d + rows)`` instead of ``m·d·rows``: use it where d is larger than m.
+    :math:`\Sigma = \Delta\,\mathrm{diag}(\sigma^2)\,\Delta^\top`. Drawing it from a Cholesky factor
+    costs ``m²(d + rows)`` instead of ``m·d·rows``: use it where d is larger than m.
+
+    The gradient is not that of the factor, which explodes where :math:`\Sigma` is nearly singular,
+    but the mean over all anchors that could have led to the shift at hand: unbiased as explicit
+    draws are, and with less noise.
 
     Args:
         mean: ``[d]``.
@@ -107,9 +116,8 @@ def gaussian_shift(
         ``[rows, m]``.
     """
     w_h, w_c = weight.chunk(2, dim=1)
-    noise = torch.randn(
-        rows, weight.size(0), dtype=weight.dtype, device=weight.device, generator=generator
-    )
+    precise = torch.promote_types(weight.dtype, torch.float32)  # no factor of half floats exists
+    noise = normal((rows, weight.size(0)), precise, weight.device, generator)
     shift = _correlated(noise, mean, std, w_c - w_h)
     if masked is None:
         return shift
@@ -117,13 +125,60 @@ def gaussian_shift(
 
 
 def _correlated(noise: Tensor, mean: Tensor, std: Tensor, delta: Tensor) -> Tensor:
-    scaled = delta * std
-    covariance = scaled @ scaled.T
-    # The factor of a rank-deficient covariance exists only with something on the diagonal.
-    jitter = covariance.diagonal().detach().mean() * 1e-6 + torch.finfo(delta.dtype).tiny ** 0.5
-    eye = torch.eye(delta.size(0), dtype=delta.dtype, device=delta.device)
-    factor = torch.linalg.cholesky(covariance + jitter * eye)
-    return delta @ mean + noise @ factor.T
+    with torch.autocast(delta.device.type, enabled=False):
+        wide, std = delta.to(noise.dtype), std.to(noise.dtype)
+        z = _GaussianProduct.apply(noise, wide * std)  # type: ignore[no-untyped-call]
+        shift: Tensor = wide @ mean.to(noise.dtype) + z
+        return shift.to(delta.dtype)
+
+
+class _GaussianProduct(torch.autograd.Function):
+    r"""Rows distributed as :math:`e A^\top` with e standard normal, from shorter noise.
+
+    With z drawn, e has the mean :math:`z \Sigma^{-1} A`, :math:`\Sigma = A A^\top`. The derivative
+    of :math:`e A^\top` by A is e, so the backward pass puts this mean in its place.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, noise: Tensor, a: Tensor) -> Tensor:
+        factor = _factor(a @ a.T)
+        z = noise @ factor.T
+        ctx.save_for_backward(z, factor, a)
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
+        z, factor, a = ctx.saved_tensors
+        with torch.autocast(a.device.type, enabled=False):
+            return None, torch.cholesky_solve(z.T @ grads[0], factor).T @ a
+
+
+def _factor(covariance: Tensor) -> Tensor:
+    """A Cholesky factor, of a singular matrix too: each variance grows by as little as it takes."""
+    limits = torch.finfo(covariance.dtype)
+    scale = covariance.diagonal().sqrt().clamp_min(limits.tiny**0.25)  # of a row of zeros, too
+    correlation = covariance / torch.outer(scale, scale)
+    growth = 8.0 * limits.eps * correlation.size(0)  # what rounding can take from an eigenvalue
+    while True:
+        correlation.diagonal().fill_(1.0 + growth)
+        factor, failed = torch.linalg.cholesky_ex(correlation)
+        if not failed or growth > 1.0:
+            break
+        growth *= 16.0
+    rows: Tensor = scale.unsqueeze(1) * factor
+    return rows
+
+
+def normal(
+    size: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Standard normal numbers, drawn where the generator lives and moved to ``device``."""
+    source = device if generator is None else generator.device
+    return torch.randn(size, dtype=dtype, device=source, generator=generator).to(device)
 
 
 # -- dense or sparse rows ----------------------------------------------------------------------
@@ -145,23 +200,45 @@ def linear(h: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def sparse_matmul(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` for a constant sparse CSR ``a``, differentiable in the dense ``b``.
 
-    The backward pass multiplies with the transpose of ``a``, which is made once and kept as long
-    as ``a`` lives.
+    The result has the wider of the two dtypes. The transpose that the backward pass needs, and a
+    copy of ``a`` in another dtype, are made once and kept as long as ``a`` lives unchanged.
     """
     if a.requires_grad:
-        raise ValueError("sparse_matmul is differentiable in its dense argument only")
-    return _SparseMatmul.apply(a, b)  # type: ignore[no-any-return, no-untyped-call]
+        raise InputError(
+            "a constant sparse matrix",
+            "one that requires a gradient",
+            "Detach it: sparse_matmul is differentiable in its dense argument only.",
+        )
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    if a.dtype != dtype:
+        a = _kept(a, dtype, lambda: a.to(dtype))
+    return _SparseMatmul.apply(a, b.to(dtype))  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _SparseMatmul(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         ctx.matrix = a
-        return a @ b.to(a.dtype)
+        with torch.autocast(b.device.type, enabled=False):  # no sparse kernels for half floats
+            return a @ b
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        return None, _transpose(ctx.matrix) @ grads[0]
+        matrix: Tensor = ctx.matrix
+        return None, sparse_matmul(_kept(matrix, "T", lambda: _transpose(matrix)), grads[0])
+
+
+def _kept(a: Tensor, key: object, make: Callable[[], Tensor]) -> Tensor:
+    """``make()``, remembered for as long as ``a`` lives and its values are not changed."""
+    if a.is_inference():  # such tensors do not tell when they are changed
+        return make()
+    version, found = _derived.get(a, (None, {}))
+    if version != a._version:
+        found = {}
+        _derived[a] = a._version, found
+    if key not in found:
+        found[key] = make()
+    return found[key]  # type: ignore[no-any-return]
 
 
 def csr(rows: Tensor, cols: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -185,12 +262,8 @@ def _row_numbers(a: Tensor) -> Tensor:
 
 
 def _transpose(a: Tensor) -> Tensor:
-    transposed = _transposes.get(a)
-    if transposed is None:
-        cols, rows = a.col_indices().long(), _row_numbers(a)
-        transposed = csr(cols, rows, a.values(), (a.size(1), a.size(0)))
-        _transposes[a] = transposed
-    return transposed  # type: ignore[no-any-return]
+    cols, rows = a.col_indices().long(), _row_numbers(a)
+    return csr(cols, rows, a.values(), (a.size(1), a.size(0)))
 
 
 def take_rows(h: Tensor, index: Tensor) -> Tensor:
@@ -229,13 +302,19 @@ def keep_rows(h: Tensor, mask: Tensor) -> Tensor:
 class ForcedDropout(TorchFunctionMode):
     """Within this context every dropout call draws, whatever mode its module is in.
 
-    It works on the calls and not on the modules, so functional dropout (as in ``GATConv``) is
-    caught too and normalisation layers stay in evaluation mode. ``calls`` counts what was drawn.
+    It works on the calls and not on the modules, so functional dropout (as in ``GATConv``), that
+    of attention and that between recurrent layers are caught too, and normalisation layers stay in
+    evaluation mode. ``calls`` counts what was drawn.
     """
 
     _depth = 0
-    _plain = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout)
-    _plain += (F.feature_alpha_dropout,)
+    _functional = frozenset[Any](
+        (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
+    )
+    _native = frozenset[Any](
+        (torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout)
+    )
+    _recurrent = frozenset[Any]((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu))
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,11 +338,24 @@ class ForcedDropout(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if func in self._plain:
-            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+        if func in self._functional:
+            p = kwargs.pop("p", args[1] if len(args) > 1 else 0.5)
             self.calls += p > 0
-            return func(args[0], p=p, training=True)
+            return func(args[0], p=p, training=True, inplace=kwargs.get("inplace", False))
+        if func in self._native:
+            _, p, _ = (*args, *(kwargs[k] for k in ("input", "p", "train") if k in kwargs))
+            self.calls += p > 0
+            return func(args[0] if args else kwargs["input"], p, True)
         if func is F.multi_head_attention_forward:
-            self.calls += args[9] > 0  # its dropout probability
+            self.calls += args[10] > 0  # its dropout probability
             kwargs["training"] = True
+        if func in self._recurrent:
+            args = self._recurrent_arguments(args)
         return func(*args, **kwargs)
+
+    def _recurrent_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a recurrent kernel, with the flag for training set."""
+        packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
+        layers, p, flag = (5, 6, 7) if packed else (4, 5, 6)
+        self.calls += args[p] > 0 and args[layers] > 1
+        return *args[:flag], True, *args[flag + 1 :]
