@@ -9,7 +9,7 @@ from gduq.metrics.binned import (
     ece,
     reliability,
 )
-from gduq.metrics.bootstrap import Interval, bootstrap, bootstrap_all
+from gduq.metrics.grouped import subgroups
 from gduq.metrics.kernel import smooth_ece
 from gduq.metrics.ranking import (
     Separation,
@@ -18,6 +18,7 @@ from gduq.metrics.ranking import (
     false_positive_rate,
     separation,
 )
+from gduq.metrics.resampling import Interval, bootstrap, bootstrap_all
 from gduq.metrics.rows import Rows, read
 from gduq.metrics.scores import (
     BrierDecomposition,
@@ -29,7 +30,6 @@ from gduq.metrics.scores import (
 )
 from gduq.metrics.selective import RiskCoverage, aurc, excess_aurc, risk_coverage
 from gduq.metrics.structure import degree, distance, graph_columns, homophily, size
-from gduq.metrics.subgroups import subgroups
 
 __all__ = [
     "Binning",

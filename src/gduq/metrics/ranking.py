@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.bootstrap import Interval, interval, resample_counts
+from gduq.metrics.resampling import Interval, interval, resample_counts
 
 __all__ = ["Separation", "auroc", "average_precision", "false_positive_rate", "separation"]
 

@@ -62,7 +62,11 @@ def excess_aurc(p: Any, target: Tensor | None = None) -> float:
 
 
 def best_aurc(errors: Tensor, rows: int) -> Tensor:
-    """The smallest `aurc` with that many errors ``[...]`` among ``rows``."""
-    size = torch.arange(1, rows + 1, dtype=torch.float64, device=errors.device)
-    late = (size - (rows - errors.double().unsqueeze(-1))).clamp_min(0.0)
-    return (late / size).mean(dim=-1)
+    r"""The smallest `aurc` with that many errors ``[...]`` among ``rows``.
+
+    All e errors last: :math:`\frac1m \sum_{i > m - e} \frac{i - (m - e)}{i}`, which is
+    :math:`\frac1m \big(e - (m - e)(H_m - H_{m-e})\big)` with harmonic numbers H.
+    """
+    good = rows - errors.double()
+    harmonic = torch.digamma(errors.new_tensor(rows + 1.0).double()) - torch.digamma(good + 1.0)
+    return (errors - good * harmonic) / rows

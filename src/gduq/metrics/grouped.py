@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.binned import ece
-from gduq.metrics.bootstrap import Interval, bootstrap_all, take
+from gduq.metrics.resampling import Interval, bootstrap_all, take
 from gduq.metrics.rows import Rows, read
 from gduq.metrics.scores import accuracy, brier, nll
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -94,8 +95,9 @@ def bootstrap_all(
     values = {name: float(metric(source)) for name, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
+        block = Block(rows, counts.to(rows.logits.device))
         for name, metric in metrics.items():
-            draws[name].append(_resampled(metric, rows, source, counts))
+            draws[name].append(_resampled(metric, block, source))
     return {
         name: interval(values[name], torch.cat(draws[name]), level, *_limits(metric))
         for name, metric in metrics.items()
@@ -127,17 +129,17 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
         yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows).double()
 
 
-def _resampled(metric: Metric, rows: Rows, source: Any, counts: Tensor) -> Tensor:
+def _resampled(metric: Metric, block: Block, source: Any) -> Tensor:
     """The metric on each resample ``[R]``: all at once for ours, one by one for a user's."""
     base, options = _unwrap(metric)
-    counts = counts.to(rows.logits.device)
     fast = _BATCHED.get(base)
     if fast is not None:
-        return fast(rows, counts, **options).cpu()
-    results = []
-    for count in counts.long():
-        index = torch.repeat_interleave(torch.arange(len(rows), device=count.device), count)
-        results.append(float(metric(take(source, index))))
+        return fast(block, **options).cpu()
+    numbers = torch.arange(len(block.rows), device=block.counts.device)
+    results = [
+        float(metric(take(source, numbers.repeat_interleave(count))))
+        for count in block.counts.long()
+    ]
     return torch.tensor(results, dtype=torch.float64)
 
 
@@ -164,16 +166,56 @@ def _limits(metric: Metric) -> tuple[float, float]:
     return 0.0, {scores.nll: math.inf, scores.brier: 2.0}.get(base, 1.0)
 
 
-# -- our metrics on a block of resamples at once: counts [R, m] -> [R] ---------------------------
+# -- our metrics on a block of resamples at once: [R] each ---------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """R resamples of m rows: how often each row is drawn, ``counts`` ``[R, m]``."""
+
+    rows: Rows
+    counts: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one value a row ``[m]`` in each resample ``[R]``."""
+        return self.counts @ values.to(self.counts.dtype) / len(self.rows)
+
+    @cached_property
+    def by_confidence(self) -> tuple[Tensor, Tensor]:
+        """Confidence, ascending, and tie-averaged correctness in each resample, ``[R, m]``."""
+        confidence, order = self.rows.confidence.sort()
+        counts, correct = self.counts[:, order], self.rows.correct[order].expand_as(self.counts)
+        _, group = torch.unique_consecutive(confidence, return_inverse=True)
+        groups = int(group[-1]) + 1
+        if groups < len(self.rows):
+            size = counts.new_zeros(counts.size(0), groups).index_add_(1, group, counts)
+            hits = torch.zeros_like(size).index_add_(1, group, counts * correct)
+            correct = (hits / size.clamp_min(1.0))[:, group]
+        # row numbers repeated as often as drawn: sorted resamples without sorting any of them
+        numbers = torch.arange(len(self.rows), device=counts.device).expand(counts.shape)
+        drawn = torch.repeat_interleave(numbers.flatten(), counts.long().flatten())
+        drawn = drawn.view(counts.shape)
+        return confidence[drawn], correct.gather(1, drawn)
+
+    @cached_property
+    def risks(self) -> Tensor:
+        """Risk at each coverage ``[R, m]``."""
+        size = torch.arange(1, len(self.rows) + 1, dtype=torch.float64, device=self.counts.device)
+        return (1.0 - self.by_confidence[1].flip(-1)).cumsum(dim=-1) / size
+
+    def bin_sums(self, probs: Tensor, hits: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `binned.bin_sums`, ``[R, B]`` each."""
+        cell = torch.nn.functional.one_hot(binned.bin_index(probs, bins), bins).double()
+        sums = [self.counts @ (cell * v.double().unsqueeze(1)) for v in (probs, hits)]
+        return self.counts @ cell, sums[0], sums[1]
 
 
 def _mean_of(values: Callable[[Rows], Tensor]) -> Callable[..., Tensor]:
-    return lambda rows, counts: counts @ values(rows) / len(rows)
+    return lambda block: block.mean(values(block.rows))
 
 
 def _ece(
-    rows: Rows,
-    counts: Tensor,
+    block: Block,
     bins: int = 15,
     norm: str = "l1",
     binning: str = "width",
@@ -181,78 +223,44 @@ def _ece(
     strict: bool = True,
 ) -> Tensor:
     if binning == "mass":
-        sums = binned.mass_sums(*_sorted_resamples(rows, counts), bins)
+        sums = binned.mass_sums(*block.by_confidence, bins)
     else:
-        sums = _bin_sums(rows.confidence, rows.correct, counts, bins)
+        sums = block.bin_sums(block.rows.confidence, block.rows.correct, bins)
     return binned.bin_error(*sums, norm, debias)
 
 
-def _bin_sums(
-    probs: Tensor, hits: Tensor, counts: Tensor, bins: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    cell = torch.nn.functional.one_hot(binned.bin_index(probs, bins), bins).double()
-    sums = [counts @ (cell * v.double().unsqueeze(1)) for v in (probs, hits)]
-    return counts @ cell, sums[0], sums[1]
-
-
-def _adaptive_ece(rows: Rows, counts: Tensor, **options: Any) -> Tensor:
-    return _ece(rows, counts, binning="mass", **options)
+def _adaptive_ece(block: Block, **options: Any) -> Tensor:
+    return _ece(block, binning="mass", **options)
 
 
 def _classwise_ece(
-    rows: Rows,
-    counts: Tensor,
-    bins: int = 15,
-    norm: str = "l1",
-    debias: bool = False,
-    strict: bool = True,
+    block: Block, bins: int = 15, norm: str = "l1", debias: bool = False, strict: bool = True
 ) -> Tensor:
-    total = torch.zeros(counts.size(0), dtype=counts.dtype, device=counts.device)
+    rows = block.rows
+    total = torch.zeros(len(block.counts), dtype=torch.float64, device=block.counts.device)
     for c in range(rows.num_classes):
-        sums = _bin_sums(rows.probs[:, c], rows.labels == c, counts, bins)
+        sums = block.bin_sums(rows.probs[:, c], rows.labels == c, bins)
         total += binned.bin_error(*sums, norm, debias)
     return total / rows.num_classes
 
 
-def _smooth_ece(rows: Rows, counts: Tensor, bandwidth: float | None = None) -> Tensor:
+def _smooth_ece(block: Block, bandwidth: float | None = None) -> Tensor:
+    rows, counts = block.rows, block.counts
     cell, residual = kernel.cell_index(rows.confidence), rows.correct - rows.confidence.double()
     used, place = torch.unique(cell, return_inverse=True)
-    sums = counts.new_zeros(counts.size(0), int(used.numel()))
+    sums = counts.new_zeros(len(counts), int(used.numel()))
     sums.index_add_(1, place, counts * (residual / len(rows)))
-    cells = counts.new_zeros(counts.size(0), kernel.CELLS)
+    cells = counts.new_zeros(len(counts), kernel.CELLS)
     return kernel.smooth_error(cells.index_copy_(1, used, sums), bandwidth)
 
 
-def _risks(rows: Rows, counts: Tensor) -> Tensor:
-    correct = _sorted_resamples(rows, counts)[1].flip(-1)
-    size = torch.arange(1, len(rows) + 1, dtype=counts.dtype, device=counts.device)
-    return (1.0 - correct).cumsum(dim=-1) / size
+def _aurc(block: Block) -> Tensor:
+    return block.risks.mean(dim=-1)
 
 
-def _aurc(rows: Rows, counts: Tensor) -> Tensor:
-    return _risks(rows, counts).mean(dim=-1)
-
-
-def _excess_aurc(rows: Rows, counts: Tensor) -> Tensor:
-    risks = _risks(rows, counts)
-    errors = (risks[:, -1] * len(rows)).round()
-    return risks.mean(dim=-1) - selective.best_aurc(errors, len(rows))
-
-
-def _sorted_resamples(rows: Rows, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Confidence (ascending) and tie-averaged correctness of every resample, ``[R, m]`` each."""
-    confidence, order = rows.confidence.sort()
-    counts, correct = counts[:, order], rows.correct[order].expand_as(counts)
-    _, group = torch.unique_consecutive(confidence, return_inverse=True)
-    groups = int(group[-1]) + 1
-    if groups < len(rows):
-        size = counts.new_zeros(counts.size(0), groups).index_add_(1, group, counts)
-        hits = torch.zeros_like(size).index_add_(1, group, counts * correct)
-        correct = (hits / size.clamp_min(1.0))[:, group]
-    # row numbers repeated as often as drawn: sorted resamples without sorting any of them
-    numbers = torch.arange(len(rows), device=counts.device).expand(counts.shape)
-    drawn = torch.repeat_interleave(numbers.flatten(), counts.long().flatten()).view(counts.shape)
-    return confidence[drawn], correct.gather(1, drawn)
+def _excess_aurc(block: Block) -> Tensor:
+    errors = (block.risks[:, -1] * len(block.rows)).round()
+    return block.risks.mean(dim=-1) - selective.best_aurc(errors, len(block.rows))
 
 
 _BATCHED: dict[Metric, Callable[..., Tensor]] = {
