@@ -6,6 +6,7 @@ import gzip
 import os
 import struct
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,14 @@ from scipy.spatial import cKDTree
 from gduq.data import idx, images
 from gduq.data.idx import read_idx, read_labels
 from gduq.data.images import ANGLES, NOISE, colour_cut, load_cmnist, load_rotmnist
+from gduq.data.subset import build_rows
 from gduq.data.superpixels import neighbours, rotate, segment, superpixels
 from gduq.errors import InputError
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
 needs_skimage = pytest.mark.usefixtures("_skimage")
+
+KEY = {"name": "toy", "version": 1}
 
 # GOOD's counts: train, id_val, id_test, ood_val, ood_test
 COUNTS = {
@@ -325,17 +329,30 @@ def test_real_labels(tmp_path: Path) -> None:
 
 @needs_data
 @needs_skimage
-def test_real_images_in_two_processes(tmp_path: Path) -> None:
-    """More than one part, so processes build them; each graph is that of its own image."""
-    images._mnist.cache_clear()
-    splits = load_cmnist("no_shift", tmp_path, limit=600)
-    assert [len(view) for _, view in splits] == [360, 120, 120]
+def test_real_images(tmp_path: Path) -> None:
+    """Each graph is that of its own image."""
+    splits = load_cmnist("no_shift", tmp_path, limit=200)
+    assert [len(view) for _, view in splits] == [120, 40, 40]
     nodes = splits.train.graphs.num_nodes.double()  # type: ignore[attr-defined]
     assert 71 < nodes.mean() < 75
-    grey = splits.train.graphs[0].x
-    assert torch.equal(grey[:, 0], grey[:, 2])
     array, labels = images._mnist(str(tmp_path))
     cut, _, _ = colour_cut(labels, "no_shift")
-    rows = images.shrink(cut, 600, 0)["id_test"]
-    (last,) = superpixels(array[rows[-1:].numpy()], labels[rows[-1:]])
-    assert torch.equal(splits.id_test.graphs[-1].pos, last.x[:, 1:])  # type: ignore[union-attr]
+    last = images.shrink(cut, 200, 0)["id_test"][-1:]
+    (graph,) = superpixels(array[last.numpy()], labels[last])
+    found = splits.id_test.graphs[-1]  # type: ignore[union-attr]
+    assert torch.equal(found.x, graph.x[:, :1].expand(-1, 3))
+    assert torch.equal(found.pos, graph.x[:, 1:])
+    assert found.y == labels[last]
+
+
+@needs_data
+@needs_skimage
+@pytest.mark.slow
+def test_processes_build_the_same_graphs(tmp_path: Path) -> None:
+    build = partial(images._build, None, 0, 0)
+    one, two = (
+        build_rows(tmp_path / str(n), KEY, torch.arange(60), 60, build, shard=20, workers=n)
+        for n in (1, 2)
+    )
+    for key in ("x", "edge_index", "y"):
+        assert torch.equal(one.column(key), two.column(key))

@@ -221,7 +221,8 @@ def _superpixels(root: str | Path | None, rows: Tensor, degrees: int = 0) -> Pac
     first, total = (_TRAIN, _TEST) if degrees else (0, _TRAIN + _TEST)
     key = {"name": "mnist/superpixels", "version": VERSION, "degrees": degrees}
     build = partial(_build, None if root is None else str(root), degrees, first)
-    return build_rows(root, key, rows, total, build)
+    # about a millisecond an image: for a few, starting processes takes longer than the work
+    return build_rows(root, key, rows, total, build, workers=None if len(rows) > 4000 else 1)
 
 
 def _build(root: str | None, degrees: int, first: int, rows: Tensor) -> Packed:

@@ -74,7 +74,7 @@ def load_sst2(
         **views,
         name=f"sst2/length/{shift}",
         description=(
-            f"Movie review sentences and phrases under a {shift} shift of their length: spaCy "
+            f"Movie review sentences and phrases, {shift} in their length: spaCy "
             f"dependency graphs ({parser_name()}), token embeddings by {embed.name}. Not the "
             "released Graph-SST2, whose parser and BERT checkpoint are unknown: split sizes differ "
             "from the published ones by less than 0.1 %, features altogether."
@@ -146,9 +146,11 @@ def _graphs(root: str | Path | None, rows: Tensor, total: int, encoder: Encoder)
         "parser": parser_name(),
         "encoder": encoder.name,
     }
-    # an encoder of the user's own may not survive the way to another process
+    # a few sentences take less time than starting processes, and an encoder of the user's own may
+    # not survive the way to another process
     shipped = isinstance(encoder, TransformerEncoder) and encoder.device == "cpu"
-    workers = min(default_workers(), _MAX_WORKERS) if shipped else 1
+    alone = not shipped or len(rows) < 4000
+    workers = 1 if alone else min(default_workers(), _MAX_WORKERS)
     build = partial(_build, None if root is None else str(root), encoder)
     return build_rows(root, key, rows, total, build, workers=workers)
 
