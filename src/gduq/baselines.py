@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,14 +38,13 @@ class Ensemble(nn.Module):
 
     Args:
         members: Networks (plain or anchored), each with an initialisation of its own; or a
-            function that makes one from a seed.
+            function that makes one from a seed (which is torch's global seed, too, while it runs).
         size: How many to make, where ``members`` is a function.
         call: As in `gduq.anchor`, for plain networks.
 
     Example:
         >>> from gduq.nn import GNN
         >>> def make(seed):
-        ...     torch.manual_seed(seed)
         ...     return GNN(4, 8, 3, num_layers=2)
         >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
         >>> Ensemble(make, size=3).sample(graph).shape
@@ -53,21 +53,14 @@ class Ensemble(nn.Module):
 
     def __init__(
         self,
-        members: Sequence[nn.Module] | Callable[[int], nn.Module],
+        members: Iterable[nn.Module] | Callable[[int], nn.Module],
         size: int | None = None,
         call: Call | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(members, Sequence):
-            if size is None or size < 1:
-                raise InputError("size >= 1 with a function that makes members", size)
-            members = [members(seed) for seed in range(size)]
-        if len(members) == 0:
-            raise InputError("at least one member", "none")
-        if size is not None and size != len(members):
-            raise InputError(f"size={len(members)}, the number of members", size)
-        _check_independent(members)
-        self.members, self.call = nn.ModuleList(members), call
+        networks = _make(members, size)
+        _check_independent(networks)
+        self.members, self.call = nn.ModuleList(networks), call
 
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[rows, C]``, averaged over the members (each in its current mode)."""
@@ -75,7 +68,11 @@ class Ensemble(nn.Module):
 
     def sample(self, graph: Data) -> Tensor:
         """Logits ``[K, m, C]``: one hypothesis a member, or its whole bank if it is anchored."""
-        return torch.cat([sample(member, graph, self.call) for member in self.members])
+        found = [sample(member, graph, self.call) for member in self.members]
+        shapes = [list(part.shape[1:]) for part in found]
+        if any(shape != shapes[0] for shape in shapes):
+            raise InputError("members with equal rows and classes", f"[rows, classes] of {shapes}")
+        return torch.cat(found)
 
     def fit_bank(self, data: Any, **options: Any) -> Ensemble:
         """Fit the bank of every anchored member."""
@@ -101,8 +98,8 @@ class MCDropout(nn.Module):
         self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
     ) -> None:
         super().__init__()
-        if num_samples < 1:
-            raise InputError("num_samples >= 1", num_samples)
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+            raise InputError("num_samples >= 1, a whole number", repr(num_samples))
         self.net, self.num_samples, self.seed, self.call = net, num_samples, seed, call
 
     def forward(self, graph: Data) -> Tensor:
@@ -111,8 +108,7 @@ class MCDropout(nn.Module):
 
     def sample(self, graph: Data) -> Tensor:
         """Logits ``[K, m, C]`` with fresh dropout masks in each pass."""
-        with torch.random.fork_rng(devices=[]), ForcedDropout() as dropout:
-            torch.manual_seed(self.seed)
+        with _seeded(self.seed), ForcedDropout() as dropout:
             passes = [sample(self.net, graph, self.call) for _ in range(self.num_samples)]
         if dropout.calls == 0:
             raise InputError(
@@ -126,6 +122,40 @@ class MCDropout(nn.Module):
         """Fit the bank of an anchored network."""
         _fit_bank(self.net, data, options)
         return self
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Within this context torch's global state starts from a seed; outside nothing changes."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+def _make(
+    members: Iterable[nn.Module] | Callable[[int], nn.Module], size: int | None
+) -> list[nn.Module]:
+    if isinstance(members, nn.ModuleList) or not callable(members):
+        networks = list(members)
+        if not networks:
+            raise InputError("at least one member", "none")
+        if size is not None and size != len(networks):
+            raise InputError(f"size={len(networks)}, the number of members", size)
+    elif isinstance(members, nn.Module):
+        raise InputError("several networks, or a function that makes one from a seed", "one")
+    else:
+        if size is None or size < 1:
+            raise InputError("size >= 1 with a function that makes members", size)
+        networks = [_made(members, seed) for seed in range(size)]
+    strange = [type(n).__name__ for n in networks if not isinstance(n, nn.Module)]
+    if strange:
+        raise InputError("members that are torch modules", strange[0])
+    return networks
+
+
+def _made(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
+    with _seeded(seed):
+        return make(seed)
 
 
 def _fit_bank(net: nn.Module, data: Any, options: dict[str, Any]) -> None:
@@ -143,10 +173,16 @@ def _check_independent(members: Sequence[nn.Module]) -> None:
         for j, second in enumerate(members[:i]):
             if first is second:
                 raise InputError("members that are separate networks", f"{j} and {i} are one")
-            pairs = list(zip(first.parameters(), second.parameters(), strict=False))
-            if pairs and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs):
+            if _equal(list(first.parameters()), list(second.parameters())):
                 raise InputError(
                     "members with initialisations of their own",
                     f"members {j} and {i} with equal weights",
                     "Build each anew under another seed instead of copying one.",
                 )
+
+
+def _equal(one: list[nn.Parameter], two: list[nn.Parameter]) -> bool:
+    """Whether two lists of weights, not empty, are the same numbers."""
+    if not one or [p.shape for p in one] != [p.shape for p in two]:
+        return False
+    return all(torch.equal(a, b.to(a)) for a, b in zip(one, two, strict=True))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -46,7 +50,7 @@ class Prediction:
     ``spread``     ``[m,C]`` standard deviation of :math:`p_k` over k (divisor K - 1; 0 for K = 1)
     ============== ========= ================================================================
 
-    A one-logit (binary) task is seen as two logits ``(0, z)``.
+    A one-logit (binary) task is seen as two logits ``(0, z)``; half floats become single.
 
     Args:
         samples: Logits ``[K, m, C]``; ``[m, C]`` is taken as K = 1.
@@ -68,33 +72,20 @@ class Prediction:
     features: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        samples = torch.as_tensor(self.samples).detach()
-        if samples.dim() == 2:
-            samples = samples.unsqueeze(0)
-        if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
-            raise InputError(
-                "logits of shape [K, m, C] or [m, C] with K, C >= 1", list(self.samples.shape)
-            )
-        if not samples.is_floating_point():
-            raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
-        if not torch.isfinite(samples).all():
-            raise InputError(
-                "finite logits",
-                f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
-                "Check the learning rate and the input features.",
-            )
-        if samples.size(2) == 1:
-            samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
+        samples = _as_samples(torch.as_tensor(self.samples).detach())
         object.__setattr__(self, "samples", samples)
         if self.target is not None:
             object.__setattr__(self, "target", _as_labels(self.target, *samples.shape[1:]))
         if self.class_names is not None:
             names = tuple(str(name) for name in self.class_names)
-            if len(names) != samples.size(2):
-                raise InputError(f"{samples.size(2)} class names", len(names))
+            if len(names) != samples.size(2) or len(set(names)) != len(names):
+                raise InputError(f"{samples.size(2)} different class names", list(names))
             object.__setattr__(self, "class_names", names)
-        if self.features is not None and self.features.size(0) != samples.size(1):
-            raise InputError(f"features of {samples.size(1)} rows", self.features.size(0))
+        if self.features is not None:
+            features = _precise(torch.as_tensor(self.features).detach())
+            if features.dim() != 2 or features.size(0) != samples.size(1):
+                raise InputError(f"features of shape [{len(self)}, d]", list(features.shape))
+            object.__setattr__(self, "features", features)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -158,9 +149,7 @@ class Prediction:
     def require_target(self) -> Tensor:
         """The targets, or an error that says they are missing."""
         if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
+            raise InputError("predictions with targets", "none", "Predict on labelled data.")
         return self.target
 
     # -- new predictions from this one ---------------------------------------------------------
@@ -189,24 +178,35 @@ class Prediction:
         """The same rows with other logits ``[K, m, C]``."""
         return replace(self, samples=samples)
 
-    def __getitem__(self, rows: Tensor | slice | Sequence[int]) -> Prediction:
-        """Some rows, by mask, slice or indices."""
-        index = rows if isinstance(rows, (Tensor, slice)) else torch.as_tensor(rows)
+    def __getitem__(self, rows: Tensor | slice | Sequence[int] | int) -> Prediction:
+        """Some rows, by mask, slice, indices or number; always a `Prediction`, of one row too."""
+        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        if isinstance(index, Tensor):
+            index = torch.atleast_1d(index if index.numel() else index.long())
+        return self._changed(self.samples[:, index], lambda rows: rows[index])
+
+    def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Prediction:
+        target, features = self.target, self.features
         return replace(
             self,
-            samples=self.samples[:, index],
-            target=None if self.target is None else self.target[index],
-            features=None if self.features is None else self.features[index],
+            samples=samples,
+            target=None if target is None else change(target),
+            features=None if features is None else change(features),
         )
 
     @staticmethod
     def concatenate(parts: Sequence[Prediction]) -> Prediction:
-        """The rows of all parts, one after the other."""
+        """The rows of all parts, one after the other.
+
+        Targets and features stay if every part has them.
+        """
         if not parts:
             raise InputError("at least one prediction", "none")
         shapes = sorted({(p.num_samples, p.num_classes) for p in parts})
         if len(shapes) > 1:
             raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
+        if len(names := {p.class_names for p in parts}) > 1:
+            raise InputError("parts with equal class names", names)
         targets = [p.target for p in parts if p.target is not None]
         features = [p.features for p in parts if p.features is not None]
         return Prediction(
@@ -218,12 +218,7 @@ class Prediction:
 
     def to(self, device: torch.device | str) -> Prediction:
         """The same prediction on another device."""
-        return replace(
-            self,
-            samples=self.samples.to(device),
-            target=None if self.target is None else self.target.to(device),
-            features=None if self.features is None else self.features.to(device),
-        )
+        return self._changed(self.samples.to(device), lambda rows: rows.to(device))
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -251,7 +246,8 @@ class Prediction:
 
     def to_parquet(self, path: str | Path) -> None:
         """Write `to_dataframe` as a parquet file."""
-        self.to_dataframe().to_parquet(path, index=False)
+        with _replacing(path) as file:
+            self.to_dataframe().to_parquet(file, index=False)
 
     def to_npz(self, path: str | Path) -> None:
         """Write the samples, targets and class names; `from_npz` reads them back."""
@@ -262,21 +258,24 @@ class Prediction:
             arrays["class_names"] = np.asarray(self.class_names)
         if self.features is not None:
             arrays["features"] = self.features.cpu().numpy()
-        with Path(path).open("wb") as file:
+        with _replacing(path) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
     def from_npz(cls, path: str | Path) -> Prediction:
         """Read what `to_npz` wrote; nothing is unpickled."""
-        with np.load(path, allow_pickle=False) as file:
-            if "samples" not in file:
-                raise InputError("an npz file with an array 'samples'", list(file.keys()))
-            return cls(
-                samples=torch.from_numpy(file["samples"]),
-                target=torch.from_numpy(file["target"]) if "target" in file else None,
-                class_names=tuple(file["class_names"].tolist()) if "class_names" in file else None,
-                features=torch.from_numpy(file["features"]) if "features" in file else None,
-            )
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            names = arrays.pop("class_names", None)
+            tensors = {k: torch.from_numpy(arrays[k]) for k in arrays if k in cls.__annotations__}
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError):
+            raise InputError(
+                "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
+            ) from None
+        if "samples" not in tensors:
+            raise InputError("an npz file with an array 'samples'", sorted(arrays))
+        return cls(**tensors, class_names=None if names is None else tuple(names.tolist()))
 
 
 def predict(
@@ -301,9 +300,12 @@ def predict(
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     parts = []
-    with torch.no_grad():
+    # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
+    with torch.inference_mode(False), torch.no_grad():
         for graph in iterate(data, batch_size):
             graph = graph.to(device)
+            if any(isinstance(v, Tensor) and v.is_inference() for _, v in graph):
+                graph = graph.clone()
             samples = sample(model, graph, call)
             labelled = samples.size(1)
             hidden = _features(model, graph, labelled) if features else None
@@ -345,6 +347,30 @@ def _std(values: Tensor) -> Tensor:
     return (values - values[:1]).std(dim=0)  # measured from the first: equal values give 0
 
 
+def _as_samples(samples: Tensor) -> Tensor:
+    """Logits ``[K, m, C]`` in single or double precision, with C >= 2."""
+    shape = list(samples.shape)
+    if samples.dim() == 2:
+        samples = samples.unsqueeze(0)
+    if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
+        raise InputError("logits of shape [K, m, C] or [m, C] with K, C >= 1", shape)
+    if not samples.is_floating_point():
+        raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
+    if not torch.isfinite(samples).all():
+        raise InputError(
+            "finite logits",
+            f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
+            "Check the learning rate and the input features.",
+        )
+    if samples.size(2) == 1:
+        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
+    return _precise(samples)
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def _as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
     target = torch.as_tensor(target)
     if target.dim() == 2 and target.size(1) == 1:
@@ -359,3 +385,16 @@ def _as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
             f"labels from 0 to {classes - 1}", f"{int(labels.min())} to {int(labels.max())}"
         )
     return labels
+
+
+@contextmanager
+def _replacing(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place when it is complete, or not at all."""
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
