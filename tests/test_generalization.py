@@ -11,6 +11,7 @@ import torch
 
 from gduq import generalization, ood
 from gduq.errors import InputError
+from gduq.metrics.resampling import interval, resample_counts
 from gduq.prediction import Prediction
 
 
@@ -114,6 +115,30 @@ def test_labels_of_the_target_are_not_looked_at():
         assert without.actual is None
         assert without.error is None
         assert with_labels.error == abs(with_labels.predicted - with_labels.actual)
+
+
+@pytest.mark.parametrize("method", generalization.METHODS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_intervals_equal_a_loop_over_resamples(method, ties):
+    p_val, p_new = calibrated(60, 2.0, 0, 3), calibrated(40, 1.0, 1, 3)
+    if ties:
+        p_val, p_new = (Prediction(p.samples.round(), p.target) for p in (p_val, p_new))
+    predicted, error = generalization.estimate_interval(p_val, p_new, method, resamples=30, seed=5)
+    loop = []
+    for n, k in zip(resample_counts(60, 30, 5, beside=40), resample_counts(40, 30, 6, beside=60),
+                    strict=True):  # fmt: skip
+        for a, b in zip(n.long(), k.long(), strict=True):
+            rows = torch.arange(60).repeat_interleave(a), torch.arange(40).repeat_interleave(b)
+            loop.append(generalization.estimate(p_val[rows[0]], p_new[rows[1]], method))
+    found = generalization.estimate(p_val, p_new, method)
+    for measured, value, draws in [
+        (predicted, found.predicted, [e.predicted for e in loop]),
+        (error, found.error, [e.error for e in loop]),
+    ]:
+        draws = torch.tensor(draws, dtype=torch.float64)
+        assert measured == pytest.approx(interval(value, draws, 0.95, 0.0, 1.0), abs=1e-9)
+    bare = Prediction(p_new.samples)
+    assert generalization.estimate_interval(p_val, bare, method, resamples=30)[1] is None
 
 
 def test_bad_input():

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.rows import read
+from gduq.metrics.resampling import Interval, interval, resample_counts
+from gduq.metrics.rows import Rows, read
 from gduq.ood import Score
 from gduq.ood import score as score_of
 
-__all__ = ["METHODS", "Estimate", "Method", "estimate", "fit_threshold", "predict_accuracy"]
+__all__ = [
+    "METHODS",
+    "Estimate",
+    "Method",
+    "estimate",
+    "estimate_interval",
+    "fit_threshold",
+    "predict_accuracy",
+]
 
 Method = Literal["threshold", "confidence_difference", "average_confidence", "disagreement"]
 
@@ -61,7 +72,8 @@ def predict_accuracy(
     """
     if method not in METHODS:
         raise InputError(f"a method from {', '.join(METHODS)}", repr(method))
-    return min(max(METHODS[method](p_val, p_target, score), 0.0), 1.0)
+    val, target = _Weighted(p_val), _Weighted(p_target)
+    return float(METHODS[method](val, target, score).clamp(0.0, 1.0))
 
 
 def estimate(
@@ -89,34 +101,95 @@ def fit_threshold(p_val: Any, score: str | Score = "msp") -> float:
     Taken among the validation scores and :math:`-\infty`, so it is exact up to ties; the largest
     of equally good ones.
     """
-    rows, scores = read(p_val), score_of(p_val, score).double()
-    distinct, counts = torch.unique(scores, return_counts=True)
-    candidates = torch.cat([distinct.new_tensor([-torch.inf]), distinct])
-    below = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    gap = (below - rows.correct.sum()).abs()
-    return float(candidates[gap == gap.min()][-1])
+    return float(_thresholds(_Weighted(p_val), score))
 
 
-def _threshold(p_val: Any, p_target: Any, score: Any) -> float:
-    tau = fit_threshold(p_val, score)
-    return float((score_of(p_target, score).double() <= tau).double().mean())
+def estimate_interval(
+    p_val: Any,
+    p_target: Any,
+    method: Method = "threshold",
+    score: Any = "msp",
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[Interval, Interval | None]:
+    """The predicted accuracy and, with labels, its error, with bootstrap intervals.
+
+    Validation and target rows are resampled, each set at its own size.
+    """
+    found = estimate(p_val, p_target, method, score)
+    sizes = len(read(p_val)), len(read(p_target, labelled=False))
+    blocks = zip(
+        resample_counts(sizes[0], resamples, seed, beside=sizes[1]),
+        resample_counts(sizes[1], resamples, seed + 1, beside=sizes[0]),
+        strict=True,
+    )
+    predicted, errors = [], []
+    for n, k in blocks:
+        val, target = _Weighted(p_val, n), _Weighted(p_target, k)
+        predicted.append(METHODS[method](val, target, score).clamp(0.0, 1.0))
+        if found.actual is not None:
+            errors.append((predicted[-1] - target.mean(target.rows.correct)).abs())
+    value = interval(found.predicted, torch.cat(predicted), level, 0.0, 1.0)
+    if found.error is None:
+        return value, None
+    return value, interval(found.error, torch.cat(errors), level, 0.0, 1.0)
 
 
-def _confidence_difference(p_val: Any, p_target: Any, _: Any) -> float:
-    accuracy = float(read(p_val).correct.mean())
-    return accuracy + _confidence(p_target) - _confidence(p_val)
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """Predictions whose rows count as often as ``counts`` ``[R, m]`` says; once by default."""
+
+    p: Any
+    given: Tensor | None = None
+
+    @cached_property
+    def rows(self) -> Rows:
+        return read(self.p, labelled=False)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        if self.given is None:
+            return torch.ones(1, len(self.rows), dtype=torch.float64)
+        return self.given
+
+    def mean(self, values: Tensor) -> Tensor:
+        """``[R]`` of one value a row ``[m]``."""
+        return self.counts @ values.double().cpu() / len(self.rows)
 
 
-def _average_confidence(_: Any, p_target: Any, __: Any) -> float:
-    return _confidence(p_target)
+def _thresholds(val: _Weighted, score: Any) -> Tensor:
+    """The threshold of `fit_threshold` in each resample ``[R]``."""
+    scores = score_of(val.p, score).double().cpu()
+    distinct, group = torch.unique(scores, return_inverse=True)
+    drawn = torch.zeros(len(val.counts), len(distinct) + 1, dtype=torch.float64)
+    below = drawn.index_add_(1, group + 1, val.counts).cumsum(dim=1)  # [R, G + 1], from -inf up
+    gap = (below - (val.counts @ val.rows.correct.cpu()).unsqueeze(1)).abs()
+    best = gap.size(1) - 1 - (gap == gap.amin(dim=1, keepdim=True)).flip(1).int().argmax(dim=1)
+    reached = below.gather(1, best.unsqueeze(1))
+    first = (below >= reached).int().argmax(dim=1)  # the drawn row, not an undrawn one above it
+    return torch.cat([distinct.new_tensor([-torch.inf]), distinct])[first]
 
 
-def _confidence(p: Any) -> float:
-    return float(read(p, labelled=False).confidence.double().mean())
+def _threshold(val: _Weighted, target: _Weighted, score: Any) -> Tensor:
+    scores, order = score_of(target.p, score).double().cpu().sort()
+    below = torch.nn.functional.pad(target.counts[:, order].cumsum(dim=1), (1, 0))
+    place = torch.searchsorted(scores, _thresholds(val, score), right=True)
+    return below.gather(1, place.unsqueeze(1)).squeeze(1) / len(scores)
 
 
-def _disagreement(_: Any, p_target: Any, __: Any) -> float:
-    samples: Tensor | None = getattr(p_target, "samples", None)
+def _confidence_difference(val: _Weighted, target: _Weighted, _: Any) -> Tensor:
+    gap = target.mean(target.rows.confidence) - val.mean(val.rows.confidence)
+    return val.mean(val.rows.correct) + gap
+
+
+def _average_confidence(_: _Weighted, target: _Weighted, __: Any) -> Tensor:
+    return target.mean(target.rows.confidence)
+
+
+def _disagreement(_: _Weighted, target: _Weighted, __: Any) -> Tensor:
+    samples: Tensor | None = getattr(target.p, "samples", None)
     k = 0 if samples is None else samples.size(0)
     if samples is None or k < 2:
         raise InputError(
@@ -124,15 +197,12 @@ def _disagreement(_: Any, p_target: Any, __: Any) -> float:
             f"K = {k}",
             "Use an anchored model, an ensemble or another method.",
         )
-    if samples.size(1) == 0:
-        raise InputError("at least one row", "an empty prediction")
     votes = samples.argmax(dim=-1)  # [K, m]
     counts = torch.nn.functional.one_hot(votes, samples.size(2)).sum(dim=0).double()  # [m, C]
-    pairs = (counts * (counts - 1)).sum(dim=-1) / (k * (k - 1))
-    return float(pairs.mean())
+    return target.mean((counts * (counts - 1)).sum(dim=-1) / (k * (k - 1)))
 
 
-METHODS: dict[str, Callable[[Any, Any, Any], float]] = {
+METHODS: dict[str, Callable[[_Weighted, _Weighted, Any], Tensor]] = {
     "threshold": _threshold,
     "confidence_difference": _confidence_difference,
     "average_confidence": _average_confidence,
