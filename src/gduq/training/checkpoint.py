@@ -1,0 +1,187 @@
+"""Crash-safe checkpoints: one safetensors file, replaced whole at every epoch's end.
+
+The file holds the weights, the optimiser's tensors and, in its header, what was trained so far and
+under which settings. Nothing in it is ever executed. Random states are not needed: every epoch is
+seeded anew from the run's seed.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gduq.data import tensorfile
+from gduq.errors import InputError
+from gduq.training.history import Epoch
+
+__all__ = ["Checkpoint", "State", "optimizer_tensors", "restore_optimizer", "weights"]
+
+FORMAT = 1
+_NAME = "checkpoint.safetensors"
+_AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
+
+
+@dataclass(frozen=True)
+class State:
+    """A run after some epoch.
+
+    Attributes:
+        records: The epochs so far.
+        last: Weights after the last of them.
+        optimizer: The optimiser's tensors by ``"parameter.name"``.
+        best: Weights of the best epoch; empty where that is the last.
+        final: What of a finished model differs from the kept weights (the bank); empty before.
+        finished: Whether the run came to its end.
+    """
+
+    records: tuple[Epoch, ...]
+    last: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    best: Mapping[str, Tensor] = field(default_factory=dict)
+    final: Mapping[str, Tensor] = field(default_factory=dict)
+    finished: bool = False
+
+
+class Checkpoint:
+    """The checkpoint of one run in a folder.
+
+    Args:
+        folder: Where it is; made if need be. Raises `InputError` if it cannot be written.
+        identity: What must be the same in a run that goes on from it, as JSON values.
+    """
+
+    def __init__(self, folder: str | Path, identity: Mapping[str, Any]) -> None:
+        self.path = Path(folder).expanduser().absolute() / _NAME
+        self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        _check_writable(self.path.parent)
+
+    def save(self, state: State) -> None:
+        """Write the state; until the last byte is on disk, the one before stays in place."""
+        groups = {
+            "last": state.last,
+            "optimizer": state.optimizer,
+            "best": state.best,
+            "final": state.final,
+        }
+        tensors = {f"{group}/{k}": v for group, part in groups.items() for k, v in part.items()}
+        text = json.dumps(
+            {
+                "identity": self.identity,
+                "records": [asdict(record) for record in state.records],
+                "finished": state.finished,
+                "layout": _layout(tensors),
+            }
+        )
+        header = {"gduq_checkpoint": str(FORMAT), "state": text, "state_crc": _crc(text)}
+        try:
+            tensorfile.write(self.path, tensors, header)
+        except OSError as error:
+            raise InputError(
+                f"room to write the checkpoint {self.path}",
+                error,
+                "The one before is intact: make room and run again to go on from it.",
+            ) from error
+
+    def load(self) -> State | None:
+        """What is in the folder, or ``None``; raises for a damaged file or another run's."""
+        for leftover in self.path.parent.glob(f".{_NAME}.*.tmp"):  # of a killed process
+            leftover.unlink(missing_ok=True)
+        if not self.path.exists():
+            return None
+        try:
+            tensors, header = tensorfile.read(self.path)
+            version = int(header["gduq_checkpoint"])
+            sound = header["crc32"] == tensorfile.checksum(self.path)
+            sound = sound and header["state_crc"] == _crc(header["state"])
+        except (tensorfile.DamagedFile, KeyError, ValueError, OSError) as error:
+            raise self._damaged(str(error)) from error
+        if version > FORMAT:
+            raise InputError(
+                f"a checkpoint of format {FORMAT} or older in {self.path}", version, "Update gduq."
+            )
+        if not sound:
+            raise self._damaged("its checksum does not fit")
+        known = json.loads(header["state"])
+        if known["layout"] != _layout(tensors):
+            raise self._damaged("its tensors are not those it lists")
+        self._check_identity(known["identity"])
+        return _state(known, tensors)
+
+    def _damaged(self, why: str) -> InputError:
+        return InputError(f"a sound checkpoint in {self.path}", f"a damaged one ({why})", _AFRESH)
+
+    def _check_identity(self, found: Mapping[str, Any]) -> None:
+        keys = [k for k in {**found, **self.identity} if found.get(k) != self.identity.get(k)]
+        if keys:
+            there = ", ".join(f"{k}={found.get(k)}" for k in keys)
+            here = ", ".join(f"{k}={self.identity.get(k)}" for k in keys)
+            raise InputError(
+                f"the run that the checkpoint in {self.path.parent} is of ({there})", here, _AFRESH
+            )
+
+
+def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
+    groups: dict[str, dict[str, Tensor]] = {"last": {}, "optimizer": {}, "best": {}, "final": {}}
+    for key, value in tensors.items():
+        group, _, name = key.partition("/")
+        groups[group][name] = value.clone()  # the file may be replaced while it is mapped
+    records = tuple(Epoch(**record) for record in known["records"])
+    return State(records, finished=known["finished"], **groups)
+
+
+def _layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {k: f"{v.dtype}{list(v.shape)}" for k, v in tensors.items()}
+
+
+def _crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # rights alone do not tell on all file systems
+            pass
+    except OSError as error:
+        raise InputError(
+            "a folder that can be written as resume=", f"{folder} ({error.strerror})"
+        ) from error
+
+
+# -- tensors of a model and its optimiser --------------------------------------------------------
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of all parameters and buffers by name."""
+    found = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise InputError(
+                "a model whose state_dict holds tensors only", f"{name}: {type(value).__name__}"
+            )
+        found[name] = value.detach().clone()
+    return found
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Everything an optimiser remembers, by ``"parameter.name"``."""
+    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value for i, part in state.items() for name, value in part.items()}
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,75 @@
+"""`History`: what happened in each epoch of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Epoch", "History", "best_epoch"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: its number (from 1), mean training loss, learning rate and duration.
+
+    ``val_loss``, ``val_accuracy`` and ``val_ece`` are ``None`` without validation data.
+    """
+
+    epoch: int
+    loss: float
+    lr: float
+    seconds: float
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+    val_ece: float | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """The epochs of a run, in order; returned by `gduq.fit`.
+
+    Attributes:
+        records: One `Epoch` each; empty for an ensemble.
+        kept_epoch: The epoch whose weights the model has now; 0 for an ensemble.
+        members: The history of each member of an ensemble.
+
+    Example:
+        >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
+        >>> len(history), history.best_epoch, round(history.seconds, 1)
+        (2, 1, 0.2)
+    """
+
+    records: tuple[Epoch, ...] = ()
+    kept_epoch: int = 0
+    members: tuple[History, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch of the lowest validation loss, or ``None`` without validation."""
+        return best_epoch(self.records)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in all epochs, those before a resumption included."""
+        return sum(r.seconds for r in self.records) + sum(m.seconds for m in self.members)
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row an epoch; for an ensemble with a column ``member``."""
+        import pandas as pd
+
+        if not self.members:
+            return pd.DataFrame([asdict(record) for record in self.records])
+        frames = [m.to_dataframe().assign(member=i) for i, m in enumerate(self.members)]
+        return pd.concat(frames, ignore_index=True)
+
+
+def best_epoch(records: tuple[Epoch, ...]) -> int | None:
+    """The first epoch of the lowest validation loss."""
+    judged = [r for r in records if r.val_loss is not None]
+    return min(judged, key=lambda r: r.val_loss or 0.0).epoch if judged else None

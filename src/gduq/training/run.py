@@ -1,0 +1,365 @@
+"""One training run of one network: the loop, on Lightning Fabric."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gduq import metrics
+from gduq.anchored import Anchored
+from gduq.baselines import sample
+from gduq.errors import InputError
+from gduq.graph import label_rows, targets
+from gduq.prediction import predict
+from gduq.training.batches import (
+    Batches,
+    Loader,
+    as_batches,
+    cached,
+    class_counts,
+    even_size,
+    labels,
+    some,
+)
+from gduq.training.checkpoint import (
+    Checkpoint,
+    State,
+    optimizer_tensors,
+    restore_optimizer,
+    weights,
+)
+from gduq.training.history import Epoch, History, best_epoch
+from gduq.training.loss import class_weights, row_losses
+from gduq.training.progress import epoch_bar
+from gduq.training.randomness import derived, isolated, seed_all
+from gduq.training.settings import Settings
+from gduq.training.step import Step, checked_fabric
+
+__all__ = ["Run", "train"]
+
+_DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
+
+
+def train(
+    model: nn.Module,
+    train_data: Any,
+    val_data: Any,
+    settings: Settings,
+    fabric: Fabric | None = None,
+    resume: str | Path | None = None,
+    progress: bool = True,
+    title: str = "",
+) -> History:
+    """Train one network, plain or anchored; `gduq.fit` describes the arguments."""
+    fabric = checked_fabric(fabric)
+    with isolated(fabric.device), _evaluating_after(model):
+        run = Run(model, as_batches(train_data, "train"), settings, fabric)
+        if val_data is not None:
+            run.judge_by(as_batches(val_data, "val"))
+        run.continue_from(resume)
+        if not run.finished:
+            with epoch_bar(settings.epochs, len(run.records), progress, title) as show:
+                run.epochs(show)
+            run.finish()
+        return History(run.records, run.kept_epoch)
+
+
+class Run:
+    """The state of a run and the steps that move it on.
+
+    Everything that can be wrong with the data or the model shows in a dry pass, before the first
+    epoch and before the first file.
+    """
+
+    def __init__(
+        self, model: nn.Module, train: Batches, settings: Settings, fabric: Fabric
+    ) -> None:
+        self.model, self.train, self.settings, self.fabric = model, train, settings, fabric
+        self.val: Batches | None = None
+        self.records: tuple[Epoch, ...] = ()
+        self.best: dict[str, Tensor] = {}
+        self.checkpoint: Checkpoint | None = None
+        self.finished = False
+        self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
+        if not isinstance(model, Anchored) and (settings.draws > 1 or settings.mask > 0):
+            raise InputError(
+                "draws=1 and mask=0 for a network without anchors",
+                f"draws={settings.draws}, mask={settings.mask}",
+            )
+        model.to(fabric.device)
+        seed_all(derived(settings.seed, _DRY))
+        self.counts = self._all_counts(class_counts(train, "train"))
+        self.probe = self._some_batches()
+        self.classes = self._dry_pass()
+        chosen = class_weights(settings.class_weights, self.counts, self.classes)
+        self.weights = None if chosen is None else chosen.to(fabric.device)
+
+    # -- before the first epoch ----------------------------------------------------------------
+
+    def judge_by(self, val: Batches) -> None:
+        """Validate on these rows after every epoch."""
+        _check_range(class_counts(val, "val"), self.classes, "val")
+        self.val = val
+
+    def continue_from(self, folder: str | Path | None) -> None:
+        """Start, or go on from the checkpoint in a folder."""
+        saved = None
+        if self.val is None and self.settings.patience is not None:
+            raise InputError("validation data with patience", "none", "Pass val.")
+        if folder is not None:
+            more = {"validated": self.val is not None, "processes": self.fabric.world_size}
+            identity = self.settings.identity(self.model, self.counts, **more)
+            self.checkpoint = Checkpoint(folder, identity)
+            saved = self.checkpoint.load()
+            self.fabric.barrier()  # all have looked before the first writes
+        if saved is not None:
+            self._restore(saved)
+        if not self.finished:
+            self._set_up(saved)
+
+    def _restore(self, saved: State) -> None:
+        self.records, self.best = saved.records, dict(saved.best)
+        if len(self.records) > self.settings.epochs:
+            raise InputError(
+                f"epochs >= {len(self.records)}, as many as the checkpoint has seen",
+                self.settings.epochs,
+            )
+        self.finished = saved.finished and self._done
+        self.model.load_state_dict(saved.last)
+        if self.finished:
+            self.model.load_state_dict({**saved.last, **saved.best, **saved.final})
+
+    def _set_up(self, saved: State | None) -> None:
+        """Cached prefixes, Gaussian input anchors, optimiser, processes, the first checkpoint."""
+        model, settings, fabric = self.model, self.settings, self.fabric
+        self.train = cached(model, self.train)
+        self.val = None if self.val is None else cached(model, self.val)
+        self.probe = self._some_batches()
+        self.batch_size = even_size(self.train, settings.batch_size, fabric.world_size)
+        if isinstance(model, Anchored) and model.at == "input" and saved is None:
+            model.fit_anchors(self.train, self.eval_size)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InputError("a network with parameters to train", "none that requires_grad")
+        optimizer = torch.optim.Adam(
+            self.parameters, settings.lr, weight_decay=settings.weight_decay, fused=True
+        )
+        if saved is not None:
+            restore_optimizer(optimizer, saved.optimizer)
+        self.step, self.optimizer = fabric.setup(Step(model, settings.call), optimizer)
+        if saved is None:
+            self._save()
+
+    def _all_counts(self, counts: Tensor) -> Tensor:
+        """Rows of each class in the data of all processes; raises unless there are two classes."""
+        if isinstance(self.train, Loader) and self.fabric.world_size > 1:
+            top = self._reduced(torch.tensor(counts.numel(), device=self.fabric.device), "max")
+            counts = F.pad(counts, (0, int(top) - counts.numel())).to(self.fabric.device)
+            counts = self._reduced(counts, "sum").cpu()
+        if int((counts > 0).sum()) < 2:
+            raise InputError(
+                "training labels of at least two classes",
+                f"only class {int(counts.argmax())} in {int(counts.sum())} row(s)",
+            )
+        return counts
+
+    def _some_batches(self) -> list[Data]:
+        rows = self.model.num_anchors if isinstance(self.model, Anchored) else 1
+        generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
+        found = some(self.train, rows, self.settings.batch_size, generator)
+        return [self.fabric.to_device(graph) for graph in found]
+
+    def _dry_pass(self) -> int:
+        """The number of classes, from a pass without consequences."""
+        self._fit_bank_to_probe()
+        with torch.no_grad():
+            logits = sample(self.model, self.probe[0], self.settings.call)
+        targets(self.probe[0], logits.size(1))
+        classes = max(2, logits.size(2))
+        _check_range(self.counts, classes, "train")
+        return classes
+
+    def _fit_bank_to_probe(self) -> None:
+        """A bank for validation, at the price of one batch; the source's own statistics stay."""
+        if isinstance(self.model, Anchored):
+            before = {k: v.clone() for k, v in self.model.source.state_dict().items()}
+            self.model.fit_bank(iter(self.probe))
+            self.model.source.load_state_dict(before)
+
+    # -- epochs --------------------------------------------------------------------------------
+
+    @property
+    def _done(self) -> bool:
+        patience, best = self.settings.patience, best_epoch(self.records)
+        stale = patience is not None and best is not None and len(self.records) - best >= patience
+        return stale or len(self.records) >= self.settings.epochs
+
+    @property
+    def kept_epoch(self) -> int:
+        """The epoch whose weights the model ends with."""
+        best = best_epoch(self.records) if self.settings.select == "best" else None
+        return len(self.records) if best is None else best
+
+    def epochs(self, show: Callable[[Epoch], None]) -> None:
+        """Train until done, with a checkpoint after every epoch."""
+        while not self._done:
+            record = self._epoch(len(self.records) + 1)
+            self.records += (record,)
+            if self.kept_epoch == record.epoch:
+                self.best = weights(self.model) if self.settings.select == "best" else {}
+            self._save()
+            numbers = {k: v for k, v in asdict(record).items() if v is not None}
+            self.fabric.log_dict(numbers, step=record.epoch)
+            show(record)
+
+    def _epoch(self, epoch: int) -> Epoch:
+        start, lr = time.perf_counter(), self.settings.lr_at(epoch)
+        loss = self._train_epoch(epoch, lr)
+        self._share_buffers()
+        judged = self._judge()
+        record = Epoch(epoch, loss, lr, time.perf_counter() - start, **judged)
+        return self.fabric.broadcast(record)
+
+    def _train_epoch(self, epoch: int, lr: float) -> float:
+        """The mean loss of all steps of an epoch."""
+        fabric, seed = self.fabric, self.settings.seed
+        seed_all(derived(seed, epoch, fabric.global_rank))
+        generator = torch.Generator().manual_seed(derived(seed, epoch))
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.step.train()
+        total = torch.zeros(2, dtype=torch.float64, device=fabric.device)
+        shard = (fabric.global_rank, fabric.world_size)
+        for graph in self.train.batches(self.batch_size, True, generator, shard):
+            graph = fabric.to_device(graph)
+            if self._has_labels(graph):
+                total += self._train_step(graph)
+        total = self._reduced(total, "sum")
+        loss = float(total[0] / total[1])
+        self._check_finite(epoch, loss)
+        return loss
+
+    def _train_step(self, graph: Data) -> Tensor:
+        """One step of the optimiser; the sums of weighted losses and of weights."""
+        logits, masked = self._pass(graph)
+        rows = label_rows(graph, logits.size(1))
+        logits, masked = logits[:, rows], masked[:, rows]
+        y = targets(graph, logits.size(1))
+        assert y is not None
+        losses, counts = row_losses(logits, masked, y.reshape(-1).long(), self.weights)
+        # Processes average their gradients: each divides by the weight of all, times their number.
+        share = self._reduced(counts.sum(), "sum") / self.fabric.world_size
+        self.optimizer.zero_grad()
+        self.fabric.backward(losses.sum() / share)
+        self.optimizer.step()
+        return torch.stack([losses.detach().sum(), counts.sum()]).double()
+
+    def _pass(self, graph: Data) -> tuple[Tensor, Tensor]:
+        try:
+            logits, masked = self.step(graph, self.settings.draws, self.settings.mask)
+        except RuntimeError as error:
+            if "find_unused_parameters" not in str(error):
+                raise
+            raise InputError(
+                "a network that uses all its parameters in every step",
+                "some without a gradient",
+                "Use Fabric(..., strategy='ddp_find_unused_parameters_true').",
+            ) from error
+        return logits, masked
+
+    def _has_labels(self, graph: Data) -> bool:
+        """Whether a batch has labelled rows; with several processes all must have some."""
+        found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
+        found[self.fabric.global_rank] = labels(graph).size(0)
+        counts: list[int] = self._reduced(found, "sum").tolist()
+        if min(counts) == 0 < max(counts):
+            raise InputError(
+                "labelled rows for every process in every batch",
+                f"{counts} rows",
+                "Use a larger batch_size or fewer processes.",
+            )
+        return max(counts) > 0
+
+    def _check_finite(self, epoch: int, loss: float) -> None:
+        if math.isfinite(loss) and all(bool(p.isfinite().all()) for p in self.parameters):
+            return
+        lr = self.settings.lr_at(epoch)
+        raise InputError(
+            "a training loss and weights that stay finite",
+            f"a loss of {loss} in epoch {epoch}",
+            f"Use a learning rate below {lr:g}, and features of similar scale.",
+        )
+
+    def _judge(self) -> dict[str, float]:
+        if self.val is None:
+            return {}
+        self._fit_bank_to_probe()
+        p = predict(self.model, self.val, self.eval_size, self.settings.call)
+        return {
+            "val_loss": metrics.nll(p),
+            "val_accuracy": metrics.accuracy(p),
+            "val_ece": metrics.ece(p, strict=False),
+        }
+
+    # -- processes and files -------------------------------------------------------------------
+
+    def _reduced(self, value: Tensor, how: str) -> Tensor:
+        found: Any = self.fabric.all_reduce(value, reduce_op=how)
+        return found  # type: ignore[no-any-return]
+
+    def _share_buffers(self) -> None:
+        """Give all processes the first one's buffers: statistics of BatchNorm, Gaussian, bank."""
+        if self.fabric.world_size > 1:
+            for buffer in self.model.buffers():
+                buffer.copy_(self.fabric.broadcast(buffer))
+
+    def _save(self, **more: Any) -> None:
+        if self.checkpoint is None or not self.fabric.is_global_zero:
+            return
+        best = self.best if self.kept_epoch != len(self.records) else {}
+        last = more.pop("last", None) or weights(self.model)
+        optimizer = optimizer_tensors(self.optimizer.optimizer)
+        self.checkpoint.save(State(self.records, last, optimizer, best, **more))
+
+    def finish(self) -> None:
+        """Keep the chosen weights, fit the bank to all training rows, and say so on disk."""
+        last = weights(self.model)
+        kept = self.best if self.kept_epoch != len(self.records) else last
+        self.model.load_state_dict(kept)
+        self.optimizer.zero_grad()
+        if isinstance(self.model, Anchored):
+            seed_all(derived(self.settings.seed, _DRY))
+            self.model.fit_bank(self.train, batch_size=self.eval_size)
+            self._share_buffers()
+        final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
+        self._save(last=last, final=final, finished=True)
+        self.finished = True
+
+
+def _check_range(counts: Tensor, classes: int, name: str) -> None:
+    if counts.numel() > classes:
+        raise InputError(
+            f"labels from 0 to {classes - 1} in {name}, one a class of the model",
+            f"labels up to {counts.numel() - 1}",
+            "Build the model with more out_channels, or renumber the classes.",
+        )
+
+
+@contextmanager
+def _evaluating_after(model: nn.Module) -> Iterator[None]:
+    """However training ends, the model is in evaluation mode then."""
+    try:
+        yield
+    finally:
+        model.eval()

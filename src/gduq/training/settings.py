@@ -1,0 +1,92 @@
+"""The settings of a training run, checked once."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.nn.call import Call
+from gduq.training.loss import ClassWeights
+
+__all__ = ["Select", "Settings"]
+
+Select = Literal["best", "last"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `gduq.fit` was asked to do; it describes the fields."""
+
+    epochs: int
+    lr: float
+    batch_size: int
+    weight_decay: float
+    draws: int
+    mask: float
+    class_weights: ClassWeights
+    milestones: tuple[int, ...]
+    gamma: float
+    select: Select
+    patience: int | None
+    seed: int
+    call: Call | None
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("draws", 1), ("seed", 0)):
+            _check_whole(name, getattr(self, name), least)
+        if self.patience is not None:
+            _check_whole("patience", self.patience, 1)
+        for milestone in self.milestones:
+            _check_whole("milestones", milestone, 1)
+        _check_range("lr", self.lr, self.lr > 0, "above 0")
+        _check_range("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
+        _check_range("gamma", self.gamma, 0 < self.gamma <= 1, "above 0 and at most 1")
+        _check_range("mask", self.mask, 0 <= self.mask < 1, "from 0 to below 1")
+        if self.select not in ("best", "last"):
+            raise InputError("select 'best' or 'last'", repr(self.select))
+        if isinstance(self.class_weights, Tensor):  # a tuple, to be compared and written as text
+            object.__setattr__(self, "class_weights", tuple(self.class_weights.tolist()))
+
+    def lr_at(self, epoch: int) -> float:
+        r"""The learning rate in an epoch (from 1): :math:`lr \cdot \gamma^{\#\{m < epoch\}}`."""
+        return self.lr * self.gamma ** sum(milestone < epoch for milestone in self.milestones)
+
+    def identity(self, model: nn.Module, counts: Tensor, **more: Any) -> dict[str, Any]:
+        """What a resumed run must have in common with the one before; epochs may grow."""
+        fields = {k: v for k, v in asdict(self).items() if k not in ("epochs", "call")}
+        rows = f"{int(counts.sum())} rows ({_short(counts.tolist())})"
+        return {**fields, "train": rows, "model": _signature(model), **more}
+
+
+def _signature(model: nn.Module) -> str:
+    """The model's class, with a hash over its modules and the shapes of its weights."""
+    modules = [
+        (name, type(module).__qualname__, re.sub("0x[0-9a-f]+", "", module.extra_repr()))
+        for name, module in model.named_modules()
+    ]
+    shapes = [(n, str(p.dtype), list(p.shape), p.requires_grad) for n, p in _weights(model)]
+    return f"{type(model).__name__} ({_short([modules, shapes])})"
+
+
+def _weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return list(model.named_parameters())
+
+
+def _short(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} as a whole number of at least {least}", repr(value))
+
+
+def _check_range(name: str, value: float, fine: bool, allowed: str) -> None:
+    if not fine or not math.isfinite(value):
+        raise InputError(f"{name} {allowed}", value)

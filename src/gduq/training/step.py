@@ -1,0 +1,56 @@
+"""The pass of one step, and the Fabric it runs on."""
+
+from __future__ import annotations
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from gduq.anchored import Anchored
+from gduq.errors import InputError
+from gduq.graph import check_graph
+from gduq.nn.call import Call, call_network
+
+__all__ = ["Step", "checked_fabric"]
+
+
+class Step(nn.Module):
+    """What happens in one step, as a module: Fabric wraps it for several processes and precisions.
+
+    Args:
+        model: Plain or `Anchored`.
+        call: How a plain network is called.
+    """
+
+    def __init__(self, model: nn.Module, call: Call | None) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, graph: Data, draws: int, mask: float) -> tuple[Tensor, Tensor]:
+        """Logits ``[D, rows, C]`` and which of them were masked ``[D, rows]``."""
+        if isinstance(self.model, Anchored):
+            return self.model.training_pass(graph, draws, mask)
+        check_graph(graph)
+        logits = call_network(self.model, graph, self.call).unsqueeze(0)
+        return logits, torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+
+
+def checked_fabric(fabric: Fabric | None) -> Fabric:
+    """The given Fabric, or one device: the first GPU, else the CPU."""
+    if fabric is None:
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+        return Fabric(accelerator=accelerator, devices=1)
+    if not isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy)):
+        raise InputError(
+            "a Fabric on one device or with strategy='ddp'", type(fabric.strategy).__name__
+        )
+    try:
+        fabric.barrier()
+    except RuntimeError as error:
+        raise InputError(
+            "a launched Fabric", "one that is not", "Call fabric.launch() first."
+        ) from error
+    return fabric
