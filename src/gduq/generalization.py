@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,14 +19,11 @@ from gduq.ood import score as score_of
 __all__ = [
     "METHODS",
     "Estimate",
-    "Method",
     "estimate",
     "estimate_interval",
     "fit_threshold",
     "predict_accuracy",
 ]
-
-Method = Literal["threshold", "confidence_difference", "average_confidence", "disagreement"]
 
 
 class Estimate(NamedTuple):
@@ -38,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 def predict_accuracy(
-    p_val: Any, p_target: Any, method: Method = "threshold", score: Any = "msp"
+    p_val: Any, p_target: Any, method: str = "threshold", score: Any = "msp"
 ) -> float:
     r"""Predict the accuracy on unlabelled data from labelled validation data.
 
@@ -76,9 +73,7 @@ def predict_accuracy(
     return float(METHODS[method](val, target, score).clamp(0.0, 1.0))
 
 
-def estimate(
-    p_val: Any, p_target: Any, method: Method = "threshold", score: Any = "msp"
-) -> Estimate:
+def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = "msp") -> Estimate:
     """`predict_accuracy`, held against the truth where the target has labels.
 
     Example:
@@ -107,7 +102,7 @@ def fit_threshold(p_val: Any, score: str | Score = "msp") -> float:
 def estimate_interval(
     p_val: Any,
     p_target: Any,
-    method: Method = "threshold",
+    method: str = "threshold",
     score: Any = "msp",
     *,
     resamples: int = 1000,

@@ -270,7 +270,7 @@ def _features(p: Any, seed: int, width: int | None = None) -> Tensor:
         )
     if width is not None and features.size(1) != width:
         raise InputError(f"features of width {width}, as fitted", features.size(1))
-    h = features.detach().cpu().double()
+    h = features.detach().cpu()
     if h.size(0) == 0:
         raise InputError("at least one row", "none")
     if h.size(1) > _WIDE:
@@ -281,7 +281,7 @@ def _features(p: Any, seed: int, width: int | None = None) -> Tensor:
         h = h.to_dense()
     if not torch.isfinite(h).all():
         raise InputError("finite features", "NaN or infinite values")
-    return h
+    return h.double()
 
 
 def _shrunk_covariance(residuals: Tensor) -> Tensor:

@@ -166,10 +166,11 @@ def reliability(
         edges = torch.cat([confidence[cuts[:-1]], confidence[-1:]]).double()
     count, prob, hit = sums
     rate = hit / count
-    return Reliability(edges, count, prob / count, rate, *_wilson(rate, count, level))
+    return Reliability(edges, count, prob / count, rate, *wilson(rate, count, level))
 
 
-def _wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The Wilson interval of a share ``rate`` of ``count`` rows; NaN where there are none."""
     z = math.sqrt(2.0) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
     centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
     half = (rate * (1 - rate) / count + (z / (2 * count)).square()).sqrt() * z

@@ -1,0 +1,153 @@
+"""`Evaluation`: one table of everything measured, as DataFrame, JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gduq.errors import InputError
+from gduq.metrics.resampling import Interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gduq.prediction import Prediction
+
+__all__ = ["COLUMNS", "Evaluation"]
+
+COLUMNS = (
+    "kind",
+    "split",
+    "calibrator",
+    "variant",
+    "measure",
+    "value",
+    "low",
+    "high",
+    "rows",
+    "against",
+)
+_NUMBERS = ("value", "low", "high")
+_TITLES = {
+    "metrics": "Accuracy and calibration",
+    "ood": "OOD detection",
+    "error prediction": "Predicted accuracy",
+    "conformal": "Conformal sets",
+    "abstention": "Abstention",
+    "subgroups": "Subgroups",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """How far to trust a model, in one table.
+
+    Args:
+        table: One row a number, with columns ``kind`` (metrics, ood, error prediction, conformal,
+            abstention, subgroups), ``split``, ``calibrator`` ("none" without), ``variant`` (the
+            score, method or group), ``measure``, ``value``, ``low`` and ``high`` (its interval),
+            ``rows`` (of the split) and ``against`` (the split it was compared with or fitted on).
+        settings: What it was made with.
+        predictions: The uncalibrated predictions by split; not written to files.
+        calibrators: The fitted calibrators by name; not written to files.
+
+    Example:
+        >>> import torch
+        >>> from gduq.prediction import Prediction
+        >>> from gduq.evaluation import evaluate
+        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> evaluate(p, resamples=20).value("test", "accuracy")
+        Interval(value=1.0, low=1.0, high=1.0)
+    """
+
+    table: pd.DataFrame
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Mapping[str, Prediction] = field(default_factory=dict, repr=False)
+    calibrators: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def value(
+        self, split: str, measure: str, calibrator: str = "none", variant: str = ""
+    ) -> Interval:
+        """One number with its interval."""
+        table = self.table
+        wanted = {
+            "split": split,
+            "measure": measure,
+            "calibrator": calibrator,
+            "variant": variant,
+        }
+        for column, name in wanted.items():
+            known = sorted(table[column].unique())
+            table = table[table[column] == name]
+            if table.empty:
+                raise InputError(f"a {column} from {', '.join(known)}", repr(name))
+        first = table.iloc[0]
+        return Interval(*(float(first[name]) for name in _NUMBERS))
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
+        records = [_jsonable(r) for r in self.table.to_dict(orient="records")]
+        text = json.dumps({"settings": dict(self.settings), "table": records}, indent=1)
+        return _written(text + "\n", path)
+
+    @classmethod
+    def from_json(cls, source: str | Path) -> Evaluation:
+        """Read what `to_json` gave: a path, or the text itself."""
+        import pandas as pd
+
+        text = source if str(source).lstrip().startswith("{") else Path(source).read_text()
+        try:
+            content = json.loads(str(text))
+            table = pd.DataFrame(content["table"], columns=list(COLUMNS))
+            settings = content["settings"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError("JSON of an Evaluation", f"something else ({error})") from None
+        return cls(table.astype(dict.fromkeys(_NUMBERS, float)), settings)
+
+    def to_markdown(self, path: str | Path | None = None) -> str:
+        """A table for each kind, intervals in brackets; also written to ``path`` if given."""
+        parts = []
+        for kind, title in _TITLES.items():
+            part = self.table[self.table["kind"] == kind]
+            if not part.empty:
+                parts.append(f"## {title}\n\n" + "\n".join(_lines(part)))
+        return _written("\n\n".join(parts) + "\n", path)
+
+
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text)
+    return text
+
+
+def _jsonable(record: Mapping[Any, Any]) -> dict[str, Any]:
+    plain = {str(k): v.item() if hasattr(v, "item") else v for k, v in record.items()}
+    return {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()
+    }
+
+
+def _lines(part: pd.DataFrame) -> Iterator[str]:
+    """A Markdown table: one line a split, calibrator and variant; one column a measure."""
+    keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
+    keys = keys if "split" in keys else ["split", *keys]
+    measures = list(dict.fromkeys(part["measure"]))
+    yield "| " + " | ".join([*keys, *measures]) + " |"
+    yield "|" + "---|" * len(keys) + "---:|" * len(measures)
+    for name, group in part.groupby(keys, sort=False):
+        cells = {m: _cell(*v) for m, *v in group[["measure", *_NUMBERS]].itertuples(index=False)}
+        yield "| " + " | ".join([*map(str, name), *(cells.get(m, "") for m in measures)]) + " |"
+
+
+def _cell(value: float, low: float, high: float) -> str:
+    if math.isnan(value):
+        return "–"
+    if math.isnan(low):
+        return f"{value:.3g}"
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
