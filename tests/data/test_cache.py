@@ -175,9 +175,14 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
 def test_atomic_path_leaves_the_old_file_when_the_block_fails(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(ValueError, match="stop"), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        raise ValueError("stop")
+
+    def stop_halfway():
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        stop_halfway()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
 

@@ -110,7 +110,7 @@ def test_materialise_and_concatenate():
 
 
 def test_parts_of_different_layout_join():
-    """Nodes and edges are equally many in one part only, so it shares offsets the other does not."""
+    """Nodes and edges are equally many in one part only, so only that part shares offsets."""
     ring = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]), y=0)
     path = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1], [1, 2]]), y=1)
     joined = Packed.concatenate([Packed.pack([ring]), Packed.pack([path, ring])])

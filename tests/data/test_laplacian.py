@@ -1,0 +1,120 @@
+"""Laplacian encodings against PyG, by hand, and on awkward graphs."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+from torch_geometric.transforms import AddLaplacianEigenvectorPE
+from torch_geometric.utils import to_undirected
+
+from gduq.data.laplacian import add_laplacian, laplacian_encoding
+from gduq.data.packed import Packed
+from gduq.errors import InputError
+
+
+def connected(nodes, extra, seed):
+    """A random connected graph."""
+    generator = torch.Generator().manual_seed(seed)
+    parent = [int(torch.randint(0, i, (), generator=generator)) for i in range(1, nodes)]
+    tree = torch.stack([torch.arange(1, nodes), torch.tensor(parent)])
+    more = torch.randint(0, nodes, (2, extra), generator=generator)
+    return to_undirected(torch.cat([tree, more[:, more[0] != more[1]]], 1), num_nodes=nodes)
+
+
+def normalised(edges, nodes):
+    adjacency = torch.zeros(nodes, nodes, dtype=torch.float64)
+    adjacency[edges[0], edges[1]] = 1.0
+    scale = adjacency.sum(1).clamp(min=1) ** -0.5
+    return torch.eye(nodes, dtype=torch.float64) - scale[:, None] * adjacency * scale
+
+
+@pytest.mark.parametrize(("nodes", "extra"), [(7, 3), (25, 30), (600, 900)])
+def test_equal_to_pyg_up_to_sign(nodes, extra):
+    """Small components are decomposed densely, the last one by Lanczos."""
+    edges = connected(nodes, extra, seed=1)
+    mine = laplacian_encoding(edges, nodes, k=3)
+    data = AddLaplacianEigenvectorPE(3, attr_name="pe", is_undirected=True)(
+        Data(edge_index=edges, num_nodes=nodes)
+    )
+    sign = (mine * data.pe).sum(0).sign()
+    assert torch.allclose(mine, data.pe * sign, atol=2e-4)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 12), st.integers(0, 8), st.integers(1, 6), st.integers(0, 10**6))
+def test_columns_are_eigenvectors_of_ascending_eigenvalues(nodes, extra, k, seed):
+    edges = connected(nodes, extra, seed)
+    pe = laplacian_encoding(edges, nodes, k).double()
+    laplacian = normalised(edges, nodes)
+    expected = torch.linalg.eigvalsh(laplacian)[1 : k + 1]
+    real = min(k, nodes - 1)
+    assert torch.allclose(laplacian @ pe[:, :real], pe[:, :real] * expected, atol=1e-5)
+    gram = pe[:, :real].t() @ pe[:, :real]
+    assert torch.allclose(gram, torch.eye(real, dtype=torch.float64), atol=1e-5)
+    assert not pe[:, real:].any()
+
+
+def test_fewer_nodes_than_eigenvectors_are_padded_with_zeros():
+    pe = laplacian_encoding(torch.tensor([[0, 1], [1, 0]]), 2, k=4)
+    assert torch.allclose(pe.abs(), torch.tensor([[0.5**0.5, 0.0, 0.0, 0.0]] * 2))
+    assert laplacian_encoding(torch.zeros(2, 0).long(), 3, k=2).tolist() == [[0, 0]] * 3
+    assert laplacian_encoding(torch.zeros(2, 0).long(), 0, k=2).shape == (0, 2)
+
+
+def test_components_are_encoded_on_their_own():
+    """Also when their nodes are interleaved."""
+    one, two = connected(9, 5, seed=2), connected(9, 8, seed=3)
+    apart = [laplacian_encoding(e, 9) for e in (one, two)]
+    together = laplacian_encoding(torch.cat([2 * one, 2 * two + 1], 1), 18)
+    assert torch.allclose(together[0::2], apart[0], atol=1e-6)
+    assert torch.allclose(together[1::2], apart[1], atol=1e-6)
+
+
+def test_repeated_eigenvalues_span_the_same_space_whatever_the_numbering():
+    ring = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6])  # each eigenvalue twice
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    one = laplacian_encoding(ring, 6, k=2)
+    two = laplacian_encoding(order[ring], 6, k=2)[order]
+    assert torch.allclose(one @ one.t(), two @ two.t(), atol=1e-6)
+    assert torch.equal(one, laplacian_encoding(ring, 6, k=2))  # and is the same every time
+
+
+def test_directions_loops_and_repeats_do_not_matter():
+    edges = connected(8, 4, seed=5)
+    half = edges[:, edges[0] < edges[1]]
+    loops = torch.stack([torch.arange(8)] * 2)
+    messy = torch.cat([half, half, loops], 1)
+    assert torch.allclose(laplacian_encoding(messy, 8), laplacian_encoding(edges, 8), atol=1e-6)
+
+
+def test_the_largest_entry_is_positive():
+    pe = laplacian_encoding(connected(15, 10, seed=6), 15)
+    largest = pe.abs().argmax(dim=0)
+    assert (pe[largest, torch.arange(4)] > 0).all()
+
+
+def test_threads_change_nothing():
+    edges = torch.cat([connected(6 + i % 4, 3, seed=i) + 20 * i for i in range(30)], 1)
+    assert torch.equal(
+        laplacian_encoding(edges, 620, workers=1), laplacian_encoding(edges, 620, workers=3)
+    )
+
+
+def test_many_graphs_at_once():
+    graphs = [
+        Data(x=torch.ones(n, 1), edge_index=connected(n, 2, seed=n), y=0) for n in (3, 9, 3, 5, 2)
+    ]
+    packed = add_laplacian(Packed.pack(graphs), k=3)
+    for graph, plain in zip(packed, graphs, strict=True):
+        alone = laplacian_encoding(plain.edge_index, plain.num_nodes, k=3)
+        assert torch.allclose(graph.pe, alone, atol=1e-6)
+        assert torch.equal(graph.edge_index, plain.edge_index)
+    without = add_laplacian(Packed.pack(graphs)[[1, 4]], k=3, keep_x=False)
+    assert [g.num_nodes for g in without] == [9, 2]
+    assert "x" not in without[0]
+
+
+def test_no_eigenvectors_is_an_error():
+    with pytest.raises(InputError, match="k >= 1"):
+        laplacian_encoding(torch.zeros(2, 0).long(), 3, k=0)
