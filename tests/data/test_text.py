@@ -179,6 +179,11 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"an encoder folder with config.json"):
         _ = as_encoder(tmp_path).name
     (tmp_path / "config.json").write_text("{}")
+    before = as_encoder(tmp_path).name
+    (tmp_path / "model.safetensors").write_bytes(b"0")
+    between = as_encoder(tmp_path).name
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    assert len({before, between, as_encoder(tmp_path).name}) == 3, "other weights, other name"
     encoders._load.cache_clear()
     with pytest.raises(InputError, match="a language model in"):
         as_encoder(tmp_path)([["dull"]])

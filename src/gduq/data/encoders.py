@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gduq.data.cache import digest
 from gduq.errors import InputError
 
 __all__ = ["DEFAULT", "Encoder", "TransformerEncoder", "as_encoder", "missing_extra"]
@@ -58,9 +58,7 @@ class TransformerEncoder:
             return f"{DEFAULT} {_version(DEFAULT)}"
         folder = self._path()
         files = sorted(path for path in folder.iterdir() if path.is_file())
-        total = hashlib.sha256((folder / "config.json").read_bytes())
-        total.update(repr([(path.name, path.stat().st_size) for path in files]).encode())
-        return f"{folder.name} {total.hexdigest()[:16]}"
+        return f"{folder.name} {digest(files)}"
 
     def __call__(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
@@ -75,7 +73,7 @@ class TransformerEncoder:
     def _encode(self, sentences: list[list[str]]) -> list[Tensor]:
         tokenizer, model = _load(str(self._path()), self.device)
         pieces = tokenizer(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
-        longest, room = pieces["input_ids"].size(1), _positions(model)
+        longest, room = pieces["input_ids"].size(1), _positions(model, tokenizer)
         if longest > room:
             raise InputError(f"sentences of at most {room} word pieces", longest)
         with torch.inference_mode():
@@ -139,8 +137,10 @@ def _mean_by_word(states: Tensor, word_ids: Sequence[int | None], words: int) ->
     return total / count.clamp(min=1).unsqueeze(1)
 
 
-def _positions(model: Any) -> int:
-    return int(getattr(model.config, "max_position_embeddings", None) or 1 << 30)
+def _positions(model: Any, tokenizer: Any) -> int:
+    """Word pieces that fit in; some models count a few positions that hold none."""
+    limits = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
+    return min(int(limit) for limit in limits if limit)
 
 
 @lru_cache(maxsize=1)  # a process encodes many parts
