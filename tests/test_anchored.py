@@ -16,7 +16,7 @@ from gduq import InputError, NotFittedError
 from gduq.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.nn.gnn import Point
+from gduq.nn.settings import Point
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from gduq.anchored_linear import AnchoredLinear
     from gduq.baselines import Ensemble, MCDropout
     from gduq.errors import BundleError, InputError, NotFittedError
-    from gduq.nn.cut import cut_points
+    from gduq.nn.points import cut_points
     from gduq.prediction import Prediction, predict
 
 __version__ = "0.1.0"
@@ -25,7 +25,7 @@ _HOME = {
     "NotFittedError": "errors",
     "Prediction": "prediction",
     "anchor": "anchored",
-    "cut_points": "nn.cut",
+    "cut_points": "nn.points",
     "predict": "prediction",
 }
 

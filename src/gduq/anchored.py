@@ -266,7 +266,6 @@ class _Owners:
     def read(self, h: Tensor) -> Tensor:
         """``z`` ``[D, n, m]`` for fresh anchors, and `masked` for the rows of the output."""
         model, rows = self.model, h.size(0)
-        self._check_rows(rows)
         source_rows = anchor_rows(h, self.graph)
         model.source.observe(source_rows)
         of_graph = self._graph_of(rows)
@@ -329,15 +328,6 @@ class _Owners:
         at_cut = chosen[:, of_graph] if by_graph else chosen
         self.masked = at_cut if self.node_task else chosen
         return at_cut
-
-    def _check_rows(self, rows: int) -> None:
-        if rows not in (self.graph.num_nodes, num_graphs(self.graph)):
-            raise InputError(
-                f"one row a node ({self.graph.num_nodes}) or a graph "
-                f"({num_graphs(self.graph)}) at the cut {self.model.at!r}",
-                rows,
-                "See gduq.cut_points(net, graph) for the places one can anchor at.",
-            )
 
 
 def anchor_rows(h: Tensor, graph: Data) -> Tensor:

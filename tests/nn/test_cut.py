@@ -14,7 +14,8 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError
-from tests.nn.test_gnn import make_graph
+from gduq.nn.call import call_network
+from tests.nn.test_gnn import make_graph, make_net
 
 DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
 
@@ -109,7 +110,7 @@ def make(name: str) -> nn.Module:
     net.train()
     with torch.no_grad():
         for _ in range(3):  # move running statistics
-            gduq.nn.call.call_network(net, graphs())
+            call_network(net, graphs())
     return net.eval()
 
 
@@ -121,10 +122,10 @@ def graphs(sizes: tuple[int, ...] = (4, 5, 9)) -> Batch:
 
 
 def call(net: nn.Module, graph: Data) -> Tensor:
-    return gduq.nn.call.call_network(net, graph)
+    return call_network(net, graph)
 
 
-def wrapped(net: nn.Module, at: str, **options: object) -> gduq.Anchored:
+def wrapped(net: nn.Module, at: str | int, **options: object) -> gduq.Anchored:
     model = gduq.anchor(net, at=at, num_anchors=3, **options)
     model.bank = torch.randn(
         3, model.cut.channels, generator=torch.Generator().manual_seed(2)
@@ -156,9 +157,7 @@ def test_played_back_passes_equal_whole_passes(name: str) -> None:
         samples = model.sample(graph)
         assert model.sample(graph).std(dim=0).max() > 0
         for k in range(3):
-            one = model.cut.run(
-                graph, lambda h, m=model, k=k: m.linear(h, m.bank[k]).unsqueeze(0)
-            )
+            one = model.cut.run(graph, lambda h, m=model, k=k: m.linear(h, m.bank[k]).unsqueeze(0))
             torch.testing.assert_close(samples[k], one[0], rtol=1e-9, atol=1e-10)
 
 
@@ -368,3 +367,23 @@ def test_a_part_called_alone() -> None:
     model = gduq.anchor(Twice(), at="head")
     with pytest.raises(InputError, match="the anchored model to be called"):
         model.cut.net.head(torch.ones(1, 4))
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo looks at everything, also at what warns
+@pytest.mark.parametrize("name", ["Plain", "zoo"])
+def test_survives_compile(name: str) -> None:
+    """Compiled and plain calls agree, in evaluation and in training (graph breaks allowed)."""
+    net = make_net("gin") if name == "zoo" else make(name)
+    model = wrapped(net, 1 if name == "zoo" else "lin").double()
+    graph = graphs()
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager")
+    torch.testing.assert_close(compiled(graph), model(graph))
+    model.train()
+    outs = []
+    for forward in (model, compiled):
+        torch.manual_seed(0)
+        outs.append(forward(graph))
+    torch.testing.assert_close(*outs)
+    outs[1].sum().backward()
+    assert model.linear.weight.grad is not None

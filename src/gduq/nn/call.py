@@ -63,7 +63,7 @@ def _arguments(net: nn.Module, graph: Data) -> dict[str, Any]:
 def _parameters(net: nn.Module) -> list[tuple[str, bool]]:
     """Names of the parameters of ``forward``, and whether each must be given."""
     signature = getattr(net, "signature", None)
-    if hasattr(signature, "param_dict"):  # torch_geometric.nn.Sequential
+    if signature is not None and hasattr(signature, "param_dict"):  # torch_geometric.nn.Sequential
         return [(name, True) for name in signature.param_dict]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [

@@ -13,14 +13,25 @@ from torch_geometric.data import Data
 
 from gduq.errors import InputError
 from gduq.functional import linear
-from gduq.graph import check_graph
+from gduq.graph import check_graph, num_graphs
 from gduq.nn.call import Call, call_network
-from gduq.nn.gnn import GNN, Point
+from gduq.nn.gnn import GNN
 from gduq.nn.layers import affine
 from gduq.nn.replay import Slot, replaying, widths
+from gduq.nn.settings import Point
 from gduq.nn.structure import Structure
 
-__all__ = ["Cut", "GNNCut", "InputCut", "ModuleCut", "cut_points", "make_cut"]
+__all__ = [
+    "Cut",
+    "GNNCut",
+    "InputCut",
+    "ModuleCut",
+    "State",
+    "anchor_names",
+    "evaluating",
+    "input_width",
+    "make_cut",
+]
 
 State = list[Tensor]
 Read = Callable[[Tensor], Tensor]
@@ -112,7 +123,7 @@ class GNNCut(Cut):
         structure = Structure.of(graph).repeat(copies) if self.needs_graph else None
         virtual = state[1] if len(state) > 1 else None
         logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point, normed)
-        return logits.unflatten(0, (copies, -1))
+        return logits.view(copies, -1, logits.size(-1))
 
     def read(self, h: Tensor, weight: Tensor, graph: Data) -> Tensor:
         layer = self.net.mixing_layer(self.point)
@@ -194,13 +205,12 @@ class ModuleCut(Cut):
         super().__init__()
         self.net, self.path, self.call = net, path, call
         module = net.get_submodule(path)
-        plain = _as_linear(module)
-        width = plain.in_features if plain is not None else widths(module)
+        plain, width = _as_linear(module), input_width(module)
         if width is None:
             raise InputError(
                 f"a submodule whose input width can be told, to anchor at '{path}'",
                 type(module).__name__,
-                f"Choose one of: {', '.join(_names(net))}.",
+                f"Choose one of: {', '.join(anchor_names(net))}.",
             )
         self.__dict__["plain"] = plain or _identity(width, net)
         self.channels = width
@@ -215,7 +225,7 @@ class ModuleCut(Cut):
 
     def run(self, graph: Data, read: Read) -> Tensor:
         check_graph(graph)
-        with self._slot.reading(lambda h: read(self._checked(h))[0]):
+        with self._slot.reading(lambda h: read(self._checked(h, graph))[0]):
             out = call_network(self.net, graph, self.call)
         return out.unsqueeze(0)
 
@@ -223,7 +233,7 @@ class ModuleCut(Cut):
         check_graph(graph)
         with replaying(self.net, self._slot) as tape, self._slot.stopping() as caught:
             caught.run(lambda: call_network(self.net, graph, self.call))
-        return [self._checked(caught.value()), *tape.records]
+        return [self._checked(caught.value(), graph), *tape.records]
 
     def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
         return torch.stack([self._call(part, state[1:], graph) for part in z])
@@ -232,16 +242,26 @@ class ModuleCut(Cut):
         with replaying(self.net, self._slot, records), self._slot.reading(lambda _: z):
             return call_network(self.net, graph, self.call)
 
-    def _checked(self, h: object) -> Tensor:
+    def _checked(self, h: object, graph: Data) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():
             got = f"a tensor of shape {list(h.shape)}" if isinstance(h, Tensor) else type(h)
             raise InputError(
                 f"'{self.path}' to read a float matrix [rows, d]",
                 got,
-                f"Choose one of: {', '.join(_names(self.net))}.",
+                f"Choose one of: {', '.join(anchor_names(self.net))}.",
             )
         if h.size(1) != self.channels:
             raise InputError(f"'{self.path}' to read {self.channels} channels", h.size(1))
+        if not torch.compiler.is_compiling() and h.size(0) not in (
+            graph.num_nodes,
+            num_graphs(graph),
+        ):
+            raise InputError(
+                f"one row a node ({graph.num_nodes}) or a graph ({num_graphs(graph)}) at the "
+                f"cut '{self.path}'",
+                h.size(0),
+                "See gduq.cut_points(net, graph) for the places one can anchor at.",
+            )
         return h
 
 
@@ -250,7 +270,7 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
     if isinstance(net, GNN):
         if at not in net.points or isinstance(at, bool):
             raise InputError(f"at one of {', '.join(map(repr, net.points))}", repr(at))
-        return GNNCut(net, at, keep)  # type: ignore[arg-type]
+        return GNNCut(net, at, keep)
     lazy = [n for n, p in net.named_parameters() if isinstance(p, _LAZY)]
     if lazy:
         raise InputError(
@@ -261,67 +281,8 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
     if at == "input":
         return InputCut(net, call)
     if not isinstance(at, str) or at not in dict(net.named_modules()) or at == "":
-        raise InputError(f"at one of 'input', {', '.join(map(repr, _names(net)))}", repr(at))
+        raise InputError(f"at one of 'input', {', '.join(map(repr, anchor_names(net)))}", repr(at))
     return ModuleCut(net, at, call)
-
-
-def cut_points(
-    net: nn.Module, graph: Data, call: Call | None = None
-) -> list[tuple[int | str, tuple[int, int]]]:
-    """Where a network can be anchored: names for ``at``, with the shape ``(rows, d)`` there.
-
-    Args:
-        net: A `GNN`, or any module.
-        graph: A graph it takes.
-        call: As in `gduq.anchor`.
-
-    Example:
-        >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
-        >>> cut_points(GNN(4, 8, 2, num_layers=2, conv="gcn"), graph)
-        [('input', (3, 4)), (1, (3, 8)), ('readout', (1, 8))]
-    """
-    found: list[tuple[int | str, tuple[int, int]]] = []
-    with torch.no_grad(), evaluating(net):
-        if isinstance(net, GNN):
-            for point in net.points:
-                rows, width = net.prefix(graph, point)[0].shape
-                found.append((point, (rows, width)))
-            return found
-        check_graph(graph)
-        if graph.get("x") is not None and graph.x.dim() == 2:
-            found.append(("input", (graph.x.size(0), graph.x.size(1))))
-        return found + _module_points(net, graph, call)
-
-
-def _module_points(
-    net: nn.Module, graph: Data, call: Call | None
-) -> list[tuple[int | str, tuple[int, int]]]:
-    seen: dict[str, list[tuple[int, ...]]] = {}
-
-    def watch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            h = Slot.first_tensor(args, kwargs)
-            shape = tuple(h.shape) if isinstance(h, Tensor) and h.is_floating_point() else ()
-            seen.setdefault(name, []).append(shape)
-
-        return hook
-
-    names = set(_names(net))
-    handles = [
-        module.register_forward_pre_hook(watch(name), with_kwargs=True)
-        for name, module in net.named_modules()
-        if name in names
-    ]
-    try:
-        call_network(net, graph, call)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [
-        (name, (shapes[0][0], shapes[0][1]))
-        for name, shapes in seen.items()
-        if len(shapes) == 1 and len(shapes[0]) == 2
-    ]
 
 
 @contextmanager
@@ -339,12 +300,14 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 _LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
 
-def _names(net: nn.Module) -> list[str]:
+def anchor_names(net: nn.Module) -> list[str]:
     """Submodules that can be anchored at, as far as can be told without running the network."""
     return [
         name
         for name, module in net.named_modules()
-        if name and (_as_linear(module) is not None or widths(module, deep=False) is not None)
+        if name
+        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        and (_as_linear(module) is not None or widths(module) is not None)
     ]
 
 
@@ -379,3 +342,9 @@ def _replace(net: nn.Module, path: str, module: nn.Module) -> None:
         owner[name] = module
     else:
         setattr(owner, name, module)
+
+
+def input_width(module: nn.Module) -> int | None:
+    """How many channels a submodule reads, as far as it can be told."""
+    plain = _as_linear(module)
+    return widths(module) if plain is None else plain.in_features

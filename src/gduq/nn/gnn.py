@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,11 @@ from gduq.errors import InputError
 from gduq.functional import ForcedDropout, is_sparse, linear
 from gduq.graph import check_graph
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
-from gduq.nn.positional import Positional, encoding, with_random_signs
+from gduq.nn.positional import encoding, with_random_signs
+from gduq.nn.settings import Conv, HeadKind, Point, Positional, Readout, Task, check_settings
 from gduq.nn.structure import Structure
 
-__all__ = ["GNN", "Conv", "Head", "Point", "Readout", "Task"]
-
-Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
-Task = Literal["node", "graph"]
-Readout = Literal["mean", "sum", "max", "attention"]
-HeadKind = Literal["linear", "mlp"]
-Point = int | Literal["input", "readout"]
+__all__ = ["GNN", "Head"]
 
 
 class Head(nn.Module):
@@ -118,7 +113,7 @@ class GNN(nn.Module):
         }
         self.config["degree"] = None if degree is None else [int(d) for d in degree]
         self.config["categories"] = None if categories is None else [int(c) for c in categories]
-        _check_config(self.config)
+        check_settings(self.config)
         self.task: Task = task
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.embeddings = nn.ModuleList(nn.Embedding(c, in_channels) for c in categories or ())
@@ -349,7 +344,7 @@ def _pool(readout: Readout, channels: int) -> nn.Module:
 def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
     if x.is_floating_point():
         raise InputError("integer categories in x", x.dtype, "Convert with .long().")
-    total = None
+    total: Tensor | None = None
     for column, embedding in zip(x.unbind(dim=1), embeddings, strict=True):
         assert isinstance(embedding, nn.Embedding)
         if int(column.min()) < 0 or int(column.max()) >= embedding.num_embeddings:
@@ -357,7 +352,7 @@ def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
                 f"categories from 0 to {embedding.num_embeddings - 1}",
                 f"{int(column.min())} to {int(column.max())}",
             )
-        part = embedding(column)
+        part: Tensor = embedding(column)
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -369,36 +364,4 @@ def _check_edge_features(graph: Data, channels: int) -> None:
     if shape != [graph.edge_index.size(1), channels]:
         raise InputError(
             f"edge_attr of shape [{graph.edge_index.size(1)}, {channels}]", shape or "none"
-        )
-
-
-_CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
-
-
-def _check_config(config: dict[str, Any]) -> None:
-    for name, kinds in _CHOICES.items():
-        if config[name] not in get_args(kinds):
-            raise InputError(f"{name} one of {', '.join(get_args(kinds))}", repr(config[name]))
-    if config["positional"] not in (None, *get_args(Positional)):
-        raise InputError("positional None, 'laplacian' or 'peg'", repr(config["positional"]))
-    for name in ("hidden_channels", "out_channels", "num_layers"):
-        if config[name] < 1:
-            raise InputError(f"{name} >= 1", config[name])
-    if config["in_channels"] < (config["positional"] != "laplacian"):
-        raise InputError("in_channels >= 1 (0 only with positional='laplacian')", 0)
-    if not 0.0 <= config["dropout"] < 1.0:
-        raise InputError("dropout in [0, 1)", config["dropout"])
-    if config["conv"] == "pna" and config["degree"] is None:
-        raise InputError(
-            "degree= for conv='pna', the histogram of training degrees",
-            "none",
-            "Compute it with torch_geometric.nn.PNAConv.get_degree_histogram(loader).",
-        )
-    if config["virtual_node"] and config["task"] == "node":
-        raise InputError("virtual_node=True with task='graph' only", "task='node'")
-    if config["edge_channels"] and config["conv"] in ("gcn", "gin"):
-        raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(config["conv"]))
-    if config["conv"] == "gps" and config["hidden_channels"] % config["heads"]:
-        raise InputError(
-            f"hidden_channels divisible by heads={config['heads']}", config["hidden_channels"]
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.nn.structure import Structure
 
-__all__ = ["EdgeGate", "Positional", "encoding", "with_random_signs"]
-
-Positional = Literal["laplacian", "peg"]
+__all__ = ["EdgeGate", "encoding", "with_random_signs"]
 
 
 def encoding(graph: Any, channels: int) -> Tensor:

@@ -197,7 +197,7 @@ def _outside(net: nn.Module, slot: Slot) -> list[nn.Module]:
     return list(dict.fromkeys(found))
 
 
-def widths(module: nn.Module, deep: bool = True) -> int | None:
+def widths(module: nn.Module) -> int | None:
     """How many channels a module reads, from its attributes or its first layer's."""
     for name in _WIDTHS:
         value = getattr(module, name, None)
@@ -207,6 +207,7 @@ def widths(module: nn.Module, deep: bool = True) -> int | None:
     shape = getattr(module, "normalized_shape", None)
     if shape:
         return int(shape[-1])
-    if not deep:
-        return None
-    return next((w for child in module.children() if (w := widths(child)) is not None), None)
+    first = next((w for child in module.children() if (w := widths(child)) is not None), None)
+    if first is not None and type(module).__name__ in ("EdgeConv", "DynamicEdgeConv"):
+        return first // 2  # their MLP reads the features of both ends
+    return first

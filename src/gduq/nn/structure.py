@@ -69,12 +69,12 @@ class Structure:
 
     @cached_property
     def edge_attr(self) -> Tensor | None:
-        """Edge features over all copies as floats, ``[copies * E, f]``, or ``None``."""
-        attr = self.graph.get("edge_attr")
+        """Edge features over all copies ``[copies * E, f]``, or ``None``."""
+        attr: Tensor | None = self.graph.get("edge_attr")
         if attr is None:
             return None
         attr = attr.unsqueeze(-1) if attr.dim() == 1 else attr
-        return attr.float().repeat(self.copies, 1) if self.copies > 1 else attr
+        return attr.repeat(self.copies, 1) if self.copies > 1 else attr
 
     @property
     def _device(self) -> torch.device:
