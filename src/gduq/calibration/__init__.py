@@ -15,7 +15,7 @@ from gduq.calibration.anchor_aware import AnchorAwareTemperature
 from gduq.calibration.base import Calibrator
 from gduq.calibration.binning import HistogramBinning
 from gduq.calibration.density import DensityAwareCalibration
-from gduq.calibration.graph import GATS, CaGCN, hops
+from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.isotonic import IsotonicCalibration
 from gduq.calibration.order_invariant import OrderInvariantCalibration
 from gduq.calibration.scaling import EnsembleTemperatureScaling, TemperatureScaling
@@ -38,7 +38,6 @@ __all__ = [
     "SplineCalibration",
     "TemperatureScaling",
     "VectorScaling",
-    "hops",
     "restore",
 ]
 

@@ -31,14 +31,17 @@ class AnchorAwareTemperature(RowTemperature):
     .. math:: \log T_i = a + b_1\, \sigma_i / \bar\sigma + b_2\, \iota_i / \bar\iota,
         \qquad b_1, b_2 \ge 0
 
-    with :math:`\sigma_i` the row's ``spread`` (mean over classes), :math:`\iota_i` its
-    ``epistemic`` uncertainty, and bars for means over the fitting rows. Fitted by NLL plus a small
-    :math:`\frac{\lambda}{2}\|b\|^2`, starting from plain temperature scaling. With one hypothesis
-    it *is* temperature scaling. Keeps every label.
+    with :math:`\sigma_i` the deviation of the hypotheses' log probabilities (mean over classes),
+    :math:`\iota_i` the row's ``epistemic`` uncertainty, and bars for means over the fitting rows.
+    The spread is taken of log probabilities because that of probabilities vanishes exactly where
+    a model is too sure. Fitted by NLL plus a small :math:`\frac{\lambda}{2}\|b\|^2`, starting from
+    plain temperature scaling; where disagreement says nothing about errors the slopes are 0 and,
+    as with one hypothesis, it *is* temperature scaling. Keeps every label.
 
     In-distribution rows say little about rows far away: give corrupted copies of the validation
     rows (features noised, edges dropped, ...), predicted by the same model, and the slopes learn
-    how disagreement grows when predictions go wrong.
+    how disagreement grows when predictions go wrong. This trades some calibration in distribution
+    for calibration under shifts like the copies'.
 
     Args:
         penalty: :math:`\lambda`.
@@ -70,30 +73,28 @@ class AnchorAwareTemperature(RowTemperature):
         Args:
             p: Predictions with targets.
             rows: Fit on these rows of ``p`` only (mask, slice or indices).
-            corrupted: Predictions, with targets, of corrupted copies of the rows. The loss is then
-                the mean over the clean rows and each copy.
+            corrupted: Predictions, with targets, of corrupted copies of the rows. Half of the loss
+                is then theirs.
         """
+        for copy in corrupted:
+            _check_copy(p, copy)
         super().fit(p, rows)
         if corrupted:
-            self._check_copies(corrupted)
             self._state |= self._learn([p[row_index(rows, len(p))], *corrupted])
         return self
-
-    def _check_copies(self, corrupted: Sequence[Prediction]) -> None:
-        for copy in corrupted:
-            self._check_call(copy)
-            if len(copy.require_target()) == 0:
-                raise InputError("corrupted copies with at least one row", "an empty one")
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         return self._learn([p[rows]])
 
     def _learn(self, parts: Sequence[Prediction]) -> dict[str, Tensor]:
-        """Fit on several predictions of equal weight; the first one sets the units."""
+        """Fit on clean rows (the first part, which sets the units) and copies, half and half."""
         means = _disagreement(parts[0]).mean(dim=0).clamp_min(1e-12)
         inputs = torch.cat([_disagreement(part) for part in parts]) / means  # [n, 2]
         logits, target = (torch.cat(x) for x in zip(*map(_labelled, parts), strict=True))
-        share = torch.cat([torch.full((len(q),), 1 / len(q) / len(parts)) for q in parts]).double()
+        clean, copies = len(parts[0]), len(target) - len(parts[0])
+        share = torch.full((len(target),), 1.0 / clean, dtype=torch.float64)
+        if copies:
+            share[:clean], share[clean:] = 0.5 / clean, 0.5 / copies
 
         def loss(weights: Tensor) -> Tensor:
             scaled = logits / _log_temperature(weights, inputs).exp()[:, None]
@@ -114,12 +115,23 @@ class AnchorAwareTemperature(RowTemperature):
 
 
 def _disagreement(p: Prediction) -> Tensor:
-    """Spread and epistemic uncertainty of each row, ``[m, 2]``, float64 on the CPU."""
-    return torch.stack([p.spread.mean(dim=-1), p.epistemic], dim=-1).double().cpu()
+    """Spread of log probabilities and epistemic uncertainty, ``[m, 2]``, float64 on the CPU."""
+    if p.num_samples == 1:
+        return torch.zeros(len(p), 2, dtype=torch.float64)
+    spread = p.samples.double().log_softmax(dim=-1).std(dim=0).mean(dim=-1)
+    return torch.stack([spread, p.epistemic.double()], dim=-1).cpu()
 
 
 def _log_temperature(weights: Tensor, inputs: Tensor) -> Tensor:
     return (weights[0] + inputs @ weights[1:]).clamp(-_HOTTEST, _HOTTEST)
+
+
+def _check_copy(p: Prediction, copy: Prediction) -> None:
+    if len(copy.require_target()) == 0:
+        raise InputError("corrupted copies with at least one row", "an empty one")
+    here, there = (p.num_samples, p.num_classes), (copy.num_samples, copy.num_classes)
+    if here != there:
+        raise InputError(f"corrupted copies with (K, C) = {here}", there)
 
 
 def _labelled(p: Prediction) -> tuple[Tensor, Tensor]:

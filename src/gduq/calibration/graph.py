@@ -16,24 +16,28 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
-from gduq.calibration.base import Rows, RowTemperature, mean_logits, row_index
-from gduq.calibration.optimise import fit_module
+from gduq.calibration.base import Rows, RowTemperature, labelled, mean_logits, row_index
+from gduq.calibration.optimise import best_scale, fit_module
 from gduq.calibration.order_invariant import UNIT
 from gduq.errors import InputError
 from gduq.graph import check_graph
+from gduq.metrics.structure import distance
 from gduq.prediction import Prediction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GATS", "CaGCN", "hops"]
+__all__ = ["GATS", "CaGCN"]
 
 _COOLEST = 0.01
 
 
 @dataclass(eq=False)
 class GraphCalibrator(RowTemperature):
-    """A temperature for each node from a small graph network.
+    r"""A temperature for each node from a small graph network.
+
+    The network reads :math:`\mu / T` with T of plain temperature scaling, and answers with a factor
+    on T; a normal prior pulls it towards 1.
 
     It is made for one graph. Its predictions cover **all** nodes of that graph, in order
     (``gduq.predict(model, data)``), since a node's temperature depends on its neighbours' logits;
@@ -44,16 +48,15 @@ class GraphCalibrator(RowTemperature):
     needs_graph: ClassVar[bool] = True
 
     graph: Data | None = field(default=None, repr=False, metadata={"saved": False})
-    weight_decay: float = 5e-4
+    prior: float = 0.2
     steps: int = 100
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.graph is not None:
             check_graph(self.graph)
-        if not self.weight_decay >= 0 or self.steps < 1:
-            got = f"weight_decay={self.weight_decay}, steps={self.steps}"
-            raise InputError("weight_decay >= 0 and steps >= 1", got)
+        if not self.prior > 0 or self.steps < 1:
+            raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
     def on(self, graph: Data) -> Self:
         """The same calibrator for another graph; what was learnt is shared."""
@@ -72,27 +75,29 @@ class GraphCalibrator(RowTemperature):
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         graph = self._check_rows(p)
-        logits, target = mean_logits(p), p.require_target().cpu()[rows]
-        inputs = self._inputs(graph, logits)
+        known, target = labelled(p, rows)
+        scale = torch.tensor(best_scale(known, target), dtype=torch.float64)
+        known, inputs = known * scale, self._inputs(graph, mean_logits(p) * scale)
         network = self._network(p.num_classes, neutral=False)
 
         def loss() -> Tensor:
-            temperature = network(*inputs)[rows]
-            return F.cross_entropy(logits[rows] / temperature[:, None], target)
+            return F.cross_entropy(known / network(*inputs)[rows][:, None], target)
 
-        fit_module(network, loss, self.weight_decay, self.steps)
-        return dict(network.state_dict())
+        fit_module(network, loss, len(target), self.prior, self.steps)
+        return {"scale": scale} | dict(network.state_dict())
 
     @torch.no_grad()
     def _temperature(self, p: Prediction) -> Tensor:
         graph = self._check_rows(p)
         network = self._network(p.num_classes, neutral=True)
-        network.load_state_dict({name: self._state[name] for name in self.state_names})
-        temperature: Tensor = network(*self._inputs(graph, mean_logits(p)))
-        return temperature
+        network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
+        scale = self._state["scale"]
+        factor: Tensor = network(*self._inputs(graph, mean_logits(p) * scale))
+        return factor / scale
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return dict(self._network(num_classes, neutral=True).state_dict())
+        scale = torch.ones((), dtype=torch.float64)
+        return {"scale": scale} | dict(self._network(num_classes, neutral=True).state_dict())
 
     def _check_rows(self, p: Prediction) -> Data:
         """The graph, when it is there and ``p`` speaks of all its nodes."""
@@ -120,12 +125,12 @@ class CaGCN(GraphCalibrator):
         g = \hat A\,\mathrm{ReLU}(\hat A \mu W_1) W_2
 
     with two layers C → ``hidden`` → 1 and the usual normalised adjacency :math:`\hat A`. Fitted by
-    NLL with L-BFGS; weight decay takes the place of the published dropout, so a fit is
-    reproducible. For node tasks. Keeps every label.
+    NLL with L-BFGS from plain temperature scaling; a normal prior takes the place of the published
+    dropout, so a fit is reproducible. For node tasks. Keeps every label.
 
     Args:
         graph: The graph whose nodes the predictions are about.
-        weight_decay: Pull of all weights towards the identity.
+        prior: Deviation of the prior on every weight; its pull fades as rows grow.
         steps: Most L-BFGS iterations.
         seed: Of the first layer's start.
         hidden: Width of the hidden layer.
@@ -139,6 +144,7 @@ class CaGCN(GraphCalibrator):
     """
 
     state_names: ClassVar[tuple[str, ...]] = (
+        "scale",
         "first.lin.weight",
         "first.bias",
         "second.lin.weight",
@@ -191,11 +197,12 @@ class GATS(GraphCalibrator):
     * :math:`\gamma_j`: one learnt value for training nodes, one for nodes a step away from them, 1
       for all others.
 
-    Fitted by NLL with L-BFGS. For node tasks. Keeps every label.
+    Fitted by NLL with L-BFGS, on logits after plain temperature scaling. For node tasks. Keeps
+    every label.
 
     Args:
         graph: The graph whose nodes the predictions are about.
-        weight_decay: Pull of all parameters towards the identity.
+        prior: Deviation of the prior on every parameter; its pull fades as rows grow.
         steps: Most L-BFGS iterations.
         seed: Of the heads' start.
         train_rows: The nodes the model was trained on (mask or indices).
@@ -210,8 +217,15 @@ class GATS(GraphCalibrator):
         tensor(0.75...)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("heads", "confidence", "offset", "closeness")
+    state_names: ClassVar[tuple[str, ...]] = (
+        "scale",
+        "heads",
+        "confidence",
+        "offset",
+        "closeness",
+    )
 
+    prior: float = 1.0
     train_rows: Rows | None = field(default=None, repr=False, metadata={"saved": False})
     heads: int = 8
 
@@ -231,12 +245,8 @@ class GATS(GraphCalibrator):
         return _Attention(classes, self.heads, generator)
 
     def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
-        if self.train_rows is None:
-            raise InputError(
-                "the training nodes for GATS", "none", "Pass train_rows=, a mask or node numbers."
-            )
         nodes, edges = len(logits), remove_self_loops(graph.edge_index.cpu())[0]
-        close = hops(edges, row_index(self.train_rows, nodes), nodes, limit=1).clamp(max=2)
+        close = self._closeness(edges, nodes)
         confidence = logits.softmax(dim=-1).amax(dim=-1)
         around = scatter(confidence[edges[0]], edges[1], dim_size=nodes, reduce="mean")
         degree = torch.bincount(edges[1], minlength=nodes)
@@ -246,6 +256,16 @@ class GATS(GraphCalibrator):
         loops, _ = add_self_loops(edges, num_nodes=nodes)
         similar = torch.einsum("ec,ec->e", scaled[loops[0]], scaled[loops[1]])
         return scaled.sort(dim=-1).values, relative, close, loops, similar
+
+    def _closeness(self, edges: Tensor, nodes: int) -> Tensor:
+        """0 for training nodes, 1 for nodes a step away, 2 for all others, ``[N]``."""
+        if self.train_rows is None:
+            raise InputError(
+                "the training nodes for GATS", "none", "Pass train_rows=, a mask or node numbers."
+            )
+        start = torch.zeros(nodes, dtype=torch.bool)
+        start[row_index(self.train_rows, nodes)] = True
+        return distance(Data(edge_index=edges, num_nodes=nodes), start).clamp(max=2).long()
 
 
 class _Attention(nn.Module):
@@ -272,46 +292,3 @@ class _Attention(nn.Module):
         gathered = scatter(message, sink, dim_size=len(ordered), reduce="sum")  # [N, H]
         heat = F.softplus(gathered + self.confidence * relative[:, None]).mean(dim=-1)
         return (heat + self.offset + (1.0 - math.log(2.0))).clamp(_COOLEST, 1.0 / _COOLEST)
-
-
-def hops(
-    edge_index: Tensor, rows: Tensor | slice, num_nodes: int, limit: int | None = None
-) -> Tensor:
-    """Steps along edges from the nearest of some nodes to every node, ``[num_nodes]``.
-
-    A breadth-first search over neighbour lists: time and memory grow with nodes plus edges.
-
-    Args:
-        edge_index: ``[2, E]``; walked from its first row to its second.
-        rows: Where the walk starts (mask, slice or indices).
-        num_nodes: Number of nodes.
-        limit: Stop after so many steps.
-
-    Returns:
-        Integers; nodes that are not reached get ``num_nodes``, more than any distance.
-
-    Example:
-        >>> hops(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0]), num_nodes=4)
-        tensor([0, 1, 2, 4])
-    """
-    source, order = edge_index[0].sort(stable=True)
-    sink = edge_index[1][order]
-    pointer = F.pad(torch.bincount(source, minlength=num_nodes).cumsum(0), (1, 0))
-    distance = torch.full((num_nodes,), num_nodes, dtype=torch.int64)
-    distance[rows] = 0
-    frontier = torch.nonzero(distance == 0).flatten()
-    step = 0
-    while len(frontier) and (limit is None or step < limit):
-        step += 1
-        found = sink[_spans(pointer[frontier], pointer[frontier + 1])]
-        found = found[distance[found] == num_nodes]
-        distance[found] = step
-        frontier = found.unique()
-    return distance
-
-
-def _spans(start: Tensor, stop: Tensor) -> Tensor:
-    """All numbers of the half-open ranges ``start .. stop``, one after the other."""
-    size = stop - start
-    offset = (start - F.pad(size.cumsum(0), (1, 0))[:-1]).repeat_interleave(size)
-    return torch.arange(len(offset)) + offset

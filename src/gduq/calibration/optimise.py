@@ -79,23 +79,33 @@ def autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 
 
 def fit_module(
-    module: nn.Module, loss: Callable[[], Tensor], weight_decay: float, steps: int
+    module: nn.Module, loss: Callable[[], Tensor], rows: int, prior: float, steps: int
 ) -> None:
-    r"""Minimise ``loss`` plus :math:`\frac{w}{2}\|\theta\|^2` over a module's parameters, in place.
+    r"""Minimise a mean loss over a module's parameters, in place.
 
-    ``weight_decay`` is the :math:`w` that Adam's argument of the same name adds to the gradient.
+    Adds :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`, a normal prior of deviation :math:`\tau` on every
+    parameter: strong when rows are few, fading as they grow.
+
+    Args:
+        module: Its parameters, float64, are the unknowns; zero should mean no effect.
+        loss: Mean loss of the module as it is.
+        rows: n, the number of rows behind the mean.
+        prior: :math:`\tau`.
+        steps: At most so many iterations.
     """
     parameters = list(module.parameters())
+    decay = 1.0 / (rows * prior**2)
 
     def objective(vector: Tensor) -> tuple[float, Tensor]:
         vector_to_parameters(vector, parameters)
         value = loss()
         gradients = torch.autograd.grad(value, parameters)
-        total = float(value.detach()) + 0.5 * weight_decay * float(vector @ vector)
-        return total, parameters_to_vector(gradients) + weight_decay * vector
+        total = float(value.detach()) + 0.5 * decay * float(vector @ vector)
+        return total, parameters_to_vector(gradients) + decay * vector
 
     start = parameters_to_vector(parameters).detach()
-    vector_to_parameters(minimise(objective, start, steps=steps), parameters)
+    found = minimise(objective, start, steps=steps, tolerance=1e-7)
+    vector_to_parameters(found, parameters)
 
 
 def best_scale(logits: Tensor, target: Tensor) -> float:

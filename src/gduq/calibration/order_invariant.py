@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gduq.calibration.base import Calibrator, labelled, mean_logits
-from gduq.calibration.optimise import fit_module
+from gduq.calibration.optimise import best_scale, fit_module
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -29,56 +29,59 @@ class OrderInvariantCalibration(Calibrator):
     .. math:: z'_i = \sum_{j=i}^{C-1} \mathrm{softplus}(m_j(z))\,(z_j - z_{j+1}),
 
     then put back in place. Steps are positive, so the whole order of classes stays, not just the
-    label; and the classes' names play no role. Fitted by NLL with L-BFGS and weight decay.
+    label; and the classes' names play no role. Here :math:`z = \mu / T` with T of plain
+    temperature scaling, and a normal prior pulls the network towards changing nothing more.
+    Fitted by NLL with L-BFGS.
 
     Args:
         hidden: Width of the hidden layer; ``None`` means C.
-        weight_decay: Pull of all weights towards the identity.
-        steps: Most L-BFGS iterations; few, since the network can overfit.
+        prior: Deviation of the prior on every weight; its pull fades as rows grow.
+        steps: Most L-BFGS iterations.
         seed: Of the hidden layer's start.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)
         >>> p = Prediction(z, target=torch.tensor([0, 0, 0, 1]))
-        >>> OrderInvariantCalibration(weight_decay=0.0).fit(p)(p).confidence[0]
+        >>> OrderInvariantCalibration().fit(p)(p).confidence[0]
         tensor(0.7500)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("0.weight", "0.bias", "2.weight", "2.bias")
+    state_names: ClassVar[tuple[str, ...]] = ("scale", "0.weight", "0.bias", "2.weight", "2.bias")
 
     hidden: int | None = None
-    weight_decay: float = 5e-4
+    prior: float = 0.2
     steps: int = 50
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.hidden < 1:
             raise InputError("hidden >= 1 or None", self.hidden)
-        if not self.weight_decay >= 0 or self.steps < 1:
-            got = f"weight_decay={self.weight_decay}, steps={self.steps}"
-            raise InputError("weight_decay >= 0 and steps >= 1", got)
+        if not self.prior > 0 or self.steps < 1:
+            raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         logits, target = labelled(p, rows)
         network = self._network(p.num_classes)
-        ordered, order = _sort(logits)
+        scale = torch.tensor(best_scale(logits, target), dtype=torch.float64)
+        ordered, order = _sort(logits * scale)
         place = (order == target[:, None]).int().argmax(dim=-1)  # of the right class
 
         def loss() -> Tensor:
             return F.cross_entropy(_stretch(ordered, network), place)
 
-        fit_module(network, loss, self.weight_decay, self.steps)
-        return {name: value.detach() for name, value in network.state_dict().items()}
+        fit_module(network, loss, len(target), self.prior, self.steps)
+        return {"scale": scale} | dict(network.state_dict())
 
     @torch.no_grad()
     def _map(self, p: Prediction) -> Tensor:
-        ordered, order = _sort(mean_logits(p))
+        ordered, order = _sort(mean_logits(p) * self._state["scale"])
         network = self._network(ordered.size(1))
-        network.load_state_dict({name: self._state[name] for name in self.state_names})
+        network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
         return torch.zeros_like(ordered).scatter(1, order, _stretch(ordered, network))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return dict(self._network(num_classes).state_dict())
+        scale = torch.ones((), dtype=torch.float64)
+        return {"scale": scale} | dict(self._network(num_classes).state_dict())
 
     def _network(self, classes: int) -> nn.Sequential:
         """The identity, with a hidden layer to start from: its last layer is zero."""

@@ -1,0 +1,231 @@
+"""Evidence behind docs/calibration.md: which calibrator, how many rows, mean or every sample.
+
+``python benchmarks/calibration_evidence.py [methods|sizes|axis]`` prints Markdown tables. All
+data is synthetic; every number is a mean over seeds 0 to 4.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data
+
+import gduq
+from gduq import metrics
+from gduq.calibration import METHODS, AnchorAwareTemperature, Calibrator, TemperatureScaling
+from gduq.prediction import Prediction, predict
+
+SEEDS = range(5)
+Table = dict[str, dict[str, float]]
+
+# -- a node task with shifted nodes ----------------------------------------------------------------
+
+
+def node_task(
+    seed: int, nodes: int = 4000, classes: int = 6, width: int = 16
+) -> tuple[Data, dict[str, Tensor]]:
+    """A block-model graph whose last quarter of nodes is noisier and less homophilous."""
+    generator = torch.Generator().manual_seed(seed)
+    label = torch.randint(classes, (nodes,), generator=generator)
+    ood = torch.arange(nodes) >= nodes * 3 // 4
+    noise = torch.where(ood, 3.5, 2.0)[:, None] * torch.randn(nodes, width, generator=generator)
+    x = torch.randn(classes, width, generator=generator)[label] + noise
+    source = torch.randint(nodes, (3 * nodes,), generator=generator)
+    draw = torch.rand(2, 3 * nodes, generator=generator)
+    alike = draw[0] < torch.where(ood[source], 0.35, 0.6)
+    order, count = label.argsort(), torch.bincount(label)
+    within = order[(count.cumsum(0) - count)[label[source]] + (draw[1] * count[label[source]]).long()]
+    sink = torch.where(alike, within, (draw[1] * nodes).long())
+    edges = torch.stack([torch.cat([source, sink]), torch.cat([sink, source])])
+    position = torch.arange(nodes)
+    masks = {
+        "train": position < 400,
+        "val": (position >= 400) & (position < 1000),
+        "test": (position >= 1000) & ~ood,
+        "ood": ood,
+    }
+    return Data(x=x, edge_index=edges, y=label), masks
+
+
+def anchored_model(data: Data, train: Tensor, seed: int, epochs: int = 200) -> gduq.Anchored:
+    """A GCN anchored at its second layer, trained on some nodes of a graph."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = gduq.nn.GNN(data.x.size(1), 32, int(data.y.max()) + 1, 3, conv="gcn", task="node")
+        model = gduq.anchor(net, at=1, num_anchors=10, seed=seed)
+        marked = data.clone()
+        marked.row_mask = train
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+        model.train()
+        for _ in range(epochs):
+            optimiser.zero_grad()
+            F.cross_entropy(model(marked)[train], data.y[train]).backward()
+            optimiser.step()
+    model.fit_bank(marked)
+    return model.eval()
+
+
+def noisy_copies(data: Data, seed: int) -> Iterator[Data]:
+    """The graph with noised features and with edges rewired, mild and strong."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    for strength in (0.5, 1.0):
+        copy = data.clone()
+        scale = strength * data.x.std()
+        copy.x = data.x + scale * torch.randn(data.x.shape, generator=generator)
+        rewired = torch.rand(data.edge_index.size(1), generator=generator) < 0.4 * strength
+        other = torch.randint(data.num_nodes, rewired.shape, generator=generator)
+        copy.edge_index = data.edge_index.clone()
+        copy.edge_index[0, rewired] = other[rewired]
+        yield copy
+
+
+def _fitted(
+    data: Data, masks: Mapping[str, Tensor], model: gduq.Anchored, p: Prediction, seed: int
+) -> Iterator[tuple[str, Calibrator]]:
+    for name, cls in METHODS.items():
+        options: dict[str, Any] = {"graph": data} if cls.needs_graph else {}
+        if name == "gats":
+            options["train_rows"] = masks["train"]
+        if cls.needs_features:
+            options["train"] = p[masks["train"]]
+        yield name, cls(**options).fit(p, rows=masks["val"])
+    copies = [predict(model, copy, features=True)[masks["val"]] for copy in noisy_copies(data, seed)]
+    aware = AnchorAwareTemperature().fit(p, rows=masks["val"], corrupted=copies)
+    yield "anchor_aware, corrupted copies", aware
+
+
+def methods() -> Table:
+    """Every calibrator on an anchored GCN: in distribution and on shifted nodes."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for seed in SEEDS:
+        data, masks = node_task(seed)
+        model = anchored_model(data, masks["train"], seed)
+        p = predict(model, data, features=True)
+        runs.setdefault("none", []).append(_judge(p, p, masks))
+        double = TemperatureScaling().neutral(p.num_classes, p.num_samples)
+        double._state["temperature"] *= 2  # the control that any claim must beat
+        runs.setdefault("T = 2", []).append(_judge(double(p), p, masks))
+        for name, calibrator in _fitted(data, masks, model, p, seed):
+            runs.setdefault(name, []).append(_judge(calibrator(p), p, masks))
+    return _means(runs)
+
+
+def _judge(q: Prediction, p: Prediction, masks: Mapping[str, Tensor]) -> dict[str, float]:
+    scores = {}
+    for name in ("test", "ood"):
+        part = q[masks[name]]
+        scores[f"{name} ECE"] = float(metrics.ece(part))
+        scores[f"{name} NLL"] = float(metrics.nll(part))
+    test = masks["test"] | masks["ood"]
+    scores["labels changed"] = float((q.label != p.label)[test].float().mean())
+    return scores
+
+
+# -- how many validation rows ----------------------------------------------------------------------
+
+
+def crooked_logits(rows: int, seed: int, classes: int = 10) -> Prediction:
+    """An overconfident model with favourite classes: known truth, wrong logits."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = 1.5 * torch.randn(rows, classes, generator=generator)
+    target = torch.multinomial(truth.softmax(dim=1), 1, generator=generator).squeeze(1)
+    taste = torch.Generator().manual_seed(12345)  # the same crooked model for every seed
+    bias = 0.7 * torch.randn(classes, generator=taste)
+    mix = torch.eye(classes) + 0.1 * torch.randn(classes, classes, generator=taste)
+    return Prediction(2.5 * truth @ mix + bias, target=target)
+
+
+def sizes() -> Table:
+    """NLL on 20 000 test rows after fitting on 50 to 10 000 validation rows."""
+    table: Table = {}
+    plain = [name for name, cls in METHODS.items() if not cls.needs_graph]
+    plain = [name for name in plain if name not in ("density", "anchor_aware")]
+    for name in ["none", *plain]:
+        options = {"missing": "keep"} if name in ("vector", "matrix", "dirichlet", "histogram") else {}
+        row: dict[str, list[float]] = {}
+        for rows in (50, 200, 1000, 10_000):
+            for seed in SEEDS:
+                val, test = crooked_logits(rows, seed), crooked_logits(20_000, 100 + seed)
+                q = test if name == "none" else METHODS[name](**options).fit(val)(test)
+                row.setdefault(f"n = {rows}", []).append(float(metrics.nll(q)))
+        table[name] = {key: statistics.mean(values) for key, values in row.items()}
+    return table
+
+
+# -- mean or every sample --------------------------------------------------------------------------
+
+
+def _every_sample(calibrator: Calibrator, p: Prediction, val: Tensor) -> Prediction:
+    """Fit on all K samples of the validation rows as rows of their own, and map each sample."""
+    k = p.num_samples
+    part = p[val]
+    calibrator.fit(Prediction(part.samples.flatten(0, 1), part.target.repeat(k)))
+    mapped = calibrator(Prediction(p.samples.flatten(0, 1)))
+    return p.with_samples(mapped.samples.view(p.samples.shape))
+
+
+def axis() -> Table:
+    """Calibrating the mean logits against calibrating every sample, then averaging."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    names = [n for n, c in METHODS.items() if not (c.needs_graph or c.needs_features)]
+    for seed in SEEDS:
+        data, masks = node_task(seed)
+        p = predict(anchored_model(data, masks["train"], seed), data)
+        runs.setdefault("none", []).append(_axis_scores(p, masks))
+        for name in names:
+            if name == "anchor_aware":  # reads the sample axis: it has no per-sample form
+                continue
+            mean = METHODS[name]().fit(p, rows=masks["val"])(p)
+            runs.setdefault(f"{name}, mean", []).append(_axis_scores(mean, masks))
+            each = _every_sample(METHODS[name](), p, masks["val"])
+            runs.setdefault(f"{name}, every sample", []).append(_axis_scores(each, masks))
+    return _means(runs)
+
+
+def _axis_scores(q: Prediction, masks: Mapping[str, Tensor]) -> dict[str, float]:
+    scores = {}
+    for name in ("test", "ood"):
+        scores[f"{name} ECE"] = float(metrics.ece(q[masks[name]]))
+        scores[f"{name} NLL"] = float(metrics.nll(q[masks[name]]))
+    score = torch.cat([q[masks["test"]].epistemic, q[masks["ood"]].epistemic])
+    positive = torch.arange(len(score)) >= int(masks["test"].sum())
+    scores["epistemic AUROC"] = _auroc(score, positive)
+    return scores
+
+
+def _auroc(score: Tensor, positive: Tensor) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(positive.numpy(), score.numpy()))
+
+
+def _means(runs: Mapping[str, list[dict[str, float]]]) -> Table:
+    return {
+        name: {key: statistics.mean(run[key] for run in several) for key in several[0]}
+        for name, several in runs.items()
+    }
+
+
+def show(table: Table) -> None:
+    """Print a table as Markdown."""
+    columns = list(next(iter(table.values())))
+    print("| | " + " | ".join(columns) + " |")
+    print("|---|" + "---:|" * len(columns))
+    for name, values in table.items():
+        print(f"| {name} | " + " | ".join(f"{values[c]:.3f}" for c in columns) + " |")
+
+
+TABLES: dict[str, Callable[[], Table]] = {"methods": methods, "sizes": sizes, "axis": axis}
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="Sparse CSR")
+    for wanted in sys.argv[1:] or list(TABLES):
+        print(f"\n{wanted}: {TABLES[wanted].__doc__}\n")
+        show(TABLES[wanted]())
