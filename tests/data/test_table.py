@@ -91,6 +91,14 @@ def test_no_target_and_tabs_and_blank_lines(tmp_path: Path) -> None:
 
 
 @needs_rdkit
+def test_class_names_without_targets(tmp_path: Path) -> None:
+    """As when a trained model, which knows its classes, meets molecules without labels."""
+    found = Table(table(tmp_path, "smiles\nC\n"), class_names=["no", "yes"])
+    assert found.class_names == ("no", "yes")
+    assert all("y" not in item for _, item in found if isinstance(item, Data))
+
+
+@needs_rdkit
 def test_class_names_of_the_training_set(tmp_path: Path) -> None:
     path = table(tmp_path, "smiles,y\nC,1\nC,-1\nC,3\n")
     first, second, third = items(path, targets=["y"], class_names=["-1", "1"])
@@ -141,7 +149,11 @@ def test_bad_rows_have_a_line_and_a_reason(tmp_path: Path) -> None:
         ("smiles,y\nC,1\n", {"targets": ["z"]}, r"one column 'z' .* got the columns smiles, y"),
         ("smiles,smiles\nC,C\n", {}, "got 2 of that name"),
         ("", {}, "column names"),
-        ("smiles,y\nC,1\n", {"class_names": ["a"]}, "one target column"),
+        (
+            "smiles,y,z\nC,1,1\n",
+            {"class_names": ["a"], "targets": ["y", "z"]},
+            "one target column, got 2 columns",
+        ),
     ],
 )
 def test_a_table_without_its_columns(

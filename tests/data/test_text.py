@@ -34,7 +34,7 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def _spacy() -> None:
     pytest.importorskip("spacy", reason="needs the text extra")
     try:
@@ -312,8 +312,7 @@ def test_memory_does_not_grow_with_the_number_of_sentences(tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tensor, Tensor]:
-    pytest.importorskip("spacy", reason="needs the text extra")
+def real(tmp_path_factory: pytest.TempPathFactory, _spacy: None) -> tuple[Tensor, Tensor]:
     root = tmp_path_factory.mktemp("cache")
     sentences, labels = read_sst2(root)
     return token_counts(sentences, root), labels

@@ -57,6 +57,8 @@ def test_a_sound_folder_gives_what_pyg_gives(tmp_path: Path) -> None:
 def test_graphs_without_any_label_or_feature(tmp_path: Path) -> None:
     bare = dict.fromkeys(("graph_labels", "node_labels", "node_attributes", "edge_labels"))
     first = graphs(write(tmp_path, **bare))[0]
+    assert TUFolder(tmp_path).class_names == ()
+    assert TUFolder(tmp_path, ("no", "yes")).class_names == ("no", "yes")
     assert isinstance(first, Data)
     assert first.num_nodes == 3
     assert set(first.keys()) == {"edge_index", "num_nodes"}

