@@ -70,7 +70,8 @@ class AnchoredLinear(nn.Module):
         """
         if init not in get_args(Init):
             raise InputError("init 'random' or 'identity'", repr(init))
-        layer = cls(plain.in_features, plain.out_features, plain.bias is not None)
+        with torch.random.fork_rng(devices=[]):  # what is drawn here is replaced below
+            layer = cls(plain.in_features, plain.out_features, plain.bias is not None)
         layer = layer.to(plain.weight.device, plain.weight.dtype)
         if init == "random":
             scale = float(plain.weight.detach().std(correction=0)) / 2.0**0.5

@@ -263,7 +263,8 @@ def _row_numbers(a: Tensor) -> Tensor:
 
 def _transpose(a: Tensor) -> Tensor:
     cols, rows = a.col_indices().long(), _row_numbers(a)
-    return csr(cols, rows, a.values(), (a.size(1), a.size(0)))
+    values = a.values().clone()  # what is kept must not hold on to the matrix it is kept for
+    return csr(cols, rows, values, (a.size(1), a.size(0)))
 
 
 def take_rows(h: Tensor, index: Tensor) -> Tensor:
