@@ -95,6 +95,12 @@ def test_files_may_be_in_raw(tmp_path: Path) -> None:
     assert len(TUFolder(tmp_path)) == 3
 
 
+def test_labels_of_many_digits_stay_apart(tmp_path: Path) -> None:
+    folder = TUFolder(write(tmp_path, graph_labels="12345678\n12345679\n0.5\n"))
+    assert folder.class_names == ("0.5", "12345678", "12345679")
+    assert [g.y.item() for _, g in folder if isinstance(g, Data)] == [1, 2, 0]
+
+
 def test_class_names_of_the_training_set(tmp_path: Path) -> None:
     folder = TUFolder(write(tmp_path, graph_labels="1\n1\n2\n"), class_names=("-1", "1"))
     items = [item for _, item in folder]
@@ -143,6 +149,11 @@ def test_a_bad_line_takes_its_graph_with_it(
         ("A", "1, 2\n1.5, 2\n", r"whole numbers in line 2 of .*TOY_A.txt"),
         ("A", "1, 2, 3\n", r"2 numbers a line in .*TOY_A.txt"),
         ("A", "98, 99\n", r"node numbers from 1 to 7 in line 1"),
+        (
+            "graph_labels",
+            "1, 1\n1, 2\n2, 2\n",
+            r"one label a line in .*TOY_graph_labels.txt, got 2",
+        ),
         ("graph_indicator", "0\n1\n", "graph numbers from 1"),
         ("graph_indicator", "", "graph numbers from 1"),
     ],

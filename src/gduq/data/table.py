@@ -181,13 +181,13 @@ def _from_smiles(smiles: str) -> Data:
     if not smiles:
         raise ValueError("the SMILES field is empty")
     try:
-        data = from_smiles(smiles)
+        data: Data = from_smiles(smiles)
     except ValueError as error:  # an atom or bond outside PyG's tables
         raise ValueError(f"SMILES {smiles!r}: {error}") from error
     if data.num_nodes == 0:  # what PyG makes of a string that RDKit refuses
         raise ValueError(f"{smiles!r} is no valid SMILES")
     data.x, data.edge_attr = data.x.float(), data.edge_attr.float()
-    return data  # type: ignore[no-any-return]
+    return data
 
 
 def _need_rdkit() -> None:

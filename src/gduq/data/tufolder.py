@@ -189,10 +189,13 @@ class TUFolder:
             self._blame(row, part, row, reason)
         if part == "graph_attributes":
             return torch.from_numpy(values.astype(np.float32)).squeeze(-1)
-        texts = [f"{value[0]:g}" for value in values]
-        known = sorted({float(t) for row, t in enumerate(texts) if row not in bad})
+        if values.shape[1] != 1:
+            raise InputError(f"one label a line in {self._path(part)}", values.shape[1])
+        labels = values[:, 0].tolist()
         if class_names is None:
-            self.class_names = tuple(f"{label:g}" for label in known)
+            known = sorted({label for row, label in enumerate(labels) if row not in bad})
+            self.class_names = tuple(_label_text(label) for label in known)
+        texts = [_label_text(label) for label in labels]
         index = {name: i for i, name in enumerate(self.class_names)}
         for row, text in enumerate(texts):
             if text not in index:
@@ -239,6 +242,10 @@ def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
         else:
             table[i] = row
     return table, bad
+
+
+def _label_text(label: float) -> str:
+    return str(int(label)) if label.is_integer() else str(label)
 
 
 def _floats(line: str) -> list[float] | str:
