@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gduq import metrics, ood
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.ranking import _all, _curve
+from gduq.metrics.ranking import _Curve
 from gduq.prediction import Prediction
 
 ALL = [*ood.SCORES, "mahalanobis", "knn"]
@@ -161,10 +161,10 @@ def test_weighted_curve_equals_repeated_rows():
     negative, positive = (torch.from_numpy(random.normal(size=s).round(1)) for s in (12, 9))
     n = torch.from_numpy(random.integers(0, 3, size=(4, 12))).double()
     k = torch.from_numpy(random.integers(0, 3, size=(4, 9))).double()
-    batched = torch.stack(_all(*_curve(negative, positive, n, k)))
+    batched = _Curve(negative, positive).drawn(n, k).all()
     for r in range(4):
         rows = [v.repeat_interleave(c[r].long()) for v, c in ((negative, n), (positive, k))]
-        expected = torch.cat(_all(*_curve(*rows)))
+        expected = _Curve(*rows).all().squeeze(1)
         assert torch.allclose(batched[:, r], expected)
 
 

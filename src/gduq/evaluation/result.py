@@ -140,9 +140,12 @@ def _lines(part: pd.DataFrame) -> Iterator[str]:
     measures = list(dict.fromkeys(part["measure"]))
     yield "| " + " | ".join([*keys, *measures]) + " |"
     yield "|" + "---|" * len(keys) + "---:|" * len(measures)
-    for name, group in part.groupby(keys, sort=False):
-        cells = {m: _cell(*v) for m, *v in group[["measure", *_NUMBERS]].itertuples(index=False)}
-        yield "| " + " | ".join([*map(str, name), *(cells.get(m, "") for m in measures)]) + " |"
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in part.to_dict(orient="records"):
+        line = cells.setdefault(tuple(str(row[k]) for k in keys), {})
+        line[row["measure"]] = _cell(*(row[n] for n in _NUMBERS))
+    for name, line in cells.items():
+        yield "| " + " | ".join([*name, *(line.get(m, "") for m in measures)]) + " |"
 
 
 def _cell(value: float, low: float, high: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,9 +65,18 @@ def smooth_error(cells: Tensor, bandwidth: float | None) -> Tensor:
 
     if bandwidth is not None:
         return at(torch.full_like(cells[..., 0], bandwidth))
-    low, high = torch.zeros_like(cells[..., 0]), torch.ones_like(cells[..., 0])
-    for _ in range(20):  # the error falls with sigma, so the fixed point is unique: bisect
-        middle = (low + high) / 2
-        above = at(middle) > middle
-        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
-    return (low + high) / 2
+    return _crossing(at, cells[..., 0])
+
+
+def _crossing(error: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """Where ``error(x) = x`` in [0, 1], for an error that falls: false position (Illinois)."""
+    low, high = torch.zeros_like(like), torch.ones_like(like)
+    above, below = error(low) - low, error(high) - high
+    for _ in range(10):
+        x = low + (high - low) * (above / (above - below).clamp_min(1e-30)).clamp(0.0, 1.0)
+        gap = error(x) - x
+        up = gap > 0
+        # the end that stays counts half, or it would stay for ever
+        above, below = torch.where(up, gap, above / 2), torch.where(up, below / 2, gap)
+        low, high = torch.where(up, x, low), torch.where(up, high, x)
+    return x

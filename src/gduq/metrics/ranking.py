@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ def auroc(negative: Tensor, positive: Tensor) -> float:
         >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
         0.875
     """
-    return float(_auroc(*_curve(*_checked(negative, positive))))
+    return float(_Curve(*_checked(negative, positive)).auroc())
 
 
 def average_precision(negative: Tensor, positive: Tensor) -> float:
@@ -37,7 +38,7 @@ def average_precision(negative: Tensor, positive: Tensor) -> float:
         >>> average_precision(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
         1.0
     """
-    return float(_average_precision(*_curve(*_checked(negative, positive))))
+    return float(_Curve(*_checked(negative, positive)).average_precision())
 
 
 def false_positive_rate(negative: Tensor, positive: Tensor, recall: float = 0.95) -> float:
@@ -49,7 +50,7 @@ def false_positive_rate(negative: Tensor, positive: Tensor, recall: float = 0.95
     """
     if not 0 < recall <= 1:
         raise InputError("recall above 0 and at most 1", recall)
-    return float(_false_positive_rate(*_curve(*_checked(negative, positive)), recall))
+    return float(_Curve(*_checked(negative, positive)).false_positive_rate(recall))
 
 
 class Separation(NamedTuple):
@@ -82,13 +83,14 @@ def separation(
     if not 0 < level < 1:
         raise InputError("level between 0 and 1", level)
     negative, positive = _checked(negative, positive)
-    value = torch.cat(_all(*_curve(negative, positive)))
+    ranked = _Curve(negative, positive)
     blocks = zip(
         resample_counts(len(negative), resamples, seed, beside=len(positive)),
         resample_counts(len(positive), resamples, seed + 1, beside=len(negative)),
         strict=True,
     )
-    draws = torch.cat([torch.stack(_all(*_curve(negative, positive, n, p))) for n, p in blocks], 1)
+    draws = torch.cat([ranked.drawn(n, k).all() for n, k in blocks], dim=1)
+    value = ranked.all().squeeze(1)
     found = [interval(float(v), d, level, 0.0, 1.0) for v, d in zip(value, draws, strict=True)]
     return Separation(*found)
 
@@ -105,45 +107,56 @@ def _checked(negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     return sets[0], sets[1]
 
 
-def _curve(
-    negative: Tensor, positive: Tensor, n: Tensor | None = None, k: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Positives and negatives at or above each distinct score, from the top, ``[R, G]`` each.
+class _Curve:
+    """Both sets sorted, and at each positive's score how much of them lies at or above it.
 
-    ``n`` and ``k`` say how often each row counts in each of R resamples.
+    ``n`` ``[R, n]`` and ``k`` ``[R, k]`` say how often each row counts in each of R resamples;
+    once by default.
     """
-    n = torch.ones(1, len(negative), dtype=torch.float64) if n is None else n
-    k = torch.ones(1, len(positive), dtype=torch.float64) if k is None else k
-    scores, order = torch.cat([negative, positive]).sort(descending=True)
-    last = torch.cat([scores[1:] != scores[:-1], torch.ones(1, dtype=torch.bool)])
-    zeros = [torch.zeros(n.size(0), size, dtype=torch.float64) for size in (n.size(1), k.size(1))]
-    found = torch.cat([zeros[0], k], dim=1)[:, order].cumsum(dim=1)[:, last]
-    false = torch.cat([n, zeros[1]], dim=1)[:, order].cumsum(dim=1)[:, last]
-    return found, false
+
+    def __init__(self, negative: Tensor, positive: Tensor) -> None:
+        self.negative, self.n_order = negative.sort()
+        self.positive, self.k_order = positive.sort()
+        self.left, self.right = (
+            torch.searchsorted(self.negative, self.positive, right=r) for r in (False, True)
+        )
+        self.own = torch.searchsorted(self.positive, self.positive)  # first of equal positives
+        self.k = torch.ones(1, len(positive), dtype=torch.float64)
+        self._count(torch.ones(1, len(negative), dtype=torch.float64))
+
+    def drawn(self, n: Tensor, k: Tensor) -> _Curve:
+        """The same sets with other counts."""
+        other = copy.copy(self)
+        other.k = k[:, self.k_order]
+        other._count(n[:, self.n_order])
+        return other
+
+    def _count(self, n: Tensor) -> None:
+        below_n, below_k = (_padded_cumsum(v) for v in (n, self.k))
+        self.total_n, self.total_k = below_n[:, -1:], below_k[:, -1:]
+        self.below, self.not_above = below_n[:, self.left], below_n[:, self.right]
+        self.found = self.total_k - below_k[:, self.own]  # positives at or above, [R, k]
+
+    def all(self) -> Tensor:
+        """``[3, R]``: AUROC, average precision, false positives at 95 % recall."""
+        return torch.stack([self.auroc(), self.average_precision(), self.false_positive_rate(0.95)])
+
+    def auroc(self) -> Tensor:
+        beaten = torch.einsum("rk,rk->r", self.k, self.below + self.not_above) / 2
+        return beaten / (self.total_n * self.total_k).squeeze(1)
+
+    def average_precision(self) -> Tensor:
+        precision = self.found / (self.found + (self.total_n - self.below)).clamp_min(1.0)
+        return torch.einsum("rk,rk->r", self.k, precision) / self.total_k.squeeze(1)
+
+    def false_positive_rate(self, recall: float) -> Tensor:
+        # found falls from left to right: the last position that still finds enough
+        enough = (self.found >= recall * self.total_k - 1e-9).sum(dim=1, keepdim=True) - 1
+        return 1.0 - (self.below.gather(1, enough) / self.total_n).squeeze(1)
 
 
-def _all(found: Tensor, false: Tensor) -> list[Tensor]:
-    return [
-        _auroc(found, false),
-        _average_precision(found, false),
-        _false_positive_rate(found, false, 0.95),
-    ]
-
-
-def _auroc(found: Tensor, false: Tensor) -> Tensor:
-    steps = torch.nn.functional.pad(found, (1, 0)).diff(dim=1)
-    middle = (torch.nn.functional.pad(false, (1, 0))[:, :-1] + false) / 2
-    beaten = (steps * (false[:, -1:] - middle)).sum(dim=1)
-    return beaten / (found[:, -1] * false[:, -1])
-
-
-def _average_precision(found: Tensor, false: Tensor) -> Tensor:
-    steps = torch.nn.functional.pad(found, (1, 0)).diff(dim=1)
-    precision = found / (found + false).clamp_min(1.0)
-    return (steps * precision).sum(dim=1) / found[:, -1]
-
-
-def _false_positive_rate(found: Tensor, false: Tensor, recall: float) -> Tensor:
-    enough = found >= recall * found[:, -1:] - 1e-9
-    first = enough.int().argmax(dim=1, keepdim=True)
-    return false.gather(1, first).squeeze(1) / false[:, -1]
+def _padded_cumsum(counts: Tensor) -> Tensor:
+    """``[R, m + 1]``, from 0."""
+    total = counts.new_zeros(counts.size(0), counts.size(1) + 1)
+    torch.cumsum(counts, dim=1, out=total[:, 1:])
+    return total

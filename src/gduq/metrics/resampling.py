@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ __all__ = ["Interval", "bootstrap", "bootstrap_all"]
 
 Metric = Callable[..., float]
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
+_KEPT = 10_000_000  # draws that are kept for the next call: 20 MB each
 
 
 class Interval(NamedTuple):
@@ -120,13 +121,27 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
 
     ``beside`` counts further rows that are resampled at the same time, for equal blocks.
     """
-    generator = torch.Generator().manual_seed(seed)
     block = max(1, _CHUNK // (rows + beside))
+    if rows * resamples <= _KEPT:  # many metrics ask for the same draws
+        yield from (part.double() for part in _kept_counts(rows, resamples, seed).split(block))
+        return
+    generator = torch.Generator().manual_seed(seed)
     for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        drawn = torch.randint(rows, (size, rows), generator=generator)
-        drawn += torch.arange(size).unsqueeze(1) * rows
-        yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows).double()
+        yield _drawn(rows, min(block, resamples - start), generator).double()
+
+
+@lru_cache(maxsize=8)
+def _kept_counts(rows: int, resamples: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    block = max(1, _CHUNK // rows)
+    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
+    return torch.cat([_drawn(rows, size, generator).short() for size in sizes])
+
+
+def _drawn(rows: int, size: int, generator: torch.Generator) -> Tensor:
+    drawn = torch.randint(rows, (size, rows), generator=generator)
+    drawn += torch.arange(size).unsqueeze(1) * rows
+    return torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
 
 
 def _resampled(metric: Metric, block: Block, source: Any) -> Tensor:
