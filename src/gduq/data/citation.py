@@ -123,7 +123,7 @@ def _read(path: Path, source: Source) -> dict[str, Tensor]:
     size = f" and {source.size} bytes" if source.size else ""
     expected = f"{source.nodes} nodes of {source.features} features{size}"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if not _is_text(file, name)}
         found = tuple(int(v) for v in arrays["attr_shape"])
         parts = {name: torch.from_numpy(arrays[name]) for name in _NEEDED}

@@ -8,9 +8,10 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.utils import coalesce, remove_self_loops
 
 from gduq import shifts
 from gduq.data.cache import cache_root, cached, digest
@@ -23,6 +24,7 @@ __all__ = ["load_tu", "read_tu"]
 
 VERSION = 1
 _URL = "https://www.chrsmrrs.com/graphkerneldatasets"
+_USED = ("A", "graph_indicator", "graph_labels", "node_labels", "node_attributes", "edge_labels")
 _KNOWN = {  # graphs, nodes, lines of edges
     "NCI1": (4110, 122747, 265506),
     "NCI109": (4127, 122494, 265208),
@@ -56,7 +58,7 @@ def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
 
 
 def read_tu(folder: Path, name: str, root: str | Path | None = None) -> Packed:
-    """The graphs of a folder ``<name>_A.txt, ...`` in TU format, through PyG's reader."""
+    """The graphs of a folder ``<name>_A.txt, ...`` in TU format, as PyG's ``TUDataset``."""
     files = _files(folder, name)
     _check(folder, name)
     key = {"name": f"tu/{name}", "version": VERSION, "raw": digest(files)}
@@ -122,38 +124,58 @@ def _count_lines(path: Path) -> int:
 
 
 def _read(folder: Path, name: str) -> Packed:
-    from torch_geometric.io import read_tu_data
-
-    try:
-        data, slices, sizes = read_tu_data(str(folder), name)
-        indicator = torch.tensor(
-            [int(v) for v in (folder / f"{name}_graph_indicator.txt").read_text().split()]
-        )
-    except (ValueError, IndexError, RuntimeError) as error:
-        raise damaged(folder / f"{name}_A.txt", f"{name} in TU format", str(error)) from error
-    if int(indicator.max()) != data.y.numel():
+    """As PyG's ``read_tu_data`` (which loses a last line that has no line break)."""
+    parts = {part: _numbers(folder / f"{name}_{part}.txt") for part in _parts(folder, name)}
+    owner = parts["graph_indicator"].long().flatten() - 1
+    graphs = len(parts["graph_labels"])
+    if int(owner.min()) < 0 or int(owner.max()) >= graphs or bool((owner.diff() < 0).any()):
         path = folder / f"{name}_graph_indicator.txt"
-        raise damaged(path, f"{data.y.numel()} graphs", f"{int(indicator.max())}")
-    # PyG's offsets stop at the last graph that has an edge
-    edge_ptr, edges = slices["edge_index"], data.edge_index.size(1)
-    edge_labels = _columns(data.edge_attr, sizes["num_edge_attributes"])
+        got = f"{int(owner.min()) + 1} to {int(owner.max()) + 1}"
+        raise damaged(path, f"graph numbers from 1 to {graphs} in ascending order", got)
+    nodes, node_ptr = owner.numel(), to_ptr(torch.bincount(owner, minlength=graphs))
+    edges = parts["A"].long().t() - 1
+    if edges.size(0) != 2 or int(edges.min()) < 0 or int(edges.max()) >= nodes:
+        raise damaged(folder / f"{name}_A.txt", f"pairs of nodes from 1 to {nodes}", "others")
+    labels = _one_hot(parts["edge_labels"]) if "edge_labels" in parts else None
+    edges, labels = coalesce(*remove_self_loops(edges, labels), num_nodes=nodes)
+    y = parts["graph_labels"].flatten().unique(return_inverse=True)[1]
     return Packed.build(
-        to_ptr(torch.bincount(indicator - 1)),
-        torch.nn.functional.pad(edge_ptr, (0, len(data.y) + 1 - len(edge_ptr)), value=edges),
-        data.edge_index,
-        nodes={"x": _node_features(data, sizes["num_node_attributes"], indicator.numel())},
-        edges={} if edge_labels is None else {"edge_attr": edge_labels},
-        graphs={"y": data.y},
+        node_ptr,
+        to_ptr(torch.bincount(owner[edges[0]], minlength=graphs)),
+        edges - node_ptr[owner[edges[0]]],
+        nodes={"x": _node_features(parts, nodes)},
+        edges={} if labels is None else {"edge_attr": labels},
+        graphs={"y": y},
     )
 
 
-def _node_features(data: Data, attributes: int, nodes: int) -> Tensor:
-    labels = _columns(data.x, attributes)
-    if labels is not None:
-        return labels
-    return torch.ones(nodes, 1) if data.x is None else data.x
+def _parts(folder: Path, name: str) -> list[str]:
+    found = {path.stem.removeprefix(f"{name}_") for path in _files(folder, name)} & set(_USED)
+    return sorted(found - {"node_attributes"} if "node_labels" in found else found)
 
 
-def _columns(values: Tensor | None, skip: int) -> Tensor | None:
-    """The one-hot labels, which follow the attributes, if there are any."""
-    return values[:, skip:] if values is not None and values.size(1) > skip else None
+def _numbers(path: Path) -> Tensor:
+    """A text file of comma-separated numbers as ``[lines, columns]``."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, header=None, skipinitialspace=True).to_numpy(dtype=np.float64)
+    except (ValueError, TypeError) as error:  # parser errors are ValueErrors
+        raise damaged(path, "numbers", str(error)) from error
+    if not np.isfinite(table).all():
+        raise damaged(path, "finite numbers", f"{int((~np.isfinite(table)).sum())} others")
+    return torch.tensor(table)
+
+
+def _node_features(parts: dict[str, Tensor], nodes: int) -> Tensor:
+    if "node_labels" in parts:
+        return _one_hot(parts["node_labels"])
+    if "node_attributes" in parts:
+        return parts["node_attributes"].float()
+    return torch.ones(nodes, 1)
+
+
+def _one_hot(labels: Tensor) -> Tensor:
+    """Columns of class numbers, each counted from its smallest, as one-hot blocks."""
+    columns = (labels.long() - labels.long().amin(dim=0)).unbind(dim=1)
+    return torch.cat([torch.nn.functional.one_hot(c) for c in columns], dim=1).float()
