@@ -104,7 +104,7 @@ def check_graph(graph: Any, channels: int | None = None) -> None:
         raise InputError("a torch_geometric Data or Batch", type(graph).__name__)
     for name in ("x", "edge_index", "batch", "edge_attr", "edge_weight"):
         _check_tensor(name, graph.get(name))
-    nodes = graph.num_nodes
+    nodes = graph.num_nodes if graph.keys() else 0
     if not nodes:
         raise InputError("a graph with at least one node", "none", "Drop empty graphs first.")
     _check_batch(graph, int(nodes))
@@ -221,7 +221,7 @@ def repeat(graph: Data, copies: int) -> Data:
         seeds = torch.arange(int(whole.num_nodes or 0)) < int(whole["batch_size"])
         whole.row_mask = seeds.to(whole.edge_index.device)
         del whole["batch_size"]
-    joined: Data = Batch.from_data_list([whole] * copies)
+    joined = _join([whole] * copies)
     if batch is not None:  # a batch joined as if it were one graph
         offsets = torch.arange(copies, device=batch.device).repeat_interleave(batch.numel())
         joined.batch = batch.repeat(copies) + offsets * graphs
@@ -229,6 +229,13 @@ def repeat(graph: Data, copies: int) -> Data:
         joined.ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         joined._num_graphs = copies * graphs
     return joined
+
+
+def _join(graphs: list[Data]) -> Data:
+    # Torch warns of unchecked sparse tensors unless told that they are meant to be.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        joined: Data = Batch.from_data_list(graphs)
+        return joined
 
 
 def iterate(data: Any, batch_size: int | None = None) -> Iterator[Data]:
@@ -264,7 +271,7 @@ def _walk(data: Any, batch_size: int) -> Iterator[Any]:
             return
         for start in range(0, len(data), batch_size):
             stop = min(start + batch_size, len(data))
-            yield Batch.from_data_list([_as_graph(data[i]) for i in range(start, stop)])
+            yield _join([_as_graph(data[i]) for i in range(start, stop)])
     elif isinstance(data, Iterable) and not _named(data):
         yield from data
     else:
