@@ -265,7 +265,7 @@ class Prediction:
     def from_npz(cls, path: str | Path) -> Prediction:
         """Read what `to_npz` wrote; nothing is unpickled."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = dict(file)
             names = arrays.pop("class_names", None)
             tensors = {k: torch.from_numpy(arrays[k]) for k in arrays if k in cls.__annotations__}
@@ -342,7 +342,7 @@ def _entropy(probs: Tensor) -> Tensor:
 
 def _std(values: Tensor) -> Tensor:
     """Deviation over the first axis, divisor K - 1; exactly 0 for K = 1 or equal values."""
-    if values.size(0) == 1:
+    if values.size(0) == 1 or values.numel() == 0:
         return torch.zeros_like(values[0])
     return (values - values[:1]).std(dim=0)  # measured from the first: equal values give 0
 

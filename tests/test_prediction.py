@@ -1,0 +1,697 @@
+"""`Prediction` against plain numpy, its edges, its files; `predict` on all kinds of data."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import special, stats
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+
+import gduq
+from gduq.data.view import View
+from gduq.errors import InputError
+from gduq.nn import GNN
+from gduq.prediction import RESCALING_RULES, Prediction, predict
+
+few = settings(deadline=None, max_examples=40)
+
+
+def randn(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def logits(low: int = 1, classes: int = 1) -> st.SearchStrategy[np.ndarray]:
+    shape = st.tuples(st.integers(low, 6), st.integers(0, 5), st.integers(classes, 4))
+    numbers = st.floats(-50, 50, width=64)
+    return shape.flatmap(lambda s: hnp.arrays(np.float64, s, elements=numbers))
+
+
+# -- formulas ----------------------------------------------------------------------------------
+
+
+def reference(samples: np.ndarray) -> dict[str, np.ndarray]:
+    """The docstring's table, in numpy and scipy."""
+    k, m, c = samples.shape
+    if c == 1:
+        samples = np.concatenate([np.zeros((k, m, 1)), samples], axis=2)
+    each = special.softmax(samples, axis=-1)
+    mean = samples.mean(axis=0)
+    probs = special.softmax(mean, axis=-1)
+    total, aleatoric = (
+        stats.entropy(each.mean(axis=0), axis=-1),
+        stats.entropy(each, axis=-1).mean(0),
+    )
+    spread = each.std(axis=0, ddof=1) if k > 1 else np.zeros_like(each[0])
+    return {
+        "logits": mean,
+        "probs": probs,
+        "confidence": probs.max(axis=-1),
+        "label": mean.argmax(axis=-1),
+        "entropy": stats.entropy(probs, axis=-1),
+        "aleatoric": aleatoric,
+        "epistemic": np.maximum(total - aleatoric, 0),
+        "spread": spread,
+    }
+
+
+@few
+@given(logits())
+def test_everything_follows_the_formulas(samples: np.ndarray) -> None:
+    p = Prediction(torch.from_numpy(samples))
+    k, m, c = samples.shape
+    assert (p.num_samples, len(p), p.num_classes) == (k, m, max(c, 2))
+    for name, wanted in reference(samples).items():
+        found = getattr(p, name)
+        assert found.shape == wanted.shape, name
+        if name == "label":  # ties may be broken either way
+            picked = np.take_along_axis(p.logits.numpy(), found.numpy()[:, None], 1)
+            np.testing.assert_allclose(picked[:, 0], p.logits.numpy().max(axis=-1, initial=-99))
+        else:
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9, atol=1e-9, err_msg=name)
+        assert getattr(p, name) is found  # computed once
+
+
+@few
+@given(logits(), st.sampled_from([torch.float32, torch.float64]))
+def test_bounds(samples: np.ndarray, dtype: torch.dtype) -> None:
+    p = Prediction(torch.from_numpy(samples).to(dtype))
+    top = np.log(p.num_classes) + 1e-6
+    for name in ("entropy", "aleatoric", "epistemic"):
+        value = getattr(p, name)
+        assert torch.isfinite(value).all()
+        assert ((value >= 0) & (value <= top)).all(), name
+    assert torch.isfinite(p.spread).all()
+    assert ((p.spread >= 0) & (p.spread <= 0.5**0.5 + 1e-6)).all()
+    total = torch.special.entr(p.samples.softmax(-1).mean(0)).sum(-1)
+    torch.testing.assert_close(p.epistemic + p.aleatoric, total, rtol=1e-5, atol=1e-5)
+
+
+@few
+@given(logits())
+def test_one_hypothesis_is_sure_of_itself(samples: np.ndarray) -> None:
+    p = Prediction(torch.from_numpy(samples[:1]))
+    assert torch.equal(p.spread, torch.zeros_like(p.spread))
+    assert torch.equal(p.epistemic, torch.zeros_like(p.epistemic))
+    assert torch.equal(p.entropy, p.aleatoric)
+    for rule in RESCALING_RULES:
+        assert torch.equal(p.rescaled(rule).samples, p.samples)
+    two_dimensional = Prediction(torch.from_numpy(samples[0]))
+    assert torch.equal(two_dimensional.samples, p.samples)
+
+
+@few
+@given(logits(), st.integers(1, 12), st.sampled_from([torch.float32, torch.float64]))
+def test_equal_hypotheses_have_no_spread(samples: np.ndarray, k: int, dtype: torch.dtype) -> None:
+    p = Prediction(torch.from_numpy(samples[:1]).to(dtype).repeat(k, 1, 1))
+    assert torch.equal(p.spread, torch.zeros_like(p.spread))
+    assert torch.equal(p.rescaled("paper").samples, p.samples)
+    assert (p.epistemic <= 1e-5).all()
+    divisor = 1.0 if k == 1 else 2.0
+    assert torch.equal(p.rescaled("released").samples, p.samples / divisor)
+
+
+@few
+@given(logits(low=2), st.randoms(use_true_random=False))
+def test_the_order_of_hypotheses_does_not_matter(samples: np.ndarray, random: object) -> None:
+    order = list(range(len(samples)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    p, q = Prediction(torch.from_numpy(samples)), Prediction(torch.from_numpy(samples[order]))
+    for name in ("logits", "probs", "aleatoric", "epistemic", "spread", "entropy"):
+        torch.testing.assert_close(getattr(p, name), getattr(q, name), rtol=1e-9, atol=1e-9)
+
+
+@few
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)),
+                  elements=st.floats(-40, 40)))  # fmt: skip
+def test_one_logit_is_two(z: np.ndarray) -> None:
+    one = Prediction(torch.from_numpy(z)[:, :, None])
+    two = Prediction(torch.stack([torch.zeros(z.shape).double(), torch.from_numpy(z)], dim=-1))
+    assert torch.equal(one.samples, two.samples)
+    np.testing.assert_allclose(one.probs[:, 1], special.expit(z.mean(axis=0)), atol=1e-12)
+    assert torch.equal(one.label, (one.logits[:, 1] > 0).long())
+    assert torch.equal(one.with_samples(one.samples).samples, one.samples)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    p = Prediction(torch.tensor([[[1e30, -1e30], [0.0, 0.0]], [[-1e30, 1e30], [3e4, -3e4]]]))
+    for name in ("probs", "entropy", "aleatoric", "epistemic", "spread"):
+        assert torch.isfinite(getattr(p, name)).all(), name
+    assert p.epistemic[0].item() == pytest.approx(np.log(2))
+
+
+# -- rescaling ---------------------------------------------------------------------------------
+
+
+@few
+@given(logits(low=2, classes=2))
+def test_rescaling_rules(samples: np.ndarray) -> None:
+    p = Prediction(torch.from_numpy(samples), target=[0] * samples.shape[1])
+    mean = samples.mean(axis=0)
+    sigma = special.softmax(samples, axis=-1).std(axis=0, ddof=1)
+    np.testing.assert_allclose(p.rescaled("paper").logits, mean * (1 - sigma), atol=1e-9)
+    sigmoid = special.expit(samples).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
+    released = p.rescaled("released")
+    np.testing.assert_allclose(released.logits, mean / (1 + np.exp(sigmoid)), atol=1e-9)
+    assert torch.equal(released.label, p.label)  # one divisor a row keeps the arg-max
+    assert p.rescaled("none") is p
+    assert released.target is not None
+    assert released.num_samples == p.num_samples
+
+
+@few
+@given(hnp.arrays(np.float64, (10, 3, 2), elements=st.floats(-1e3, 1e3)))
+def test_the_released_divisor_for_ten_anchors(samples: np.ndarray) -> None:
+    p = Prediction(torch.from_numpy(samples))
+    scaled = p.rescaled("released").samples
+    some = p.samples.abs() > 1e-3
+    divisor = p.samples[some] / scaled[some]
+    assert ((divisor >= 2 - 1e-9) & (divisor <= 2.695)).all()
+    if not some.any():
+        return
+    per_row = (p.samples / scaled.where(scaled != 0, 1.0)).where(some, 0.0).amax(dim=(0, 2))
+    torch.testing.assert_close(divisor.max(), per_row.max())
+
+
+def test_the_released_divisor_reaches_its_bounds() -> None:
+    apart = torch.tensor([1e4, -1e4]).repeat(5)[:, None, None].repeat(1, 1, 2)
+    divisor = apart / Prediction(apart).rescaled("released").samples
+    assert divisor.max().item() == pytest.approx(1 + np.exp((10 * 0.25 / 9) ** 0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_an_unknown_rule(k: int) -> None:
+    with pytest.raises(InputError, match=r"a rule from paper, released, none, got 'sigma'"):
+        Prediction(randn(k, 3, 2)).rescaled("sigma")  # type: ignore[arg-type]
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "match"),
+    [
+        (torch.ones(3), r"shape \[K, m, C\].*got \[3\]"),
+        ([1.0, 2.0], r"got \[2\]"),
+        (torch.ones(2, 3, 4, 5), r"got \[2, 3, 4, 5\]"),
+        (torch.ones(0, 3, 2), r"got \[0, 3, 2\]"),
+        (torch.ones(2, 3, 0), r"got \[2, 3, 0\]"),
+        (torch.ones(2, 3, 2, dtype=torch.int64), r"floating-point logits.*\.float\(\)"),
+        (torch.tensor([[float("nan"), 1.0]]), "1 NaN or infinite"),
+        (torch.tensor([[float("inf"), -float("inf")]]), "2 NaN or infinite"),
+    ],
+)
+def test_bad_samples(samples: object, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Prediction(samples)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "match"),
+    [
+        (torch.tensor([0, 1]), r"targets of shape \[3\], one a row, got \[2\]"),
+        (torch.zeros(3, 2), r"got \[3, 2\]"),
+        (torch.tensor([0, 1, 2]), "labels from 0 to 1, got 0 to 2"),
+        (torch.tensor([0, 1, -1]), "labels from 0 to 1, got -1 to 1"),
+        (torch.tensor([0.0, 0.5, 1.0]), "integer class labels"),
+        (torch.tensor([0.0, float("nan"), 1.0]), "integer class labels"),
+    ],
+)
+def test_bad_targets(target: Tensor, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Prediction(randn(4, 3, 2), target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [[0, 1, 1], np.array([0, 1, 1]), torch.tensor([0.0, 1.0, 1.0]), torch.tensor([[0], [1], [1]]),
+     torch.tensor([False, True, True]), torch.tensor([0, 1, 1], dtype=torch.uint8)],
+)  # fmt: skip
+def test_targets_of_any_kind(target: Tensor) -> None:
+    p = Prediction(randn(4, 3, 2), target)
+    assert p.target.dtype == torch.int64
+    assert p.target.tolist() == [0, 1, 1]
+    assert torch.equal(p.correct, p.label == torch.tensor([0, 1, 1]))
+
+
+def test_bad_names_and_features() -> None:
+    with pytest.raises(InputError, match="2 different class names"):
+        Prediction(randn(4, 3, 2), class_names=("a", "b", "c"))
+    with pytest.raises(InputError, match="2 different class names"):
+        Prediction(randn(4, 3, 2), class_names=("a", "a"))
+    for features in (randn(2, 5), randn(3), randn(3, 2, 2)):
+        with pytest.raises(InputError, match=r"features of shape \[3, d\]"):
+            Prediction(randn(4, 3, 2), features=features)
+
+
+def test_missing_targets() -> None:
+    with pytest.raises(InputError, match="predictions with targets"):
+        _ = Prediction(randn(4, 3, 2)).correct
+
+
+def test_frozen() -> None:
+    p = Prediction(randn(4, 3, 2).requires_grad_())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        p.samples = randn(4, 3, 2)  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        p.extra = 1  # type: ignore[attr-defined]
+    assert not p.samples.requires_grad
+    assert "features" not in repr(p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_floats_become_single(dtype: torch.dtype, tmp_path: Path) -> None:
+    p = Prediction(randn(4, 3, 2).to(dtype), features=randn(3, 2).to(dtype))
+    assert p.samples.dtype == torch.float32
+    p.to_npz(tmp_path / "p.npz")
+    assert torch.equal(Prediction.from_npz(tmp_path / "p.npz").samples, p.samples)
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+
+def full(k: int = 4, m: int = 5, c: int = 3, seed: int = 0) -> Prediction:
+    return Prediction(
+        randn(k, m, c, seed=seed), torch.arange(m) % c, tuple("abc"[:c]), randn(m, 2, seed=seed + 1)
+    )
+
+
+INDICES = {
+    "slice": slice(1, 4),
+    "steps": slice(None, None, 2),
+    "list": [4, 0, 0],
+    "negative": [-1],
+    "tensor": torch.tensor([2, 1]),
+    "mask": torch.tensor([True, False, True, False, False]),
+    "list mask": [True, False, True, False, False],
+    "numpy": np.array([3, 1]),
+    "numpy mask": np.array([False, True, True, False, False]),
+    "number": 2,
+    "last": -1,
+    "numpy number": np.int64(3),
+    "tensor number": torch.tensor(1),
+    "none": [],
+    "no one": torch.zeros(5, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_rows_of_a_prediction(name: str) -> None:
+    p, index = full(), INDICES[name]
+    numbers = np.atleast_1d(np.arange(5)[np.asarray(index, dtype=int) if name == "none" else index])
+    q = p[index]  # type: ignore[index]
+    assert torch.equal(q.samples, p.samples[:, numbers])
+    assert torch.equal(q.target, p.target[numbers])
+    assert torch.equal(q.features, p.features[numbers])
+    assert q.class_names == p.class_names
+    assert q.num_samples == p.num_samples
+    torch.testing.assert_close(q.epistemic, p.epistemic[numbers])
+
+
+def test_iteration_ends() -> None:
+    p = full()
+    rows = list(p)  # type: ignore[call-overload]
+    assert [len(row) for row in rows] == [1] * 5
+    assert torch.equal(Prediction.concatenate(rows).samples, p.samples)
+    with pytest.raises(IndexError):
+        p[5]
+
+
+@few
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=5))
+def test_parts_make_the_whole(sizes: list[int]) -> None:
+    p = full(m=sum(sizes), c=3)
+    edges = np.cumsum([0, *sizes])
+    whole = Prediction.concatenate([p[a:b] for a, b in pairwise(edges)])
+    assert torch.equal(whole.samples, p.samples)
+    assert torch.equal(whole.target, p.target)
+    assert torch.equal(whole.features, p.features)
+    assert whole.class_names == p.class_names
+
+
+def test_parts_that_do_not_fit() -> None:
+    p = full()
+    with pytest.raises(InputError, match="at least one prediction"):
+        Prediction.concatenate([])
+    with pytest.raises(InputError, match=r"equal K and C, got \(K, C\) of \[\(4, 3\), \(5, 3\)\]"):
+        Prediction.concatenate([p, full(k=5)])
+    with pytest.raises(InputError, match="equal class names"):
+        Prediction.concatenate([p, dataclasses.replace(p, class_names=("x", "y", "z"))])
+    mixed = Prediction.concatenate([p, dataclasses.replace(p, target=None, features=None)])
+    assert mixed.target is None
+    assert mixed.features is None
+
+
+def test_copies_and_pickles() -> None:
+    p = full()
+    _ = p.probs
+    q = pickle.loads(pickle.dumps(p))
+    assert torch.equal(p.samples, q.samples)
+    assert torch.equal(p.probs, q.probs)
+    assert torch.equal(p.to("cpu").target, p.target)
+    doubled = p.with_samples(p.samples * 2)
+    torch.testing.assert_close(doubled.logits, 2 * p.logits)  # nothing cached is carried over
+    assert torch.equal(doubled.target, p.target)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [None, ("no", "yes", "π/é")])
+@pytest.mark.parametrize("labelled", [False, True])
+def test_dataframe_and_parquet(
+    names: tuple[str, ...] | None, labelled: bool, tmp_path: Path
+) -> None:
+    p = Prediction(randn(4, 5, 3), torch.arange(5) % 3 if labelled else None, names)
+    frame = p.to_dataframe()
+    assert len(frame) == 5
+    for name in ("confidence", "entropy", "aleatoric", "epistemic"):
+        np.testing.assert_array_equal(frame[name], getattr(p, name))
+    np.testing.assert_array_equal(frame["spread"], p.spread.mean(dim=-1))
+    np.testing.assert_array_equal(frame["label"], p.label)
+    for c, name in enumerate(names or "012"):
+        np.testing.assert_array_equal(frame[f"prob_{name}"], p.probs[:, c])
+    assert ("target" in frame) == labelled
+    assert ("class" in frame) == (names is not None)
+    if names is not None:
+        assert frame["class"].tolist() == [names[i] for i in p.label]
+    p.to_parquet(tmp_path / "p.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), frame, check_dtype=False)
+
+
+def test_empty_predictions_have_files_too(tmp_path: Path) -> None:
+    p = full()[[]]
+    assert len(p.to_dataframe()) == 0
+    p.to_parquet(tmp_path / "p.parquet")
+    p.to_npz(tmp_path / "p.npz")
+    assert Prediction.from_npz(tmp_path / "p.npz").samples.shape == (4, 0, 3)
+
+
+@pytest.mark.parametrize("with_all", [False, True])
+@pytest.mark.parametrize("name", ["p.npz", "no suffix"])
+def test_npz_round_trip(with_all: bool, name: str, tmp_path: Path) -> None:
+    p = full() if with_all else Prediction(randn(2, 3, 1).float())
+    p.to_npz(str(tmp_path / name))
+    assert [f.name for f in tmp_path.iterdir()] == [name]
+    q = Prediction.from_npz(str(tmp_path / name))
+    assert q.samples.dtype == p.samples.dtype
+    assert torch.equal(q.samples, p.samples)
+    assert q.class_names == p.class_names
+    for one, two in ((p.target, q.target), (p.features, q.features)):
+        assert (one is None and two is None) or torch.equal(one, two)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+def write_bad(path: Path, kind: str) -> None:
+    if kind == "pickle":
+        path.write_bytes(pickle.dumps(Bomb()))
+    elif kind == "pickled array":
+        np.savez(path, samples=np.array([Bomb()], dtype=object), allow_pickle=True)
+    elif kind == "array":
+        np.save(path.with_suffix(".npy"), np.ones((2, 3)))
+        path.with_suffix(".npy").rename(path)
+    elif kind == "empty":
+        path.touch()
+    elif kind == "text samples":
+        np.savez(path, samples=np.array(["a", "b"]))
+    elif kind == "no samples":
+        np.savez(path, other=np.ones(3))
+    else:
+        full().to_npz(path)
+        content = bytearray(path.read_bytes())
+        if kind == "truncated":
+            content = content[: len(content) // 2]
+        else:
+            content[100] ^= 0xFF
+        path.write_bytes(content)
+
+
+BAD = ["pickle", "pickled array", "array", "empty", "text samples", "no samples", "truncated"]
+
+
+@pytest.mark.parametrize("kind", [*BAD, "bit-flipped"])
+def test_bad_files_are_refused(kind: str, tmp_path: Path) -> None:
+    write_bad(tmp_path / "bad.npz", kind)
+    with pytest.raises(InputError):
+        Prediction.from_npz(tmp_path / "bad.npz")
+
+
+@pytest.mark.parametrize("method", ["to_npz", "to_parquet"])
+def test_a_failed_write_leaves_the_old_file(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "p"
+    getattr(full(), method)(path)
+    before = path.read_bytes()
+
+    def disk_full(file: object, *args: object, **kwargs: object) -> None:
+        file.write(b"half of it")  # type: ignore[attr-defined]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez_compressed", disk_full)
+    monkeypatch.setattr(
+        pd.DataFrame, "to_parquet", lambda self, file, **kwargs: disk_full(file, **kwargs)
+    )
+    with pytest.raises(OSError, match="No space left"):
+        getattr(full(seed=9), method)(path)
+    assert path.read_bytes() == before
+    assert [f.name for f in tmp_path.iterdir()] == ["p"]
+
+
+# -- predict -----------------------------------------------------------------------------------
+
+
+def make_net(task: str = "graph", out: int = 3, conv: str = "gin", **options: object) -> GNN:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GNN(4, 8, out, num_layers=2, conv=conv, task=task, **options).double()
+
+
+def anchored(task: str, at: str, data: object) -> gduq.Anchored:
+    return gduq.anchor(make_net(task), at=at, num_anchors=3).fit_bank(data)
+
+
+def models(task: str, data: object) -> dict[str, nn.Module]:
+    made = gduq.Ensemble(lambda seed: GNN(4, 8, 3, num_layers=2, task=task).double(), size=2)
+    return {
+        "plain": make_net(task),
+        "readout": anchored(task, "readout", data),
+        "input": anchored(task, "input", data),
+        "ensemble": made,
+        "dropout": gduq.MCDropout(make_net(task), num_samples=4),
+    }
+
+
+KINDS: dict[str, Callable[[list[Data]], object]] = {
+    "view": View,
+    "list": list,
+    "batch": Batch.from_data_list,
+    "loader": lambda graphs: DataLoader(graphs, batch_size=3),
+    "generator": iter,
+}
+
+
+@pytest.mark.parametrize("name", ["plain", "readout", "input", "ensemble"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_predict_graphs(name: str, kind: str, graphs: list[Data]) -> None:
+    model = models("graph", graphs)[name]
+    p = predict(model, KINDS[kind](graphs))
+    assert p.samples.shape == ({"plain": 1, "ensemble": 2}.get(name, 3), 7, 3)
+    assert torch.equal(p.target, torch.cat([g.y for g in graphs]))
+    single = Prediction.concatenate([predict(model, g) for g in graphs])  # no batch-mates
+    torch.testing.assert_close(p.samples, single.samples)
+    torch.testing.assert_close(predict(model, graphs, batch_size=2).samples, p.samples)
+
+
+@pytest.mark.parametrize("name", ["plain", "readout", "input", "ensemble"])
+def test_predict_nodes(name: str, node_graph: Data) -> None:
+    mask = torch.arange(9) % 2 == 1
+    view = View(node_graph, rows=mask)
+    model = models("node", View(node_graph, rows=~mask))[name]
+    p, everything = predict(model, view), predict(model, node_graph)
+    assert len(p) == 4
+    assert len(everything) == 9
+    assert torch.equal(p.target, node_graph.y[mask])
+    torch.testing.assert_close(p.samples, everything.samples[:, mask])
+    assert "row_mask" not in node_graph
+
+
+def test_predict_node_views_of_many_graphs(graphs: list[Data]) -> None:
+    for graph in graphs:
+        graph.y = torch.arange(graph.num_nodes) % 3
+    nodes = sum(g.num_nodes for g in graphs)
+    mask = torch.arange(nodes) % 3 != 0
+    model = make_net("node")
+    p = predict(model, View(graphs, rows=mask), batch_size=2)
+    whole = predict(model, graphs)
+    assert torch.equal(p.target, torch.cat([g.y for g in graphs])[mask])
+    torch.testing.assert_close(p.samples, whole.samples[:, mask])
+
+
+@pytest.mark.parametrize("name", ["plain", "readout", "input", "ensemble", "dropout"])
+def test_predict_neighbour_batches(name: str, node_graph: Data) -> None:
+    """Data as ``NeighborLoader`` makes them: seeds first, their number in ``batch_size``."""
+    model = models("node", node_graph)[name]
+    parts = []
+    for seeds in ([0, 1, 2], [3, 4], [5, 6, 7, 8]):
+        order = seeds + [i for i in range(9) if i not in seeds]
+        place = torch.empty(9, dtype=torch.int64)
+        place[order] = torch.arange(9)
+        parts.append(
+            Data(
+                x=node_graph.x[order], edge_index=place[node_graph.edge_index],
+                y=node_graph.y[order], batch_size=len(seeds), input_id=torch.tensor(seeds),
+            )
+        )  # fmt: skip
+    p = predict(model, iter(parts))
+    assert torch.equal(p.target, node_graph.y)
+    if name != "dropout":
+        torch.testing.assert_close(p.samples, predict(model, node_graph).samples)
+    assert p.samples.shape[1:] == (9, 3)
+
+
+def test_predict_unlabelled(graphs: list[Data], node_graph: Data) -> None:
+    for graph in [*graphs, node_graph]:
+        del graph.y
+    assert predict(make_net(), graphs).target is None
+    p = predict(make_net("node"), View(node_graph, rows=torch.tensor([3, 1])))
+    assert p.target is None
+    assert len(p) == 2
+
+
+def test_predict_one_class_and_one_logit(graphs: list[Data]) -> None:
+    for graph in graphs:
+        graph.y = torch.zeros(1, dtype=torch.int64)
+    p = predict(make_net(), graphs)
+    assert p.target.tolist() == [0] * 7
+    for graph in graphs:
+        graph.y = torch.ones(1, 1)  # floats, as for a binary loss
+    binary = predict(make_net(out=1), graphs)
+    assert binary.num_classes == 2
+    assert binary.target.tolist() == [1] * 7
+
+
+def test_predict_leaves_model_and_data_alone(graphs: list[Data]) -> None:
+    model = make_net().train()
+    model.layers[0].eval()
+    modes = [m.training for m in model.modules()]
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    before, random = [dict(g.to_dict()) for g in graphs], torch.random.get_rng_state()
+    p = predict(model, graphs)
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert torch.equal(random, torch.random.get_rng_state())
+    assert all(g.to_dict().keys() == b.keys() for g, b in zip(graphs, before, strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(p.samples, predict(model.eval(), graphs).samples)
+
+
+class Plain(nn.Module):
+    """A hand-written network, whose parameter names say what it takes."""
+
+    def __init__(self, out: Callable[[Tensor], object] = lambda z: z) -> None:
+        super().__init__()
+        self.lin, self.out = nn.Linear(4, 3).double(), out
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> object:
+        return self.out(self.lin(x))
+
+
+def test_predict_any_network(node_graph: Data) -> None:
+    net = Plain()
+    p = predict(net, node_graph)
+    torch.testing.assert_close(p.samples[0], net.lin(node_graph.x).detach())
+    q = predict(net, node_graph, call=lambda net, graph: net(graph.x, graph.edge_index) + 1)
+    torch.testing.assert_close(q.samples, p.samples + 1)
+
+
+@pytest.mark.parametrize("out", [lambda z: z[:, 0], lambda z: z[None], lambda z: (z, z)])
+def test_predict_refuses_other_outputs(out: Callable[[Tensor], object], node_graph: Data) -> None:
+    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\]"):
+        predict(Plain(out), node_graph)
+
+
+def test_predict_refuses_bad_data(graphs: list[Data]) -> None:
+    net = make_net()
+    with pytest.raises(InputError, match="at least one graph"):
+        predict(net, [])
+    with pytest.raises(InputError, match="in the place of a graph"):
+        predict(net, [1, 2])
+    graphs[3].x[0, 0] = float("nan")
+    with pytest.raises(InputError, match="finite node features"):
+        predict(net, graphs)
+    graphs[3].x = torch.ones(4, 5).double()
+    with pytest.raises(InputError, match="width 4"):
+        predict(net, graphs[3])
+
+
+def test_predict_says_when_labels_are_of_another_task(graphs: list[Data], node_graph: Data) -> None:
+    with pytest.raises(InputError, match=r"Check the task"):
+        predict(make_net("node"), graphs[0])
+    with pytest.raises(InputError, match=r"Check the task"):
+        predict(make_net("graph"), node_graph)
+
+
+@pytest.mark.parametrize("make_inside", [False, True])
+@pytest.mark.parametrize("name", ["plain", "readout", "input", "ensemble", "dropout"])
+def test_predict_in_inference_mode(name: str, make_inside: bool, graphs: list[Data]) -> None:
+    model = models("graph", graphs)[name]
+    wanted = predict(model, graphs).samples
+    with torch.inference_mode():
+        data = Batch.from_data_list(graphs) if make_inside else graphs
+        p = predict(model, data)
+    torch.testing.assert_close(p.samples, wanted)
+    model.train()(Batch.from_data_list(graphs)).sum().backward()  # nothing kept spoils training
+
+
+# -- features ----------------------------------------------------------------------------------
+
+
+def test_features_of_graphs(graphs: list[Data]) -> None:
+    batch = Batch.from_data_list(graphs)
+    net = make_net()
+    p = predict(net, graphs, batch_size=3, features=True)
+    assert p.features.shape == (7, 8)
+    torch.testing.assert_close(net.eval().head(p.features), p.logits)
+    at_readout = predict(anchored("graph", "readout", graphs), graphs, features=True)
+    assert at_readout.features.shape == (7, 8)
+    at_input = predict(anchored("graph", "input", graphs), graphs, features=True)
+    wanted = torch.stack([g.x.mean(dim=0) for g in batch.to_data_list()])
+    torch.testing.assert_close(at_input.features, wanted)
+    one = predict(anchored("graph", "input", graphs), graphs[0], features=True)
+    torch.testing.assert_close(one.features, wanted[:1])
+
+
+def test_features_of_nodes(node_graph: Data) -> None:
+    rows = torch.tensor([1, 4, 5])
+    view = View(node_graph, rows=rows)
+    p = predict(anchored("node", "input", node_graph), view, features=True)
+    assert torch.equal(p.features, node_graph.x[rows])
+    net = make_net("node").eval()
+    p = predict(net, view, features=True)
+    torch.testing.assert_close(net.head(p.features), p.logits)
+    sparse = node_graph.clone()
+    sparse.x = node_graph.x.to_sparse_csr()
+    p = predict(anchored("node", "input", sparse), View(sparse, rows=rows), features=True)
+    assert torch.equal(p.features, node_graph.x[rows])
+
+
+def test_features_where_there_are_none(node_graph: Data) -> None:
+    with pytest.raises(InputError, match="features=True, got Plain"):
+        predict(Plain(), node_graph, features=True)
