@@ -7,7 +7,6 @@ shift trains on many words (high degree) and tests on few.
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch_geometric.utils import remove_self_loops, to_undirected
 from gduq import shifts
 from gduq.data.cache import cached_tensors, digest
 from gduq.data.raw import damaged, raw_file
+from gduq.data.sparse import csr
 from gduq.data.view import Splits
 from gduq.errors import InputError
 
@@ -109,14 +109,8 @@ def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path
     key = {"name": f"citation/{name}", "version": VERSION, "raw": digest([path])}
     tensors = cached_tensors(root, key, lambda: _read(path, source))
     shape = (source.nodes, source.features)
-    x = _csr(tensors["crow"], tensors["col"], tensors["values"], shape)
+    x = csr(tensors["crow"], tensors["col"], tensors["values"], shape)
     return Data(x=x, edge_index=tensors["edge_index"], y=tensors["y"]), path
-
-
-def _csr(crow: Tensor, col: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return torch.sparse_csr_tensor(crow, col, values, shape, check_invariants=False)
 
 
 def _read(path: Path, source: Source) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from gduq.data.packed import Packed, try_pack
+from gduq.data.sparse import csr
 from gduq.data.view import View
 from gduq.errors import InputError
 
@@ -136,7 +137,7 @@ def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Te
 def _with_values(x: Tensor, values: Tensor) -> Tensor:
     if x.layout != torch.sparse_csr:
         return values
-    return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), values, x.shape)
+    return csr(x.crow_indices(), x.col_indices(), values, x.shape)
 
 
 def _pairs(graph: Data) -> tuple[Tensor, int]:
@@ -151,7 +152,7 @@ def _drop(graph: Data, level: float, generator: torch.Generator) -> dict[str, Te
     gone = torch.randperm(count, generator=generator)[: round(level * count)]
     keep = torch.ones(count, dtype=torch.bool).index_fill_(0, gone, False)[number]
     edges = graph.edge_index.size(1)
-    kept = {k: graph[k][keep] for k in graph.to_dict() if _is_edge_level(graph, k, edges)}
+    kept = {k: graph[k][keep] for k in sorted(graph.keys()) if _is_edge_level(graph, k, edges)}
     return {**kept, "edge_index": graph.edge_index[:, keep]}
 
 

@@ -111,9 +111,9 @@ def concept(
     the domain values and -1 for the upper one. Five passes over the rows that are left draw, in
     this order, a first part of train, ``ood_test``, two more parts of train, and ``ood_val``, which
     takes the rest. A training pass takes an aligned row with probability ``bias * pick`` and
-    another with ``(1 - bias) * pick``; the ``ood_test`` pass swaps the two. Where a pass would take
-    only one of the two kinds of a domain that has both, one row of the other kind is added. Finally
-    ``id_val`` and ``id_test`` are drawn from the training pool.
+    another with ``(1 - bias) * pick``; the ``ood_test`` pass prefers :math:`s\,(y - \bar y) < 0`.
+    Where a pass would take only one of the two kinds of a domain that has both, one row of the
+    other kind is added. Finally ``id_val`` and ``id_test`` are drawn from the training pool.
 
     Args:
         values: One number (or string) a row ``[n]``.
@@ -131,13 +131,13 @@ def concept(
     codes, label = codes[order], label[order].double()
     starts = torch.searchsorted(codes, codes)  # rows of lower domains
     sign = torch.where(starts < codes.numel() / 2, 1.0, -1.0)
-    aligned = sign * (label - label.mean()) > 0
-    left = torch.ones_like(aligned)
+    tilt = sign * (label - label.mean())
+    left = torch.ones_like(tilt, dtype=torch.bool)
     parts: dict[str, list[Tensor]] = {"train": [], "ood_test": [], "ood_val": []}
     for step, name in enumerate(_PASSES):
         rows = torch.nonzero(left).flatten()
         if step < len(bias):
-            kind = aligned[rows] if name == "train" else ~aligned[rows]
+            kind = tilt[rows] > 0 if name == "train" else tilt[rows] < 0
             taken = _one_pass(codes[rows], kind, bias[step], pick[step], generator)
             rows = rows[taken]
         left[rows] = False
