@@ -162,7 +162,9 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
     mean = samples.mean(axis=0)
     sigma = special.softmax(samples, axis=-1).std(axis=0, ddof=1)
     np.testing.assert_allclose(p.rescaled("paper").logits, mean * (1 - sigma), atol=1e-9)
-    sigmoid = special.expit(samples).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
+    one_logit = samples.shape[2] == 2 and not samples[..., 0].any()
+    own = samples[..., 1:] if one_logit else samples
+    sigmoid = special.expit(own).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
     released = p.rescaled("released")
     np.testing.assert_allclose(released.logits, mean / (1 + np.exp(sigmoid)), atol=1e-9)
     assert torch.equal(released.label, p.label)  # one divisor a row keeps the arg-max
@@ -189,6 +191,14 @@ def test_the_released_divisor_reaches_its_bounds() -> None:
     apart = torch.tensor([1e4, -1e4]).repeat(5)[:, None, None].repeat(1, 1, 2)
     divisor = apart / Prediction(apart).rescaled("released").samples
     assert divisor.max().item() == pytest.approx(1 + np.exp((10 * 0.25 / 9) ** 0.5), rel=1e-5)
+
+
+def test_the_released_rule_of_one_logit() -> None:
+    z = randn(10, 6, 1)
+    p = Prediction(z).rescaled("released")
+    wanted = z.mean(dim=0) / (1 + z.sigmoid().std(dim=0).exp())
+    torch.testing.assert_close(p.logits[:, 1:], wanted)
+    assert not p.logits[:, 0].any()
 
 
 @pytest.mark.parametrize("k", [1, 4])

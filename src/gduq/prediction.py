@@ -159,8 +159,8 @@ class Prediction:
 
         * ``"paper"``: :math:`\mu \odot (1 - \sigma)`, with :math:`\sigma` = ``spread``.
         * ``"released"``: :math:`\mu / (1 + e^{\bar\sigma})`, where :math:`\bar\sigma` is the mean
-          over classes of the deviation of element-wise sigmoids. The divisor is at least 2 even
-          when all hypotheses agree: compare with plain logits at temperature 2.
+          over classes (the one logit of a binary task) of the deviation of element-wise sigmoids.
+          The divisor is at least 2 even when all hypotheses agree: compare with temperature 2.
         * ``"none"``: :math:`\mu`.
 
         Every sample is scaled by the same factor, so the sample axis stays.
@@ -170,7 +170,9 @@ class Prediction:
         if rule == "paper":
             return replace(self, samples=self.samples * (1.0 - self.spread))
         if rule == "released":
-            deviation = _std(self.samples.sigmoid()).mean(dim=-1, keepdim=True)
+            one_logit = self.num_classes == 2 and not self.samples[..., 0].any()
+            own = self.samples[..., 1:] if one_logit else self.samples
+            deviation = _std(own.sigmoid()).mean(dim=-1, keepdim=True)
             return replace(self, samples=self.samples / (1.0 + deviation.exp()))
         raise InputError(f"a rule from {', '.join(RESCALING_RULES)}", repr(rule))
 
@@ -196,10 +198,7 @@ class Prediction:
 
     @staticmethod
     def concatenate(parts: Sequence[Prediction]) -> Prediction:
-        """The rows of all parts, one after the other.
-
-        Targets and features stay if every part has them.
-        """
+        """The rows of all parts in turn; targets and features stay if every part has them."""
         if not parts:
             raise InputError("at least one prediction", "none")
         shapes = sorted({(p.num_samples, p.num_classes) for p in parts})
