@@ -30,7 +30,7 @@ LAYERS = (
     ("prediction",),
     ("calibration", "conformal", "ood", "generalization", "abstention"),
     ("data", "shifts"),
-    ("training", "bundle", "evaluation"),
+    ("training", "bundle", "evaluation", "plots"),
     ("experiments",),
     ("report",),
     ("cli", "__main__"),
@@ -50,7 +50,7 @@ HEAVY = {
     "spacy",
     "transformers",
 }
-NEVER = {"torchvision", "torch_sparse", "torch_scatter", "pyg_lib", "pickle", "dill"}
+NEVER = {"torchvision", "torch_sparse", "torch_scatter", "pyg_lib", "dill"}
 
 
 def module_name(path: Path) -> str:
@@ -138,6 +138,19 @@ def test_heavy_packages_are_imported_when_needed(name):
     assert not {m for m in imports(name) if m in NEVER or m.split(".")[0] in NEVER}
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_is_read_that_could_run_code(name):
+    calls = [n for n in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(n, ast.Call)]
+    for call in calls:
+        function, options = (
+            ast.unparse(call.func),
+            {k.arg: ast.unparse(k.value) for k in call.keywords},
+        )
+        assert function not in ("pickle.load", "pickle.loads", "joblib.load", "eval", "exec")
+        assert function != "torch.load" or options.get("weights_only") == "True"
+        assert options.get("allow_pickle", "False") == "False"
+
+
 @pytest.mark.parametrize("name", ["gduq", *MODULES])
 def test_public_names_exist(name):
     module = importlib.import_module(name)
@@ -187,19 +200,13 @@ def test_one_version_everywhere():
 
 
 def test_the_citation_names_the_paper():
-    yaml = pytest.importorskip("yaml", reason="PyYAML reads CITATION.cff")
-    citation = yaml.safe_load(text("CITATION.cff"))
-    paper = citation["preferred-citation"]
-    assert citation["license"] == "Apache-2.0"
-    assert paper["title"].startswith("Accurate and Scalable Estimation of Epistemic Uncertainty")
-    assert [a["family-names"] for a in paper["authors"]] == [
-        "Trivedi",
-        "Heimann",
-        "Anirudh",
-        "Koutra",
-        "Thiagarajan",
-    ]
-    assert paper["year"] == 2024
+    citation, paper = text("CITATION.cff").split("preferred-citation:")
+    assert "license: Apache-2.0" in citation
+    title = "Accurate and Scalable Estimation of Epistemic Uncertainty for Graph Neural Networks"
+    assert f'title: "{title}"' in paper
+    authors = ["Trivedi", "Heimann", "Anirudh", "Koutra", "Thiagarajan"]
+    assert re.findall(r"family-names: (\w+)", paper) == authors
+    assert "year: 2024" in paper
 
 
 def test_every_make_target_is_explained():
