@@ -242,7 +242,7 @@ def _column(view: View, number: int) -> Tensor:
         if x.layout == torch.sparse_csr:
             row, column, values = _entries(x, mask)
             chosen = column == number
-            whole = torch.bincount(row[chosen], values[chosen], minlength=x.size(0))
+            whole = torch.bincount(row[chosen], values[chosen], minlength=x.size(0)).double()
         else:
             whole = x[:, number].double()
         parts.append(whole if mask is None else whole[mask])

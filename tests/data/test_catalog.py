@@ -1,0 +1,155 @@
+"""Names: all of them listed and known, unknown ones answered with near ones, limits."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gduq.data import load, names
+from gduq.data.catalog import FAMILIES, find
+from gduq.errors import InputError
+from tests.data.real import real
+
+NEEDS = {
+    "webkb": "cornell/raw",
+    "cora-ml": "CitationFull/cora_ml/raw/cora_ml.npz",
+    "citeseer": "CitationFull/citeseer/raw/citeseer.npz",
+    "coauthor-cs": "Coauthor/CS/raw/ms_academic_cs.npz",
+}
+QUICK = [n for n in names() if n.split("/")[0] in ("motif", "cbas", *NEEDS)] + [
+    f"tu/{n}/size" for n in ("NCI1", "NCI109", "PROTEINS", "MUTAG")
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_quick_name_loads(root, name):
+    family = name.split("/")[0]
+    if family in NEEDS:
+        real(NEEDS[family])
+    if family == "tu":
+        real(f"{name.split('/')[1]}/raw")
+    splits = load(name, root)
+    known = find(name)
+    assert splits.name == name
+    assert {view.task for _, view in splits} == {known.task}
+    assert sum(len(view) for _, view in splits) == int(FAMILIES_ROWS[name])
+    assert len(splits.class_names) == known.classes
+    assert int(max(view.target.max() for _, view in splits)) < known.classes
+    assert splits.description
+    assert splits.sources
+    for split, view in splits:
+        assert len(splits.domains[split]) == len(view)
+    if name.endswith("no_shift"):
+        assert splits.ood_test is None
+
+
+FAMILIES_ROWS = {name: find(name).rows.split()[0] for name in QUICK}
+
+
+def test_names_are_unique_and_have_every_shift():
+    assert len(set(names())) == len(names())
+    for name in ("motif/size/concept", "cora/word/covariate", "cora/degree/no_shift"):
+        assert name in names()
+    for name in ("cmnist/color/concept", "rotmnist/rotation", "rotmnist/noise", "tu/DD/size"):
+        assert name in names()
+    assert "sst2/length/covariate" in names()
+    assert all(family.task in ("node", "graph") for family in FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("motif/basis/covarate", "motif/basis/covariate"),
+        ("motif/bases/concept", "motif/basis/concept"),
+        ("cora", "cora/word/covariate"),
+        ("Cora/Word/covariate", "cora/word/covariate"),
+        ("webkb/covariate", "webkb/university/covariate"),
+        ("rotmnist/rotated", "rotmnist/rotation"),
+        ("tu/NCI1", "tu/NCI1/size"),
+    ],
+)
+def test_an_unknown_name_lists_near_ones(wrong, near):
+    with pytest.raises(InputError, match="Near:") as error:
+        load(wrong)
+    assert near in str(error.value)
+
+
+def test_a_name_like_no_other_still_says_what_to_do():
+    with pytest.raises(InputError, match="gduq data list"):
+        load("???")
+
+
+def test_any_tu_name_is_tried():
+    assert find("tu/IMDB-BINARY/size").domain == "graph size"
+    with pytest.raises(InputError):
+        find("tu//size")
+
+
+def test_limit_keeps_proportions(root):
+    splits = load("motif/basis/covariate", root, limit=100)
+    assert {n: len(v) for n, v in splits} == {
+        "train": 60,
+        "id_val": 10,
+        "id_test": 10,
+        "ood_val": 10,
+        "ood_test": 10,
+    }
+    assert splits.domains["ood_test"].tolist() == [4] * 10
+    whole = load("motif/basis/covariate", root)
+    kept, all_rows = splits.train.graphs.visible, whole.train.graphs.visible
+    assert set(kept.tolist()) <= set(all_rows.tolist())
+    again = load("motif/basis/covariate", root, limit=100)
+    assert torch.equal(again.train.graphs.visible, kept)
+
+
+def test_limit_of_a_node_task_thins_the_masks(root):
+    splits = load("cbas/color/covariate", root, limit=70)
+    assert [len(view) for _, view in splits] == [42, 7, 7, 7, 7]
+    assert splits.train.graphs[0].num_nodes == 700
+    x = splits.train.graphs[0].x
+    palette = torch.unique(x[splits.train.rows], dim=0, return_inverse=True)[1]
+    assert len(palette) == len(splits.domains["train"])
+    for name, view in splits:  # domain values stay beside their rows
+        colours = x[view.rows][splits.domains[name] == splits.domains[name][0]]
+        assert len(colours.unique(dim=0)) == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, 4, 701])
+def test_a_limit_out_of_range(root, limit):
+    with pytest.raises(InputError, match=r"a limit from 5 .* to 700"):
+        load("cbas/color/covariate", root, limit=limit)
+
+
+def test_a_wrong_seed(root):
+    for seed in (-1, 0.5, "a"):
+        with pytest.raises(InputError, match="a seed >= 0"):
+            load("cbas/color/covariate", root, seed=seed)
+
+
+def test_a_root_that_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(InputError, match="can be written"):
+        load("cbas/color/covariate", path)
+
+
+def test_names_need_no_torch():
+    code = "import sys, gduq.data.catalog as c; c.names(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_public_names_exist():
+    import gduq.data
+
+    for name in gduq.data.__all__:
+        assert getattr(gduq.data, name) is not None
+    assert set(gduq.data.__all__) <= set(dir(gduq.data))
+    with pytest.raises(AttributeError):
+        _ = gduq.data.nothing
