@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.nn.points import cut_points
     from gduq.prediction import Prediction, predict
+    from gduq.training import fit
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ _HOME = {
     "Prediction": "prediction",
     "anchor": "anchored",
     "cut_points": "nn.points",
+    "fit": "training",
     "predict": "prediction",
 }
 
@@ -42,6 +44,7 @@ __all__ = [
     "anchors",
     "cut_points",
     "data",
+    "fit",
     "functional",
     "nn",
     "predict",
