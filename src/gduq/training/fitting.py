@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from gduq.baselines import Ensemble, MCDropout
 from gduq.data.parallel import progress_bar
@@ -182,44 +183,30 @@ def _in_parallel(
     jobs = []
     for i, member in enumerate(model.members):
         own, folder = _of_member(model, settings, resume, i)
-        jobs.append(joblib.delayed(_remote)(i, _packed((member, train, val, own, folder))))
+        jobs.append(joblib.delayed(_remote)(i, member, train, val, own, folder))
     histories: dict[int, History] = {}
     pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered")
     with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
-        for i, answer in pool(jobs):
-            histories[i], state = _unpacked(answer)
-            model.members[i].load_state_dict(state)
-            advance()
+        try:
+            for i, history, state in pool(jobs):
+                model.members[i].load_state_dict(state)
+                histories[i] = history
+                advance()
+        except PicklingError as error:
+            raise InputError(
+                "a model and data that can be sent to another process", error, "Use processes=1."
+            ) from error
     model.eval()
     return History(members=tuple(histories[i] for i in range(len(jobs))))
 
 
-def _remote(i: int, question: bytes) -> tuple[int, bytes]:
+def _remote(
+    i: int, member: nn.Module, train: Any, val: Any, settings: Settings, folder: Path | None
+) -> tuple[int, History, dict[str, Tensor]]:
     """Train one member in a process of its own."""
     torch.set_num_threads(1)
-    member, train, val, settings, folder = _unpacked(question)
     history = _fit(member, train, val, settings, folder, progress=False)
-    return i, _packed((history, weights(member)))
-
-
-def _packed(value: Any) -> bytes:
-    """Bytes for a process that we start: tensors by value, not through shared memory, which may
-    be small."""
-    from joblib.externals import cloudpickle  # type: ignore[import-untyped]
-
-    try:
-        found: bytes = cloudpickle.dumps(value)
-    except (TypeError, AttributeError, ValueError) as error:
-        raise InputError(
-            "a model and data that can be sent to another process", error, "Use processes=1."
-        ) from error
-    return found
-
-
-def _unpacked(value: bytes) -> Any:
-    from joblib.externals import cloudpickle
-
-    return cloudpickle.loads(value)
+    return i, history, weights(member)
 
 
 def _check_processes(model: nn.Module, processes: int, fabric: Fabric | None) -> None:

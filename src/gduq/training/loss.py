@@ -93,7 +93,7 @@ def class_weights(choice: ClassWeights, counts: Tensor, classes: int) -> Tensor 
         return present.sum() / (classes * present.clamp_min(1))
     weights = torch.as_tensor(choice, dtype=torch.get_default_dtype())
     if weights.shape != (classes,):
-        raise InputError(f"{classes} class weights, one a class", list(weights.shape))
+        raise InputError(f"{classes} class_weights, one a class", list(weights.shape))
     if not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
-        raise InputError("class weights above 0", weights.tolist())
+        raise InputError("class_weights above 0", weights.tolist())
     return weights

@@ -129,7 +129,8 @@ class Run:
             self._set_up(saved)
 
     def _restore(self, saved: State) -> None:
-        self.records, self.best = saved.records, dict(saved.best)
+        self.records = saved.records
+        self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
         if len(self.records) > self.settings.epochs:
             raise InputError(
                 f"epochs >= {len(self.records)}, as many as the checkpoint has seen",
@@ -227,7 +228,12 @@ class Run:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
         loss = self._train_epoch(epoch, lr)
         self._share_buffers()
-        judged = self._judge()
+        try:
+            judged = self._judge()
+        except InputError as error:
+            if error.expected != "finite logits":
+                raise
+            raise self._diverged(epoch, loss) from error
         record = Epoch(epoch, loss, lr, time.perf_counter() - start, **judged)
         return self.fabric.broadcast(record)
 
@@ -247,7 +253,8 @@ class Run:
                 total += self._train_step(graph)
         total = self._reduced(total, "sum")
         loss = float(total[0] / total[1])
-        self._check_finite(epoch, loss)
+        if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.parameters):
+            raise self._diverged(epoch, loss)
         return loss
 
     def _train_step(self, graph: Data) -> Tensor:
@@ -291,14 +298,11 @@ class Run:
             )
         return max(counts) > 0
 
-    def _check_finite(self, epoch: int, loss: float) -> None:
-        if math.isfinite(loss) and all(bool(p.isfinite().all()) for p in self.parameters):
-            return
-        lr = self.settings.lr_at(epoch)
-        raise InputError(
+    def _diverged(self, epoch: int, loss: float) -> InputError:
+        return InputError(
             "a training loss and weights that stay finite",
             f"a loss of {loss} in epoch {epoch}",
-            f"Use a learning rate below {lr:g}, and features of similar scale.",
+            f"Use a learning rate below {self.settings.lr_at(epoch):g}, or rescale the features.",
         )
 
     def _judge(self) -> dict[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -65,17 +64,24 @@ class Settings:
 
 
 def _signature(model: nn.Module) -> str:
-    """The model's class, with a hash over its modules and the shapes of its weights."""
+    """The model's class, with a hash over its modules, their plain attributes (widths, dropout,
+    anchors) and the shapes of its weights."""
     modules = [
-        (name, type(module).__qualname__, re.sub("0x[0-9a-f]+", "", module.extra_repr()))
+        (name, type(module).__qualname__, sorted(_attributes(module).items()))
         for name, module in model.named_modules()
     ]
-    shapes = [(n, str(p.dtype), list(p.shape), p.requires_grad) for n, p in _weights(model)]
+    shapes = [
+        (n, str(p.dtype), list(p.shape), p.requires_grad) for n, p in model.named_parameters()
+    ]
     return f"{type(model).__name__} ({_short([modules, shapes])})"
 
 
-def _weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return list(model.named_parameters())
+def _attributes(module: nn.Module) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str)) and name[0] != "_" and name != "training"
+    }
 
 
 def _short(value: Any) -> str:

@@ -1,0 +1,179 @@
+"""Training runs that are killed with SIGKILL and resumed, run as a script by test_checkpoint.
+
+A process that has imported everything forks a child for every attempt: killing is real, and cheap.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+
+import gduq
+import gduq.training.run
+from gduq.nn import GNN
+
+EPOCHS = 4
+
+
+def graphs(count: int, seed: int = 0) -> list[Data]:
+    """Random graphs of three classes."""
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for i in range(count):
+        x = torch.randn(4, 3, generator=generator) + i % 3
+        edges = torch.randint(4, (2, 8), generator=generator)
+        found.append(Data(x=x, edge_index=edges, y=torch.tensor([i % 3])))
+    return found
+
+
+def network(seed: int) -> GNN:
+    torch.manual_seed(seed)
+    return GNN(3, 6, 3, num_layers=2, head="mlp")
+
+
+# name -> (model of a seed, training data): dropout, BatchNorm, random anchors and loaders
+CASES: dict[str, tuple[Callable[[int], nn.Module], Callable[[], Any]]] = {
+    "readout": (lambda s: gduq.anchor(network(s), "readout", 4), lambda: graphs(12)),
+    "input": (lambda s: gduq.anchor(network(s), "input", 4), lambda: graphs(12)),
+    "hidden": (lambda s: gduq.anchor(network(s), 1, 4, anchors="gaussian"), lambda: graphs(12)),
+    "frozen": (lambda s: gduq.anchor(network(s), 1, 4, freeze=True), lambda: graphs(12)),
+    "loader": (network, lambda: DataLoader(graphs(12), batch_size=5, shuffle=True)),
+}
+
+
+def train(case: str, resume: Path | None, seed: int = 0) -> nn.Module:
+    make, data = CASES[case]
+    model = make(seed)
+    gduq.training.fit(
+        model,
+        data(),
+        graphs(6, seed=7),
+        epochs=EPOCHS,
+        lr=0.02,
+        batch_size=5,
+        milestones=[2],
+        resume=resume,
+        progress=False,
+    )
+    return model
+
+
+def attempt(work: Callable[[], None], after: float | None = None) -> bool:
+    """Do it in a child, killed after some seconds; whether it came to its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            os._exit(1)
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return False
+    if os.WEXITSTATUS(status):
+        raise RuntimeError("a training run failed")
+    return True
+
+
+def killed_at(owner: Any, name: str, count: int, before: bool) -> None:
+    """Let the process kill itself at the count-th call of a function."""
+    function, calls = getattr(owner, name), [0]
+
+    def deadly(*args: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if before and calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = function(*args, **options)
+        if calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(owner, name, deadly)
+
+
+def save(model: nn.Module, path: Path) -> None:
+    save_file(dict(model.state_dict()), path)
+
+
+def same(one: Path, two: Path) -> bool:
+    a, b = load_file(one), load_file(two)
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def check(case: str, folder: Path, points: list[tuple[Any, str, int, bool]]) -> int:
+    """Kill a run at each of the points, resume it, compare; how many kills there were."""
+    whole, kills = folder / "whole.safetensors", 0
+    attempt(lambda: save(train(case, None), whole))
+    for number, point in enumerate(points):
+        resume, result = folder / str(number), folder / f"{number}.safetensors"
+
+        def first(resume: Path = resume, point: tuple[Any, str, int, bool] = point) -> None:
+            killed_at(*point)
+            train(case, resume)
+
+        def second(resume: Path = resume, result: Path = result) -> None:
+            # another initialisation, unless nothing was written: the checkpoint's weights count
+            seed = 1 if (resume / "checkpoint.safetensors").exists() else 0
+            save(train(case, resume, seed), result)
+
+        kills += not attempt(first)
+        attempt(second)
+        if not same(whole, result):
+            raise RuntimeError(f"{case}: killed at {point[1:]}, resumed to other weights")
+    return kills
+
+
+def check_at_random(case: str, folder: Path, seed: int) -> int:
+    """Kill a run again and again after random times until it gets through."""
+    whole, result, kills = folder / "whole.safetensors", folder / "random.safetensors", 0
+    delays = random.Random(seed)
+
+    def go_on() -> None:
+        save(train(case, folder / "random"), result)
+
+    while not attempt(go_on, None if kills >= 4 else delays.uniform(0.02, 0.4)):
+        kills += 1
+    if not same(whole, result):
+        raise RuntimeError(f"{case}: killed {kills} times, resumed to other weights")
+    return kills
+
+
+def main() -> None:
+    random.seed(int(sys.argv[1]))
+    torch.set_num_threads(1)
+    run = gduq.training.run.Run
+    for case in sys.argv[2:]:
+        places = [
+            (run, "_train_step", random.randint(1, 3 * EPOCHS - 1), random.random() < 0.5),
+            (run, "_judge", random.randint(1, EPOCHS), True),
+            (run, "finish", 1, True),
+            (os, "fsync", random.randint(1, EPOCHS + 2), True),
+            (os, "replace", random.randint(1, EPOCHS + 2), random.random() < 0.5),
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            kills = check(case, Path(folder), places)
+            if kills != len(places):
+                raise RuntimeError(f"{case}: only {kills} of {len(places)} runs were killed")
+            check_at_random(case, Path(folder), random.randrange(1000))
+        sys.stdout.write(f"{case} ")
+
+
+if __name__ == "__main__":
+    main()
