@@ -4,11 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gduq import anchors, data, functional, nn
+    from gduq import (
+        abstention,
+        anchors,
+        calibration,
+        conformal,
+        data,
+        functional,
+        generalization,
+        metrics,
+        nn,
+        ood,
+        plots,
+        shifts,
+    )
     from gduq.anchored import Anchored, anchor
     from gduq.anchored_linear import AnchoredLinear
     from gduq.baselines import Ensemble, MCDropout
+    from gduq.bundle import load, save
     from gduq.errors import BundleError, InputError, NotFittedError
+    from gduq.evaluation import Evaluation, evaluate
     from gduq.nn.points import cut_points
     from gduq.prediction import Prediction, predict
     from gduq.training import fit
@@ -21,14 +36,18 @@ _HOME = {
     "AnchoredLinear": "anchored_linear",
     "BundleError": "errors",
     "Ensemble": "baselines",
+    "Evaluation": "evaluation",
     "InputError": "errors",
     "MCDropout": "baselines",
     "NotFittedError": "errors",
     "Prediction": "prediction",
     "anchor": "anchored",
     "cut_points": "nn.points",
+    "evaluate": "evaluation",
     "fit": "training",
+    "load": "bundle",
     "predict": "prediction",
+    "save": "bundle",
 }
 
 __all__ = [
@@ -36,18 +55,30 @@ __all__ = [
     "AnchoredLinear",
     "BundleError",
     "Ensemble",
+    "Evaluation",
     "InputError",
     "MCDropout",
     "NotFittedError",
     "Prediction",
+    "abstention",
     "anchor",
     "anchors",
+    "calibration",
+    "conformal",
     "cut_points",
     "data",
+    "evaluate",
     "fit",
     "functional",
+    "generalization",
+    "load",
+    "metrics",
     "nn",
+    "ood",
+    "plots",
     "predict",
+    "save",
+    "shifts",
 ]
 
 
