@@ -63,6 +63,12 @@ def test_a_folder_that_is_not_writable(tmp_path):
         save(gnn(), tmp_path / "m")
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux' /proc")
+def test_a_place_where_even_root_may_not_write():
+    with pytest.raises(BundleError, match="to write the bundle /proc/gduq"):
+        save(gnn(), "/proc/gduq")
+
+
 def test_leftovers_of_a_killed_save_go_when_they_are_old(tmp_path):
     path = save(gnn(), tmp_path / "m")
     for name, age in (("weights-00000000.safetensors", 7200), ("weights-11111111.safetensors", 0)):
