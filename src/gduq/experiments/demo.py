@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from torch import nn
 
@@ -22,6 +21,9 @@ from gduq.data import Splits, load
 from gduq.nn import GNN
 from gduq.prediction import Prediction, predict
 from gduq.training import fit
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["SPLITS", "compare", "summary", "write"]
 
@@ -65,6 +67,8 @@ def compare(
     All contenders have the same splits, epochs, learning rate and choice of weights (the best
     validation loss). G-ΔUQ anchors the input, with 4 draws a step and 20 % reference masking.
     """
+    import pandas as pd
+
     rows = []
     for seed in range(seeds):
         splits = load("cbas/color/concept", root=root, seed=seed)
@@ -93,6 +97,8 @@ def compare(
 
 def summary(results: pd.DataFrame) -> pd.DataFrame:
     """Means over seeds; training cost relative to the vanilla network of the same run."""
+    import pandas as pd
+
     order = list(dict.fromkeys(results["model"]))
     table = results.drop(columns="seed").groupby(["split", "model"], sort=False).mean()
     cost = table["seconds"] / table.xs("vanilla", level="model")["seconds"].iloc[0]
