@@ -25,7 +25,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,10 +75,18 @@ def digest(paths: Iterable[Path]) -> str:
     """Short SHA-256 of files, in order: part of the key of what is made from them."""
     total = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            while piece := file.read(tensorfile.PIECE):
-                total.update(piece)
+        total.update(_file_digest(path, _state(path)))
     return total.hexdigest()[:16]
+
+
+@lru_cache(maxsize=256)
+def _file_digest(path: Path, state: str) -> bytes:
+    """Digest of a file; read once as long as its ``state`` is the same."""
+    total = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(tensorfile.PIECE):
+            total.update(piece)
+    return total.digest()
 
 
 def cache_path(root: str | Path | None, key: Mapping[str, Any]) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
@@ -60,7 +61,6 @@ def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
 def read_tu(folder: Path, name: str, root: str | Path | None = None) -> Packed:
     """The graphs of a folder ``<name>_A.txt, ...`` in TU format, as PyG's ``TUDataset``."""
     files = _files(folder, name)
-    _check(folder, name)
     key = {"name": f"tu/{name}", "version": VERSION, "raw": digest(files)}
     return cached(root, key, lambda: _read(folder, name))
 
@@ -76,14 +76,15 @@ def _folder(name: str, root: str | Path | None) -> Path:
             archive = zipfile.ZipFile(io.BytesIO(response.read()))
     except (OSError, zipfile.BadZipFile) as error:
         raise InputError(f"to download {name} from {_URL}", error, do) from error
-    unpacked = target.with_name(".raw.tmp")
-    shutil.rmtree(unpacked, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unpacked = Path(tempfile.mkdtemp(dir=target.parent, prefix=".raw-"))
     for member in archive.namelist():
         if member.endswith(".txt"):
-            path = unpacked / Path(member).name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(archive.read(member))
-    unpacked.rename(target)  # a kill before leaves no half folder
+            (unpacked / Path(member).name).write_bytes(archive.read(member))
+    try:
+        unpacked.rename(target)  # a kill before leaves no half folder
+    except OSError:  # another process was faster
+        shutil.rmtree(unpacked)
     return target
 
 
@@ -125,6 +126,7 @@ def _count_lines(path: Path) -> int:
 
 def _read(folder: Path, name: str) -> Packed:
     """As PyG's ``read_tu_data`` (which loses a last line that has no line break)."""
+    _check(folder, name)
     parts = {part: _numbers(folder / f"{name}_{part}.txt") for part in _parts(folder, name)}
     owner = parts["graph_indicator"].long().flatten() - 1
     graphs = len(parts["graph_labels"])
