@@ -731,6 +731,21 @@ def test_divergence_names_the_epoch(make: Callable[[], nn.Module]) -> None:
     assert not model.training
 
 
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_precision_is_the_models_own(freeze: bool, tmp_path: Path) -> None:
+    """Double precision asked of Fabric is double precision, also over a checkpoint."""
+    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
+    models = [anchored(freeze=freeze).float() for _ in range(4)]
+    options: dict[str, Any] = {"fabric": fabric, **QUIET}
+    fit(models[0].double(), graphs(12), epochs=4, **QUIET)
+    fit(models[1], graphs(12), epochs=4, **options)
+    fit(models[2], graphs(12), epochs=2, resume=tmp_path, **options)
+    fit(models[3], graphs(12), epochs=4, resume=tmp_path, **options)
+    assert models[1].linear.weight.dtype == torch.float64
+    close(models[0], models[1], atol=1e-5)  # Fabric hands the logits out in the default precision
+    assert equal(models[1], models[3])
+
+
 def test_a_fabric_that_was_not_launched_or_shards() -> None:
     fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
     with pytest.raises(InputError, match=r"fabric.launch\(\)"):

@@ -104,6 +104,7 @@ class Run:
         self.classes = self._dry_pass()
         chosen = class_weights(settings.class_weights, self.counts, self.classes)
         self.weights = None if chosen is None else chosen.to(fabric.device)
+        self._set_up()
 
     # -- before the first epoch ----------------------------------------------------------------
 
@@ -126,7 +127,7 @@ class Run:
         if saved is not None:
             self._restore(saved)
         if not self.finished:
-            self._set_up(saved)
+            self._start(saved)
 
     def _restore(self, saved: State) -> None:
         self.records = saved.records
@@ -141,26 +142,30 @@ class Run:
         if self.finished:
             self.model.load_state_dict({**saved.last, **saved.best, **saved.final})
 
-    def _set_up(self, saved: State | None) -> None:
-        """Cached prefixes, Gaussian input anchors, optimiser, processes, the first checkpoint."""
-        model, settings, fabric = self.model, self.settings, self.fabric
-        self.train = cached(model, self.train)
-        self.val = None if self.val is None else cached(model, self.val)
-        self.probe = self._some_batches()
-        self.batch_size = even_size(self.train, settings.batch_size, fabric.world_size)
-        if isinstance(model, Anchored) and model.at == "input" and saved is None:
-            model.fit_anchors(self.train, self.eval_size)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+    def _set_up(self) -> None:
+        """Optimiser and processes; from here on the model has the Fabric's precision."""
+        settings = self.settings
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("a network with parameters to train", "none that requires_grad")
         optimizer = torch.optim.Adam(
             self.parameters, settings.lr, weight_decay=settings.weight_decay, fused=True
         )
+        self.step, self.optimizer = self.fabric.setup(Step(self.model, settings.call), optimizer)
+
+    def _start(self, saved: State | None) -> None:
+        """Cached prefixes, Gaussian input anchors, the optimiser's past, the first checkpoint."""
+        model, settings = self.model, self.settings
+        self.train = cached(model, self.train)
+        self.val = None if self.val is None else cached(model, self.val)
+        self.probe = self._some_batches()
+        self.batch_size = even_size(self.train, settings.batch_size, self.fabric.world_size)
         if saved is not None:
-            restore_optimizer(optimizer, saved.optimizer)
-        self.step, self.optimizer = fabric.setup(Step(model, settings.call), optimizer)
-        if saved is None:
-            self._save()
+            restore_optimizer(self.optimizer.optimizer, saved.optimizer)
+            return
+        if isinstance(model, Anchored) and model.at == "input":
+            model.fit_anchors(self.train, self.eval_size)
+        self._save()
 
     def _all_counts(self, counts: Tensor) -> Tensor:
         """Rows of each class in the data of all processes; raises unless there are two classes."""
