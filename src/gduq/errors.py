@@ -33,4 +33,4 @@ class NotFittedError(InputError):
 
 
 class BundleError(InputError):
-    """A saved model cannot be read or written: damaged, too new, not ours, or of another architecture."""
+    """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
