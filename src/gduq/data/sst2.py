@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import urllib.request
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -45,7 +46,7 @@ def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
 
 def sst2_files(root: str | Path | None = None) -> list[Path]:
     """Where the three files are, downloaded if need be."""
-    places = {
+    places: dict[str, str | Callable[[Path], None]] = {
         "train.tsv": partial(_unzip, "SST-2/train.tsv"),
         "dev.tsv": partial(_unzip, "SST-2/dev.tsv"),
         "test.tsv": _TEST,
