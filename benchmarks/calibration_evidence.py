@@ -41,7 +41,9 @@ def node_task(
     draw = torch.rand(2, 3 * nodes, generator=generator)
     alike = draw[0] < torch.where(ood[source], 0.35, 0.6)
     order, count = label.argsort(), torch.bincount(label)
-    within = order[(count.cumsum(0) - count)[label[source]] + (draw[1] * count[label[source]]).long()]
+    within = order[
+        (count.cumsum(0) - count)[label[source]] + (draw[1] * count[label[source]]).long()
+    ]
     sink = torch.where(alike, within, (draw[1] * nodes).long())
     edges = torch.stack([torch.cat([source, sink]), torch.cat([sink, source])])
     position = torch.arange(nodes)
@@ -96,7 +98,9 @@ def _fitted(
         if cls.needs_features:
             options["train"] = p[masks["train"]]
         yield name, cls(**options).fit(p, rows=masks["val"])
-    copies = [predict(model, copy, features=True)[masks["val"]] for copy in noisy_copies(data, seed)]
+    copies = [
+        predict(model, copy, features=True)[masks["val"]] for copy in noisy_copies(data, seed)
+    ]
     aware = AnchorAwareTemperature().fit(p, rows=masks["val"], corrupted=copies)
     yield "anchor_aware, corrupted copies", aware
 
@@ -148,7 +152,9 @@ def sizes() -> Table:
     plain = [name for name, cls in METHODS.items() if not cls.needs_graph]
     plain = [name for name in plain if name not in ("density", "anchor_aware")]
     for name in ["none", *plain]:
-        options = {"missing": "keep"} if name in ("vector", "matrix", "dirichlet", "histogram") else {}
+        options = (
+            {"missing": "keep"} if name in ("vector", "matrix", "dirichlet", "histogram") else {}
+        )
         row: dict[str, list[float]] = {}
         for rows in (50, 200, 1000, 10_000):
             for seed in SEEDS:
