@@ -201,7 +201,7 @@ def part(log: Path, i: int):
     return make(3, start=3 * i)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shards_join_in_order_and_are_built_once(tmp_path, workers):
     log = tmp_path / "log"
     packed = cached_shards(tmp_path, KEY, 4, partial(part, log), workers=workers, progress=True)
