@@ -54,6 +54,7 @@ class Anchored(nn.Module):
     ) -> None:
         super().__init__()
         _check_choices(num_anchors, scope, init)
+        seed = int(seed)
         self.at, self.num_anchors, self.seed, self.init = at, num_anchors, seed, init
         self.scope: Scope = scope or "row"
         self.frozen = freeze
@@ -66,6 +67,7 @@ class Anchored(nn.Module):
         self.source = _source(anchors, at, self.cut.channels)
         self.source_name = _source_name(anchors, self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
+        self.cut.frozen = freeze
         if freeze:
             for module in self.cut.prefix_modules():
                 module.requires_grad_(False)

@@ -241,6 +241,33 @@ def test_freeze_any_module() -> None:
             torch.testing.assert_close(draws[0], draws[1])
 
 
+class Dropping(nn.Module):
+    """Functional dropout before the cut, on a tensor that skips over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lin = pyg.GCNConv(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = F.dropout(self.conv(x, edge_index), 0.5, self.training)
+        return h + F.dropout(self.lin(h), 0.5, self.training)
+
+
+def test_frozen_parts_are_in_evaluation_mode_and_the_rest_is_not() -> None:
+    graph = make_graph(40, 0)
+    graph.x = graph.x.float()
+    net = Dropping()
+    model = gduq.anchor(net, at="lin", freeze=True).train()
+    with torch.no_grad():
+        model.linear.weight.zero_()
+        skip = net.eval().conv(graph.x, graph.edge_index)
+        torch.testing.assert_close(model(graph), skip)  # no dropout before the cut
+        model.linear.bias.fill_(1.0)
+        after = model(graph) - skip
+        assert len(after.unique()) > 1  # dropout after it
+    assert model.cut.net.training
+
+
 def test_a_linear_layer_is_widened_and_nothing_is_put_in() -> None:
     net = make("Plain")
     model = gduq.anchor(net, at="lin")

@@ -49,12 +49,14 @@ class Cut(nn.Module, ABC):
         plain: The network's own map at the cut, to take weights from; an identity map of width
             d where a new layer is put in.
         holds_copies: Whether several versions of ``z`` can pass through `run` together.
+        frozen: Whether what runs before the cut stays in evaluation mode.
     """
 
     net: nn.Module
     channels: int
     plain: nn.Linear
     holds_copies = False
+    frozen = False
 
     @abstractmethod
     def prefix(self, graph: Data) -> State:
@@ -239,8 +241,21 @@ class ModuleCut(Cut):
         return torch.stack([self._call(part, state[1:], graph) for part in z])
 
     def _call(self, z: Tensor, records: State, graph: Data) -> Tensor:
-        with replaying(self.net, self._slot, records), self._slot.reading(lambda _: z):
+        def read(_: Tensor) -> Tensor:
+            for module in resting:
+                module.training = True
+            return z
+
+        resting = self._ancestors() if self.frozen and self.net.training else []
+        for module in resting:  # their functional dropout rests until the cut is reached
+            module.training = False
+        with replaying(self.net, self._slot, records), self._slot.reading(read):
             return call_network(self.net, graph, self.call)
+
+    def _ancestors(self) -> list[nn.Module]:
+        """The modules that contain the cut."""
+        parts = self.path.split(".")
+        return [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
 
     def _checked(self, h: object, graph: Data) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():
