@@ -369,3 +369,5 @@ def test_neighbor_loader_shaped_batches() -> None:
     assert torch.equal(model.sample(graph), whole[:, :4])
     prediction = gduq.predict(model, [graph])
     assert torch.equal(prediction.target, torch.arange(4) % 3)
+    several = gduq.predict(model, [graph, graph])  # a list of such batches stays apart
+    torch.testing.assert_close(several.samples, torch.cat([whole[:, :4]] * 2, dim=1))

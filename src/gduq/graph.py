@@ -269,6 +269,9 @@ def _walk(data: Any, batch_size: int) -> Iterator[Any]:
         if len(data) == 1:
             yield data[0]
             return
+        if len(data) and isinstance(data[0], Data) and "batch_size" in data[0].keys():  # noqa: SIM118
+            yield from (data[i] for i in range(len(data)))  # neighbourhoods stay apart
+            return
         for start in range(0, len(data), batch_size):
             stop = min(start + batch_size, len(data))
             yield _join([_as_graph(data[i]) for i in range(start, stop)])

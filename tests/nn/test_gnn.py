@@ -110,6 +110,16 @@ def test_sparse_features_and_gradients_equal_dense(conv: str) -> None:
         torch.testing.assert_close(dense, other, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("conv", ["gcn", "gin"])
+def test_half_precision(conv: str) -> None:
+    net, graph = make_net(conv, task="node"), make_graph(6, 1)
+    expected = net(graph)
+    graph.x = graph.x.bfloat16()
+    out = net.bfloat16()(graph)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.double(), expected, rtol=0.1, atol=0.1)
+
+
 def test_edge_weights_reach_gcn() -> None:
     graph = make_graph(6, 1)
     net = make_net("gcn", task="node")
@@ -253,6 +263,7 @@ def test_graphs_without_edges_and_isolated_nodes(conv: str) -> None:
         ({"in_channels": 0}, "in_channels >= 1"),
         ({"conv": "pna"}, "degree= for conv='pna'"),
         ({"virtual_node": True, "task": "node"}, "virtual_node=True with task='graph' only"),
+        ({"virtual_node": True, "num_layers": 2}, "num_layers >= 3 with a virtual node"),
         ({"edge_channels": 3}, "edge_channels with conv pna"),
         ({"conv": "gps", "hidden_channels": 6}, "hidden_channels divisible by heads=4"),
     ],

@@ -235,6 +235,9 @@ class ModuleCut(Cut):
         check_graph(graph)
         with replaying(self.net, self._slot) as tape, self._slot.stopping() as caught:
             caught.run(lambda: call_network(self.net, graph, self.call))
+        if self.frozen:  # only a pass shows what runs before the cut
+            for module in tape.modules:
+                module.requires_grad_(False)
         return [self._checked(caught.value(), graph), *tape.records]
 
     def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:

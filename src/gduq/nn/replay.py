@@ -124,6 +124,7 @@ class Tape:
         self.playing = bool(records)
         self.records: list[Tensor] = list(records or [])
         self.versions: list[int] = []
+        self.modules: list[nn.Module] = []
         self.position = 0
         self.sound = True
 
@@ -156,7 +157,7 @@ def replaying(net: nn.Module, slot: Slot, records: list[Tensor] | None = None) -
     modules = _outside(net, slot)
     before = [(m, m.__dict__.get("forward")) for m in modules]
     for module in modules:
-        module.__dict__["forward"] = _watched(module.forward, tape, slot)
+        module.__dict__["forward"] = _watched(module, tape, slot)
     try:
         yield tape
     finally:
@@ -169,10 +170,13 @@ def replaying(net: nn.Module, slot: Slot, records: list[Tensor] | None = None) -
             tape.seal()
 
 
-def _watched(forward: Callable[..., Any], tape: Tape, slot: Slot) -> Callable[..., Any]:
+def _watched(module: nn.Module, tape: Tape, slot: Slot) -> Callable[..., Any]:
+    forward = module.forward
+
     def call(*args: Any, **kwargs: Any) -> Any:
         if slot.calls:
             return forward(*args, **kwargs)
+        tape.modules.append(module)
         return tape.call(forward, args, kwargs)
 
     return call

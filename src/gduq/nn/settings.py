@@ -40,6 +40,8 @@ def check_settings(config: dict[str, Any]) -> None:
         )
     if config["virtual_node"] and config["task"] == "node":
         raise InputError("virtual_node=True with task='graph' only", "task='node'")
+    if config["virtual_node"] and config["num_layers"] < 3:
+        raise InputError("num_layers >= 3 with a virtual node", config["num_layers"])
     if config["edge_channels"] and config["conv"] in ("gcn", "gin"):
         raise InputError("edge_channels with conv pna, gated_gcn or gps", repr(config["conv"]))
     if config["conv"] == "gps" and config["hidden_channels"] % config["heads"]:

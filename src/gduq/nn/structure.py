@@ -105,14 +105,15 @@ class Structure:
 
     def mix(self, z: Tensor, kind: Kind) -> Tensor:
         """Apply the operator to every copy of ``z`` ``[copies * nodes, m]``."""
-        matrix, _ = self._operator(kind, z.dtype)
-        if self.copies == 1:
-            return sparse_matmul(matrix, z)
-        return torch.cat([sparse_matmul(matrix, part) for part in z.split(self.nodes)])
+        exact = z.dtype if z.dtype == torch.float64 else torch.float32  # no kernels for halves
+        matrix, _ = self._operator(kind, exact)
+        parts = [sparse_matmul(matrix, part) for part in z.split(self.nodes)]
+        return (parts[0] if self.copies == 1 else torch.cat(parts)).to(z.dtype)
 
     def gain(self, kind: Kind, dtype: torch.dtype) -> Tensor:
         """The operator's row sums ``[nodes, 1]``: what it does to a vector shared by all nodes."""
-        return self._operator(kind, dtype)[1]
+        exact = dtype if dtype == torch.float64 else torch.float32
+        return self._operator(kind, exact)[1].to(dtype)
 
     def _operator(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         edges = self.graph.edge_index
