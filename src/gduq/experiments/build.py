@@ -1,0 +1,119 @@
+"""From a config to data, networks and models."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gduq.anchored import anchor
+from gduq.baselines import MCDropout
+from gduq.data import Splits, View, add_laplacian, load
+from gduq.errors import InputError
+from gduq.experiments.config import ModelConfig, RunConfig
+from gduq.nn import GNN
+
+__all__ = ["all_views", "anchored", "mc_dropout", "network", "splits_of", "trainable"]
+
+
+def splits_of(config: RunConfig) -> Splits:
+    """The data of a run; the last two are kept, for the next run of the same process."""
+    data, model = config.data, config.model
+    encoded = model.positional_channels if model.positional is not None else 0
+    return _splits(data.name, data.seed, data.limit, encoded)
+
+
+@lru_cache(maxsize=2)
+def _splits(name: str, seed: int, limit: int | None, encoded: int) -> Splits:
+    splits = load(name, seed=seed, limit=limit)
+    if not encoded or splits.train.graphs[0].get("pe") is not None:
+        return splits
+    views: dict[str, Any] = {split: _encoded(view, encoded) for split, view in splits}
+    severe = {split: _encoded(view, encoded) for split, view in splits.severities.items()}
+    return splits.with_(**views, severities=severe)
+
+
+def _encoded(view: View, channels: int) -> View:
+    """The same rows, with Laplacian encodings on the graphs."""
+    return View([add_laplacian(graph, channels) for graph in view.graphs], view.rows)
+
+
+def all_views(splits: Splits) -> dict[str, View]:
+    """Every split and severity that has rows, by name."""
+    views = {**dict(splits), **splits.severities}
+    return {name: view for name, view in views.items() if len(view)}
+
+
+def network(model: ModelConfig, splits: Splits, seed: int) -> GNN:
+    """The backbone with widths from the data, initialised from a seed."""
+    graph = splits.train.graphs[0]
+    channels = 0 if graph.get("x") is None else int(graph.x.size(1))
+    if channels == 0 and model.positional != "laplacian":
+        raise InputError(
+            "model.positional = 'laplacian' for graphs without features",
+            repr(model.positional),
+        )
+    options = model.model_dump(exclude={"hidden_channels"})
+    if model.conv == "pna":
+        options["degree"] = _degrees(splits.train)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GNN(
+            channels,
+            model.hidden_channels,
+            _classes(splits),
+            task=splits.train.task,
+            **options,
+        )
+
+
+def _classes(splits: Splits) -> int:
+    if splits.class_names:
+        return len(splits.class_names)
+    return 1 + max(int(view.target.max()) for view in all_views(splits).values())
+
+
+def _degrees(view: View) -> list[int]:
+    """How many nodes of the training graphs have 0, 1, 2, ... neighbours."""
+    counts = torch.zeros(1, dtype=torch.long)
+    for graph in view.batches():
+        degree = torch.bincount(graph.edge_index[1], minlength=int(graph.num_nodes or 0))
+        found = torch.bincount(degree)
+        size = max(len(found), len(counts))
+        counts = nn.functional.pad(counts, (0, size - len(counts)))
+        counts += nn.functional.pad(found, (0, size - len(found)))
+    return [int(count) for count in counts]
+
+
+def anchored(config: RunConfig, net: nn.Module) -> nn.Module:
+    """The network with anchors, as the config has it."""
+    method = config.method
+    return anchor(
+        net,
+        at=method.at,
+        num_anchors=method.num_anchors,
+        anchors=method.anchors,
+        scope=method.scope,
+        init=method.init,
+        freeze=method.freeze,
+        seed=config.seed,
+    )
+
+
+def mc_dropout(config: RunConfig, net: nn.Module) -> nn.Module:
+    """The network with dropout that stays on."""
+    return MCDropout(net, num_samples=config.method.passes, seed=config.seed)
+
+
+def trainable(config: RunConfig, splits: Splits, pretrained: Path | None) -> nn.Module:
+    """The model to train: the plain network, or one with anchors around it."""
+    from gduq.bundle import load as load_bundle
+
+    if pretrained is None:
+        net: nn.Module = network(config.model, splits, config.seed)
+    else:
+        net, _ = load_bundle(pretrained)
+    return net if config.method.kind == "vanilla" else anchored(config, net)

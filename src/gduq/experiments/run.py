@@ -1,0 +1,332 @@
+"""`run`: from a config to a result on disk, once; and everything again without training."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import gduq
+from gduq.baselines import Ensemble
+from gduq.bundle import load as load_bundle
+from gduq.bundle import save as save_bundle
+from gduq.calibration import METHODS, Calibrator
+from gduq.data import Splits, View
+from gduq.errors import InputError
+from gduq.evaluation import evaluate
+from gduq.experiments import build
+from gduq.experiments.config import RunConfig
+from gduq.experiments.folder import FINISHED, RunFolder, locked, write_json
+from gduq.experiments.scores import FIXED, check_calibrators, fixed, measure
+from gduq.experiments.tracking import Logger, fabric_with
+from gduq.prediction import Prediction, predict
+from gduq.training import History, fit
+
+__all__ = ["evaluate_run", "recalibrate", "requirements", "run"]
+
+_LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
+_WIDE = 1024  # features wider than this are not kept with predictions
+
+
+def run(
+    config: RunConfig,
+    root: str | Path,
+    progress: bool = True,
+    logger: Logger | str | None = None,
+    *,
+    evaluate: bool = True,
+) -> RunFolder:
+    """Train, predict every split, measure; all of it in ``root/<hash>``.
+
+    A run that is finished is not repeated, one that was interrupted goes on from its checkpoint.
+    Calibrators that are new are fitted without training. A lock keeps other processes from the
+    same run: they wait and find it finished.
+
+    Args:
+        config: What to run.
+        root: Folder of all runs.
+        progress: Show the epochs, on a terminal.
+        logger: ``"csv"``, ``"tensorboard"`` or any Lightning Fabric logger; gets the epochs.
+        evaluate: Also write ``metrics.json`` now; otherwise when it is first asked for.
+
+    Example:
+        >>> import tempfile
+        >>> config = RunConfig(
+        ...     data={"name": "cbas/color/concept"},
+        ...     model={"conv": "gcn", "hidden_channels": 8},
+        ...     method={"kind": "anchored", "at": "input"},
+        ...     training={"epochs": 2},
+        ... )
+        >>> folder = run(config, tempfile.mkdtemp(), progress=False, evaluate=False)
+        >>> sorted(folder.scores), folder.predictions()["ood_test"].samples.shape
+        (['none', 'skipped', 'temperature'], torch.Size([10, 140, 4]))
+    """
+    root = Path(root)
+    for needed in requirements(config):
+        run(needed, root, progress, logger, evaluate=False)
+    path = root / config.hash
+    with locked(path):
+        if not (path / FINISHED).is_file():
+            _make(config, path, root, progress, logger)
+        folder = RunFolder(path)
+        _add_scores(folder, config.calibrators)
+    if evaluate:
+        folder.evaluation()
+    return folder
+
+
+def requirements(config: RunConfig) -> list[RunConfig]:
+    """Runs that must be there before: members of an ensemble, the network to start from."""
+    method = config.method
+    bare = config.with_({"calibrators": ()})
+    if method.kind == "ensemble":
+        kind = {"method.kind": method.member}
+        return [bare.with_({**kind, "seed": method.size * config.seed + i})
+                for i in range(method.size)]  # fmt: skip
+    plain = bare.with_({"method": {}, "training.draws": 1, "training.mask": 0.0})
+    if method.kind == "mcdropout":
+        return [plain]
+    return [plain] if method.kind == "anchored" and method.pretrained_from == "vanilla" else []
+
+
+# -- the run itself -----------------------------------------------------------------------------
+
+
+def _make(
+    config: RunConfig, path: Path, root: Path, progress: bool, logger: Logger | str | None
+) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / "config.json", config.model_dump(mode="json"))
+    splits = build.splits_of(config)
+    model, history = _trained(config, splits, path, root, progress, logger)
+    save_bundle(model, path / "bundle", class_names=splits.class_names or None)
+    seconds, predictions = _predicted(config, model, build.all_views(splits))
+    (path / "predictions").mkdir(exist_ok=True)
+    for split, p in predictions.items():
+        p.to_npz(path / "predictions" / f"{split}.npz")
+    write_json(path / "history.json", asdict(history))
+    times = {"train": history.seconds, "predict": sum(seconds.values()), "predicted": seconds}
+    rows = {split: len(p) for split, p in predictions.items()}
+    write_json(path / "info.json", _info(config, splits, model, times, rows))
+    write_json(path / FINISHED, {"hash": config.hash})
+    shutil.rmtree(path / "checkpoint", ignore_errors=True)
+
+
+def _trained(
+    config: RunConfig,
+    splits: Splits,
+    path: Path,
+    root: Path,
+    progress: bool,
+    logger: Logger | str | None,
+) -> tuple[nn.Module, History]:
+    """The model of a run with its history; ensembles and MC dropout are made of other runs."""
+    needed = [RunFolder(root / other.hash) for other in requirements(config)]
+    if config.method.kind == "ensemble":
+        members = [load_bundle(folder.bundle)[0] for folder in needed]
+        return Ensemble(members), History(members=tuple(folder.history for folder in needed))
+    if config.method.kind == "mcdropout":
+        net, _ = load_bundle(needed[0].bundle)
+        return build.mc_dropout(config, net), needed[0].history
+    start = needed[0].bundle if needed else _start(config)
+    model = build.trainable(config, splits, start)
+    options = config.training.model_dump()
+    if config.method.kind == "vanilla":
+        options |= {"draws": 1, "mask": 0.0}
+    history = fit(
+        model,
+        splits.train,
+        splits.id_val,
+        **options,
+        seed=config.seed,
+        progress=progress,
+        resume=path / "checkpoint",
+        fabric=fabric_with(logger, path),
+    )
+    return model, history
+
+
+def _start(config: RunConfig) -> Path | None:
+    """The bundle that a config names to start from."""
+    given = config.method.pretrained_from
+    if config.method.kind != "anchored" or given is None:
+        return None
+    for folder in (Path(given) / "bundle", Path(given)):
+        if (folder / "bundle.json").is_file():
+            return folder
+    raise InputError(
+        "method.pretrained_from 'vanilla', or the folder of a bundle or run", repr(given)
+    )
+
+
+def _predicted(
+    config: RunConfig, model: nn.Module, views: Mapping[str, View]
+) -> tuple[dict[str, float], dict[str, Prediction]]:
+    """Seconds and predictions by split."""
+    seconds, found = {}, {}
+    for split, view in views.items():
+        start = time.perf_counter()
+        p = predict(model, view).to("cpu")
+        seconds[split] = time.perf_counter() - start
+        found[split] = _with_features(config, model, view, p)
+    return seconds, found
+
+
+def _with_features(config: RunConfig, model: nn.Module, view: View, p: Prediction) -> Prediction:
+    """With representations, where they are no wider than a hidden layer."""
+    method = config.method
+    if method.kind not in ("vanilla", "anchored") or (
+        method.kind == "anchored" and method.at == "input"
+    ):
+        return p
+    if config.model.hidden_channels > _WIDE:
+        return p
+    with contextlib.suppress(InputError):
+        return predict(model, view, features=True).to("cpu")
+    return p
+
+
+def _info(
+    config: RunConfig,
+    splits: Splits,
+    model: nn.Module,
+    times: Mapping[str, Any],
+    rows: Mapping[str, int],
+) -> dict[str, Any]:
+    parameters = list(model.parameters())
+    return {
+        "status": "finished",
+        "hash": config.hash,
+        "title": config.title,
+        "seconds": dict(times),
+        "parameters": sum(p.numel() for p in parameters),
+        "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "rows": dict(rows),
+        "task": splits.train.task,
+        "class_names": list(splits.class_names),
+        "severities": list(splits.severities),
+        "description": splits.description,
+        "sources": list(splits.sources),
+        "versions": _versions(),
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"gduq": gduq.__version__, "python": platform.python_version()}
+    for name in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+# -- again, without training ---------------------------------------------------------------------
+
+
+def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFolder:
+    """Fit and measure calibrators on the stored predictions; nothing is trained.
+
+    Args:
+        folder: A finished run.
+        methods: Names of `gduq.calibration.METHODS` or of `gduq.experiments.scores.FIXED`.
+    """
+    folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    names = check_calibrators(methods)
+    with locked(folder.path):
+        _add_scores(folder, names)
+    return folder
+
+
+def _add_scores(folder: RunFolder, names: Iterable[str]) -> None:
+    """Scores of calibrators that are not there yet; the evaluation is then out of date."""
+    scores = folder.scores or {"skipped": {}}
+    wanted = ["none", *names]
+    missing = [name for name in wanted if name not in scores and name not in scores["skipped"]]
+    if not missing:
+        return
+    scored = _Calibrated(folder)
+    for name in missing:
+        try:
+            scores[name] = measure(scored.predictions(name))
+        except InputError as error:
+            scores["skipped"][name] = str(error)
+    write_json(folder.path / "scores.json", scores)
+    (folder.path / "metrics.json").unlink(missing_ok=True)
+
+
+class _Calibrated:
+    """Predictions of a run under any calibrator; data and model are loaded only if need be."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.raw = folder.predictions()
+        self._whole: tuple[Any, Prediction, dict[str, Any]] | None = None
+
+    def predictions(self, name: str) -> dict[str, Prediction]:
+        if name == "none":
+            return self.raw
+        calibrator = self.fitted(name)
+        if not calibrator.needs_graph:
+            return {split: calibrator(p) for split, p in self.raw.items()}
+        _, p, rows = self.whole()
+        q = calibrator(p)
+        return {split: q[mask] for split, mask in rows.items()}
+
+    def fitted(self, name: str) -> Calibrator:
+        first = next(iter(self.raw.values()))
+        if name in FIXED:
+            return fixed(name, first.num_classes, first.num_samples)
+        if "id_val" not in self.raw:
+            raise InputError("a split 'id_val' to fit calibrators on", ", ".join(self.raw))
+        options: dict[str, Any] = {}
+        if METHODS[name].needs_features:
+            options["train"] = self.raw.get("train")
+        if not METHODS[name].needs_graph:
+            return METHODS[name](**options).fit(self.raw["id_val"])
+        graph, p, rows = self.whole()
+        if name == "gats":
+            options["train_rows"] = rows["train"]
+        return METHODS[name](graph=graph, **options).fit(p, rows=rows["id_val"])  # type: ignore[call-arg]
+
+    def whole(self) -> tuple[Any, Prediction, dict[str, Any]]:
+        """The one graph of a node task, predictions on all its nodes, and the nodes by split."""
+        if self._whole is None:
+            views = build.all_views(build.splits_of(self.folder.config))
+            graph = next(iter(views.values())).graphs[0]
+            if any(v.rows is None or v.graphs[0] is not graph for v in views.values()):
+                raise InputError("a node task on one graph for graph calibrators", "another task")
+            model, _ = load_bundle(self.folder.bundle)
+            everywhere = torch.ones(int(graph.num_nodes), dtype=torch.bool)
+            p = predict(model, View(graph, everywhere)).to("cpu")
+            self._whole = graph, p, {split: view.rows for split, view in views.items()}
+        return self._whole
+
+
+def evaluate_run(folder: RunFolder) -> None:
+    """Write ``metrics.json``: the whole `Evaluation`, with every calibrator of the scores."""
+    with locked(folder.path):
+        calibrated = _Calibrated(folder)
+        names = [name for name in folder.scores if name not in ("none", "skipped")]
+        fitted = {name: calibrated.fitted(name) for name in names}
+        if folder.info["task"] == "node":
+            model, _ = load_bundle(folder.bundle)
+            views = build.all_views(build.splits_of(folder.config))
+            found = evaluate(model, views, fitted, resamples=folder.config.resamples)
+        else:
+            severe = folder.info["severities"]
+            ood = [split for split in calibrated.raw if split.startswith("ood") or split in severe]
+            found = evaluate(
+                calibrated.raw, None, fitted, ood=ood, resamples=folder.config.resamples
+            )
+        temporary = folder.path / ".metrics.json"
+        found.to_json(temporary)
+        temporary.replace(folder.path / "metrics.json")

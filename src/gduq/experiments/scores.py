@@ -1,0 +1,118 @@
+"""The few numbers that tables are made of, and the calibrators they are measured with.
+
+Next to `gduq.calibration.METHODS` there are three fixed maps, which nothing is fitted for: ``t2``
+halves the logits (the control every claim must beat), ``rescaled_paper`` and ``rescaled_released``
+are the two readings of the paper's rescaling.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gduq import generalization, metrics, ood
+from gduq.calibration import METHODS, Calibrator, TemperatureScaling
+from gduq.calibration.base import mean_logits
+from gduq.errors import InputError
+from gduq.prediction import Prediction, Rule
+
+__all__ = ["FIXED", "MEASURES", "Rescaled", "check_calibrators", "fixed", "measure"]
+
+FIXED = ("t2", "rescaled_paper", "rescaled_released")
+MEASURES = ("accuracy", "ece", "ece100", "nll", "brier", "auroc", "gep_error")
+
+
+@dataclass(eq=False)
+class Rescaled(Calibrator):
+    r"""The paper's rescaling as a calibrator: :math:`\mu(1-\sigma)` or the released code's rule.
+
+    Example:
+        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[2.0, 0.0]]]))  # hypotheses agree
+        >>> Rescaled("released").neutral(2, 2)(p).logits  # and are halved all the same
+        tensor([[1., 0.]])
+    """
+
+    rule: Rule = "paper"
+    keeps_accuracy: ClassVar[bool] = False  # per class: the largest logit may change
+
+    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+        return {}
+
+    def _map(self, p: Prediction) -> Tensor:
+        return mean_logits(p.rescaled(self.rule))
+
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        return {}
+
+
+def fixed(name: str, num_classes: int, num_samples: int) -> Calibrator:
+    """One of `FIXED`, ready for use.
+
+    Example:
+        >>> fixed("t2", 2, 1)(Prediction(torch.tensor([[2.0, 0.0]]))).logits
+        tensor([[1., 0.]])
+    """
+    if name == "t2":
+        cal = TemperatureScaling().neutral(num_classes, num_samples)
+        state = {**cal.state(), "temperature": torch.tensor(2.0, dtype=torch.float64)}
+        return TemperatureScaling.restore({}, state)
+    rule: Rule = "paper" if name == "rescaled_paper" else "released"
+    return Rescaled(rule).neutral(num_classes, num_samples)
+
+
+def check_calibrators(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, each known and once; ``"none"`` is always measured and left out."""
+    known = [*METHODS, *FIXED]
+    kept = [name for name in dict.fromkeys(names) if name != "none"]
+    for name in kept:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=2, cutoff=0.4) or known
+            raise InputError("the name of a calibrator", repr(name), f"Near: {', '.join(near)}.")
+    return tuple(kept)
+
+
+def measure(
+    predictions: Mapping[str, Prediction], fit_on: str = "id_val", negatives: str = "id_val"
+) -> dict[str, dict[str, float]]:
+    """Scores by split: `MEASURES`, as far as they apply.
+
+    ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``gep_error`` is
+    the error of the accuracy predicted by a threshold on confidence (both as in the paper, which
+    took ``id_val`` for both).
+    """
+    found: dict[str, dict[str, float]] = {}
+    for split, p in predictions.items():
+        if p.target is None:
+            continue
+        scores = {name: float(score(p)) for name, score in _SCORES.items()}
+        if split not in ("train", negatives) and negatives in predictions:
+            scores["auroc"] = ood.auroc(predictions[negatives], p)
+        if split not in ("train", fit_on) and fit_on in predictions:
+            error = generalization.estimate(predictions[fit_on], p).error
+            scores["gep_error"] = float("nan") if error is None else error
+        found[split] = scores
+    return found
+
+
+def _quiet(score: Callable[..., float], **options: Any) -> Callable[[Prediction], float]:
+    def scored(p: Prediction) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few rows for many bins: said beside the tables
+            return score(p, strict=False, **options)
+
+    return scored
+
+
+_SCORES: dict[str, Callable[[Prediction], float]] = {
+    "accuracy": metrics.accuracy,
+    "ece": _quiet(metrics.ece, bins=15),
+    "ece100": _quiet(metrics.ece, bins=100),
+    "nll": metrics.nll,
+    "brier": metrics.brier,
+}
