@@ -115,11 +115,7 @@ def classwise_ece(
     rows = read(p, target)
     check_bins(rows, bins, strict)
     check_norm(norm, debias)
-    errors = [
-        bin_error(*bin_sums(rows.probs[:, c], rows.labels == c, bins), norm, debias)
-        for c in range(rows.num_classes)
-    ]
-    return float(torch.stack(errors).mean())
+    return float(bin_error(*class_sums(rows, bins), norm, debias).mean())
 
 
 class Reliability(NamedTuple):
@@ -215,6 +211,21 @@ def bin_sums(probs: Tensor, hits: Tensor, bins: int) -> tuple[Tensor, Tensor, Te
     prob = torch.bincount(index, weights=probs.double(), minlength=bins)
     hit = torch.bincount(index, weights=hits.double(), minlength=bins)
     return count, prob, hit
+
+
+def class_sums(rows: Rows, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `bin_sums`, for the probability of every class, ``[C, B]`` each."""
+    count, prob = [], []
+    for column in rows.probs.unbind(dim=1):
+        column = column.double().contiguous()
+        index = bin_index(column, bins)
+        count.append(torch.bincount(index, minlength=bins).double())
+        prob.append(torch.bincount(index, weights=column, minlength=bins))
+    # a row is a hit for its true class only: m places to count, not m x C
+    own = rows.probs.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
+    place = bin_index(own, bins) + rows.labels * bins
+    hit = torch.bincount(place, minlength=rows.num_classes * bins).double()
+    return torch.stack(count), torch.stack(prob), hit.view(rows.num_classes, bins)
 
 
 def by_confidence(rows: Rows) -> tuple[Tensor, Tensor]:

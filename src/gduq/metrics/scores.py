@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gduq.metrics.binned import bin_sums, check_bins
+from gduq.metrics.binned import check_bins, class_sums
 from gduq.metrics.rows import Rows, read
 
 __all__ = ["BrierDecomposition", "accuracy", "brier", "brier_decomposition", "nll", "sharpness"]
@@ -97,20 +97,12 @@ def brier_decomposition(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
-    total = torch.zeros(3, dtype=torch.float64)
-    for c in range(rows.num_classes):
-        count, prob, hit = bin_sums(rows.probs[:, c], rows.labels == c, bins)
-        share = count / count.sum()
-        filled = count.clamp_min(1)
-        rate = hit.sum() / count.sum()
-        total += torch.stack(
-            [
-                (share * ((prob - hit) / filled).square()).sum(),
-                (share * (hit / filled - rate).square()).sum(),
-                rate * (1 - rate),
-            ]
-        )
-    reliability, resolution, uncertainty = total.tolist()
+    count, prob, hit = class_sums(rows, bins)
+    share, filled = count / len(rows), count.clamp_min(1)
+    rate = hit.sum(dim=1, keepdim=True) / len(rows)
+    reliability = float((share * ((prob - hit) / filled).square()).sum())
+    resolution = float((share * (hit / filled - rate).square()).sum())
+    uncertainty = float((rate * (1 - rate)).sum())
     within = float(row_brier(rows).mean()) - (reliability - resolution + uncertainty)
     return BrierDecomposition(reliability, resolution, uncertainty, within)
 
