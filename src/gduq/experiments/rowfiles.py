@@ -1,0 +1,152 @@
+"""Files of rows, written a piece at a time: parquet, CSV, JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+from gduq.data.tensorfile import atomic_path
+from gduq.errors import InputError
+
+__all__ = ["Columns", "Kind", "RowFile", "check_output", "row_file"]
+
+Kind = Literal["text", "whole", "number", "flag", "texts", "wholes"]
+Columns = Mapping[str, list[Any]]
+_GROUP = 16_384  # rows of a parquet row group: what is held in memory
+
+
+class RowFile(Protocol):
+    """Takes rows as columns, piece after piece."""
+
+    def write(self, columns: Columns) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Csv:
+    """Comma-separated; a set is a JSON list in one field."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
+        self._file: IO[str] = path.open("w", newline="", encoding="utf-8")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(kinds)
+
+    def write(self, columns: Columns) -> None:
+        for row in zip(*columns.values(), strict=True):
+            self._writer.writerow([_field(value) for value in row])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+
+
+class _JsonLines:
+    """One JSON object a line."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
+        self._file: IO[str] = path.open("w", encoding="utf-8")
+
+    def write(self, columns: Columns) -> None:
+        for row in zip(*columns.values(), strict=True):
+            values = dict(zip(columns, row, strict=True))
+            self._file.write(json.dumps(values, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Parquet:
+    """Columns in row groups of some ten thousand rows."""
+
+    def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        types = {
+            "text": pa.string(),
+            "whole": pa.int64(),
+            "number": pa.float64(),
+            "flag": pa.bool_(),
+            "texts": pa.list_(pa.string()),
+            "wholes": pa.list_(pa.int64()),
+        }
+        self._schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._kept: dict[str, list[Any]] = {name: [] for name in kinds}
+
+    def write(self, columns: Columns) -> None:
+        for name, values in columns.items():
+            self._kept[name] += values
+        if len(next(iter(self._kept.values()))) >= _GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        self._writer.write_table(pa.table(self._kept, schema=self._schema))
+        self._kept = {name: [] for name in self._kept}
+
+    def close(self) -> None:
+        if next(iter(self._kept.values())):
+            self._flush()
+        self._writer.close()
+
+
+_WRITERS: dict[str, type[_Csv] | type[_JsonLines] | type[_Parquet]] = {
+    ".parquet": _Parquet,
+    ".csv": _Csv,
+    ".jsonl": _JsonLines,
+}
+
+
+def check_output(path: Path, endings: tuple[str, ...] = tuple(_WRITERS)) -> Path:
+    """The path, if a file of one of these endings can be written there.
+
+    Example:
+        >>> check_output(Path("answers.xlsx"))
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected a file name that ends in .parquet, .csv, .jsonl, got ...
+    """
+    if path.suffix not in endings:
+        raise InputError(f"a file name that ends in {', '.join(endings)}", path.name)
+    if path.is_dir():
+        raise InputError("the name of a file to write", f"the folder {path}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError("a folder that exists and can be written", path.parent)
+    return path
+
+
+@contextmanager
+def row_file(path: Path, kinds: Mapping[str, Kind]) -> Iterator[RowFile]:
+    """A file to write rows to, its format told by its name; it is there when it is complete.
+
+    Args:
+        path: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``.
+        kinds: What each column holds.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        >>> with row_file(path, {"row": "whole", "set": "texts"}) as rows:
+        ...     rows.write({"row": [0, 1], "set": [["a"], []]})
+        >>> path.read_text().splitlines()
+        ['{"row": 0, "set": ["a"]}', '{"row": 1, "set": []}']
+    """
+    writer = _WRITERS[check_output(path).suffix]
+    with atomic_path(path) as temporary:
+        rows = writer(temporary, kinds)
+        try:
+            yield rows
+        finally:
+            rows.close()
