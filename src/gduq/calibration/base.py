@@ -29,11 +29,14 @@ class Calibrator(ABC):
 
     A calibrator sees the mean logits :math:`\mu` ``[m, C]`` of the K hypotheses, in float64 on the
     CPU, and answers with new ones :math:`\mu'`. The samples come along: their deviations from the
-    mean are scaled as the map scales each row, :math:`s'_k = \mu' + r\,(s_k - \mu)` with
-    :math:`r = \langle\tilde\mu, \tilde\mu'\rangle / \langle\tilde\mu, \tilde\mu\rangle` (tilde:
-    centred over classes). So the mean of the new samples is :math:`\mu'` exactly, a temperature
-    acts on every sample alike, and ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m,
-    C]``, dtype and device are kept.
+    mean are scaled as the map scales each row,
+
+    .. math:: s'_k = \mu' + r\,(s_k - \mu), \qquad r = \max\Big(0,
+        \frac{\mathrm{Cov}_{p'}(\mu, \mu')}{\mathrm{Var}_{p'}(\mu)}\Big), \quad
+        p' = \mathrm{softmax}(\mu').
+
+    So the mean of the new samples is :math:`\mu'`, a temperature acts on every sample alike, and
+    ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m, C]``, dtype and device are kept.
 
     It is applied to the kind of logits it was fitted on: another number of classes, or of
     hypotheses, is an error.
@@ -136,11 +139,12 @@ class Calibrator(ABC):
 
     def _carry(self, deviation: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """What becomes of the samples' deviations from the mean, ``[K, m, C]``."""
-        old = before - before.mean(dim=-1, keepdim=True)
-        new = after - after.mean(dim=-1, keepdim=True)
-        length = (old * old).sum(dim=-1, keepdim=True)
-        ratio = (old * new).sum(dim=-1, keepdim=True) / length
-        return deviation * torch.where(length > 0, ratio, 1.0).clamp_min(0.0)
+        weight = after.softmax(dim=-1)
+        old = before - (weight * before).sum(dim=-1, keepdim=True)
+        new = after - (weight * after).sum(dim=-1, keepdim=True)
+        length = (weight * old * old).sum(dim=-1, keepdim=True)
+        ratio = (weight * old * new).sum(dim=-1, keepdim=True) / length
+        return deviation * torch.where(length > 1e-200, ratio, 1.0).clamp_min(0.0)
 
     # -- private -------------------------------------------------------------------------------
 

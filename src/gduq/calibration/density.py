@@ -18,7 +18,7 @@ from gduq.prediction import Prediction
 __all__ = ["DensityAwareCalibration", "neighbour_distance"]
 
 _COOLEST = 0.01
-_CHUNK = 1 << 24  # distances held at once
+_CHUNK = 1 << 23  # distances held at once
 
 
 @dataclass(eq=False)
@@ -141,7 +141,14 @@ def neighbour_distance(x: Tensor, reference: Tensor, neighbors: int) -> Tensor:
         tensor([2.], dtype=torch.float64)
     """
     parts = [
-        torch.cdist(part, reference).topk(neighbors, dim=1, largest=False).values.double().mean(1)
+        _mean_distance(part, reference, neighbors)
         for part in x.split(max(1, _CHUNK // len(reference)))
     ]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def _mean_distance(x: Tensor, reference: Tensor, neighbors: int) -> Tensor:
+    """Neighbours by one fast matrix product; their distances exactly, whatever the batch."""
+    near = torch.cdist(x, reference).topk(neighbors, dim=1, largest=False).indices
+    gap = x[:, None].double() - reference[near].double()  # [m, neighbors, d]
+    return gap.square().sum(dim=-1).sqrt().mean(dim=1)

@@ -31,7 +31,7 @@ class OrderInvariantCalibration(Calibrator):
     then put back in place. Steps are positive, so the whole order of classes stays, not just the
     label; and the classes' names play no role. Here :math:`z = \mu / T` with T of plain
     temperature scaling, and a normal prior pulls the network towards changing nothing more.
-    Fitted by NLL with L-BFGS.
+    Fitted by NLL with L-BFGS. Keeps every label.
 
     Args:
         hidden: Width of the hidden layer; ``None`` means C.
