@@ -204,9 +204,7 @@ class RunConfig(_Part):
         frozen = ", pretrained" if method.is_anchored and method.pretrained_from else ""
         kind = f"ensemble of {method.size}" if method.kind == "ensemble" else method.kind
         anchored = " anchored" if method.kind == "ensemble" and method.is_anchored else ""
-        return (
-            f"{self.data.name} {self.model.conv} {kind}{anchored}{at}{frozen}, seed {self.seed}"
-        )
+        return f"{self.data.name} {self.model.conv} {kind}{anchored}{at}{frozen}, seed {self.seed}"
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what is ``None`` is left out."""

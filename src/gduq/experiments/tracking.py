@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning_fabric.loggers.csv_logs import CSVLogger
+from lightning_fabric.loggers.logger import Logger
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from gduq.errors import InputError
 
@@ -17,8 +19,8 @@ def fabric_with(logger: Logger | str | None, folder: Path) -> Fabric | None:
     """A Fabric on one device that logs every epoch; ``None`` without a logger.
 
     Args:
-        logger: ``"csv"`` (``log/metrics.csv`` in the folder), ``"tensorboard"``, or a Fabric logger,
-            such as Lightning's for MLflow or Weights & Biases.
+        logger: ``"csv"`` (``log/metrics.csv`` in the folder), ``"tensorboard"``, or a logger of
+            Fabric, such as Lightning's for MLflow or Weights & Biases.
         folder: The folder of the run.
 
     Example:

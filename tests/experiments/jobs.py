@@ -1,0 +1,32 @@
+"""Work for the engines' tests; importable by their workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+
+def work(cell: tuple[str, Any]) -> Any:
+    """Do what the cell says."""
+    kind, value = cell
+    if kind == "raise":
+        raise ValueError(value)
+    if kind == "exit":
+        os._exit(value)
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "sleep":
+        time.sleep(value)
+    if kind == "threads":
+        import torch
+
+        return torch.get_num_threads()
+    if kind == "unsendable":
+        import threading
+
+        return threading.Lock()
+    if kind == "pid":
+        return os.getpid()
+    return value * 2

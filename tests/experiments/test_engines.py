@@ -1,0 +1,163 @@
+"""Engines: the same cells, whatever happens to some of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from gduq.errors import InputError
+from gduq.experiments.engines import map_cells
+from gduq.experiments.watching import watching
+from tests.experiments.jobs import work
+
+CELLS = [
+    ("double", 1),
+    ("raise", "no such luck"),
+    ("exit", 3),
+    ("double", 2),
+    ("kill", None),
+    ("unsendable", None),
+    ("threads", None),
+    ("double", 3),
+]
+
+
+def check(found):
+    assert [o.cell for o in found] == CELLS
+    assert [o.value for o in found] == [2, None, None, 4, None, None, 1, 6]
+    assert [o.ok for o in found] == [o.error is None for o in found]
+    assert "ValueError: no such luck" in found[1].error
+    assert "in work" in found[1].error  # the traceback, not only its last line
+
+
+def test_failures_stay_in_their_cells():
+    found = map_cells(CELLS, work, workers=2, progress=False)
+    check(found)
+    assert found[2].error == "The worker ended with exit code 3."
+    assert "SIGKILL" in found[4].error
+    assert "cannot be sent" in found[5].error
+
+
+def test_functions_of_scripts_and_notebooks_can_be_sent():
+    offset = 10
+    found = map_cells([1, 2], lambda n: n + offset, workers=1, progress=False)
+    assert [o.value for o in found] == [11, 12]
+
+
+def test_here_and_in_processes_are_the_same():
+    cells = [("double", 5), ("raise", "x"), ("pid", None)]
+    here = map_cells(cells, work, workers=0, progress=False)
+    assert here[0].value == 10
+    assert "ValueError: x" in here[1].error
+    assert here[2].value == os.getpid()
+
+
+def test_no_cells():
+    assert map_cells([], work, progress=False) == []
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("dask", None), ("local", -1), ("local", True)])
+def test_bad_input(engine, workers):
+    with pytest.raises(InputError):
+        map_cells([1], work, engine=engine, workers=workers)
+
+
+SCRIPT = """
+    import sys
+    from gduq.experiments.engines import map_cells
+
+    def work(seconds):  # a script without a __main__ guard
+        import os, time
+        print(os.getpid(), file=sys.stderr, flush=True)
+        time.sleep(seconds)
+
+    map_cells([60, 60], work, workers=2, progress=False)
+"""
+
+
+def start_script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    process = subprocess.Popen(
+        [sys.executable, str(path)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    pids = [int(process.stderr.readline()) for _ in range(2)]
+    return process, pids
+
+
+def gone(pid):
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_or_killed_no_worker_stays(tmp_path, how):
+    process, pids = start_script(tmp_path)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does: to all of them
+    else:
+        os.kill(process.pid, signal.SIGKILL)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert all(gone(pid) for pid in pids)
+    if how == signal.SIGINT:
+        assert rest.strip().endswith("KeyboardInterrupt")
+        assert rest.count("Traceback") == 1  # ours; the workers end in silence
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same():
+    pytest.importorskip("ray")
+    check(map_cells(CELLS, work, engine="ray", workers=2, progress=False))
+
+
+def test_ray_is_optional(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"gduq\[ray\]"):
+        map_cells([1], work, engine="ray", progress=False)
+
+
+def test_lines_in_a_pipe(capsys):
+    map_cells([("double", 1), ("raise", "oh")], work, workers=0)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    first, second = shown.err.splitlines()
+    assert first == "[1/2] ('double', 1): done"
+    assert second == "[2/2] ('raise', 'oh'): FAILED (ValueError: oh)"
+    map_cells([("double", 1)], work, workers=0, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_live_view_on_a_terminal(monkeypatch, capsys):
+    from rich.console import Console
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.delenv("CI", raising=False)
+    with watching("cells", ["alpha", "beta", "gamma"], True) as watch:
+        watch.started(0)
+        watch.started(1)
+        watch.ended(0, None)
+        console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+        console.print(watch)
+    text = console.export_text()
+    assert "cells: 1/3 done, 1 running, 0 failed" in text
+    assert "left" in text
+    assert "beta" in text
+    assert "gamma" not in text
+    console.file.close()
+    capsys.readouterr()
