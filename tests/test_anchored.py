@@ -371,3 +371,13 @@ def test_neighbor_loader_shaped_batches() -> None:
     assert torch.equal(prediction.target, torch.arange(4) % 3)
     several = gduq.predict(model, [graph, graph])  # a list of such batches stays apart
     torch.testing.assert_close(several.samples, torch.cat([whole[:, :4]] * 2, dim=1))
+
+
+def test_features_of_a_sparse_input_stay_small() -> None:
+    graph = make_graph(9, 4, channels=30)
+    graph.y = torch.arange(9) % 3
+    graph.x = (graph.x * (graph.x > 1)).to_sparse_csr()
+    model = gduq.anchor(make_net("gcn", channels=30, task="node"), at="input").double()
+    p = gduq.predict(model.fit_bank(graph), graph, features=True)
+    expected = graph.x.to_dense() @ model.linear.weight[:, :30].T
+    torch.testing.assert_close(p.features, expected.detach())

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from gduq.anchored import Anchored
 from gduq.baselines import sample
 from gduq.errors import InputError
 from gduq.graph import iterate, label_rows, num_graphs, targets
@@ -284,7 +285,7 @@ def predict(
     call: Call | None = None,
     features: bool = False,
 ) -> Prediction:
-    """What a model says of all labelled rows of some data.
+    r"""What a model says of all labelled rows of some data.
 
     Args:
         model: `Anchored`, `Ensemble`, `MCDropout`, or a plain network (K = 1).
@@ -292,7 +293,8 @@ def predict(
         batch_size: Graphs at a time.
         call: As in `gduq.anchor`, for a plain network.
         features: Also keep the representation at the cut (at the readout, for a `GNN`), averaged
-            over the nodes of a graph where rows are graphs.
+            over the nodes of a graph where rows are graphs. Of a sparse input it is the
+            anchored layer's :math:`h W_h^\top`.
 
     Returns:
         A `Prediction` in the order of the data; targets come from ``y`` where it exists.
@@ -323,7 +325,8 @@ def _features(model: nn.Module, graph: Data, labelled: int) -> Tensor:
         raise InputError(
             "an anchored model or a gduq.nn.GNN for features=True", type(model).__name__
         )
-    h = h.to_dense() if h.layout != torch.strided else h
+    if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
+        h = model.linear.residual(h) if isinstance(model, Anchored) else h.to_dense()
     rows = h[label_rows(graph, h.size(0))]
     return rows if rows.size(0) == labelled else _mean_by_graph(h, graph)
 
