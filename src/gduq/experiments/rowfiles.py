@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
@@ -13,7 +14,7 @@ from typing import IO, Any, Literal, Protocol
 from gduq.data.tensorfile import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["Columns", "Kind", "RowFile", "check_output", "row_file"]
+__all__ = ["Columns", "Kind", "RowFile", "check_output", "join_files", "row_file"]
 
 Kind = Literal["text", "whole", "number", "flag", "texts", "wholes"]
 Columns = Mapping[str, list[Any]]
@@ -150,3 +151,38 @@ def row_file(path: Path, kinds: Mapping[str, Kind]) -> Iterator[RowFile]:
             yield rows
         finally:
             rows.close()
+
+
+def join_files(parts: Sequence[Path], output: Path) -> None:
+    """One file of the rows of several with equal columns, in their order; a piece at a time.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in "ab":
+        ...     with row_file(folder / f"{name}.csv", {"name": "text"}) as rows:
+        ...         rows.write({"name": [name]})
+        >>> join_files([folder / "a.csv", folder / "b.csv"], folder / "all.csv")
+        >>> (folder / "all.csv").read_text().split()
+        ['name', 'a', 'b']
+    """
+    with atomic_path(output) as temporary:
+        if output.suffix == ".parquet":
+            _join_parquet(parts, temporary)
+            return
+        with temporary.open("wb") as whole:
+            for number, part in enumerate(parts):
+                with part.open("rb") as rows:
+                    if number and output.suffix == ".csv":
+                        rows.readline()  # the names of the columns, once
+                    shutil.copyfileobj(rows, whole)
+
+
+def _join_parquet(parts: Sequence[Path], output: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(output, pq.read_schema(parts[0])) as whole:
+        for part in parts:
+            with pq.ParquetFile(part) as rows:
+                for group in range(rows.num_row_groups):
+                    whole.write_table(rows.read_row_group(group))

@@ -116,9 +116,14 @@ class Service:
         """Calibrated predictions of some graphs at once, with targets if all have them."""
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            batch = Batch.from_data_list(list(graphs))
+            batch = Batch.from_data_list(list(graphs)).apply(self._as_model)
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
+
+    def _as_model(self, value: Tensor) -> Tensor:
+        """In the precision of the weights: a file may hold doubles."""
+        weight = next((w for w in self.model.parameters() if w.is_floating_point()), None)
+        return value.to(weight.dtype) if weight is not None and value.is_floating_point() else value
 
     def calibrated(self, p: Prediction, graph: Data | None = None) -> Prediction:
         """The same with the calibrator; one that looks at neighbours needs the graph."""

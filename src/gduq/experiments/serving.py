@@ -21,12 +21,12 @@ from gduq.conformal import shift_test
 from gduq.data.files import Reject, stream
 from gduq.data.tensorfile import atomic_path
 from gduq.errors import InputError
-from gduq.experiments.rowfiles import Columns, RowFile, check_output, row_file
+from gduq.experiments.rowfiles import Columns, RowFile, check_output, join_files, row_file
 from gduq.experiments.service import Service
 from gduq.graph import check_graph
 from gduq.prediction import Prediction
 
-__all__ = ["Served", "predict_files"]
+__all__ = ["Served", "join_served", "predict_files"]
 
 _WATCHED = 1000  # rows kept, at random, to test for shift at the end
 # what a network may say to a graph it cannot read
@@ -68,6 +68,7 @@ def predict_files(
     rejects: str | Path | None = None,
     smiles: str = "smiles",
     batch_size: int = 256,
+    allow_none: bool = False,
     notify: Callable[[int], None] = lambda _: None,
 ) -> Served:
     """Answer for all graphs of some files or TU folders, ``batch_size`` in memory at a time.
@@ -82,6 +83,7 @@ def predict_files(
         rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
         smiles: Column of SMILES strings, for tables.
         batch_size: Graphs at a time.
+        allow_none: Whether it is fine that no graph can be answered; no file is then written.
         notify: Called with the number of graphs seen so far.
     """
     path = check_output(Path(output).expanduser())
@@ -99,7 +101,7 @@ def predict_files(
                     writer.write(str(source), rows, p)
                     done.graphs += len(rows)
                 notify(done.graphs + done.rejected)
-        if not done.graphs:
+        if not done.graphs and not allow_none:
             got = f"none; the first of {done.rejected}: {done.first}" if done.rejected else "none"
             raise InputError("at least one graph the model can read", got)
     done.rows, done.abstained, done.columns = writer.rows, writer.abstained, writer.names
@@ -243,3 +245,33 @@ class _Writer:
         if self._watched is None or self.service.reference is None:
             return None
         return shift_test(self.service.reference, self._watched[0]).pvalue
+
+
+def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = None) -> Served:
+    """Answers of several calls as those of one; the files of the parts stay.
+
+    The p-value is that of the part which differs most, multiplied by the number of parts.
+    """
+    full = [part for part in parts if part.rows]
+    if not full:
+        raise InputError("at least one graph the model can read", "none")
+    join_files([part.path for part in full], output)
+    listed = [part.rejects for part in parts if part.rejects is not None]
+    target = Path(f"{output}.rejects.csv") if rejects is None else rejects
+    if listed:
+        join_files(listed, target)
+    else:
+        target.unlink(missing_ok=True)
+    abstained = [part.abstained for part in full if part.abstained is not None]
+    pvalues = [part.shift_pvalue for part in full if part.shift_pvalue is not None]
+    return Served(
+        output,
+        sum(part.graphs for part in parts),
+        sum(part.rows for part in parts),
+        sum(part.rejected for part in parts),
+        target if listed else None,
+        next((part.first for part in parts if part.first), ""),
+        sum(abstained) if abstained else None,
+        min(1.0, len(pvalues) * min(pvalues)) if pvalues else None,
+        full[0].columns,
+    )

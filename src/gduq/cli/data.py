@@ -1,77 +1,19 @@
-"""The command line: files in, files out; a user's mistake is one sentence and exit code 2."""
+"""``gduq data``: datasets by name, and files of one's own."""
 
 from __future__ import annotations
 
-import json
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from gduq.cli.base import AsJson, Limit, Root, Seed, app, print_json, print_rows
 from gduq.errors import InputError
 
-__all__ = ["app", "main"]
+__all__ = ["data_app"]
 
-
-class _Group(TyperGroup):
-    """Turns a user's mistake into one sentence, without a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(2) from None
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"Warning: {message}", err=True)
-
-
-app = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Uncertainty people can trust for graph neural networks.",
-)
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, describe, convert.")
 app.add_typer(data_app, name="data")
-
-Root = Annotated[
-    Path | None, typer.Option(help="Cache folder (default: GDUQ_CACHE or the user's cache).")
-]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
-Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-
-
-@app.callback()
-def _setup() -> None:
-    warnings.showwarning = _show_warning
-
-
-@app.command()
-def demo(
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other data.")] = 3,
-    output: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
-) -> None:
-    """Train a plain network, an ensemble and G-ΔUQ on generated data; judge them under shift."""
-    from rich.console import Console
-
-    from gduq.experiments.demo import compare, summary, write
-
-    console = Console()
-    with console.status("Starting") as status:
-        results = compare(seeds, notify=status.update)
-    table = summary(results)
-    console.print(
-        f"CBAS, concept shift: colour tells the class in training and nothing in ood_test. "
-        f"Means over {seeds} seeds; cost is training time relative to the vanilla network."
-    )
-    console.print(table.round(3).to_string())
-    console.print(f"Every run: {write(results, output)}")
 
 
 @data_app.command("list")
@@ -93,7 +35,7 @@ def data_list(as_json: AsJson = False) -> None:
                 "source": family.source,
             }
         )
-    _print_rows(rows, as_json)
+    print_rows(rows, as_json)
     if not as_json:
         typer.echo("Any other name of the TU collection works as tu/<NAME>/size.")
 
@@ -112,7 +54,7 @@ def data_prepare(
     splits = load(name, root, seed, limit)
     sizes = {split: len(view) for split, view in [*splits, *splits.severities.items()]}
     if as_json:
-        typer.echo(json.dumps({"name": name, "splits": sizes, "sources": splits.sources}))
+        print_json({"name": name, "splits": sizes, "sources": splits.sources})
         return
     typer.echo(splits.description)
     typer.echo(", ".join(f"{split} {size}" for split, size in sizes.items()))
@@ -153,7 +95,7 @@ def data_describe(
     if not as_json:
         typer.echo(splits.description)
         typer.echo(", ".join(f"{split} {len(view)}" for split, view in splits))
-    _print_rows(rows, as_json)
+    print_rows(rows, as_json)
 
 
 def _own_splits(
@@ -202,35 +144,8 @@ def data_convert(
         overwrite=overwrite,
     )
     if as_json:
-        typer.echo(json.dumps(vars(done), default=str))
+        print_json(vars(done))
         return
     typer.echo(f"{done.graphs} graphs written to {done.path}")
     if done.rejected:
         typer.echo(f"{done.rejected} rows left out, listed in {done.rejects}", err=True)
-
-
-def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """A table for people, JSON for machines (infinite numbers as strings)."""
-    if as_json:
-        plain = [{k: _plain(v) for k, v in row.items()} for row in rows]
-        typer.echo(json.dumps(plain))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*rows[0], box=None, pad_edge=False) if rows else Table()
-    for row in rows:
-        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)  # a file or a pipe has no width to fit
-    console.print(table)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and abs(value) == float("inf") else value
-
-
-def main() -> None:
-    """Entry point of the ``gduq`` command."""
-    app()

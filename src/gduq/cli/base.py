@@ -1,0 +1,141 @@
+"""What all commands share: the program itself, its options, its manners.
+
+Nothing heavy is imported here or at the top of any command: ``gduq --help`` must answer at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gduq.errors import InputError
+
+__all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
+
+
+class _Group(TyperGroup):
+    """Turns a user's mistake into one sentence, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            fail(str(error))
+        except OSError as error:  # a disk that is full, a place nobody may write to
+            if error.errno in (None, errno.EPIPE):
+                raise
+            where = f": {error.filename}" if error.filename else ""
+            fail(f"{error.strerror or error}{where}")
+
+
+def fail(message: str, code: int = 2) -> None:
+    """End the program with one sentence on standard error."""
+    typer.echo(f"Error: {' '.join(message.split())}", err=True)
+    raise typer.Exit(code) from None
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"Warning: {message}", err=True)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich takes half of the time of --help to import
+    help="Uncertainty people can trust for graph neural networks.",
+    epilog="Exit codes: 0 done; 2 a mistake in what was asked; 3 done, but some inputs were left "
+    "out (they are listed); 1 anything else.",
+)
+
+Root = Annotated[
+    Path | None, typer.Option(help="Cache folder (default: GDUQ_CACHE or the user's cache).")
+]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
+Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gduq import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _setup(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    warnings.showwarning = _show_warning
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on standard output; infinite numbers as strings, NaN as null."""
+    typer.echo(json.dumps(_plain(content), default=str))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
+
+
+def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """A table for people, JSON for machines."""
+    if as_json:
+        print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*rows[0], box=None, pad_edge=False) if rows else Table()
+    for row in rows:  # as Text: what is in brackets is no markup
+        table.add_row(*(Text(_shown(value)) for value in row.values()))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a file or a pipe has no width to fit
+    console.print(table)
+
+
+def _shown(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def status(text: str, as_json: bool = False) -> Iterator[Any]:
+    """A line that says what goes on, on a terminal only; its ``update`` changes the text."""
+    if as_json or not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as shown:
+        yield shown
+
+
+class _Silent:
+    """A status that nobody sees."""
+
+    def update(self, text: str) -> None:
+        """Nothing to see."""

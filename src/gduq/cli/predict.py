@@ -1,0 +1,176 @@
+"""``gduq predict`` and ``gduq points``: a saved model and graphs of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from gduq.experiments.serving import Served
+
+__all__ = ["points", "predict"]
+
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--net",
+        help="package.module:Name of a function that builds the network, for a bundle of a network "
+        "that is not gduq's own.",
+    ),
+]
+Call = Annotated[
+    str | None,
+    typer.Option(help="package.module:name of the function the model is called with, if any."),
+]
+Smiles = Annotated[str, typer.Option(help="Tables: the column of SMILES.")]
+
+
+Bundle = Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
+Graphs = Annotated[
+    list[Path], typer.Argument(help="TU folders, .csv or .tsv with SMILES, .safetensors.")
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="File ending in .parquet, .csv or .jsonl.")
+]
+Known = Annotated[
+    Path | None, typer.Option(help="Labelled graphs like those of training; sets the thresholds.")
+]
+Calibrator = Annotated[
+    str | None, typer.Option(help="Fit this calibrator first, on one half of the calibration data.")
+]
+Alpha = Annotated[float, typer.Option(help="Accepted misses of the conformal sets.")]
+Coverage = Annotated[
+    float, typer.Option(help="Share of rows like the calibration data to be answered.")
+]
+Accuracy = Annotated[
+    float | None, typer.Option(help="Accuracy of the answers, instead of --coverage.")
+]
+Score = Annotated[
+    str, typer.Option(help="msp, entropy, energy, epistemic, spread, mahalanobis or knn.")
+]
+Target = Annotated[
+    str | None, typer.Option(help="Tables: the column of labels in the calibration data.")
+]
+Rejects = Annotated[
+    Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Graphs in memory at a time.")]
+Workers = Annotated[int, typer.Option(min=1, help="Files at a time, each in its own process.")]
+Engine = Annotated[str, typer.Option(help="Of the workers: local or ray.")]
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")]
+
+
+@app.command()
+def predict(
+    bundle: Bundle,
+    graphs: Graphs,
+    output: Output,
+    calibration_data: Known = None,
+    calibrator: Calibrator = None,
+    alpha: Alpha = 0.1,
+    coverage: Coverage = 0.9,
+    accuracy: Accuracy = None,
+    ood_score: Score = "energy",
+    smiles: Smiles = "smiles",
+    target: Target = None,
+    rejects: Rejects = None,
+    batch_size: BatchSize = 256,
+    workers: Workers = 1,
+    engine: Engine = "local",
+    device: Device = "cpu",
+    net: Network = None,
+    call: Call = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer for graphs in files: class, probabilities, uncertainty, and when not to answer.
+
+    Writes one row a graph (or node): label, class, probabilities, confidence, epistemic and
+    aleatoric uncertainty, OOD score. With --calibration-data, or a run folder, also a conformal
+    set, the rank of the OOD score among the calibration data, and whether to abstain.
+
+    Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
+    reason and left out; the exit code is then 3.
+    """
+    from gduq.cli.serve import Request, serve
+
+    request = Request(
+        bundle=bundle,
+        calibration_data=calibration_data,
+        calibrator=calibrator,
+        alpha=alpha,
+        coverage=coverage,
+        accuracy=accuracy,
+        score=ood_score,
+        smiles=smiles,
+        target=target,
+        batch_size=batch_size,
+        device=device,
+        net=net,
+        call=call,
+    )
+    with status("Loading", as_json) as line:
+        done, has_reference = serve(
+            request, graphs, output, rejects, workers=workers, engine=engine, line=line
+        )
+    _report(done, has_reference, as_json)
+
+
+def _report(done: Served, has_reference: bool, as_json: bool) -> None:
+    notes = [] if has_reference else [_NO_REFERENCE]
+    if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
+        notes.append(_SHIFTED.format(done.shift_pvalue))
+    if done.rejected:
+        notes.append(
+            f"{done.rejected} graphs left out, listed in {done.rejects}; the first: {done.first}"
+        )
+    if as_json:
+        print_json({**vars(done), "notes": notes})
+    else:
+        flagged = "" if done.abstained is None else f", {done.abstained} of them to abstain from"
+        typer.echo(f"{done.rows} rows for {done.graphs} graphs in {done.path}{flagged}")
+        for note in notes:
+            typer.echo(f"Note: {note}", err=True)
+    if done.rejected:
+        raise typer.Exit(3)
+
+
+_NO_REFERENCE = (
+    "no conformal_set, ood_rank and abstain: they need labelled graphs. Pass --calibration-data, "
+    "or a run folder instead of a bundle."
+)
+_SHIFTED = (
+    "these graphs differ from the calibration data (two-sample test, p = {:.1g}): conformal sets "
+    "and the rule for abstaining carry no guarantee here."
+)
+
+
+@app.command()
+def points(
+    bundle: Annotated[
+        Path | None, typer.Argument(help="A bundle or run folder; or pass --net.")
+    ] = None,
+    net: Network = None,
+    call: Call = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="A file or TU folder; its first graph is run once.")
+    ] = None,
+    smiles: Smiles = "smiles",
+    as_json: AsJson = False,
+) -> None:
+    """Show where a network can be anchored: names for `at`, and the shape there."""
+    if graph is None:
+        raise InputError("--graph, a file with a graph the network takes", "none")
+    from gduq.cli.serve import first_graph, load_network
+    from gduq.nn.points import cut_points
+
+    network, function = load_network(bundle, net, call)
+    found = cut_points(network, first_graph(graph, smiles), function)
+    rows: list[dict[str, Any]] = [
+        {"at": at, "rows": rows, "width": width} for at, (rows, width) in found
+    ]
+    print_rows(rows, as_json)

@@ -1,0 +1,243 @@
+"""From the options of ``gduq predict`` to a `Service`, in this process or in several."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gduq.bundle import describe, load
+from gduq.bundle.blueprint import leaves
+from gduq.calibration import METHODS, Calibrator
+from gduq.cli.objects import find_object, make_network
+from gduq.data.files import Reject, stream
+from gduq.errors import InputError
+from gduq.experiments.folder import RunFolder
+from gduq.experiments.service import Service, Settings
+from gduq.experiments.serving import Served, join_served, predict_files
+from gduq.nn import GNN
+from gduq.prediction import Prediction
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+__all__ = ["Request", "bundle_of", "first_graph", "load_network", "make_service", "serve"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of ``gduq predict`` that make a service; see its help."""
+
+    bundle: Path
+    calibration_data: Path | None = None
+    calibrator: str | None = None
+    alpha: float = 0.1
+    coverage: float = 0.9
+    accuracy: float | None = None
+    score: str = "energy"
+    smiles: str = "smiles"
+    target: str | None = None
+    batch_size: int = 256
+    device: str = "cpu"
+    net: str | None = None
+    call: str | None = None
+
+
+def serve(
+    request: Request,
+    sources: Sequence[Path],
+    output: Path,
+    rejects: Path | None,
+    *,
+    workers: int = 1,
+    engine: str = "local",
+    line: Any,
+) -> tuple[Served, bool]:
+    """Predict all sources; also says whether there was reference data."""
+    service = make_service(request)
+    line.update("Predicting")
+    if workers > 1 and len(sources) > 1:
+        done = _in_parallel(request, sources, output, rejects, workers, engine)
+    else:
+        done = predict_files(
+            service,
+            sources,
+            output,
+            rejects=rejects,
+            smiles=request.smiles,
+            batch_size=request.batch_size,
+            notify=lambda seen: line.update(f"Predicting: {seen} graphs"),
+        )
+    return done, service.reference is not None
+
+
+# -- the service ---------------------------------------------------------------------------------
+
+
+def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
+    """The bundle, and the run it belongs to if a run folder is given."""
+    if (path / "config.json").is_file():
+        return path / "bundle", RunFolder(path)
+    return path, None
+
+
+def make_service(request: Request) -> Service:
+    """The model with calibrator and thresholds."""
+    bundle, run = bundle_of(request.bundle)
+    model, saved = load(bundle, *_own_code(request.net, request.call))
+    settings = Settings(request.alpha, request.coverage, request.accuracy, request.score)
+    service = Service(_on(model, request.device), saved, describe(bundle).class_names, settings)
+    known = _reference(request, service, run)
+    if request.calibrator is not None:
+        service.calibrator, rest = _fitted(request.calibrator, known, saved)
+        known = service.calibrated(rest)
+    return service if known is None else service.refer_to(known)
+
+
+def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
+    return (
+        None if net is None else make_network(net),
+        None if call is None else find_object(call),
+    )
+
+
+def _on(model: nn.Module, device: str) -> nn.Module:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise InputError("a device torch can use", f"{device!r} ({reason})") from None
+
+
+def _reference(request: Request, service: Service, run: RunFolder | None) -> Prediction | None:
+    """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
+    if request.calibration_data is not None:
+        return _labelled(request, service, request.calibration_data)
+    if run is None:
+        return None
+    known = run.predictions().get("id_val")
+    needs_features = service.needs_features and (known is None or known.features is None)
+    if needs_features:
+        raise InputError(
+            f"representations with the run's predictions for {request.score!r}",
+            "none",
+            "Pass --calibration-data, or another --ood-score.",
+        )
+    return None if known is None else service.calibrated(known)
+
+
+def _labelled(request: Request, service: Service, path: Path) -> Prediction:
+    targets = () if request.target is None else (request.target,)
+    names = service.class_names
+    items = stream(path, smiles=request.smiles, targets=targets, class_names=names)
+    parts: list[Prediction] = []
+    graphs: list[Data] = []
+    for index, item in items:
+        if isinstance(item, Reject):
+            raise InputError(f"sound graphs in the calibration data {path}", f"row {index}: {item}")
+        if item.get("y") is None:
+            do = "Tables: name the column with --target." if path.suffix in (".csv", ".tsv") else ""
+            raise InputError(f"labelled graphs in the calibration data {path}", "no labels", do)
+        graphs.append(item)
+        if len(graphs) == request.batch_size:
+            parts.append(service.answer(graphs))
+            graphs = []
+    if graphs:
+        parts.append(service.answer(graphs))
+    return Prediction.concatenate(parts)
+
+
+def _fitted(
+    name: str, known: Prediction | None, saved: Calibrator | None
+) -> tuple[Calibrator, Prediction]:
+    """A calibrator fitted on half of the reference rows, and the other half."""
+    if saved is not None:
+        raise InputError("--calibrator for a bundle without one", type(saved).__name__)
+    usable = [n for n, c in METHODS.items() if not (c.needs_graph or c.needs_features)]
+    if name not in usable:
+        raise InputError(f"a calibrator from {', '.join(usable)}", repr(name))
+    if known is None:
+        raise InputError("--calibration-data to fit a calibrator on", "none")
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
+    middle = len(known) // 2
+    return METHODS[name]().fit(known[order[:middle]]), known[order[middle:]]
+
+
+# -- many files ----------------------------------------------------------------------------------
+
+
+def _in_parallel(
+    request: Request,
+    sources: Sequence[Path],
+    output: Path,
+    rejects: Path | None,
+    workers: int,
+    engine: str,
+) -> Served:
+    """Each file by a worker, into a part of its own; the parts are joined in order."""
+    from gduq.experiments.engines import map_cells
+    from gduq.experiments.rowfiles import check_output
+
+    check_output(output)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        here, parts = Path.cwd(), Path(folder).resolve()
+        jobs = [
+            _Job(request, source, parts / f"{i:06d}{output.suffix}", here)
+            for i, source in enumerate(sources)
+        ]
+        found = map_cells(jobs, _predict_one, engine, workers, progress=False)
+        for outcome, source in zip(found, sources, strict=True):
+            if outcome.error is not None:
+                reason = outcome.error.strip().splitlines()[-1]
+                raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
+        return join_served([o.value for o in found if o.value is not None], output, rejects)
+
+
+@dataclass(frozen=True)
+class _Job:
+    request: Request
+    source: Path
+    part: Path
+    folder: Path  # names are relative to it, here and in the worker
+
+
+def _predict_one(job: _Job) -> Served:
+    os.chdir(job.folder)
+    return predict_files(
+        make_service(job.request),
+        [job.source],
+        job.part,
+        smiles=job.request.smiles,
+        batch_size=job.request.batch_size,
+        allow_none=True,
+    )
+
+
+# -- points --------------------------------------------------------------------------------------
+
+
+def load_network(bundle: Path | None, net: str | None, call: str | None) -> tuple[nn.Module, Any]:
+    """The network of a bundle as it was before it was wrapped, or the one that is named."""
+    own, function = _own_code(net, call)
+    if own is None:
+        if bundle is None:
+            raise InputError("a bundle, or --net package.module:Name", "neither")
+        leaf = leaves(describe(bundle_of(bundle)[0]).model)[0]
+        if leaf["kind"] != "GNN":
+            raise InputError(f"--net, which makes a {leaf['class']}", "none")
+        own = GNN(**leaf["config"])
+    return own, function
+
+
+def first_graph(path: Path, smiles: str) -> Data:
+    """The first graph of a file that can be read."""
+    for _, item in stream(path, 1, smiles=smiles):
+        if not isinstance(item, Reject):
+            return item
+    raise InputError(f"at least one graph in {path}", "none")
