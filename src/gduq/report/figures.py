@@ -1,0 +1,141 @@
+"""The report's charts: reliability, risk against coverage, scores of ID and OOD rows, severity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gduq import metrics, ood
+from gduq.metrics import Interval
+from gduq.report.subject import Subject
+from gduq.report.svg import Frame, picture
+
+__all__ = ["MOST", "Figure", "histogram", "reliability", "risk_coverage", "severity"]
+
+MOST = 6  # lines a reader can still tell apart
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with what stands around it.
+
+    Args:
+        title: Stands above.
+        svg: The picture.
+        caption: Stands below.
+        legend: Names and style classes of its lines.
+    """
+
+    title: str
+    svg: str
+    caption: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+
+
+def reliability(subject: Subject, split: str, index: int, bins: int = 10) -> Figure:
+    """Accuracy against confidence with Wilson intervals, above a histogram of the confidence.
+
+    Example:
+        >>> import torch
+        >>> from gduq.prediction import Prediction
+        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> reliability(Subject("vanilla", {"id_test": p}), "id_test", 0).caption
+        'ECE 0.269 (0.269 to 0.269)'
+    """
+    p = subject.predictions[split]
+    curve = metrics.reliability(p, bins=bins, strict=False)
+    upper = Frame((0, 1), (0, 1), height=310, bottom=100)
+    body = [upper.axes(ylabel="accuracy"), upper.line([(0, 0), (1, 1)], "ideal")]
+    filled = [i for i in range(bins) if curve.rows[i] > 0]
+    rows = [[float(v[i]) for v in curve[2:]] for i in filled]
+    body += [upper.line([(c, low), (c, high)], f"whisker s{index}") for c, _, low, high in rows]
+    body.append(upper.line([(c, a) for c, a, *_ in rows], f"line s{index}"))
+    body += [upper.dot(c, a, f"dot s{index}") for c, a, *_ in rows]
+    body.append(_bars(p.confidence.numpy(), index))
+    ece = subject.result.value(split, "ece")
+    label = f"Reliability of {subject.name} on {split}: ECE {_value(ece)}. " + "; ".join(
+        f"at confidence {c:.2f} accuracy {a:.2f}" for c, a, *_ in rows
+    )
+    svg = picture("".join(body), 320, 310, label)
+    return Figure(subject.name, svg, f"ECE {_value(ece)}")
+
+
+def _bars(confidence: Any, index: int) -> str:
+    """The histogram under a reliability diagram."""
+    shares, edges = np.histogram(confidence, bins=20, range=(0, 1))
+    shares = shares / max(shares.sum(), 1)
+    frame = Frame((0, 1), (0, max(float(shares.max()), 1e-9)), height=310, top=236, bottom=24)
+    return frame.area(_stairs(shares, edges), f"fill s{index}") + frame.base("confidence")
+
+
+def risk_coverage(subjects: Sequence[Subject], split: str) -> Figure:
+    """Share of errors among the most certain rows, against how many of them are answered."""
+    shown = [(i, s) for i, s in enumerate(subjects[:MOST]) if s.labelled(split)]
+    curves = {i: metrics.risk_coverage(s.predictions[split]) for i, s in shown}
+    top = max(float(c.risk.max()) for c in curves.values())
+    frame = Frame((0, 1), (0, max(0.05, top)))
+    body, told = [frame.axes("share of rows answered", "share of errors")], []
+    for i, subject in shown:
+        keep = np.unique(np.linspace(0, len(curves[i].risk) - 1, 200).astype(int))
+        points = zip(curves[i].coverage[keep].tolist(), curves[i].risk[keep].tolist(), strict=True)
+        body.append(frame.line(points, f"line s{i}"))
+        told.append(f"{subject.name}: AURC {_value(subject.result.value(split, 'aurc'))}")
+    svg = picture("".join(body), 320, 250, f"Risk against coverage on {split}. " + "; ".join(told))
+    lines = [f"s{i}" for i, _ in shown]
+    return Figure(split, svg, legend=tuple(zip(told, lines, strict=True)))
+
+
+def histogram(subject: Subject, known: str, shifted: str) -> Figure:
+    """The distribution of 1 − confidence on rows of known kind and on shifted ones."""
+    sets = [ood.score(subject.predictions[s], "msp").numpy() for s in (known, shifted)]
+    high = max(float(np.quantile(np.concatenate(sets), 0.995)), 1e-3)
+    edges = np.linspace(0, high, 26)
+    heights = [np.histogram(v.clip(0, high), bins=edges)[0] / len(v) for v in sets]
+    frame = Frame((0, high), (0, max(float(h.max()) for h in heights)), height=230)
+    body = [frame.axes("1 − confidence", "share of rows")]
+    for i, shares in enumerate(heights):
+        body.append(frame.area(_stairs(shares, edges), f"fill s{i}"))
+        body.append(frame.line(_stairs(shares, edges), f"line s{i}"))
+    found = metrics.auroc(*(ood.score(subject.predictions[s], "msp") for s in (known, shifted)))
+    label = f"1 − confidence of {subject.name} on {known} and {shifted}: AUROC {found:.3f}"
+    svg = picture("".join(body), 320, 230, label)
+    return Figure(subject.name, svg, f"AUROC {found:.3f}", ((known, "s0"), (shifted, "s1")))
+
+
+def severity(subjects: Sequence[Subject], splits: Sequence[str], measure: str) -> Figure:
+    """A measure of the evaluation against the severity of a shift, with intervals."""
+    lines: Mapping[int, list[tuple[float, Interval]]] = {
+        i: [(float(n.partition("=")[2]), s.result.value(n, measure))
+            for n in splits if s.labelled(n)]
+        for i, s in enumerate(subjects[:MOST])
+    }  # fmt: skip
+    places = [x for line in lines.values() for x, _ in line]
+    top = max(found.high for line in lines.values() for _, found in line)
+    name = {"ece": "ECE"}.get(measure, measure)
+    kind = splits[0].partition("=")[0]
+    frame = Frame((min(places), max(places)), (0, max(top, 0.05)))
+    body, told = [frame.axes(kind, name)], []
+    for i, line in lines.items():
+        band = [(x, f.low) for x, f in line] + [(x, f.high) for x, f in reversed(line)]
+        body += [frame.area(band, f"band s{i}")]
+        body += [frame.line([(x, f.value) for x, f in line], f"line s{i}")]
+        body += [frame.dot(x, f.value, f"dot s{i}") for x, f in line]
+        told.append(f"{subjects[i].name}: " + ", ".join(f"{f.value:.3f} at {x:g}" for x, f in line))
+    svg = picture("".join(body), 320, 250, f"{name} against {kind}. " + "; ".join(told))
+    return Figure(f"{name} against {kind}", svg,
+                  legend=tuple((subjects[i].name, f"s{i}") for i in lines))  # fmt: skip
+
+
+def _stairs(heights: Any, edges: Any) -> list[tuple[float, float]]:
+    """The outline of a histogram from its lower left to its lower right end."""
+    points = [(float(edges[0]), 0.0)]
+    for left, right, height in zip(edges[:-1], edges[1:], heights, strict=True):
+        points += [(float(left), float(height)), (float(right), float(height))]
+    return [*points, (float(edges[-1]), 0.0)]
+
+
+def _value(found: Interval) -> str:
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"

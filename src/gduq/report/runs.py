@@ -1,0 +1,66 @@
+"""Subjects from run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from gduq.data.view import Splits
+from gduq.errors import InputError
+from gduq.experiments.folder import RunFolder
+from gduq.prediction import Prediction
+from gduq.report.subject import Subject
+
+__all__ = ["subject_from_run"]
+
+
+def subject_from_run(
+    path: str | PathLike[str] | RunFolder, name: str | None = None, data: bool = True
+) -> Subject:
+    """The subject of a finished run.
+
+    Args:
+        path: A run folder, as `gduq.experiments.run.run` leaves it.
+        name: What to call it; by default the title of its config.
+        data: Also load the data, for drawn graphs and subgroups; where the data is gone the report
+            does without.
+    """
+    folder = path if isinstance(path, RunFolder) else RunFolder(path)
+    predictions, info = folder.predictions(), folder.info
+    names = tuple(info.get("class_names") or ())
+    return Subject(
+        name or str(info.get("title") or folder.path.name),
+        {split: _with_names(p, names) for split, p in predictions.items()},
+        _cost(info),
+        folder.config.model_dump(mode="json"),
+        _splits(folder, predictions) if data else None,
+        folder.evaluation(),
+        {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
+    )
+
+
+def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
+    fits = len(names) == p.num_classes and len(set(names)) == len(names)
+    return replace(p, class_names=names) if fits and p.class_names is None else p
+
+
+def _cost(info: Mapping[str, Any]) -> dict[str, float]:
+    seconds = info.get("seconds", {})
+    found = {f"{key}_seconds": seconds.get(key) for key in ("train", "predict")}
+    found["parameters"] = info.get("parameters")
+    return {key: float(value) for key, value in found.items() if value is not None}
+
+
+def _splits(folder: RunFolder, predictions: Mapping[str, Prediction]) -> Splits | None:
+    """The data, if it is still there and has the rows that were predicted."""
+    from gduq.experiments.build import all_views, splits_of
+
+    try:
+        splits = splits_of(folder.config)
+    except (InputError, OSError):  # raw files that moved must not cost us the report
+        return None
+    views = all_views(splits)
+    same = all(len(views[s]) == len(p) for s, p in predictions.items() if s in views)
+    return splits if same else None

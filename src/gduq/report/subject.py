@@ -1,0 +1,152 @@
+"""`Subject`: one model of a report, with all it said about every split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from gduq.data.view import SPLIT_NAMES, Splits
+from gduq.errors import InputError
+from gduq.evaluation import Evaluation, evaluate
+from gduq.prediction import Prediction
+
+__all__ = ["Subject", "checked", "is_severity", "main_split", "shift_name", "splits_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One model in a report.
+
+    Args:
+        name: What it is called; shown as it is.
+        predictions: By split: ``id_val``, ``id_test``, ``ood_val``, ``ood_test``, severities such
+            as ``"rotation=10"``, or any other name.
+        cost: Such as ``train_seconds`` and ``predict_seconds``; shown as ratios to the first
+            subject, so any unit will do.
+        config: What it was made with; shown as JSON.
+        splits: The data, for drawn graphs and subgroups.
+        evaluation: What `gduq.evaluate` found; computed when missing.
+        info: Versions and machine of the run; those of this process when missing.
+
+    Example:
+        >>> import torch
+        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> Subject("vanilla", {"id_test": p}).result.value("id_test", "accuracy").value
+        1.0
+    """
+
+    name: str
+    predictions: Mapping[str, Prediction]
+    cost: Mapping[str, float] | None = None
+    config: Mapping[str, Any] | None = None
+    splits: Splits | None = field(default=None, repr=False)
+    evaluation: Evaluation | None = field(default=None, repr=False)
+    info: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.predictions, Mapping) or not self.predictions:
+            raise InputError("predictions by split name", f"{self.predictions!r:.60}")
+        for split, p in self.predictions.items():
+            if not isinstance(p, Prediction):
+                raise InputError(f"a Prediction for {split!r}", type(p).__name__)
+        for key, value in (self.cost or {}).items():
+            if not value >= 0:
+                raise InputError(f"a cost {key!r} of 0 or more", value)
+
+    @cached_property
+    def result(self) -> Evaluation:
+        """The evaluation given, or made now."""
+        if self.evaluation is not None:
+            return self.evaluation
+        shifted = [n for n in self.predictions if n.startswith("ood") or is_severity(n)]
+        return evaluate(
+            self.predictions, self.splits, ood=shifted, subgroups=self.splits is not None
+        )
+
+    def labelled(self, split: str) -> Prediction | None:
+        """The predictions on a split if their targets are known."""
+        p = self.predictions.get(split)
+        return None if p is None or p.target is None else p
+
+    def class_name(self, label: int, split: str) -> str:
+        """What a class is called."""
+        p = self.predictions[split]
+        names = p.class_names or (self.splits.class_names if self.splits else ())
+        return names[label] if label < len(names) else str(label)
+
+
+def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
+    """At least one subject, each with a name of its own."""
+    given = [subjects] if isinstance(subjects, Subject) else list(subjects)
+    if not given:
+        raise InputError("at least one subject", "none")
+    for subject in given:
+        if not isinstance(subject, Subject):
+            raise InputError("gduq.report.Subject objects", type(subject).__name__)
+    taken: dict[str, int] = {}
+    found = []
+    for subject in given:
+        number = taken[subject.name] = taken.get(subject.name, 0) + 1
+        # two runs of one config with other seeds are called alike, and that is no mistake
+        found.append(
+            subject if number == 1 else replace(subject, name=f"{subject.name} ({number})")
+        )
+    return found
+
+
+def is_severity(split: str) -> bool:
+    """Whether a name is a step of a growing shift, such as ``"rotation=10"``.
+
+    Example:
+        >>> is_severity("rotation=10"), is_severity("ood_test"), is_severity("noise=high")
+        (True, False, False)
+    """
+    try:
+        float(split.partition("=")[2])
+    except ValueError:
+        return False
+    return True
+
+
+def splits_of(subjects: Sequence[Subject]) -> list[str]:
+    """Splits of the report in reading order, without training data."""
+    found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
+    known = [s for s in SPLIT_NAMES if s in found]
+    other = [s for s in found if s not in known and not is_severity(s)]
+    return [*known, *other, *_by_severity(s for s in found if is_severity(s))]
+
+
+def _by_severity(names: Iterable[str]) -> list[str]:
+    parts = [(name.partition("=")[0], float(name.partition("=")[2]), name) for name in names]
+    return [name for _, _, name in sorted(parts)]
+
+
+def main_split(subjects: Sequence[Subject]) -> str | None:
+    """The split the verdict is about: the shifted test data if there is any, with labels."""
+    labelled = [s for s in splits_of(subjects) if subjects[0].labelled(s) is not None]
+    severe = [s for s in labelled if is_severity(s)]
+    wanted = ["ood_test", *severe[::-1][:1], "ood_val", "id_test", *labelled]
+    return next((s for s in wanted if s in labelled), None)
+
+
+def shift_name(subjects: Sequence[Subject], split: str) -> str:
+    """How a sentence calls the situation of a split.
+
+    Example:
+        >>> import torch
+        >>> subject = Subject("a", {"test": Prediction(torch.eye(2))}, config={"dataset": "tu/X/size"})
+        >>> shift_name([subject], "ood_test"), shift_name([subject], "rotation=10")
+        ('Under size shift', 'At rotation=10')
+    """
+    if is_severity(split):
+        return f"At {split}"
+    if not split.startswith("ood"):
+        return "On data like its training data" if split.startswith("id") else f"On {split}"
+    config = subjects[0].config or {}
+    named = config.get("data", config.get("dataset", ""))
+    data = named.get("name", "") if isinstance(named, Mapping) else named
+    data = subjects[0].splits.name if subjects[0].splits else data
+    parts = [p for p in str(data).split("/")[1:] if p not in ("covariate", "concept")]
+    return f"Under {parts[-1]} shift" if parts else "Under shift"
