@@ -152,6 +152,20 @@ def test_extreme_logits_stay_finite() -> None:
     assert p.epistemic[0].item() == pytest.approx(np.log(2))
 
 
+def test_rounding_never_shows_below_zero() -> None:
+    """Hypotheses that all but agree: single precision has entropies of mixtures too small."""
+    samples = (randn(1, 5000, 5) + 1e-5 * randn(10, 5000, 5, seed=1)).float()
+    each = samples.softmax(dim=-1)
+    mixed = torch.special.entr(each.mean(dim=0)).sum(dim=-1)
+    assert (mixed < torch.special.entr(each).sum(dim=-1).mean(dim=0)).any()
+    p = Prediction(samples)
+    assert (p.epistemic >= 0).all()
+    assert (p.spread >= 0).all()
+    for k in range(2, 14):
+        same = Prediction(samples[:1].repeat(k, 1, 1))
+        assert not same.spread.any()
+
+
 # -- rescaling ---------------------------------------------------------------------------------
 
 
@@ -698,8 +712,9 @@ def test_features_of_nodes(node_graph: Data) -> None:
     torch.testing.assert_close(net.head(p.features), p.logits)
     sparse = node_graph.clone()
     sparse.x = node_graph.x.to_sparse_csr()
-    p = predict(anchored("node", "input", sparse), View(sparse, rows=rows), features=True)
-    assert torch.equal(p.features, node_graph.x[rows])
+    model = anchored("node", "input", sparse)
+    p = predict(model, View(sparse, rows=rows), features=True)  # not the wide input itself
+    torch.testing.assert_close(p.features, model.linear.residual(node_graph.x)[rows])
 
 
 def test_features_where_there_are_none(node_graph: Data) -> None:
