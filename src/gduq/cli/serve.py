@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gduq.bundle import describe, load
-from gduq.bundle.blueprint import leaves
+from gduq.bundle.blueprint import Spec, leaves, needs_call
 from gduq.calibration import METHODS, Calibrator
 from gduq.cli.objects import find_object, make_network
 from gduq.data.files import Reject, stream
@@ -90,6 +90,7 @@ def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
 def make_service(request: Request) -> Service:
     """The model with calibrator and thresholds."""
     bundle, run = bundle_of(request.bundle)
+    _check_code(describe(bundle).model, request.net, request.call)
     model, saved = load(bundle, *_own_code(request.net, request.call))
     settings = Settings(request.alpha, request.coverage, request.accuracy, request.score)
     service = Service(_on(model, request.device), saved, describe(bundle).class_names, settings)
@@ -98,6 +99,15 @@ def make_service(request: Request) -> Service:
         service.calibrator, rest = _fitted(request.calibrator, known, saved)
         known = service.calibrated(rest)
     return service if known is None else service.refer_to(known)
+
+
+def _check_code(spec: Spec, net: str | None, call: str | None) -> None:
+    """Ask for a user's own code in the words of the command line."""
+    others = [leaf["class"] for leaf in leaves(spec) if leaf["kind"] == "other"]
+    if others and net is None:
+        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
+    if needs_call(spec) and call is None:
+        raise InputError("--call package.module:name, which the model was made with", "none")
 
 
 def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
@@ -228,10 +238,9 @@ def load_network(bundle: Path | None, net: str | None, call: str | None) -> tupl
     if own is None:
         if bundle is None:
             raise InputError("a bundle, or --net package.module:Name", "neither")
-        leaf = leaves(describe(bundle_of(bundle)[0]).model)[0]
-        if leaf["kind"] != "GNN":
-            raise InputError(f"--net, which makes a {leaf['class']}", "none")
-        own = GNN(**leaf["config"])
+        spec = describe(bundle_of(bundle)[0]).model
+        _check_code(spec, net, call)
+        own = GNN(**leaves(spec)[0]["config"])
     return own, function
 
 

@@ -1,0 +1,455 @@
+"""`gduq predict`: files of graphs in, rows of decisions out."""
+
+import csv
+import gc
+import json
+import weakref
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gduq
+from gduq.data import save
+from gduq.experiments import serving
+from gduq.experiments.rowfiles import join_files, row_file
+from gduq.experiments.service import Service, Settings
+from gduq.experiments.serving import predict_files
+from tests.cli.cases import CLASSES, anchored, bundle, network, ring, rings, run, spoilt
+
+PLAIN = ["file", "row", "label", "class", "confidence", "epistemic", "aleatoric",
+         "prob_small", "prob_large", "ood_score"]  # fmt: skip
+FULL = [*PLAIN[:-1], "conformal_set", "ood_score", "ood_rank", "abstain"]
+
+
+@pytest.fixture
+def model(tmp_path):
+    return bundle(tmp_path / "model")
+
+
+@pytest.fixture
+def graphs(tmp_path):
+    return save(rings(30, seed=1), tmp_path / "graphs.safetensors")
+
+
+@pytest.fixture
+def known(tmp_path):
+    return save(rings(60, seed=2), tmp_path / "known.safetensors", CLASSES)
+
+
+def rows_of(path):
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# -- what is written -----------------------------------------------------------------------------
+
+
+def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
+    out = tmp_path / "out.parquet"
+    result = run("predict", model, graphs, "-o", out)
+    assert "30 rows for 30 graphs" in result.stdout
+    assert "they need labelled graphs" in result.stderr
+    rows = rows_of(out)
+    assert list(rows[0]) == PLAIN
+    p = gduq.predict(anchored(), rings(30, seed=1))
+    for name in ("confidence", "epistemic", "aleatoric"):
+        found = torch.tensor([row[name] for row in rows])
+        torch.testing.assert_close(found, getattr(p, name), rtol=1e-4, atol=1e-6)
+    assert [row["label"] for row in rows] == p.label.tolist()
+    assert [row["class"] for row in rows] == [CLASSES[i] for i in p.label]
+    probs = torch.tensor([[row[f"prob_{c}"] for c in CLASSES] for row in rows])
+    torch.testing.assert_close(probs, p.probs)
+    energy = torch.tensor([row["ood_score"] for row in rows])
+    torch.testing.assert_close(energy, gduq.ood.score(p, "energy"))
+    assert [row["row"] for row in rows] == list(range(30))
+    assert {row["file"] for row in rows} == {str(graphs)}
+
+
+def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
+    out = tmp_path / "out.parquet"
+    run("predict", model, graphs, "-o", out, "--calibration-data", known, "--coverage", 0.5)
+    rows = rows_of(out)
+    assert list(rows[0]) == FULL
+    p_val, p = (gduq.predict(anchored(), rings(n, seed)) for n, seed in ((60, 2), (30, 1)))
+    sets = gduq.conformal.SplitConformal(0.1, shift_level=0).fit(p_val)(p)
+    wanted = [[c for c, inside in zip(CLASSES, row, strict=True) if inside] for row in sets.mask]
+    assert [row["conformal_set"] for row in rows] == wanted
+    kept = gduq.abstention.Abstention(coverage=0.5).fit(p_val)(p).kept
+    assert [row["abstain"] for row in rows] == (~kept).tolist()
+    assert 0 < sum(row["abstain"] for row in rows) < 30
+    scores, known_scores = (gduq.ood.score(q, "energy") for q in (p, p_val))
+    ranks = (known_scores.unsqueeze(0) < scores.unsqueeze(1)).double().mean(1)
+    found = torch.tensor([row["ood_rank"] for row in rows], dtype=torch.float64)
+    torch.testing.assert_close(found, ranks, atol=0.02, rtol=0)
+
+
+def test_all_formats_hold_the_same(tmp_path, model, graphs, known):
+    found = {}
+    for ending in ("parquet", "csv", "jsonl"):
+        out = tmp_path / f"out.{ending}"
+        run("predict", model, graphs, "-o", out, "--calibration-data", known)
+        found[ending] = rows_of(out)
+    assert found["parquet"] == found["jsonl"]
+    for text, value in zip(found["csv"], found["parquet"], strict=True):
+        assert list(text) == FULL
+        assert float(text["confidence"]) == value["confidence"]
+        assert json.loads(text["conformal_set"]) == value["conformal_set"]
+        assert text["abstain"] == str(value["abstain"]).lower()
+
+
+def test_json_for_machines(tmp_path, model, graphs, known):
+    out = tmp_path / "out.jsonl"
+    result = run("predict", model, graphs, "-o", out, "--calibration-data", known, "--json")
+    done = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert (done["graphs"], done["rows"], done["rejected"]) == (30, 30, 0)
+    assert done["columns"] == FULL
+    assert done["abstained"] == sum(row["abstain"] for row in rows_of(out))
+    assert 0 <= done["shift_pvalue"] <= 1
+    assert done["notes"] == []
+
+
+def test_graphs_that_differ_from_the_calibration_data_are_said_to(tmp_path, model, known):
+    strange = [ring(5, i) for i in range(60)]
+    for graph in strange:
+        graph.x = graph.x * 30
+    path = save(strange, tmp_path / "strange.safetensors")
+    out = tmp_path / "out.csv"
+    result = run("predict", model, path, "-o", out, "--calibration-data", known)
+    assert "these graphs differ from the calibration data" in result.stderr
+
+
+def test_without_class_names_classes_are_numbers(tmp_path, graphs, known):
+    model = gduq.save(anchored(), tmp_path / "unnamed")
+    out = tmp_path / "out.parquet"
+    run("predict", model, graphs, "-o", out, "--calibration-data", known)
+    row = rows_of(out)[0]
+    assert "class" not in row
+    assert "prob_0" in row
+    assert set(row["conformal_set"]) <= {0, 1}
+
+
+def test_a_saved_calibrator_is_applied(tmp_path, graphs, known):
+    cal = gduq.calibration.TemperatureScaling().fit(gduq.predict(anchored(), rings(60, seed=2)))
+    model = bundle(tmp_path / "calibrated", cal)
+    out = tmp_path / "out.jsonl"
+    run("predict", model, graphs, "-o", out)
+    p = cal(gduq.predict(anchored(), rings(30, seed=1)))
+    found = torch.tensor([row["confidence"] for row in rows_of(out)])
+    torch.testing.assert_close(found, p.confidence)
+
+
+def test_a_calibrator_can_be_fitted_on_the_way(tmp_path, model, graphs, known):
+    plain, fitted = tmp_path / "plain.jsonl", tmp_path / "fitted.jsonl"
+    options = ("--calibration-data", known)
+    run("predict", model, graphs, "-o", plain, *options)
+    run("predict", model, graphs, "-o", fitted, *options, "--calibrator", "temperature")
+    before, after = rows_of(plain), rows_of(fitted)
+    assert [row["label"] for row in before] == [row["label"] for row in after]
+    assert [row["confidence"] for row in before] != [row["confidence"] for row in after]
+
+
+@pytest.mark.parametrize("score", ["msp", "epistemic", "mahalanobis", "knn"])
+def test_every_score(tmp_path, model, graphs, known, score):
+    out = tmp_path / "out.jsonl"
+    run("predict", model, graphs, "-o", out, "--calibration-data", known, "--ood-score", score)
+    p = gduq.predict(anchored(), rings(30, seed=1), features=True)
+    train = gduq.predict(anchored(), rings(60, seed=2), features=True)
+    found = torch.tensor([row["ood_score"] for row in rows_of(out)], dtype=torch.float64)
+    wanted = gduq.ood.score(p, score, train).double()
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_a_node_task_has_a_row_a_node(tmp_path):
+    model = gduq.anchor(network(task="node"), at="input", num_anchors=3).fit_bank(rings(4)).eval()
+    path = save(rings(5, label=False), tmp_path / "graphs.safetensors")
+    out = tmp_path / "out.parquet"
+    run("predict", gduq.save(model, tmp_path / "model"), path, "-o", out)
+    rows = rows_of(out)
+    sizes = [g.num_nodes for g in rings(5)]
+    assert [(r["row"], r["node"]) for r in rows] == [
+        (i, n) for i, size in enumerate(sizes) for n in range(size)
+    ]
+
+
+# -- formats in ----------------------------------------------------------------------------------
+
+
+def test_molecules_from_a_table(tmp_path):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "molecules.csv"
+    table.write_text("smiles,active\nCCO,yes\nnonsense,no\nc1ccccc1,no\n")
+    with torch.random.fork_rng(devices=[]):
+        net = gduq.nn.GNN(9, 8, 2, num_layers=2).eval()
+    model = gduq.save(net, tmp_path / "model", class_names=["no", "yes"])
+    out = tmp_path / "out.jsonl"
+    result = run("predict", model, table, "-o", out, code=3)
+    assert "1 graphs left out" in result.stderr
+    assert [row["row"] for row in rows_of(out)] == [0, 2]
+    (reject,) = rows_of(tmp_path / "out.jsonl.rejects.csv")
+    assert (reject["row"], reject["line"]) == ("1", "3")
+    assert "no valid SMILES" in reject["reason"]
+    known = tmp_path / "known.csv"
+    known.write_text("smiles,active\n" + "CCO,yes\nc1ccccc1,no\n" * 10)
+    options = ("--calibration-data", known)
+    missing = run("predict", model, known, "-o", out, *options, code=2)
+    assert "--target" in missing.stderr
+    run("predict", model, known, "-o", out, *options, "--target", "active")
+    assert "abstain" in rows_of(out)[0]
+    assert not (tmp_path / "out.jsonl.rejects.csv").exists()
+
+
+def test_a_tu_folder(tmp_path):
+    folder = tmp_path / "TINY"
+    folder.mkdir()
+    (folder / "TINY_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n")
+    (folder / "TINY_graph_indicator.txt").write_text("1\n1\n2\n2\n")
+    (folder / "TINY_graph_labels.txt").write_text("-1\n7\n")  # classes the model never heard of
+    (folder / "TINY_node_attributes.txt").write_text("1,2,3\n" * 4)
+    out = tmp_path / "out.csv"
+    run("predict", bundle(tmp_path / "model"), folder, "-o", out)
+    assert [row["row"] for row in rows_of(out)] == ["0", "1"]
+
+
+def test_doubles_are_read_by_a_network_of_singles(tmp_path, model, graphs):
+    doubles = rings(30, seed=1)
+    for graph in doubles:
+        graph.x = graph.x.double()
+    path = save(doubles, tmp_path / "doubles.safetensors")
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    run("predict", model, graphs, "-o", one)
+    run("predict", model, path, "-o", two)
+    assert [r["confidence"] for r in rows_of(one)] == [r["confidence"] for r in rows_of(two)]
+
+
+# -- bad graphs ----------------------------------------------------------------------------------
+
+
+def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs):
+    path = save(spoilt(rings(30, seed=1), 3, 17), tmp_path / "spoilt.safetensors")
+    good, out = tmp_path / "good.jsonl", tmp_path / "out.jsonl"
+    run("predict", model, graphs, "-o", good)
+    result = run("predict", model, path, "-o", out, "--batch-size", 8, code=3)
+    assert "2 graphs left out" in result.stderr
+    found = {row["row"]: row["confidence"] for row in rows_of(out)}
+    assert set(found) == set(range(30)) - {3, 17}
+    for row in rows_of(good):
+        if row["row"] in found:
+            assert found[row["row"]] == pytest.approx(row["confidence"], rel=1e-5)
+    rejects = rows_of(tmp_path / "out.jsonl.rejects.csv")
+    assert [row["row"] for row in rejects] == ["3", "17"]
+    assert all("NaN or infinite" in row["reason"] for row in rejects)
+    done = run("predict", model, path, "-o", out, "--json", code=3)
+    assert json.loads(done.stdout)["rejected"] == 2
+    run("predict", model, graphs, "-o", out)
+    assert not (tmp_path / "out.jsonl.rejects.csv").exists()
+
+
+def test_when_no_graph_can_be_read_nothing_is_written(tmp_path, model):
+    wide = save([ring(4, i, channels=5) for i in range(3)], tmp_path / "wide.safetensors")
+    out = tmp_path / "out.csv"
+    result = run("predict", model, wide, "-o", out, code=2)
+    assert "features of width 3" in result.stderr
+    assert not out.exists()
+    assert len(rows_of(tmp_path / "out.csv.rejects.csv")) == 3
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
+    seen, most = [], []
+
+    def endless(source, chunk, **_):
+        for i in range(2000):
+            graph = ring(3, i)
+            seen.append(weakref.ref(graph.x))
+            yield i, graph
+            del graph
+            if i % 400 == 399:
+                gc.collect()
+                most.append(sum(ref() is not None for ref in seen))
+
+    monkeypatch.setattr(serving, "stream", endless)
+    (tmp_path / "any.safetensors").touch()
+    service = Service(anchored(), class_names=CLASSES)
+    service.refer_to(service.answer(rings(40)))
+    done = predict_files(
+        service, [tmp_path / "any.safetensors"], tmp_path / "out.parquet", batch_size=50
+    )
+    assert done.rows == 2000
+    assert max(most) <= 200  # a batch, and the one before
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 2000
+
+
+# -- several files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_files_are_joined_in_order(tmp_path, ending):
+    kinds = {"row": "whole", "set": "texts"}
+    parts = [tmp_path / f"{i}.{ending}" for i in range(3)]
+    for i, part in enumerate(parts):
+        with row_file(part, kinds) as file:
+            file.write({"row": [i, i], "set": [['a, "b"\n'], []]})
+    join_files(parts, tmp_path / f"all.{ending}")
+    assert rows_of(tmp_path / f"all.{ending}") == [row for part in parts for row in rows_of(part)]
+
+
+def test_workers_give_the_rows_of_one_process(tmp_path, model, known, ending="parquet"):
+    paths = [save(rings(9, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4)]
+    paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))
+    one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
+    options = ("--calibration-data", known)
+    run("predict", model, *paths, "-o", one, *options, code=3)
+    run("predict", model, *paths, "-o", two, *options, "--workers", 2, code=3)
+    assert rows_of(one) == rows_of(two)
+    listed = [tmp_path / f"{name}.{ending}.rejects.csv" for name in ("one", "two")]
+    assert listed[0].read_text() == listed[1].read_text()
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+# -- mistakes ------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_one_sentence(tmp_path, model, graphs):
+    out = tmp_path / "out.csv"
+    cases = [
+        ((tmp_path / "nowhere", graphs, "-o", out), "bundle"),
+        ((model, tmp_path / "no.csv", "-o", out), "does not exist"),
+        ((model, graphs, "-o", tmp_path / "out.xlsx"), ".parquet, .csv, .jsonl"),
+        ((model, graphs, "-o", tmp_path / "no" / "out.csv"), "can be written"),
+        ((model, graphs, "-o", out, "--ood-score", "magic"), "an OOD score from"),
+        ((model, graphs, "-o", out, "--ood-score", "knn"), "reference data"),
+        ((model, graphs, "-o", out, "--calibrator", "temperature"), "--calibration-data"),
+        ((model, graphs, "-o", out, "--device", "moon"), "a device"),
+        ((model, graphs, "-o", out, "--alpha", "2", "--calibration-data", graphs), "alpha"),
+        ((model, graphs, "-o", out, "--net", "math"), "package.module:Name"),
+        ((model, graphs, "-o", out, "--net", "no_such_module:x"), "no_such_module"),
+    ]
+    for arguments, says in cases:
+        result = run("predict", *arguments, code=2)
+        assert says in result.stderr, (arguments, result.stderr)
+        assert len(result.stderr.strip().splitlines()) == 1
+        assert not out.exists()
+
+
+def test_an_output_is_never_an_input(tmp_path, model):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "same.csv"
+    table.write_text("smiles\nCCO\n")
+    result = run("predict", model, table, "-o", table, code=2)
+    assert "an output that is no input" in result.stderr
+    assert table.read_text() == "smiles\nCCO\n"
+
+
+def test_a_damaged_bundle(tmp_path, model, graphs):
+    (weights,) = model.glob("weights-*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-8])
+    result = run("predict", model, graphs, "-o", tmp_path / "out.csv", code=2)
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in result.output
+
+
+def test_unlabelled_or_bad_calibration_data(tmp_path, model, graphs):
+    bare = save(rings(5, label=False), tmp_path / "bare.safetensors")
+    out = ("-o", tmp_path / "out.csv")
+    result = run("predict", model, graphs, *out, "--calibration-data", bare, code=2)
+    assert "labelled graphs" in result.stderr
+
+
+# -- networks that are not ours ------------------------------------------------------------------
+
+MODULE = """
+from torch import nn
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+class Mine(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.conv, self.out = GCNConv(width, 8), nn.Linear(8, 2)
+
+    def forward(self, x, edge_index, batch=None):
+        return self.out(global_mean_pool(self.conv(x, edge_index).relu(), batch))
+
+number = 3
+def needs(width): return Mine(width)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "own_network.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    return "own_network:Mine"
+
+
+def test_a_network_of_ones_own(tmp_path, own, graphs):
+    from gduq.cli.objects import make_network
+
+    model = gduq.anchor(make_network(own), at="out", num_anchors=3).fit_bank(rings(9)).eval()
+    path, out = gduq.save(model, tmp_path / "mine"), tmp_path / "out.jsonl"
+    assert "--net" in run("predict", path, graphs, "-o", out, code=2).stderr
+    run("predict", path, graphs, "-o", out, "--net", own)
+    found = torch.tensor([row["confidence"] for row in rows_of(out)])
+    p = gduq.predict(model, rings(30, seed=1))
+    torch.testing.assert_close(found, p.confidence)
+
+
+def test_points(tmp_path, own, model, graphs):
+    found = json.loads(run("points", model, "--graph", graphs, "--json").stdout)
+    wanted = gduq.cut_points(network(), rings(1, seed=1)[0])
+    assert [(row["at"], (row["rows"], row["width"])) for row in found] == wanted
+    text = run("points", "--net", own, "--graph", graphs).stdout
+    assert all(name in text for name in ("input", "conv", "out"))
+
+
+def test_mistakes_of_points(own, graphs, model):
+    cases = [
+        (("--net", own), "--graph"),
+        (("--graph", graphs), "a bundle, or --net"),
+        (("--graph", graphs, "--net", "own_network:number"), "a function that makes one"),
+        (("--graph", graphs, "--net", "own_network:needs"), "without arguments"),
+        (("--graph", graphs, "--net", "own_network:nothing"), "none of that name"),
+        ((model, "--graph", "nowhere.csv"), "does not exist"),
+    ]
+    for arguments, says in cases:
+        result = run("points", *arguments, code=2)
+        assert says in result.stderr, (arguments, result.stderr)
+
+
+# -- the service itself --------------------------------------------------------------------------
+
+
+def test_settings_are_checked():
+    with pytest.raises(gduq.InputError, match="an OOD score from"):
+        Settings(score="magic")
+
+
+def test_a_service_needs_labels_to_refer_to():
+    service = Service(anchored())
+    bare = service.answer(rings(3, label=False))
+    assert bare.target is None
+    with pytest.raises(gduq.InputError, match="predictions with targets"):
+        service.refer_to(bare)
+
+
+def test_class_names_must_fit():
+    service = Service(anchored(), class_names=["one"])
+    with pytest.raises(gduq.InputError, match="2 class names"):
+        service.columns(service.answer(rings(3)))
+
+
+def test_answers_do_not_depend_on_batch_mates():
+    service = Service(anchored().double())
+    graphs: list[Data] = rings(6)
+    whole = service.answer(graphs)
+    for i, graph in enumerate(graphs):
+        torch.testing.assert_close(service.answer([graph]).samples[:, 0], whole.samples[:, i])
