@@ -1,0 +1,82 @@
+"""The figures that the paper prints, as data files with the label of their table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["FILES", "Printed", "load", "lookup"]
+
+FILES = (
+    "batch_vs_random",
+    "feature_noise",
+    "gaussians",
+    "gengap",
+    "good_shifts_big",
+    "good_shifts_node",
+    "good_shifts_rand",
+    "node_gen_rand",
+    "ood_detection",
+    "parameters",
+    "rotation_accuracy",
+    "rotation_ece",
+    "runtimes",
+)
+_KEYS = ("dataset", "shift", "model", "variant", "calibrator", "split", "metric")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure of the paper: mean, standard deviation (or ``None``) and the table's label."""
+
+    mean: float
+    std: float | None
+    label: str
+
+
+@lru_cache
+def load(name: str) -> dict[str, Any]:
+    """One data file: ``label``, ``source`` and ``entries``.
+
+    Example:
+        >>> load("parameters")["label"], len(load("parameters")["entries"])
+        ('tab:num_param_per_model', 23)
+    """
+    text = (files(__name__) / f"{name}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def lookup(names: Sequence[str], **key: str | None) -> Printed | None:
+    """The figure of a cell from the first of some files that has it.
+
+    A file that does not tell cells apart by a key (most have one model a dataset) fits any value.
+
+    Example:
+        >>> cell = {"dataset": "cora/word", "shift": "concept", "variant": "nfa"}
+        >>> lookup(["good_shifts_node"], **cell, calibrator="none", split="ood_test", metric="ece")
+        Printed(mean=0.111, std=0.013, label='tab:good_shifts_node')
+    """
+    wanted = tuple(key.get(name) for name in _KEYS)
+    for name in names:
+        found = _index(name).get(wanted) or _index(name).get(_without_model(wanted))
+        if found is not None:
+            return found
+    return None
+
+
+def _without_model(wanted: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    return (*wanted[:2], None, *wanted[3:])
+
+
+@lru_cache
+def _index(name: str) -> dict[tuple[str | None, ...], Printed]:
+    content = load(name)
+    return {
+        tuple(e.get(key) for key in _KEYS): Printed(e["mean"], e["std"], content["label"])
+        for e in content["entries"]
+    }
