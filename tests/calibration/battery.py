@@ -105,12 +105,13 @@ class CalibratorBattery:
     def test_keeps_labels_in_single_precision_at_near_ties(self):
         case = make_case(dtype=torch.float32)
         calibrator = self.make(case).fit(case.p, rows=case.val)
+        if not calibrator.keeps_accuracy:
+            pytest.skip("may change labels")
         base = case.p.samples[:, :, :1].expand_as(case.p.samples)
         ulps = torch.randint(-3, 4, base.shape, generator=torch.Generator().manual_seed(5))
         close = base * (1 + ulps * torch.finfo(torch.float32).eps)
         p = case.p.with_samples(close.contiguous())
-        if calibrator.keeps_accuracy:
-            assert torch.equal(calibrator(p).label, p.label)
+        assert torch.equal(calibrator(p).label, p.label)
 
     def test_the_mean_of_new_samples_is_the_new_mean(self, case, fitted):
         """Fitted on K samples, it maps the mean logits, and the samples' mean is the result."""

@@ -28,13 +28,14 @@ _HOTTEST = 4.605170185988092  # log 100
 class AnchorAwareTemperature(RowTemperature):
     r"""A temperature that grows with the disagreement of the hypotheses.
 
-    .. math:: \log T_i = a + b_1\, \sigma_i / \bar\sigma + b_2\, \iota_i / \bar\iota,
-        \qquad b_1, b_2 \ge 0
+    .. math:: \log T_i = a + b_1 \log(1 + \sigma_i / \bar\sigma)
+        + b_2 \log(1 + \iota_i / \bar\iota), \qquad b_1, b_2 \ge 0
 
     with :math:`\sigma_i` the deviation of the hypotheses' log probabilities (mean over classes),
     :math:`\iota_i` the row's ``epistemic`` uncertainty, and bars for means over the fitting rows.
     The spread is taken of log probabilities because that of probabilities vanishes exactly where
-    a model is too sure. Fitted by NLL plus a small :math:`\frac{\lambda}{2}\|b\|^2`, starting from
+    a model is too sure; the logarithms keep T a power, not an exponential, of disagreement never
+    seen in fitting. Fitted by NLL plus a small :math:`\frac{\lambda}{2}\|b\|^2`, starting from
     plain temperature scaling; where disagreement says nothing about errors the slopes are 0 and,
     as with one hypothesis, it *is* temperature scaling. Keeps every label.
 
@@ -89,7 +90,7 @@ class AnchorAwareTemperature(RowTemperature):
     def _learn(self, parts: Sequence[Prediction]) -> dict[str, Tensor]:
         """Fit on clean rows (the first part, which sets the units) and copies, half and half."""
         means = _disagreement(parts[0]).mean(dim=0).clamp_min(1e-12)
-        inputs = torch.cat([_disagreement(part) for part in parts]) / means  # [n, 2]
+        inputs = torch.cat([_disagreement(part) for part in parts]).div(means).log1p()  # [n, 2]
         logits, target = (torch.cat(x) for x in zip(*map(_labelled, parts), strict=True))
         clean, copies = len(parts[0]), len(target) - len(parts[0])
         share = torch.full((len(target),), 1.0 / clean, dtype=torch.float64)
@@ -106,7 +107,7 @@ class AnchorAwareTemperature(RowTemperature):
         return {"weights": minimise(autograd(loss), start, bounds), "means": means}
 
     def _temperature(self, p: Prediction) -> Tensor:
-        inputs = _disagreement(p) / self._state["means"]
+        inputs = _disagreement(p).div(self._state["means"]).log1p()
         return _log_temperature(self._state["weights"], inputs).exp()
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:

@@ -131,15 +131,21 @@ def best_scale(logits: Tensor, target: Tensor) -> float:
     scale = 1.0
     for _ in range(60):
         slope, curvature = _slope(centred, chosen, scale)
-        if curvature <= 1e-300:  # constant rows: every factor is as good
+        if curvature <= 1e-300:  # constant rows, or all right beyond doubt: flat from here on
+            break
+        step = scale - slope / curvature
+        if abs(step - scale) <= 1e-9 * scale:
             return scale
         low, high = (scale, high) if slope < 0 else (low, scale)
-        step = scale - slope / curvature
-        step = step if low < step < high else (low * high) ** 0.5
-        if abs(step - scale) <= 1e-12 * scale:
-            return step
-        scale = step
-    return scale
+        scale = step if low < step < high else (low * high) ** 0.5
+    return _nearest_bound(scale, low, high)
+
+
+def _nearest_bound(scale: float, low: float, high: float) -> float:
+    """The bound that the search was running into, if it was; then no best factor lies inside."""
+    if high == _SCALES[1] and low > 1.0:
+        return high
+    return low if low == _SCALES[0] and high < 1.0 else scale
 
 
 def _slope(centred: Tensor, chosen: Tensor, scale: float) -> tuple[float, float]:

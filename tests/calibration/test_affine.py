@@ -1,0 +1,154 @@
+"""Vector, matrix and Dirichlet calibration, against scikit-learn and autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gduq.calibration import (
+    DirichletCalibration,
+    HistogramBinning,
+    MatrixScaling,
+    TemperatureScaling,
+    VectorScaling,
+)
+from gduq.calibration.affine import _Diagonal, _Full
+from gduq.calibration.optimise import autograd
+from gduq.errors import InputError
+from gduq.prediction import Prediction
+from tests.calibration.battery import nll, overconfident
+
+AFFINE = [VectorScaling, MatrixScaling, DirichletCalibration]
+
+
+def sklearn_probs(x, target):
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=np.inf, tol=1e-10, max_iter=5000)
+    return model.fit(x.numpy(), target.numpy()).predict_proba(x.numpy())
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_matrix_without_penalty_is_logistic_regression(classes):
+    p = overconfident(rows=400, classes=classes, samples=1)
+    ours = MatrixScaling(penalty=0.0).fit(p)(p).probs
+    np.testing.assert_allclose(ours, sklearn_probs(p.logits, p.target), atol=2e-4)
+
+
+def test_dirichlet_without_penalty_is_logistic_regression_on_log_probabilities():
+    p = overconfident(rows=400, samples=1)
+    ours = DirichletCalibration(penalty=0.0).fit(p)(p).probs
+    np.testing.assert_allclose(ours, sklearn_probs(p.probs.log(), p.target), atol=2e-4)
+
+
+def test_vector_of_two_classes_is_logistic_regression():
+    p = overconfident(rows=400, classes=2, samples=1)
+    ours = VectorScaling(penalty=0.0).fit(p)(p).probs
+    np.testing.assert_allclose(ours, sklearn_probs(p.logits, p.target), atol=2e-4)
+
+
+def test_the_bias_is_really_trained():
+    p = overconfident(rows=400, samples=1)
+    shift = torch.tensor([3.0, 0.0, -2.0, 0.0], dtype=torch.float64)
+    off = Prediction(p.samples + shift, p.target)
+    cal = VectorScaling(penalty=0.0).fit(off)
+    assert cal.state()["bias"].abs().max() > 0.5
+    straight = VectorScaling(penalty=0.0).fit(p)(p).probs
+    torch.testing.assert_close(cal(off).probs, straight, rtol=1e-3, atol=1e-4)
+    assert nll(cal(off)) < nll(TemperatureScaling().fit(off)(off)) - 0.05
+
+
+@pytest.mark.parametrize("penalty", [None, 0.0, 0.3])
+@pytest.mark.parametrize("problem", [_Diagonal, _Full])
+def test_gradients_are_those_of_autograd(problem, penalty):
+    """The hand-written gradient against torch's, of the loss written out from the definition."""
+    p = overconfident(rows=50, samples=1)
+    task = problem(p.logits, p.target, torch.ones(4).double(), penalty)
+    size = 20 if problem is _Full else 8
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def loss(v):
+        if problem is _Full:
+            _, _, weight, bias = task._unpack(v)
+            pulled = (task.pull * (weight - task.home) ** 2).sum()
+            logits = p.logits @ weight.T + bias
+        else:
+            weight, bias = task._unpack(v)
+            pulled = task.pull * ((weight - task.scale) ** 2).sum()
+            logits = p.logits * weight + bias
+        return F.cross_entropy(logits, p.target) + pulled + task.bias_pull * (bias**2).sum()
+
+    value, gradient = task.objective(vector)
+    expected, slope = autograd(loss)(vector)
+    assert value == pytest.approx(expected, rel=1e-10)
+    torch.testing.assert_close(gradient, slope, rtol=1e-8, atol=1e-10)
+
+
+def test_odir_is_at_its_minimum():
+    p = overconfident(rows=200, samples=1)
+    lam = 0.05
+    state = DirichletCalibration(penalty=lam).fit(p).state()
+    weight, bias = state["weight"].requires_grad_(), state["bias"].requires_grad_()
+    off = weight * (1 - torch.eye(4))
+    penalty = lam * (off**2).sum() / 12 + lam * (bias**2).sum() / 4
+    loss = F.cross_entropy(p.probs.log() @ weight.T + bias, p.target) + penalty
+    loss.backward()
+    assert weight.grad.abs().max() < 1e-3
+    assert bias.grad.abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("cls", AFFINE)
+def test_a_strong_penalty_or_few_rows_lead_back_to_temperature_scaling(cls):
+    p, other = (
+        overconfident(rows=25, samples=1, seed=8),
+        overconfident(rows=2000, seed=9, samples=1),
+    )
+    temperature = nll(TemperatureScaling().fit(p)(other))
+    assert nll(cls(missing="keep").fit(p)(other)) < temperature + 0.03
+    assert nll(cls(penalty=0.0, missing="keep").fit(p)(other)) > temperature + 0.1
+
+
+@pytest.mark.parametrize("cls", AFFINE)
+def test_every_sample_goes_through_the_same_linear_map(cls):
+    p = overconfident()
+    cal = cls().fit(p)
+    weight, bias = cal.state()["weight"], cal.state()["bias"]
+    weight = torch.diag(weight) if weight.dim() == 1 else weight
+    shift = p.logits.logsumexp(1, keepdim=True) if cls is DirichletCalibration else 0.0
+    expected = (p.samples - shift) @ weight.T + bias
+    torch.testing.assert_close(cal(p).samples, expected)
+
+
+@pytest.mark.parametrize("cls", [*AFFINE, HistogramBinning])
+def test_an_absent_class_is_an_error_or_stays(cls):
+    p = overconfident(rows=120, samples=1)
+    part = p[p.target != 2]
+    with pytest.raises(InputError, match=r'none of class 2.*missing="keep"'):
+        cls().fit(part)
+    cal = cls(missing="keep").fit(part)
+    if cls is HistogramBinning:
+        assert not cal.state()["filled"][2].any()
+        return
+    weight, bias = cal.state()["weight"], cal.state()["bias"]
+    beta = 1 / TemperatureScaling().fit(part).value
+    row = weight[2] if weight.dim() == 1 else weight[2, 2]
+    assert float(row) == pytest.approx(float(beta), rel=1e-6)
+    assert float(bias[2]) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_many_absent_classes_make_a_short_message():
+    p = overconfident(rows=60, classes=12, samples=1)
+    with pytest.raises(InputError, match=r"none of class 0, 1, 2, 3, 4 \.\.\."):
+        VectorScaling().fit(p[p.target > 6])
+
+
+def test_bad_arguments():
+    for cls in AFFINE:
+        with pytest.raises(InputError, match="missing"):
+            cls(missing="drop")
+        with pytest.raises(InputError, match="penalty"):
+            cls(penalty=-1.0)
+        with pytest.raises(InputError, match="penalty"):
+            cls(penalty=float("nan"))

@@ -1,0 +1,78 @@
+"""What all calibrators share, apart from the battery: rows, names, labels, the docs page."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+import torch
+
+from gduq import calibration
+from gduq.calibration.base import _same_label, row_index
+from gduq.errors import InputError
+from gduq.prediction import Prediction
+
+
+def test_only_rounding_is_mended():
+    """A tie goes back to the old label; a real change is left for the tests to find."""
+    p = Prediction(torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
+    q = Prediction(torch.tensor([[1.5, 1.5], [1.5, 1.4]]))
+    mended = _same_label(p, q)
+    assert mended.label.tolist() == [1, 0]
+    torch.testing.assert_close(mended.samples, q.samples)
+
+
+def test_mending_works_with_many_samples():
+    p = Prediction(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[100.0, 101.0]]]))
+    q = Prediction(torch.tensor([[[1.0, 1.0]], [[3.0, 3.0]], [[100.0, 100.0]]]))
+    assert _same_label(p, q).label.tolist() == [1]
+
+
+def test_rows_in_any_form():
+    assert row_index(None, 3) == slice(None)
+    assert row_index(slice(1, 2), 3) == slice(1, 2)
+    assert row_index(torch.tensor([True, False, True]), 3).dtype == torch.bool
+    assert row_index([-1], 3).tolist() == [-1]
+    assert row_index([], 3).tolist() == []
+    with pytest.raises(InputError, match="mask, a slice or integers"):
+        row_index(torch.tensor([0.5]), 3)
+    with pytest.raises(InputError, match="row numbers from 0 to 2"):
+        row_index([-4], 3)
+
+
+def test_names():
+    assert len(set(calibration.METHODS.values())) == len(calibration.METHODS) == 13
+    for name in calibration.__all__:
+        assert hasattr(calibration, name)
+    graph = {n for n, c in calibration.METHODS.items() if c.needs_graph}
+    assert graph == {"cagcn", "gats"}
+    moving = {n for n, c in calibration.METHODS.items() if not c.keeps_accuracy}
+    assert moving == {"vector", "matrix", "dirichlet", "histogram"}
+
+
+def test_an_unknown_name_lists_the_choices():
+    with pytest.raises(InputError, match=r"TemperatureScaling, .*'Platt'"):
+        calibration.restore("Platt", {}, {})
+
+
+def test_an_empty_prediction_comes_back_empty():
+    p = Prediction(torch.randn(20, 3, generator=torch.Generator()), torch.arange(20) % 3)
+    for name in (
+        "temperature",
+        "ensemble_temperature",
+        "matrix",
+        "isotonic",
+        "histogram",
+        "spline",
+    ):
+        q = calibration.METHODS[name]().fit(p)(p[:0])
+        assert q.samples.shape == (1, 0, 3)
+
+
+def test_the_examples_of_the_page_run():
+    page = Path(__file__).parents[2] / "docs" / "calibration.md"
+    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+    result = doctest.testfile(str(page), module_relative=False, optionflags=flags)
+    assert result.attempted > 5
+    assert result.failed == 0

@@ -1,0 +1,168 @@
+"""CaGCN and GATS: their equations with dense matrices and loops, relabelling, missing graphs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch_geometric.data import Data
+
+from gduq.calibration import GATS, CaGCN, TemperatureScaling
+from gduq.errors import InputError
+from gduq.prediction import Prediction
+from tests.calibration.battery import make_case, nll, overconfident
+
+# Node 5 is isolated, node 4 hears but is not heard, node 1 has a loop.
+EDGES = torch.tensor([[0, 1, 1, 2, 1, 2, 3, 0], [1, 0, 2, 1, 1, 3, 2, 4]])
+
+
+@pytest.fixture
+def small():
+    p = overconfident(rows=6, samples=2)
+    graph = Data(edge_index=EDGES, num_nodes=6)
+    return p, graph, torch.tensor([0])
+
+
+def random_state(calibrator, classes, samples, seed=0):
+    """The calibrator with every parameter drawn at random."""
+    calibrator.neutral(classes, samples)
+    generator = torch.Generator().manual_seed(seed)
+    for name in calibrator.state_names:
+        value = calibrator._state[name]
+        draw = torch.rand(value.shape, generator=generator, dtype=torch.float64)
+        calibrator._state[name] = draw + 0.2 if name == "scale" else draw - 0.5
+    return calibrator
+
+
+def test_cagcn_is_its_equation(small):
+    p, graph, _ = small
+    cal = random_state(CaGCN(graph, hidden=3), 4, 2)
+    state = cal.state()
+    adjacency = torch.zeros(6, 6, dtype=torch.float64)
+    adjacency[EDGES[1], EDGES[0]] = 1.0
+    adjacency.fill_diagonal_(1.0)
+    scale = adjacency.sum(dim=1).rsqrt()
+    a = scale[:, None] * adjacency * scale
+    z = p.logits * state["scale"]
+    hidden = (a @ z @ state["first.lin.weight"].T + state["first.bias"]).relu()
+    out = (a @ hidden @ state["second.lin.weight"].T + state["second.bias"]).squeeze(1)
+    expected = z * F.softplus(out + math.log(math.e - 1))[:, None]
+    torch.testing.assert_close(cal(p).logits, expected)
+
+
+def test_gats_is_its_equation(small):
+    p, graph, train = small
+    cal = random_state(GATS(graph, train_rows=train, heads=3), 4, 2)
+    state = cal.state()
+    z = p.logits * state["scale"]
+    confidence = z.softmax(dim=1).amax(dim=1)
+    unit = (z - z.amin(1, keepdim=True)) / (z.amax(1, keepdim=True) - z.amin(1, keepdim=True))
+    near = {0: 0, 1: 1, 4: 1}  # training node, and one step away either way
+    gamma = [float(state["closeness"][near[i]].exp()) if i in near else 1.0 for i in range(6)]
+    pairs = {(int(j), int(i)) for j, i in EDGES.T if i != j}
+    for i in range(6):
+        heard = [j for j, k in pairs if k == i]
+        relative = confidence[i] - confidence[heard].mean() if heard else torch.tensor(0.0)
+        around = [*heard, i]
+        score = torch.stack([unit[i] @ unit[j] / (gamma[i] * gamma[j]) for j in around])
+        alpha = F.leaky_relu(score, 0.2).softmax(dim=0)
+        heads = []
+        for h in range(3):
+            tau = [gamma[j] * unit[j].sort().values @ state["heads"][:, h] for j in around]
+            heads.append(F.softplus(alpha @ torch.stack(tau) + state["confidence"] * relative))
+        heat = torch.stack(heads).mean() + state["offset"] + 1 - math.log(2)
+        expected = p.logits[i] / (heat / state["scale"])
+        torch.testing.assert_close(cal(p).logits[i], expected)
+
+
+@pytest.mark.parametrize("kind", ["cagcn", "gats"])
+def test_relabelling_nodes_changes_nothing(kind):
+    case = make_case()
+    order = torch.randperm(len(case.p), generator=torch.Generator().manual_seed(4))
+    place = order.argsort()
+    moved = Data(edge_index=place[case.graph.edge_index], num_nodes=len(case.p))
+    if kind == "gats":
+        a, b = GATS(case.graph, train_rows=case.train), GATS(moved, train_rows=case.train[order])
+    else:
+        a, b = CaGCN(case.graph), CaGCN(moved)
+    a.fit(case.p, rows=case.val)
+    b.fit(case.p[order], rows=case.val[order])
+    torch.testing.assert_close(b(case.p[order]).probs, a(case.p).probs[order], rtol=1e-4, atol=1e-5)
+
+
+def noisy_quarter(seed: int) -> tuple[Prediction, Data]:
+    """Two groups of nodes, each linked within: one is calibrated, one far too sure."""
+    generator = torch.Generator().manual_seed(seed)
+    p = overconfident(rows=800, samples=1, seed=seed)
+    noisy = torch.arange(800) % 2 == 0
+    random = torch.randint(4, (800,), generator=generator)
+    wrong = noisy & (torch.rand(800, generator=generator) < 0.6)
+    source = torch.randint(800, (3200,), generator=generator)
+    sink = (source + 2 * torch.randint(400, (3200,), generator=generator)) % 800
+    edges = torch.stack([torch.cat([source, sink]), torch.cat([sink, source])])
+    jitter = torch.where(noisy, 3.0, 0.0)[:, None] * torch.randn(800, 4, generator=generator)
+    samples = p.samples + jitter
+    return Prediction(samples, torch.where(wrong, random, p.target)), Data(
+        edge_index=edges, num_nodes=800
+    )
+
+
+def test_distance_to_training_nodes_is_learnt():
+    """Nodes far from training nodes are worse; GATS may tell them apart."""
+    p, graph = noisy_quarter(0)
+    val, test = torch.arange(800) < 400, torch.arange(800) >= 400
+    train = torch.arange(800)[1:100:2]  # of the good group
+    near = GATS(graph, train_rows=train).fit(p, rows=val)
+    heat = near.temperature(p)
+    assert heat[0::2].mean() > 1.2 * heat[1::2].mean()
+    assert nll(near(p, rows=test)) < nll(TemperatureScaling().fit(p, rows=val)(p, rows=test))
+
+
+def test_another_graph_by_on():
+    case = make_case()
+    for cal in (CaGCN(case.graph), GATS(case.graph, train_rows=case.train)):
+        random_state(cal, 4, 3)
+        part = torch.arange(60)
+        inside = (case.graph.edge_index < 60).all(dim=0)
+        piece = Data(edge_index=case.graph.edge_index[:, inside], num_nodes=60)
+        moved = cal.on(piece, train_rows=part[:40]) if isinstance(cal, GATS) else cal.on(piece)
+        q = moved(case.p[part])
+        assert len(q) == 60
+        assert cal.graph is case.graph  # the original still speaks of its own graph
+        assert not torch.allclose(q.probs, cal(case.p).probs[:60])
+
+
+def test_a_graph_without_edges():
+    p = overconfident(rows=80, samples=1)
+    alone = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=80)
+    for cal in (CaGCN(alone), GATS(alone, train_rows=torch.arange(10))):
+        assert nll(cal.fit(p)(p)) < nll(p)
+
+
+def test_mistakes():
+    case = make_case()
+    for cal in (CaGCN(), GATS(train_rows=case.train)):
+        with pytest.raises(InputError, match=r"a graph for .*graph=data"):
+            cal.fit(case.p, rows=case.val)
+    for cal in (CaGCN(case.graph), GATS(case.graph, train_rows=case.train)):
+        with pytest.raises(InputError, match=r"each of the 240 nodes.*got 140 rows.*rows="):
+            cal.fit(case.p[case.val])
+    with pytest.raises(InputError, match="training nodes for GATS"):
+        GATS(case.graph).fit(case.p, rows=case.val)
+    with pytest.raises(InputError, match="row numbers"):
+        GATS(case.graph, train_rows=[999]).fit(case.p, rows=case.val)
+    with pytest.raises(InputError, match="at least one training node"):
+        GATS(case.graph, train_rows=[]).fit(case.p, rows=case.val)
+    with pytest.raises(InputError, match="Data or Batch"):
+        CaGCN("graph")
+    with pytest.raises(InputError, match="edge_index"):
+        CaGCN(Data(edge_index=torch.tensor([[0], [9]]), num_nodes=3))
+    for bad in ({"prior": 0.0}, {"steps": 0}):
+        with pytest.raises(InputError, match="prior > 0 and steps >= 1"):
+            CaGCN(case.graph, **bad)
+    with pytest.raises(InputError, match="hidden"):
+        CaGCN(case.graph, hidden=0)
+    with pytest.raises(InputError, match="heads"):
+        GATS(case.graph, heads=0)
