@@ -60,7 +60,7 @@ def _score_rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[
     table = subject.result.table
     table = table[(table["kind"] == "metrics") & (table["split"] == split)]
     for calibrator in dict.fromkeys(table["calibrator"]):
-        found = {name: _found(subject, split, name, calibrator) for name in ("accuracy", *_SCORES)}
+        found = {name: subject.value(split, name, calibrator) for name in ("accuracy", *_SCORES)}
         name = subject.name if calibrator == "none" else f"{subject.name} + {calibrator}"
         marks = _marks(first, subject, split) if calibrator == "none" else {}
         yield (
@@ -69,13 +69,6 @@ def _score_rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[
             share(_gap(subject, split, calibrator), marks.get("distance", ""), signed=True),
             *(number(found[key], mark=marks.get(key, "")) for key in _SCORES),
         )
-
-
-def _found(subject: Subject, split: str, measure: str, calibrator: str) -> Interval:
-    try:
-        return subject.result.value(split, measure, calibrator)
-    except InputError:  # an evaluation of another version may lack one
-        return _MISSING[0]
 
 
 def _gap(subject: Subject, split: str, calibrator: str) -> Interval | float:
@@ -114,7 +107,7 @@ def detection(subjects: Sequence[Subject]) -> Table | None:
         table = table[(table["kind"] == "ood") & (table["calibrator"] == "none")]
         keys = table[["split", "variant", "against"]].drop_duplicates()
         for split, score, against in keys.itertuples(index=False):
-            found = [subject.result.value(split, m, "none", score) for m in ("auroc", "fpr95")]
+            found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
             cells = [text(subject.name), text(score), text(f"{split} against {against}")]
             rows.append((*cells, *(number(f) for f in found)))
     columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")

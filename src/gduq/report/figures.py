@@ -55,7 +55,7 @@ def reliability(subject: Subject, split: str, index: int, bins: int = 10) -> Fig
     body.append(upper.line([(c, a) for c, a, *_ in rows], f"line s{index}"))
     body += [upper.dot(c, a, f"dot s{index}") for c, a, *_ in rows]
     body.append(_bars(p.confidence.numpy(), index))
-    ece = subject.result.value(split, "ece")
+    ece = subject.value(split, "ece")
     label = f"Reliability of {subject.name} on {split}: ECE {_value(ece)}. " + "; ".join(
         f"at confidence {c:.2f} accuracy {a:.2f}" for c, a, *_ in rows
     )
@@ -82,7 +82,7 @@ def risk_coverage(subjects: Sequence[Subject], split: str) -> Figure:
         keep = np.unique(np.linspace(0, len(curves[i].risk) - 1, 200).astype(int))
         points = zip(curves[i].coverage[keep].tolist(), curves[i].risk[keep].tolist(), strict=True)
         body.append(frame.line(points, f"line s{i}"))
-        told.append(f"{subject.name}: AURC {_value(subject.result.value(split, 'aurc'))}")
+        told.append(f"{subject.name}: AURC {_value(subject.value(split, 'aurc'))}")
     svg = picture("".join(body), 320, 250, f"Risk against coverage on {split}. " + "; ".join(told))
     lines = [f"s{i}" for i, _ in shown]
     return Figure(split, svg, legend=tuple(zip(told, lines, strict=True)))
@@ -108,7 +108,7 @@ def histogram(subject: Subject, known: str, shifted: str) -> Figure:
 def severity(subjects: Sequence[Subject], splits: Sequence[str], measure: str) -> Figure:
     """A measure of the evaluation against the severity of a shift, with intervals."""
     lines: Mapping[int, list[tuple[float, Interval]]] = {
-        i: [(float(n.partition("=")[2]), s.result.value(n, measure))
+        i: [(float(n.partition("=")[2]), s.value(n, measure))
             for n in splits if s.labelled(n)]
         for i, s in enumerate(subjects[:MOST])
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 from gduq.data.view import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
+from gduq.metrics import Interval
 from gduq.prediction import Prediction
 
 __all__ = ["Subject", "checked", "is_severity", "main_split", "shift_name", "splits_of"]
@@ -64,6 +66,24 @@ class Subject:
         return evaluate(
             self.predictions, self.splits, ood=shifted, subgroups=self.splits is not None
         )
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[str, ...], Interval]:
+        """All numbers of the evaluation; looking each up in its table would take seconds."""
+        table = self.result.table
+        keys = zip(*(table[k] for k in ("split", "measure", "calibrator", "variant")), strict=True)
+        values = zip(table["value"], table["low"], table["high"], strict=True)
+        found: dict[tuple[str, ...], Interval] = {}
+        for key, value in zip(keys, values, strict=True):
+            found.setdefault(key, Interval(*map(float, value)))
+        return found
+
+    def value(
+        self, split: str, measure: str, calibrator: str = "none", variant: str = ""
+    ) -> Interval:
+        """A number of the evaluation; NaN where it was not measured."""
+        missing = Interval(math.nan, math.nan, math.nan)
+        return self._numbers.get((split, measure, calibrator, variant), missing)
 
     def labelled(self, split: str) -> Prediction | None:
         """The predictions on a split if their targets are known."""
@@ -136,7 +156,8 @@ def shift_name(subjects: Sequence[Subject], split: str) -> str:
 
     Example:
         >>> import torch
-        >>> subject = Subject("a", {"test": Prediction(torch.eye(2))}, config={"dataset": "tu/X/size"})
+        >>> p = Prediction(torch.eye(2))
+        >>> subject = Subject("a", {"test": p}, config={"dataset": "tu/NCI1/size"})
         >>> shift_name([subject], "ood_test"), shift_name([subject], "rotation=10")
         ('Under size shift', 'At rotation=10')
     """

@@ -1,0 +1,121 @@
+"""The page in a real browser: no error, tables sort, everything is visible, phones fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+
+from gduq.report import build
+from tests.report.cases import EVIL, three
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+
+PROBE = """
+<script>
+const seen = {};
+const visible = (e) => { const b = e.getBoundingClientRect(); return b.width > 5 && b.height > 5; };
+for (const part of document.querySelectorAll("details")) part.open = true;
+const pictures = [...document.querySelectorAll("svg[role=img]")];
+seen.pictures = pictures.length;
+seen.invisible = pictures.filter((e) => !visible(e) || e.getBBox().width < 5).length;
+seen.images = [...document.images].filter((e) => e.naturalWidth === 0).length;
+const table = document.querySelector("#scorecard table");
+const shown = (cell) => cell.dataset.sort ?? cell.textContent.trim();
+const column = (n) => [...table.tBodies[0].rows].map((r) => shown(r.cells[n]));
+const state = (n) => table.tHead.rows[0].cells[n].getAttribute("aria-sort");
+const press = (n) => table.tHead.rows[0].cells[n].querySelector("button").click();
+seen.before = column(3);
+press(3); seen.up = column(3); seen.state = state(3);
+press(3); seen.down = column(3);
+press(0); seen.names = column(0); seen.cleared = state(3);
+seen.text = document.querySelector("#verdict").innerText;
+const out = document.createElement("pre"); out.id = "probe"; out.textContent = JSON.stringify(seen);
+document.body.append(out);
+</script>
+"""
+
+
+def chromium(folder, page: str, *options: str) -> tuple[str, str]:
+    """The document after its scripts ran, and what was written to the console."""
+    file = folder / "page.html"
+    file.write_text(page, encoding="utf-8")
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        "--disable-dev-shm-usage", "--enable-logging=stderr", f"--user-data-dir={folder / 'user'}",
+        "--virtual-time-budget=2000", *options, "--dump-dom", file.as_uri(),
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return done.stdout, "\n".join(console)
+
+
+def probe(dom: str) -> dict:
+    found = re.search(r'<pre id="probe">(.*?)</pre>', dom, flags=re.S)
+    assert found, "the probe did not run"
+    return json.loads(unescape(found[1]))
+
+
+def with_probe(page: str, script: str = PROBE) -> str:
+    """The page without its rule that only its own script may run."""
+    open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
+    assert open_page != page
+    return open_page.replace("</body>", script + "</body>")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return build(three(), title="Test", reproduce="gduq demo")
+
+
+def test_no_console_error_and_the_own_script_runs(page, tmp_path):
+    dom, console = chromium(tmp_path, page)
+    assert console == ""
+    assert '<button type="button">ECE</button>' in dom
+
+
+def test_the_console_is_watched_and_foreign_scripts_do_not_run(page, tmp_path):
+    bad = page.replace("</body>", "<script>document.title = 'taken'</script></body>")
+    dom, console = chromium(tmp_path, bad)
+    assert "Content Security Policy" in console
+    assert "<title>Test</title>" in dom
+
+
+def test_tables_sort_and_pictures_show(page, tmp_path):
+    dom, console = chromium(tmp_path, with_probe(page), "--window-size=1280,900")
+    seen = probe(dom)
+    assert console == ""
+    values = [float(v) for v in seen["before"]]
+    assert len(set(values)) > 2
+    assert [float(v) for v in seen["up"]] == sorted(values)
+    assert [float(v) for v in seen["down"]] == sorted(values, reverse=True)
+    assert seen["state"] == "ascending"
+    assert seen["cleared"] is None
+    assert seen["names"] == sorted(seen["names"], key=str.lower)
+    assert seen["pictures"] > 25
+    assert (seen["invisible"], seen["images"]) == (0, 0)
+    assert EVIL in seen["text"]
+
+
+def test_a_phone_needs_no_sideways_scrolling(page, tmp_path):
+    # windows of headless Chromium are at least 500 wide; a frame may be as narrow as a phone
+    (tmp_path / "inner.html").write_text(with_probe(page, ""), encoding="utf-8")
+    outer = """<iframe src="inner.html" style="width:390px;height:800px"></iframe><script>
+    onload = () => { const d = document.querySelector("iframe").contentDocument.documentElement;
+      const out = document.createElement("pre"); out.id = "probe";
+      out.textContent = JSON.stringify({ wide: d.scrollWidth, frame: d.clientWidth });
+      document.body.append(out); };</script>"""
+    dom, _ = chromium(tmp_path, outer, "--allow-file-access-from-files")
+    seen = probe(dom)
+    assert seen["frame"] <= 390
+    assert seen["wide"] <= seen["frame"]

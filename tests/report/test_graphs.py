@@ -1,0 +1,103 @@
+"""Drawn graphs: the right rows, the right neighbourhood, the same picture every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric.data import Data
+
+from gduq.data import Splits, View
+from gduq.prediction import Prediction
+from gduq.report import Subject
+from gduq.report.graphs import _place, colour_legend, draw, examples, layout
+from tests.report.cases import EVIL, three
+
+
+def path(nodes: int) -> Data:
+    ends = torch.arange(nodes - 1)
+    return Data(edge_index=torch.stack([ends, ends + 1]), num_nodes=nodes)
+
+
+def matrix(graph: Data) -> sp.csr_matrix:
+    a, b = graph.edge_index.numpy()
+    links = sp.coo_matrix((np.ones(len(a)), (a, b)), shape=(graph.num_nodes,) * 2)
+    return (links + links.T).tocsr()
+
+
+def test_examples_are_the_least_sure_and_the_worst():
+    subject = three()[0]
+    p = subject.predictions["ood_test"]
+    uncertain = examples(subject, "ood_test", "uncertain")
+    wrong = examples(subject, "ood_test", "wrong")
+    assert [e.title for e in uncertain] == [
+        f"Graph {i}" for i in p.entropy.topk(4).indices.tolist()
+    ]
+    sure = torch.where(p.correct, 0.0, p.confidence).topk(4).indices
+    assert [e.title for e in wrong] == [f"Graph {i}" for i in sure.tolist()]
+    assert all(e.wrong and e.said != e.truth for e in wrong)
+    assert not any(EVIL in e.svg for e in uncertain + wrong)
+    assert examples(three()[1], "ood_test", "wrong") == []  # it knows no graphs
+
+
+def test_a_path_is_drawn_as_a_line():
+    places = layout(matrix(path(5)))
+    steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    assert steps == pytest.approx(np.ones(4), rel=0.02)
+    assert np.linalg.norm(places[0] - places[4]) == pytest.approx(4, rel=0.02)
+    assert np.array_equal(places, layout(matrix(path(5))))
+
+
+def test_parts_without_a_path_do_not_overlap():
+    graph = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=5)
+    places = layout(matrix(graph))
+    gaps = np.linalg.norm(places[:, None] - places[None], axis=2)[np.triu_indices(5, 1)]
+    assert np.isfinite(places).all()
+    assert gaps.min() > 0.5
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 60, 61, 400])
+def test_any_size_is_drawn(nodes):
+    svg, note = draw(path(nodes), label="a<b")
+    assert svg.count("<circle") == min(nodes, 60)
+    assert 'aria-label="a&lt;b"' in svg
+    assert note == (f"{nodes} nodes" if nodes <= 60 else f"60 of {nodes} nodes")
+    assert "nan" not in svg
+
+
+def test_a_node_is_drawn_with_two_steps_around_it():
+    svg, note = draw(path(9), node=4)
+    assert note == "5 nodes within 2 steps"
+    assert svg.count('class="ring"') == 1
+    lonely, note = draw(Data(edge_index=torch.zeros(2, 0).long(), num_nodes=3), node=1)
+    assert lonely.count('class="node') == 1
+
+
+def test_given_places_are_kept():
+    graph = path(3)
+    graph.pos = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
+    svg, _ = draw(graph)
+    assert 'cx="16" cy="16"' in svg
+    assert 'cx="184" cy="184"' in svg
+
+
+def test_nodes_of_several_graphs_are_found():
+    view = View([path(3), path(4)], rows=torch.tensor([1, 4, 6]))
+    assert [_place(view, i)[1] for i in range(3)] == [1, 1, 3]
+    assert _place(view, 0)[0].num_nodes == 3
+    assert _place(view, 2)[0].num_nodes == 4
+
+
+def test_a_node_task_colours_by_class():
+    graph = path(6)
+    graph.y = torch.tensor([0, 1, 2, 0, 1, 2])
+    view = View(graph, rows=torch.arange(3, 6))
+    train = View(graph, rows=torch.arange(3))
+    p = Prediction(torch.eye(3), torch.tensor([0, 1, 2]), ("x", "y", "z"))
+    subject = Subject("a", {"ood_test": p}, splits=Splits(train, ood_test=view))
+    assert colour_legend([subject], "ood_test") == (("x", "n0"), ("y", "n1"), ("z", "n2"))
+    drawn = examples(subject, "ood_test", "uncertain")
+    assert [e.title for e in drawn] == ["Node 3", "Node 4", "Node 5"]
+    assert all(f'class="node n{c}"' in drawn[0].svg for c in (0, 1, 2))
+    assert examples(subject, "ood_test", "wrong") == []

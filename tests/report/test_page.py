@@ -1,0 +1,296 @@
+"""The page: well-formed, self-contained, escaped, accessible, and its numbers are those found."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from gduq.errors import InputError
+from gduq.prediction import Prediction
+from gduq.report import FORMATS, Subject, build, write
+from gduq.report.subject import checked, main_split, splits_of
+from gduq.report.tables import Table, number, text, to_latex, to_markdown
+from tests.report.cases import EVIL, evaluated, prediction, three
+
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Checks nesting, and keeps tags, attributes and table cells."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: list[list[list[tuple[str, str | None]]]] = []
+        self.cell: tuple[list[str], str | None] | None = None
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), f"an attribute twice in {tag}"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.cell = ([], dict(attrs).get("data-sort"))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        if tag in ("td", "th") and self.cell:
+            self.tables[-1][-1].append(("".join(self.cell[0]).strip(), self.cell[1]))
+            self.cell = None
+
+    def handle_data(self, data):
+        if self.cell:
+            self.cell[0].append(data)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return build(three(), title=f"T {EVIL}", reproduce=f"gduq train {EVIL}")
+
+
+@pytest.fixture(scope="module")
+def read(page) -> Reader:
+    return Reader(page)
+
+
+def test_the_page_is_well_formed_and_complete(page, read):
+    ids = [a["id"] for _, a in read.tags if "id" in a]
+    assert len(set(ids)) == len(ids)
+    expected = ["verdict", "scorecard", "reliability", "risk", "shifted", "severity", "groups",
+                "cost", "graphs", "again"]  # fmt: skip
+    assert ids == expected
+    links = [a["href"] for tag, a in read.tags if tag == "a"]
+    assert {link.removeprefix("#") for link in links} <= set(ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(page, read):
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", page)
+    for _, attributes in read.tags:
+        assert not {"src", "srcset", "action", "data", "background"} & set(attributes)
+    assert not [t for t, _ in read.tags if t in ("link", "iframe", "object", "embed", "base")]
+
+
+def test_names_are_shown_not_run(page, read):
+    assert [tag for tag, _ in read.tags].count("script") == 1
+    assert EVIL not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 20
+    assert not [a for _, at in read.tags for a in at if a.startswith("on")]
+
+
+def test_only_the_own_script_may_run(page):
+    import base64
+    import hashlib
+
+    script = page.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page.replace("&#39;", "'")
+
+
+def test_scorecards_show_what_the_evaluation_found(read):
+    tables = dict(zip(splits_of(three()), read.tables, strict=False))
+    names = ("accuracy", None, "ece", "nll", "brier", "aurc")
+    for split, table in tables.items():
+        rows = {row[0][0]: row for row in table[1:]}
+        assert len(rows) == 6  # three subjects, each also with temperature
+        for subject in three():
+            for calibrator in ("none", "temperature"):
+                ending = "" if calibrator == "none" else " + temperature"
+                row = rows[subject.name + ending]
+                for cell, measure in zip(row[1:], names, strict=True):
+                    if measure:
+                        found = subject.result.value(split, measure, calibrator).value
+                        assert float(cell[1]) == found
+    p = three()[0].predictions["ood_test"]
+    gap = float(p.confidence.mean() - p.correct.double().mean())
+    row = {r[0][0]: r for r in tables["ood_test"]}["vanilla"]
+    assert float(row[2][1]) == pytest.approx(gap, abs=1e-9)
+
+
+def test_pictures_and_tables_are_described(read):
+    for tag, attributes in read.tags:
+        if tag == "svg":
+            assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true"
+            assert attributes.get("role") == "img" or attributes.get("aria-hidden") == "true"
+        if tag == "th":
+            assert attributes["scope"] in ("col", "row")
+    tags = [tag for tag, _ in read.tags]
+    assert tags.count("caption") == tags.count("table")
+    assert tags.count("h1") == 1
+    assert dict(read.tags)["html"] == {"lang": "en"}
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, two: str) -> float:
+    dark, light = sorted([luminance(one), luminance(two)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_have_contrast(page):
+    blocks = re.findall(r":root \{([^}]*)\}", page)
+    assert len(blocks) == 3  # light, dark, print
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    for block in blocks[:2]:
+        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block))
+        for words in ("ink", "soft", "good", "bad", "link"):
+            for ground in ("page", "card", "tint"):
+                assert contrast(colours[words], colours[ground]) >= 4.5, (words, ground)
+        for line in [f"s{i}" for i in range(6)] + ["n6"]:
+            assert contrast(colours[line], colours["card"]) >= 3, line
+
+
+# -- other subjects ----------------------------------------------------------------------------
+
+
+def test_a_bare_subject_has_a_page():
+    few = Subject("one", {"test": prediction(m=7)})
+    page = build(evaluated(few))
+    Reader(page)
+    assert 'id="cost"' not in page
+    assert 'id="graphs"' not in page
+
+
+def test_a_page_without_labels():
+    bare = {s: prediction(labelled=False, seed=i) for i, s in enumerate(("id_test", "ood_test"))}
+    page = build(evaluated(Subject("one", bare)))
+    Reader(page)
+    assert "No split has labels." in page
+    assert 'id="shifted"' in page
+
+
+def test_many_subjects_are_all_in_tables():
+    many = [
+        evaluated(Subject(f"run {i}", {"ood_test": prediction(m=40, seed=i)})) for i in range(9)
+    ]
+    page = build(many)
+    assert "Only in tables: run 6, run 7, run 8." in page
+    table = Reader(page).tables[0]
+    assert [row[0][0] for row in table[1:]] == [f"run {i}" for i in range(9)]
+
+
+def test_equal_names_are_told_apart():
+    p = {"test": prediction()}
+    assert [s.name for s in checked([Subject("a", p), Subject("a", p)])] == ["a", "a (2)"]
+
+
+def test_the_order_of_splits():
+    names = ["noise=10", "noise=2", "other", "ood_test", "train", "id_val"]
+    subject = Subject("a", dict.fromkeys(names, prediction()))
+    assert splits_of([subject]) == ["id_val", "ood_test", "other", "noise=2", "noise=10"]
+    assert main_split([subject]) == "ood_test"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: build([]), "at least one subject"),
+        (lambda: build([prediction()]), "Subject objects"),
+        (lambda: Subject("a", {}), "predictions by split"),
+        (lambda: Subject("a", {"test": 1}), "a Prediction for 'test'"),
+        (lambda: Subject("a", {"t": prediction()}, {"train_seconds": -1}), "of 0 or more"),
+        (lambda: write(Subject("a", {"t": prediction()}), "x.docx"), "a format from html"),
+        (lambda: write(Subject("a", {"t": prediction()}), "x", "pdf"), "a format from html"),
+    ],
+)
+def test_mistakes_are_explained(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# -- other formats -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("reports") / "new"
+    found = {}
+    for kind, ending in FORMATS.items():
+        path = write(three(), folder / f"report{ending}", title="Mine")
+        found[kind] = path.read_text(encoding="utf-8")
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        f"report{e}" for e in FORMATS.values()
+    )
+    return found
+
+
+def test_json_and_csv_hold_every_number(written):
+    content = json.loads(written["json"])
+    assert content["verdict"]["headline"].startswith("Under size shift, vanilla is over-confident")
+    assert [s["name"] for s in content["subjects"]] == ["vanilla", "mild", EVIL]
+    rows = list(csv.DictReader(io.StringIO(written["csv"])))
+    assert len(rows) == len(content["table"])
+    total = sum(len(s.result.table) + len(s.predictions) for s in three())
+    assert len(rows) == total
+    key = ("subject", "split", "calibrator", "variant", "measure")
+    found = {tuple(r[k] for k in key): r for r in rows}
+    value = three()[1].result.value("ood_test", "ece", "temperature")
+    row = found["mild", "ood_test", "temperature", "", "ece"]
+    assert (float(row["value"]), float(row["low"]), float(row["high"])) == value
+    assert ("vanilla", "ood_test", "none", "", "confidence_gap") in found
+
+
+def test_markdown_holds_the_scorecard_and_no_html(written):
+    text = written["markdown"]
+    assert text.startswith("# Mine\n\n**Under size shift")
+    ece = three()[0].result.value("ood_test", "ece")
+    assert f"{ece.value:.3f} ({ece.low:.3f} to {ece.high:.3f})" in text
+    assert "<script>" not in text.replace("\\<script\\>", "")
+    for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_latex_tables_have_equal_rows(written):
+    text = written["latex"]
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") >= 9
+    for columns, body in re.findall(r"\\begin{tabular}{([lr]+)}(.*?)\\end{tabular}", text, re.S):
+        for line in body.splitlines():
+            if line.endswith(r"\\"):
+                assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
+    assert r"\textless{}script\textgreater{}" in text
+
+
+def test_what_has_a_meaning_there_is_escaped():
+    table = Table("t", ("n", "v"), ((text("a_b|c&d\ne"), number(float("nan"))),))
+    assert r"| a\_b\|c&d e | – |" in to_markdown(table)
+    assert r"a\_b|c\&d e & -- \\" in to_latex(table)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write(Subject("a", {"t": prediction(m=30)}, evaluation=three()[0].result), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_template_is_packaged():
+    from importlib.resources import files
+
+    assert files("gduq.report").joinpath("template.html.jinja").is_file()
+
+
+def test_a_prediction_with_class_names_of_the_splits():
+    p = prediction()
+    bare = Prediction(p.samples, p.target)
+    subject = Subject("a", {"ood_test": bare}, splits=three()[0].splits)
+    assert subject.class_name(1, "ood_test") == EVIL
+    assert Subject("a", {"ood_test": bare}).class_name(1, "ood_test") == "1"

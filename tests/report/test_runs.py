@@ -1,0 +1,51 @@
+"""Subjects from run folders."""
+
+from __future__ import annotations
+
+import pytest
+
+from gduq.errors import InputError
+from gduq.experiments.config import RunConfig
+from gduq.experiments.run import run
+from gduq.report import build, subject_from_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    config = RunConfig(
+        data={"name": "cbas/color/concept"},
+        model={"conv": "gcn", "hidden_channels": 8},
+        method={"kind": "anchored", "at": "input"},
+        training={"epochs": 2},
+    )
+    return run(config, tmp_path_factory.mktemp("runs"), progress=False, evaluate=False)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_becomes_a_subject(folder):
+    subject = subject_from_run(folder.path)
+    assert subject.name == folder.info["title"]
+    assert subject.result.value("ood_test", "ece") == folder.evaluation().value("ood_test", "ece")
+    assert set(subject.predictions) == set(folder.predictions())
+    assert subject.cost is not None
+    assert subject.cost["train_seconds"] > 0
+    assert subject.predictions["ood_test"].class_names == subject.splits.class_names
+    page = build(subject)
+    assert "Under color shift" in page
+    assert 'id="graphs"' in page
+    assert folder.info["versions"]["torch"] in page
+
+
+def test_a_run_without_its_data(folder, monkeypatch):
+    def gone(*_):
+        raise InputError("raw files", "none")
+
+    monkeypatch.setattr("gduq.experiments.build.splits_of", gone)
+    subject = subject_from_run(folder, name="mine")
+    assert subject.splits is None
+    assert subject.name == "mine"
+
+
+def test_no_run(tmp_path):
+    with pytest.raises(InputError, match="the folder of a run"):
+        subject_from_run(tmp_path)
