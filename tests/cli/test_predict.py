@@ -302,7 +302,9 @@ def test_files_are_joined_in_order(tmp_path, ending):
     assert rows_of(tmp_path / f"all.{ending}") == [row for part in parts for row in rows_of(part)]
 
 
-def test_workers_give_the_rows_of_one_process(tmp_path, model, known, ending="parquet"):
+@pytest.mark.slow  # two processes that import torch
+def test_workers_give_the_rows_of_one_process(tmp_path, model, known):
+    ending = "parquet"
     paths = [save(rings(9, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4)]
     paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))
     one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"

@@ -23,8 +23,15 @@ from gduq.errors import InputError
 __all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
 
 
+_ORDER = ("demo", "train", "predict", "calibrate", "evaluate", "report", "bench", "data", "points")
+
+
 class _Group(TyperGroup):
     """Turns a user's mistake into one sentence, without a traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order of use."""
+        return sorted(super().list_commands(ctx), key=_ORDER.index)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -81,6 +88,8 @@ def _setup(
     ] = False,
 ) -> None:
     warnings.showwarning = _show_warning
+    # torch says so of every sparse matrix, and nobody can do anything about it
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
 
 
 def print_json(content: Any) -> None:
@@ -107,9 +116,10 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*rows[0], box=None, pad_edge=False) if rows else Table()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names, box=None, pad_edge=False)
     for row in rows:  # as Text: what is in brackets is no markup
-        table.add_row(*(Text(_shown(value)) for value in row.values()))
+        table.add_row(*(Text(_shown(row.get(name))) for name in names))
     console = Console()
     if not console.is_terminal:
         console = Console(width=200)  # a file or a pipe has no width to fit

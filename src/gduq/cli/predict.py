@@ -87,7 +87,7 @@ def predict(
     call: Call = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer for graphs in files: class, probabilities, uncertainty, and when not to answer.
+    """Answer for graphs in files, with uncertainty.
 
     Writes one row a graph (or node): label, class, probabilities, confidence, epistemic and
     aleatoric uncertainty, OOD score. With --calibration-data, or a run folder, also a conformal

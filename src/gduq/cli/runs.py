@@ -1,4 +1,4 @@
-"""``gduq train``, ``calibrate``, ``evaluate`` and ``report``: runs on disk."""
+"""``gduq train``, ``calibrate`` and ``evaluate``: runs on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gduq.experiments.config import RunConfig
     from gduq.experiments.folder import RunFolder
 
-__all__ = ["calibrate", "evaluate", "report", "train"]
+__all__ = ["calibrate", "evaluate", "train"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
 _MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
@@ -171,52 +171,3 @@ def evaluate(
     check_output(output, (".json", ".md"))
     (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
     typer.echo(f"Written to {output}")
-
-
-@app.command()
-def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or folders of runs; the first is compared.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
-        "report.html"
-    ),
-    form: Annotated[
-        str | None,
-        typer.Option("--format", help="html, markdown, latex, json, csv (default: by the name)."),
-    ] = None,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "How far to trust it",
-    as_json: AsJson = False,
-) -> None:
-    """Write one page about runs that a person can read; it needs no network."""
-    from gduq.experiments.rowfiles import check_output
-    from gduq.report import FORMATS, subject_from_run, write
-
-    if form is None:
-        check_output(output, tuple(FORMATS.values()))
-    else:
-        check_output(output, (output.suffix,))
-    folders = [folder for path in runs for folder in _run_folders(path)]
-    with status("Reading", as_json) as line:
-        subjects = []
-        for folder in folders:
-            line.update(f"Reading {folder.name}")
-            subjects.append(subject_from_run(folder))
-        line.update("Writing")
-        command = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
-        path = write(subjects, output, form, title, reproduce=command)
-    if as_json:
-        print_json({"report": path.resolve(), "runs": folders})
-        return
-    typer.echo(f"{len(subjects)} run(s) in {path.resolve()}")
-
-
-def _run_folders(path: Path) -> list[Path]:
-    """A run folder, or the finished runs in a folder."""
-    if (path / "config.json").is_file():
-        return [path]
-    found = sorted(child.parent for child in path.glob("*/finished"))
-    if not found:
-        got = f"{path}, which {'has no finished run' if path.is_dir() else 'does not exist'}"
-        raise InputError("a run folder, or a folder of runs", got, "Make one with `gduq train`.")
-    return found

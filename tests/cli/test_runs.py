@@ -1,0 +1,124 @@
+"""`gduq train`, `calibrate`, `evaluate`, `report` and `predict` on a run: the whole road, once."""
+
+import json
+
+import pytest
+import torch
+
+import gduq
+from gduq.data import save
+from tests.cli.cases import run
+
+OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "input",
+           "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
+           "--set", "resamples=20")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GDUQ_CACHE", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def trained(root):
+    result = run("train", *OPTIONS, "--root", root, "--json")
+    return root / json.loads(result.stdout)["hash"]
+
+
+def test_train_says_where_and_how_well(root, trained):
+    text = run("train", *OPTIONS, "--root", root).stdout  # found again, not repeated
+    assert str(trained) in text
+    assert "ood_test" in text
+    assert "gep_error" in text
+    assert len(list(root.glob("*/finished"))) == 1
+
+
+def test_a_config_file_with_options_on_top(root, trained, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text(
+        'resamples = 20\n[data]\nname = "cbas/color/concept"\n[model]\nconv = "gcn"\n'
+        'hidden_channels = 8\n[method]\nkind = "anchored"\nat = "input"\n'
+        "[training]\nepochs = 77\n"
+    )
+    result = run("train", config, "--set", "training.epochs=2", "--root", root, "--json")
+    assert json.loads(result.stdout)["hash"] == trained.name
+
+
+def test_calibrate_without_training(trained, tmp_path):
+    bundle = tmp_path / "bundle"
+    rows = json.loads(
+        run("calibrate", trained, "--method", "vector", "-o", bundle, "--json").stdout
+    )
+    assert {row["calibrator"] for row in rows} == {"none", "vector"}
+    _, calibrator = gduq.load(bundle)
+    assert type(calibrator).__name__ == "VectorScaling"
+    text = run("calibrate", trained).stdout
+    assert "temperature" in text
+
+
+def test_evaluate_shows_and_writes(trained, tmp_path):
+    assert "## Accuracy and calibration" in run("evaluate", trained).stdout
+    found = json.loads(run("evaluate", trained, "--json").stdout)
+    assert {row["split"] for row in found["table"]} >= {"id_test", "ood_test"}
+    run("evaluate", trained, "-o", tmp_path / "e.json")
+    again = gduq.Evaluation.from_json(tmp_path / "e.json")
+    assert again.value("id_test", "accuracy").value >= 0
+
+
+@pytest.mark.parametrize("ending", ["html", "md", "tex", "json", "csv"])
+def test_report_in_every_format(trained, tmp_path, ending):
+    out = tmp_path / f"report.{ending}"
+    assert str(out) in run("report", trained, "-o", out).stdout
+    assert out.stat().st_size > 200
+
+
+def test_report_by_name_of_the_format(root, trained, tmp_path):
+    out = tmp_path / "report.txt"
+    done = json.loads(run("report", root, "-o", out, "--format", "markdown", "--json").stdout)
+    assert done["runs"] == [str(trained)]
+    assert "|---|" in out.read_text()
+
+
+def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
+    splits = gduq.data.load("cbas/color/concept")
+    graph = splits.id_test.graphs[0].clone()
+    keep = ("x", "edge_index")
+    bare = type(graph)(**{key: graph[key] for key in keep})
+    if bare.x.layout != torch.strided:
+        bare.x = bare.x.to_dense()
+    path, out = save([bare], tmp_path / "g.safetensors"), tmp_path / "out.jsonl"
+    run("predict", trained, path, "-o", out, "--calibrator", "temperature")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == graph.num_nodes
+    assert {"node", "conformal_set", "ood_rank", "abstain"} <= set(rows[0])
+    knn = run("predict", trained, path, "-o", out, "--ood-score", "knn", code=2)
+    assert "--calibration-data" in knn.stderr
+
+
+def test_mistakes_are_one_sentence(root, trained, tmp_path):
+    cases = [
+        (("train",), "a config file, or --data"),
+        (("train", tmp_path / "no.toml"), "a TOML file"),
+        (("train", "--data", "cbas/colour/concept"), "Near: cbas/color/concept"),
+        (("train", *OPTIONS, "--set", "training.epoch=3"), "Near: epochs"),
+        (("train", *OPTIONS, "--set", "epochs"), "--set key=value"),
+        (("train", *OPTIONS, "--set", "training.epochs=-3"), "training.epochs"),
+        (("train", *OPTIONS, "--method", "magic"), "method.kind"),
+        (("calibrate", trained, "--method", "splin"), "Near: spline"),
+        (("calibrate", tmp_path), "the folder of a run"),
+        (("calibrate", trained, "--method", "cagcn", "-o", tmp_path / "b"), "of single rows"),
+        (("evaluate", tmp_path / "nowhere"), "the folder of a run"),
+        (("evaluate", trained, "-o", tmp_path / "e.html"), ".json, .md"),
+        (("report", tmp_path / "nowhere", "-o", tmp_path / "r.html"), "does not exist"),
+        (("report", trained, "-o", tmp_path / "r.docx"), ".html, .md"),
+        (("report", trained, "-o", tmp_path / "r.html", "--format", "pdf"), "a format from"),
+        (("report", trained, "-o", tmp_path / "no" / "r.html"), "can be written"),
+    ]
+    for arguments, says in cases:
+        result = run(*arguments, code=2)
+        assert says in result.stderr, (arguments, result.stderr)
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+        assert "Traceback" not in result.output
