@@ -91,21 +91,27 @@ def noisy_copies(data: Data, seed: int) -> Iterator[Data]:
         yield copy
 
 
-def _fitted(
+def _calibrated(
     data: Data, masks: Mapping[str, Tensor], model: gduq.Anchored, p: Prediction, seed: int
-) -> Iterator[tuple[str, Calibrator]]:
+) -> Iterator[tuple[str, Prediction]]:
     for name, cls in METHODS.items():
         options: dict[str, Any] = {"graph": data} if cls.needs_graph else {}
         if name == "gats":
             options["train_rows"] = masks["train"]
         if cls.needs_features:
             options["train"] = p[masks["train"]]
-        yield name, cls(**options).fit(p, rows=masks["val"])
-    copies = [
-        predict(model, copy, features=True)[masks["val"]] for copy in noisy_copies(data, seed)
-    ]
+        yield name, cls(**options).fit(p, rows=masks["val"])(p)
+    copies = [predict(model, copy)[masks["val"]] for copy in noisy_copies(data, seed)]
     aware = AnchorAwareTemperature().fit(p, rows=masks["val"], corrupted=copies)
-    yield "anchor_aware, corrupted copies", aware
+    yield "anchor_aware, corrupted copies", aware(p)
+    # the control: blind to disagreement, it is one temperature for clean rows and copies
+    blind = AnchorAwareTemperature()
+    blind.fit(_mean_only(p), rows=masks["val"], corrupted=[_mean_only(copy) for copy in copies])
+    yield "temperature, corrupted copies", blind(_mean_only(p))
+
+
+def _mean_only(p: Prediction) -> Prediction:
+    return p.with_samples(p.logits.unsqueeze(0))
 
 
 def methods() -> Table:
@@ -119,9 +125,25 @@ def methods() -> Table:
         double = TemperatureScaling().neutral(p.num_classes, p.num_samples)
         double._state["temperature"] *= 2  # the control that any claim must beat
         runs.setdefault("T = 2", []).append(_judge(double(p), p, masks))
-        for name, calibrator in _fitted(data, masks, model, p, seed):
-            runs.setdefault(name, []).append(_judge(calibrator(p), p, masks))
-    return _means(runs)
+        for name, q in _calibrated(data, masks, model, p, seed):
+            runs.setdefault(name, []).append(_judge(q, p, masks))
+    table = _means(runs)
+    for name, values in table.items():
+        values |= _against_temperature(runs[name], runs["temperature"])
+    return table
+
+
+def _against_temperature(
+    runs: list[dict[str, float]], reference: list[dict[str, float]]
+) -> dict[str, float]:
+    """Mean difference of NLL to temperature scaling's, seed by seed, and its standard error."""
+    found = {}
+    for split in ("test", "ood"):
+        pairs = zip(runs, reference, strict=True)
+        gaps = [a[f"{split} NLL"] - b[f"{split} NLL"] for a, b in pairs]
+        found[f"Δ {split}"] = statistics.mean(gaps)
+        found[f"± {split}"] = statistics.stdev(gaps) / len(gaps) ** 0.5
+    return found
 
 
 def _judge(q: Prediction, p: Prediction, masks: Mapping[str, Tensor]) -> dict[str, float]:
