@@ -175,6 +175,22 @@ def test_a_page_without_labels():
     assert 'id="shifted"' in page
 
 
+def test_an_evaluation_from_a_file_shows_the_same_scorecard():
+    from dataclasses import replace
+
+    from gduq.evaluation import Evaluation
+    from gduq.report.content import scorecards
+
+    first = three()[0]
+    again = replace(first, evaluation=Evaluation.from_json(first.result.to_json()))
+    assert not again.result.calibrators
+    cells = [
+        [c.text for t in scorecards([s]) for row in t.rows for c in row] for s in (first, again)
+    ]
+    assert cells[0] == cells[1]
+    assert "–" not in cells[0]
+
+
 def test_many_subjects_are_all_in_tables():
     many = [
         evaluated(Subject(f"run {i}", {"ood_test": prediction(m=40, seed=i)})) for i in range(9)

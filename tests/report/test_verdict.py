@@ -76,6 +76,12 @@ def test_a_halved_gap_and_its_cost():
     assert point.tone == "good"
 
 
+def test_a_gap_that_crosses_over():
+    first, other = subject("a", made(1600, 2000, 9.0)), subject("b", made(1600, 2000, 0.8))
+    point = verdict([first, other]).points[0]
+    assert "and crosses over: under-confident by" in point.text
+
+
 def test_a_gap_that_grows():
     point = verdict([subject("a", made(60, 200, 0.6)), subject("b", made(60, 200, 9.0))]).points[0]
     assert point.text.startswith("Its confidence is further off: over-confident by 70 points")
@@ -89,7 +95,7 @@ def test_one_row_is_no_improvement():
     samples[:, wrong] = samples[:, wrong].flip(-1)
     point = verdict([subject("a", p), subject("b", p.with_samples(samples))]).points[0]
     assert "Accuracy: no clear change (+0.5 points" in point.text
-    assert "No clear change of the gap" in point.text
+    assert "No clear change in how far" in point.text
     assert point.tone == "neutral"
 
 

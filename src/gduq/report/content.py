@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _SCORES = {"ece": "ECE", "nll": "NLL", "brier": "Brier score", "aurc": "AURC"}
-_COLUMNS = ("Model", "Accuracy, %", "Gap, points", *_SCORES.values())
+_COLUMNS = ("Model", "Accuracy,\u00a0%", "Gap,\u00a0points", *_SCORES.values())
 _GROUPED = 4  # subjects side by side in the table of groups
 _MISSING = [Interval(math.nan, math.nan, math.nan)] * 2
 _LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
@@ -72,15 +72,14 @@ def _score_rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[
 
 
 def _gap(subject: Subject, split: str, calibrator: str) -> Interval | float:
-    p, maps = subject.labelled(split), subject.result.calibrators
-    if p is None or (calibrator != "none" and calibrator not in maps):
-        return math.nan
-    if calibrator != "none":
+    p = subject.labelled(split)
+    if p is not None and calibrator != "none":
+        fitted = subject.calibrator(calibrator)
         try:
-            p = maps[calibrator](p)
+            p = None if fitted is None else fitted(p)
         except InputError:  # calibrators that need the whole graph cannot map a part
-            return math.nan
-    return measured("gap", p, sampling(subject.result))
+            p = None
+    return math.nan if p is None else measured("gap", p, sampling(subject.result))
 
 
 def _marks(first: Subject, subject: Subject, split: str) -> dict[str, str]:
@@ -126,7 +125,7 @@ def subgroups(subjects: Sequence[Subject]) -> Table | None:
         pairs = [part.get((group, size), _MISSING) for part in found]
         cells = [*(share(accuracy) for accuracy, _ in pairs), *(number(ece) for _, ece in pairs)]
         rows.append((text(group), Cell(f"{size:,}", float(size)), *cells))
-    heads = [f"{measure} {s.name}" for measure in ("Accuracy, %:", "ECE:") for s in shown]
+    heads = [f"{measure} {s.name}" for measure in ("Accuracy,\u00a0%:", "ECE:") for s in shown]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
     return Table(f"Parts of {split}", ("Group", "Rows", *heads), tuple(rows), note)
 

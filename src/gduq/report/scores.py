@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -90,11 +91,19 @@ def _value(name: str, p: Prediction, options: Mapping[str, Any]) -> float:
     return float(_measure(name)(Block(rows, once), options["bins"]))
 
 
+# A subject is met in the verdict and in every scorecard; its resamples are measured once.
+_DRAWN: WeakKeyDictionary[Prediction, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
+
+
 def _draws(name: str, p: Prediction, options: Mapping[str, Any]) -> Tensor:
-    rows, measure = read(p), _measure(name)
-    counts = resample_counts(len(rows), options["resamples"], options["seed"])
-    blocks = (Block(rows, count.to(rows.logits.device)) for count in counts)
-    return torch.cat([measure(block, options["bins"]).cpu() for block in blocks])
+    kept = _DRAWN.setdefault(p, {})
+    key = (name, options["bins"], options["resamples"], options["seed"])
+    if key not in kept:
+        rows, measure = read(p), _measure(name)
+        counts = resample_counts(len(rows), options["resamples"], options["seed"])
+        blocks = (Block(rows, count.to(rows.logits.device)) for count in counts)
+        kept[key] = torch.cat([measure(block, options["bins"]).cpu() for block in blocks])
+    return kept[key]
 
 
 def _measure(name: str) -> Callable[[Block, int], Tensor]:

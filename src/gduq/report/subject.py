@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from gduq.calibration import METHODS, Calibrator
 from gduq.data.view import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
@@ -84,6 +85,23 @@ class Subject:
         """A number of the evaluation; NaN where it was not measured."""
         missing = Interval(math.nan, math.nan, math.nan)
         return self._numbers.get((split, measure, calibrator, variant), missing)
+
+    @cached_property
+    def _refitted(self) -> dict[str, Calibrator | None]:
+        return {}
+
+    def calibrator(self, name: str) -> Calibrator | None:
+        """A fitted calibrator of the evaluation; one read from a file is fitted again."""
+        if name in self.result.calibrators:
+            known: Calibrator = self.result.calibrators[name]
+            return known
+        if name not in self._refitted:
+            p, kind = self.labelled(self.result.settings.get("fit_on", "id_val")), METHODS.get(name)
+            if p is None or kind is None or kind.needs_graph or kind.needs_features:
+                self._refitted[name] = None
+            else:
+                self._refitted[name] = kind().fit(p)
+        return self._refitted[name]
 
     def labelled(self, split: str) -> Prediction | None:
         """The predictions on a split if their targets are known."""

@@ -71,7 +71,7 @@ class Frame:
     height: float = 250.0
     top: float = 10.0
     bottom: float = 40.0
-    left: float = 46.0
+    left: float = 52.0
     right: float = 12.0
 
     def at(self, x: float, y: float) -> tuple[float, float]:

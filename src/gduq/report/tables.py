@@ -67,9 +67,14 @@ def _cell(found: Interval | float, factor: float, style: str, mark: str) -> Cell
     value, low, high = found if isinstance(found, Interval) else (found, math.nan, math.nan)
     if math.isnan(value):
         return Cell("–", math.nan)
-    shown = [f"{factor * v:{style}}".replace("-", "−") for v in (value, low, high)]
+    shown = [_signed(f"{factor * v:{style}}") for v in (value, low, high)]
     detail = "" if math.isnan(low) else f"{shown[1]} to {shown[2]}"
     return Cell(shown[0], value, detail, mark)  # type: ignore[arg-type]
+
+
+def _signed(shown: str) -> str:
+    """With a true minus, and none before a zero."""
+    return shown.lstrip("+-") if not shown.strip("+-0.") else shown.replace("-", "−")
 
 
 # -- out -----------------------------------------------------------------------------------------

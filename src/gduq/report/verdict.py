@@ -99,7 +99,7 @@ def _at_home(first: Subject, split: str, options: Mapping[str, Any]) -> list[Poi
     text = (
         f"On data like its training data (id_test) it is {_state(gap)} {_range(gap)}: {_sure(p)}."
     )
-    return [Point(first.name, text, "bad" if clear(gap) else "neutral")]
+    return [Point(first.name, text)]
 
 
 # -- the others ----------------------------------------------------------------------------------
@@ -135,14 +135,15 @@ def _nearer(change: Interval, gap: Interval, now: Interval) -> str:
     """What becomes of the gap between confidence and accuracy."""
     if not clear(change):
         return (
-            f"No clear change of the gap between confidence and accuracy: {_signed(now.value)} "
-            f"instead of {_signed(gap.value)}, within the interval of the difference "
-            f"{_range(change)}."
+            f"No clear change in how far confidence is from accuracy: a gap of "
+            f"{_signed(now.value)} instead of {_signed(gap.value)}; the difference in size is "
+            f"within its interval {_range(change)}."
         )
     state = f"{_state(now)} (gap {_signed(now.value)}, {_range(now)[1:]}"
     if change.value > 0:
         return f"Its confidence is further off: {state}."
-    return f"{_cut(abs(now.value) / abs(gap.value))}: {state}."
+    crossed = " and crosses over" if clear(now) and now.value * gap.value < 0 else ""
+    return f"{_cut(abs(now.value) / abs(gap.value))}{crossed}: {state}."
 
 
 def _cut(ratio: float) -> str:
@@ -190,9 +191,13 @@ def _points(share: float) -> str:
 
 
 def _signed(share: float) -> str:
-    return f"{100 * share:+.1f} points".replace("-", "−")
+    return f"{_number(share)} points"
 
 
 def _range(found: Interval) -> str:
-    low, high = (f"{100 * v:+.1f}".replace("-", "−") for v in (found.low, found.high))
-    return f"({low} to {high})"
+    return f"({_number(found.low)} to {_number(found.high)})"
+
+
+def _number(share: float) -> str:
+    shown = f"{100 * share:+.1f}"
+    return "0.0" if shown in ("+0.0", "-0.0") else shown.replace("-", "−")
