@@ -159,6 +159,8 @@ def test_mistakes():
         CaGCN("graph")
     with pytest.raises(InputError, match="edge_index"):
         CaGCN(Data(edge_index=torch.tensor([[0], [9]]), num_nodes=3))
+    with pytest.raises(InputError, match="only adj_t"):
+        CaGCN(Data(adj_t=torch.eye(3).to_sparse_csr(), num_nodes=3))
     for bad in ({"prior": 0.0}, {"steps": 0}):
         with pytest.raises(InputError, match="prior > 0 and steps >= 1"):
             CaGCN(case.graph, **bad)

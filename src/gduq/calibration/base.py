@@ -16,7 +16,15 @@ from gduq.prediction import Prediction
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Calibrator", "RowTemperature", "Rows", "check_classes", "labelled", "row_index"]
+__all__ = [
+    "Calibrator",
+    "RowTemperature",
+    "Rows",
+    "check_classes",
+    "labelled",
+    "mean_logits",
+    "row_index",
+]
 
 Rows = Tensor | slice | Sequence[int]
 

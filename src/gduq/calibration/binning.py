@@ -61,7 +61,7 @@ class HistogramBinning(Calibrator):
             raise InputError(
                 f"at least as many rows as bins, {self.bins}",
                 len(target),
-                "Use fewer bins, or TemperatureScaling, which one row in twenty classes feeds.",
+                "Use fewer bins, or TemperatureScaling.",
             )
         seen = check_classes(target, p.num_classes, self.missing)
         probs = logits.softmax(dim=-1)

@@ -27,7 +27,7 @@ from gduq.prediction import Prediction
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["GATS", "CaGCN"]
+__all__ = ["GATS", "CaGCN", "GraphCalibrator"]
 
 _COOLEST = 0.01
 
@@ -55,6 +55,8 @@ class GraphCalibrator(RowTemperature):
     def __post_init__(self) -> None:
         if self.graph is not None:
             check_graph(self.graph)
+            if self.graph.get("edge_index") is None:
+                raise InputError("a graph with edge_index", "only adj_t", "Convert it first.")
         if not self.prior > 0 or self.steps < 1:
             raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
