@@ -184,7 +184,10 @@ def test_small_variances_are_not_constants() -> None:
 def test_draws_have_the_fitted_moments() -> None:
     rows = randn(500, 3, seed=0) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, -3.0, 9.0])
     source = GaussianAnchors(3).fit(rows.split(100))
-    for drawn in (source.draw(rows, 20_000, seeded(0)), source.bank([], 20_000, seeded(1))):
+    for drawn in (
+        source.draw(rows, 20_000, seeded(0)),
+        source.bank(rows.split(9), 20_000, seeded(1)),
+    ):
         for column in range(3):
             z = (drawn[:, column] - rows[:, column].mean()) / rows[:, column].std(correction=0)
             assert stats.kstest(z.numpy(), "norm").pvalue > 1e-4
@@ -219,14 +222,16 @@ def test_a_settled_gaussian_stays() -> None:
     torch.testing.assert_close(source._mean, 100 * ROWS.mean(dim=0))
 
 
-def test_a_bank_of_a_moving_gaussian_fits_the_stream_and_lets_it_move_on() -> None:
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_bank_is_fitted_to_its_rows_and_leaves_the_source(settled: bool) -> None:
+    """Training may go on after it, from where it was."""
     source = GaussianAnchors(3, momentum=0.5)
-    source.observe(50 + ROWS)
+    source.fit([50 + ROWS]) if settled else source.observe(50 + ROWS)
+    before = copy.deepcopy(source.state_dict())
     bank = source.bank(ROWS.split(5), 2000, seeded(0))
     assert (bank.mean(dim=0) - ROWS.mean(dim=0)).abs().max() < 0.2
-    before = source._mean.clone()
-    source.observe(50 + ROWS)
-    assert not torch.equal(before, source._mean)
+    assert (bank.std(dim=0) - ROWS.std(dim=0, correction=0)).abs().max() < 0.1
+    assert all(torch.equal(v, before[k]) for k, v in source.state_dict().items())
 
 
 def test_a_failed_fit_changes_nothing() -> None:

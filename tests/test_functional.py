@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from gduq.functional import (
     ForcedDropout,
     anchor_shift,
     anchored_linear,
+    as_dtype,
     csr,
     gaussian_shift,
     is_sparse,
@@ -405,6 +407,16 @@ def test_sparse_product_takes_the_wider_dtype() -> None:
     assert narrow.dtype == torch.float64
 
 
+def test_a_sparse_matrix_in_another_dtype_is_made_once() -> None:
+    sparse = thin(5, 4, seed=3).float().to_sparse_csr()
+    assert as_dtype(sparse, torch.float32) is sparse
+    wide = as_dtype(sparse, torch.float64)
+    assert wide is as_dtype(sparse, torch.float64)
+    assert torch.equal(wide.to_dense(), sparse.to_dense().double())
+    sparse.values().mul_(2.0)
+    assert torch.equal(as_dtype(sparse, torch.float64).to_dense(), sparse.to_dense().double())
+
+
 def test_sparse_product_under_autocast() -> None:
     sparse = thin(5, 4, seed=3).float().to_sparse_csr()
     b = randn(4, 2, seed=4).float().requires_grad_()
@@ -574,6 +586,13 @@ def test_forced_dropout_ends_with_its_context() -> None:
         raise KeyError
     assert not ForcedDropout.active()
     assert torch.equal(F.dropout(x, 0.5, training=False), x)
+
+
+def test_forced_dropout_is_of_its_thread() -> None:
+    with ForcedDropout(), ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(ForcedDropout.active).result()
+        assert torch.equal(pool.submit(F.dropout, x, 0.5, False).result(), x)
+        assert ForcedDropout.active()
 
 
 def test_every_public_name_exists() -> None:

@@ -17,7 +17,7 @@ from torch_geometric.utils import scatter
 
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.graph import check_graph, iterate, label_rows, num_graphs, repeat, targets
+from gduq.graph import check_graph, iterate, label_rows, num_graphs, on_device, repeat, targets
 from tests.conftest import tiny_graph
 
 few = settings(deadline=None, max_examples=40)
@@ -323,6 +323,14 @@ def test_num_graphs() -> None:
     empty = Data(x=torch.ones(0, 4).double(), edge_index=torch.zeros(2, 0).long(), y=torch.ones(1))
     empty_last = Batch.from_data_list([tiny_graph(2, 0), empty])
     assert num_graphs(empty_last) == 2
+
+
+def test_a_graph_on_its_device_is_itself() -> None:
+    graph = tiny_graph(3, 0)
+    assert on_device(graph, torch.device("cpu")) is graph
+    away = on_device(graph, torch.device("meta"))
+    assert away.x.device.type == away.edge_index.device.type == "meta"
+    assert graph.x.device.type == graph.edge_index.device.type == "cpu"  # not moved itself
 
 
 # -- copies ------------------------------------------------------------------------------------
