@@ -1,0 +1,110 @@
+"""The docs: the site builds, tutorials run, commands exist, nothing is fetched."""
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gduq.cli import app
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
+PAGES = sorted(DOCS.rglob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("material", reason="needs the docs extra: pip install 'gduq[docs]'")
+    pytest.importorskip("mkdocstrings_handlers.python", reason="needs the docs extra")
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(target)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def test_every_page_is_built(site):
+    for page in PAGES:
+        built = site / page.relative_to(DOCS).with_suffix(".html")
+        assert built.is_file(), built
+        assert "<h1" in built.read_text()
+
+
+def test_nothing_is_fetched_when_a_page_is_read(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*src=[\"']?(https?:[^\"'> ]*)", text)
+        loaded += re.findall(r"<link[^>]*href=[\"']?(https?:[^\"'> ]*)", text)
+        assert not [url for url in loaded if "canonical" not in url], page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\([\"']?https?:|@import [\"']?https?:", sheet.read_text()), sheet
+
+
+def test_the_api_shows_what_the_library_is_made_of(site):
+    text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    for name in ("Anchored", "Prediction", "TemperatureScaling", "SplitConformal", "RunConfig"):
+        assert re.search(rf'id="gduq[a-z._]*\.{name}"', text), name
+    assert ".. math::" not in text
+    assert ":math:" not in text
+
+
+def test_tutorials_are_in_the_pages(site):
+    text = "".join(page.read_text() for page in site.glob("*.html"))
+    for tutorial in TUTORIALS:
+        assert any(f"docs/tutorials/{tutorial.name}" in page.read_text() for page in PAGES)
+    assert "--8&lt;--" not in text
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorial(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GDUQ_CACHE", str(tmp_path / "cache"))
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
+# -- commands in the text ------------------------------------------------------------------------
+
+
+def commands():
+    for page in [*PAGES, ROOT / "README.md"]:
+        fenced = page.read_text().replace("\\\n", " ").split("```")[1::2]
+        for line in (line for block in fenced for line in block.splitlines()):
+            if line.startswith("gduq "):
+                yield pytest.param(line.split("#")[0].split(), id=f"{page.name}: {line[:50]}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_in_the_text_exist(words):
+    name = words[1:3] if words[1] == "data" else words[1:2]
+    shown = CliRunner().invoke(app, [*name, "--help"])
+    assert shown.exit_code == 0, words
+    for word in words:
+        if word.startswith("-"):
+            assert re.search(rf"(^|[ ,]){re.escape(word)}\b", shown.output, re.MULTILINE), word
+
+
+def test_every_command_has_a_place_in_the_docs():
+    text = (DOCS / "cli.md").read_text()
+    names = [c.name or c.callback.__name__ for c in app.registered_commands] + ["data"]
+    for name in names:
+        assert f"`gduq {name}" in text
+
+
+def test_docstrings_become_markdown():
+    pytest.importorskip("griffe", reason="needs the docs extra")
+    to_markdown = runpy.run_path(str(DOCS / "docstrings.py"))["to_markdown"]
+    text = "With :math:`a_1`:\n\n.. math:: x\n   + y\n\nAfter.\n\n=== ===\na   b\n=== ===\n"
+    found = to_markdown(text)
+    assert "With `a_1`:" in found
+    assert "```text\nx\n+ y\n```\n\nAfter." in found
+    assert "```text\n=== ===\na   b\n=== ===\n```" in found
