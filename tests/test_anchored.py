@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch_geometric
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -285,6 +286,19 @@ def test_same_seed_same_model() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize("at", [1, 2, "readout"])
+def test_freeze_holds_the_virtual_node_too(at: Point) -> None:
+    net = make_net("gin", virtual_node=True)
+    model = anchored(net, at, freeze=True).train()
+    graph = full_graph()
+    h = model.represent(graph)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(graph).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(model.represent(graph), h)
+
+
 @pytest.mark.parametrize(("conv", "at"), CASES)
 def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
     model = anchored(make_net(conv), at, freeze=True)
@@ -348,6 +362,24 @@ def test_wrong_draws_and_masks() -> None:
     for draws, mask in ((0, 0.0), (1, 1.0), (1, -0.1)):
         with pytest.raises(InputError, match="draws >= 1 and mask in"):
             model.training_pass(full_graph(), draws, mask)
+
+
+def test_a_bank_comes_from_the_rows_it_is_given() -> None:
+    model = gduq.anchor(make_net("gin"), at="input").double()
+    model.fit_anchors([make_graph(5, 0)])
+    far = make_graph(50, 1)
+    far.x += 1000
+    assert model.fit_bank([far]).bank.min() > 900
+    with pytest.raises(InputError, match="at least one graph"):
+        model.fit_bank([])
+
+
+def test_masks_follow_the_output_where_labels_do_not_tell() -> None:
+    net = torch_geometric.nn.GCN(4, 8, 2, 3).double()
+    graph = make_graph(7, 1)
+    del graph.y
+    logits, masked = gduq.anchor(net, at="convs.1").train().training_pass(graph, 2, 0.5)
+    assert masked.shape == logits.shape[:2]
 
 
 def test_sources_by_default() -> None:

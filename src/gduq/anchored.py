@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 from torch_geometric.data import Data
 
 from gduq.anchored_linear import AnchoredLinear, Init
 from gduq.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.errors import InputError, NotFittedError
 from gduq.functional import is_sparse, keep_rows
-from gduq.graph import iterate, label_rows, num_graphs, repeat
+from gduq.graph import iterate, label_rows, num_graphs, on_device, repeat
 from gduq.nn.call import Call
 from gduq.nn.cut import State, evaluating, make_cut
 
@@ -111,9 +112,11 @@ class Anchored(nn.Module):
         state = self._cached_state(graph)
         owners = _Owners(self, graph, draws, mask, generator)
         if state is None and not self.frozen:
-            return self.cut.run(graph, owners.read), owners.masked
-        state = self._frozen_prefix(graph) if state is None else state
-        return self.cut.suffix(owners.read(state[0]), state, graph), owners.masked
+            logits = self.cut.run(graph, owners.read)
+        else:
+            state = self._frozen_prefix(graph) if state is None else state
+            logits = self.cut.suffix(owners.read(state[0]), state, graph)
+        return logits, owners.masked_outputs(logits.size(1))
 
     def train(self, mode: bool = True) -> Anchored:
         super().train(mode)
@@ -124,7 +127,8 @@ class Anchored(nn.Module):
 
     def _frozen_prefix(self, graph: Data) -> State:
         with torch.no_grad(), evaluating(self.cut):
-            return [t.detach() for t in self.cut.prefix(graph)]
+            state = self.cut.prefix(graph)
+            return tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, state)
 
     def _cached_state(self, graph: Data) -> State | None:
         """What `cached` left on the graph."""
@@ -144,7 +148,7 @@ class Anchored(nn.Module):
         state = self._frozen_prefix(graph)
         if self.cut.needs_graph:
             sizes = {graph.num_nodes, graph.num_edges, num_graphs(graph)}
-            if any(t.dim() == 0 or t.size(0) not in sizes for t in state):
+            if not all(isinstance(t, Tensor) and t.dim() and t.size(0) in sizes for t in state):
                 return graph  # cannot be cut up and put together with other graphs'
             kept = copy.copy(graph)
         else:
@@ -191,7 +195,7 @@ class Anchored(nn.Module):
         """Representations of the rows anchors may come from, batch by batch."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
-                graph = graph.to(self.linear.weight.device)
+                graph = on_device(graph, self.linear.weight.device)
                 state = self._cached_state(graph) or self.cut.prefix(graph)
                 yield anchor_rows(state[0], graph)
 
@@ -205,7 +209,11 @@ class Anchored(nn.Module):
     # -- prediction ----------------------------------------------------------------------------
 
     def sample(self, graph: Data) -> Tensor:
-        """Logits ``[K, m, C]`` of the m labelled rows under each anchor of the bank."""
+        """Logits ``[K, m, C]`` of the m labelled rows under each anchor of the bank.
+
+        Memory is bounded under ``torch.no_grad()`` (as in `gduq.predict`); otherwise gradients
+        can flow, and all that they need is kept.
+        """
         with evaluating(self):
             logits = self._bank_logits(graph)
         return logits[:, label_rows(graph, logits.size(1))]
@@ -237,7 +245,7 @@ class Anchored(nn.Module):
             base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
         gain = self.cut.gain(graph, base)
         parts = []
-        for part in shift.split(max(1, _CHUNK // max(1, base.numel()))):
+        for part in shift.split(max(1, _CHUNK // max(1, self.cut.cost(base, graph)))):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
             parts.append(self.cut.suffix(z, state, graph, normed=scaled is not None))
         return torch.cat(parts)
@@ -283,6 +291,13 @@ class _Owners:
             z = model.cut.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
         return z if model.linear.bias is None else z + model.linear.bias
 
+    def masked_outputs(self, rows: int) -> Tensor:
+        """`masked` for the rows of the output, which tell nodes and graphs apart for sure."""
+        of_graph = self._graph_of(rows)
+        if self.masked.size(1) == rows or of_graph is None:
+            return self.masked
+        return self.masked[:, of_graph]
+
     def _shift(
         self, rows: Tensor, owners: int, masked: Tensor | None, of_graph: Tensor | None
     ) -> Tensor:
@@ -325,7 +340,7 @@ class _Owners:
             out = rows if self.node_task or of_graph is None else num_graphs(self.graph)
             self.masked = torch.zeros(self.draws, out, dtype=torch.bool, device=device)
             return None
-        chosen = torch.rand(self.draws, units, generator=self.generator, device=device)
+        chosen = torch.rand(self.draws, units, generator=self.generator).to(device)
         chosen = chosen < self.mask_share
         at_cut = chosen[:, of_graph] if by_graph else chosen
         self.masked = at_cut if self.node_task else chosen
@@ -336,7 +351,9 @@ def anchor_rows(h: Tensor, graph: Data) -> Tensor:
     """The rows of ``h`` that anchors may come from: those that carry a training label."""
     rows = label_rows(graph, h.size(0))
     if isinstance(rows, slice):
-        return h if rows.stop is None else keep_rows(h, torch.arange(h.size(0)) < rows.stop)
+        if rows.stop is None:
+            return h
+        return keep_rows(h, torch.arange(h.size(0), device=h.device) < rows.stop)
     return keep_rows(h, rows)
 
 
@@ -386,7 +403,7 @@ def _source(anchors: Source | None, at: int | str, channels: int) -> Anchors:
     if anchors is None:
         anchors = "gaussian" if at == "input" else "shuffle"
     if isinstance(anchors, Anchors):
-        return anchors
+        return copy.deepcopy(anchors)
     if isinstance(anchors, Tensor):
         if anchors.dim() == 2 and anchors.size(1) != channels:
             raise InputError(f"fixed anchors of width {channels}", anchors.size(1))

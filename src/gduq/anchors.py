@@ -194,11 +194,11 @@ class GaussianAnchors(Anchors):
         return self._mean.to(rows.dtype) + noise * self._std.to(rows.dtype)
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
-        if not self.settled:
-            self.fit(stream)
-            self.settled.fill_(False)  # training may go on
+        """K draws from a Gaussian fitted to these rows; the one used in training stays."""
+        fitted = GaussianAnchors(self._mean.numel(), floor=self.floor).to(self._mean.device)
+        fitted.fit(stream)
         size, device = (k, self._mean.numel()), self._mean.device
-        return self._mean + normal(size, torch.float64, device, generator) * self._std
+        return fitted._mean + normal(size, torch.float64, device, generator) * fitted._std
 
     def extra_repr(self) -> str:
         return f"{self._mean.numel()}, momentum={self.momentum}"

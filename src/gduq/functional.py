@@ -9,6 +9,7 @@ splits the map into a part that never sees the anchor and a part that is a bias:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "ForcedDropout",
     "anchor_shift",
     "anchored_linear",
+    "as_dtype",
     "csr",
     "gaussian_shift",
     "is_sparse",
@@ -210,8 +212,7 @@ def sparse_matmul(a: Tensor, b: Tensor) -> Tensor:
             "Detach it: sparse_matmul is differentiable in its dense argument only.",
         )
     dtype = torch.promote_types(a.dtype, b.dtype)
-    if a.dtype != dtype:
-        a = _kept(a, dtype, lambda: a.to(dtype))
+    a = as_dtype(a, dtype)
     return _SparseMatmul.apply(a, b.to(dtype))  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -239,6 +240,11 @@ def _kept(a: Tensor, key: object, make: Callable[[], Tensor]) -> Tensor:
     if key not in found:
         found[key] = make()
     return found[key]  # type: ignore[no-any-return]
+
+
+def as_dtype(a: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sparse CSR matrix in another dtype, made once for as long as it lives."""
+    return a if a.dtype == dtype else _kept(a, dtype, lambda: a.to(dtype))
 
 
 def csr(rows: Tensor, cols: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
@@ -308,7 +314,7 @@ class ForcedDropout(TorchFunctionMode):
     evaluation mode. ``calls`` counts what was drawn.
     """
 
-    _depth = 0
+    _open = threading.local()  # how many contexts each thread has open
     _functional = frozenset[Any](
         (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
     )
@@ -324,16 +330,16 @@ class ForcedDropout(TorchFunctionMode):
     @classmethod
     def active(cls) -> bool:
         """Whether such a context is open: shortcuts that skip dropout must not be taken."""
-        return cls._depth > 0
+        return getattr(cls._open, "depth", 0) > 0
 
     def __enter__(self) -> ForcedDropout:
-        ForcedDropout._depth += 1
+        self._open.depth = getattr(self._open, "depth", 0) + 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        ForcedDropout._depth -= 1
+        self._open.depth -= 1
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -18,7 +18,7 @@ from torch_geometric.data import Batch, Data
 
 from gduq.errors import InputError
 
-__all__ = ["check_graph", "iterate", "label_rows", "num_graphs", "repeat", "targets"]
+__all__ = ["check_graph", "iterate", "label_rows", "num_graphs", "on_device", "repeat", "targets"]
 
 _checked: WeakIdKeyDictionary = WeakIdKeyDictionary()  # feature tensor -> its version when checked
 
@@ -204,6 +204,12 @@ def _check_layout(name: str, value: Tensor) -> None:
             str(error).splitlines()[0],
             "Build it with torch's to_sparse_csr() or after scipy's sum_duplicates().",
         ) from error
+
+
+def on_device(graph: Data, device: torch.device) -> Data:
+    """The graph on a device: itself if it is there, else a copy (PyG's own ``to`` moves it)."""
+    tensors = (value for _, value in graph if isinstance(value, Tensor))
+    return graph if all(t.device == device for t in tensors) else copy.copy(graph).to(device)
 
 
 def repeat(graph: Data, copies: int) -> Data:

@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 from gduq.anchored import Anchored
 from gduq.baselines import sample
 from gduq.errors import InputError
-from gduq.graph import iterate, label_rows, num_graphs, targets
+from gduq.graph import iterate, label_rows, num_graphs, on_device, targets
 from gduq.nn.call import Call
 from gduq.nn.cut import evaluating
 from gduq.nn.gnn import GNN
@@ -304,7 +304,7 @@ def predict(
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad():
         for graph in iterate(data, batch_size):
-            graph = graph.to(device)
+            graph = on_device(graph, device)
             if any(isinstance(v, Tensor) and v.is_inference() for _, v in graph):
                 graph = graph.clone()
             samples = sample(model, graph, call)

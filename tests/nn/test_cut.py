@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -277,6 +278,135 @@ def test_a_linear_layer_is_widened_and_nothing_is_put_in() -> None:
     assert sum(p.numel() for p in model.parameters()) == count + 16 * 3
     model = gduq.anchor(net, at="conv2")
     assert sum(p.numel() for p in model.parameters()) == count + 2 * 8 * 8 + 8
+
+
+# -- what user code may do -----------------------------------------------------------------------
+
+
+class AddsInPlace(nn.Module):
+    """A skip connection that is changed in place after the cut, and one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c1, self.act = pyg.GCNConv(4, 4), nn.ReLU(inplace=True)
+        self.c2, self.head = pyg.GCNConv(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.act(self.c1(x, edge_index))
+        h += x
+        h += self.c2(F.relu(h), edge_index)
+        return self.head(h)
+
+
+class ByKind(nn.Module):
+    """Treats its layers by their classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([pyg.GCNConv(4, 4), nn.Linear(4, 4), pyg.GCNConv(4, 3)])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu() if isinstance(layer, nn.Linear) else layer(x, edge_index)
+        return x
+
+
+class Recurrent(nn.Module):
+    """A submodule with several outputs, then statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.bn, self.head = nn.GRU(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bn(self.gru(x.unsqueeze(0))[0][0]))
+
+
+class Hooked(nn.Module):
+    """A linear layer that is more than its weight, and one whose weight is shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.c = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(self.b(self.a(x)))
+
+
+class GraphGym(nn.Module):
+    """One parameter called ``batch`` that is the whole mini-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 3)
+
+    def forward(self, batch: Data) -> Tensor:
+        return self.lin(batch.x)
+
+
+@pytest.mark.parametrize("kind", [AddsInPlace, ByKind, Recurrent, Hooked, GraphGym])
+def test_habits_of_hand_written_networks(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net, graph = kind().double().eval(), make_graph(9, 2)
+    expected = call(net, graph)
+    points = gduq.cut_points(net, graph)
+    for at, _ in points:
+        model = wrapped(net, str(at), init="identity")
+        for sample in model.sample(graph):
+            torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-10, msg=str(at))
+        again = copy.deepcopy(model)
+        torch.testing.assert_close(again.sample(graph), model.sample(graph))
+    at = str(points[-1][0])
+    model = gduq.anchor(net, at=at, freeze=True).train()
+    h = model.represent(graph)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(graph).square().sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(model.represent(graph), h)
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_the_prefix_runs_once_despite_in_place_changes() -> None:
+    net, graph = AddsInPlace().double().eval(), make_graph(9, 2)
+    model = wrapped(net, "head")
+    calls: list[int] = []
+    model.cut.net.c1.register_forward_hook(lambda *_: calls.append(1))
+    convolution = model.cut.net.c1.propagate
+    model.cut.net.c1.propagate = lambda *a, **k: (calls.append(2), convolution(*a, **k))[1]
+    model.sample(graph)
+    assert calls.count(2) == 1
+
+
+def test_threads_may_share_a_network() -> None:
+    model, graph = wrapped(make("GCN"), "convs.1"), graphs()
+    expected = model.sample(graph)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: model.sample(graph), range(40)):
+            torch.testing.assert_close(found, expected)
+
+
+def test_an_error_in_a_pass_leaves_the_network_as_it_was() -> None:
+    graph = graphs()
+    model = gduq.anchor(make("Plain"), at="lin", freeze=True).train()
+    model(graph)
+    broken = graphs()
+    broken.batch = None
+    with pytest.raises(Exception, match=r"."):
+        model(broken)
+    assert model.cut.net.training
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_graphs_made_in_inference_mode() -> None:
+    model = gduq.anchor(make_net("gcn", task="node"), at=1).double()
+    model.bank = torch.randn(3, 8).double()
+    expected = model.sample(make_graph(9, 2))
+    with torch.inference_mode():
+        torch.testing.assert_close(model.sample(make_graph(9, 2)), expected)
 
 
 # -- mistakes ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch_geometric.utils import erdos_renyi_graph
 import gduq
 from gduq import InputError
 from gduq.nn import GNN
+from gduq.nn.structure import _operators
 from naive import NaiveGNN
 
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
@@ -130,6 +131,27 @@ def test_edge_weights_reach_gcn() -> None:
     graph.edge_weight = torch.ones(graph.num_edges).double()
     torch.testing.assert_close(plain, net(graph))
     assert reference.kind == "gcn"
+
+
+def test_changed_edge_weights_are_noticed_and_old_operators_let_go() -> None:
+    graph, net = make_graph(6, 1), make_net("gcn", task="node")
+    graph.edge_weight = torch.rand(graph.num_edges).double()
+    before = net(graph)
+    graph.edge_weight.mul_(torch.linspace(0.1, 2, graph.num_edges).double())
+    assert not torch.allclose(net(graph), before)
+    torch.testing.assert_close(net(graph), net(graph.clone()))
+    for _ in range(5):
+        graph.edge_weight = torch.rand(graph.num_edges).double()
+        net(graph)
+    assert len(_operators[graph.edge_index]) == 1
+
+
+def test_sparse_features_of_another_dtype() -> None:
+    graph, net = make_graph(6, 1, channels=20), make_net("gcn", channels=20, task="node")
+    expected = net(graph)
+    graph.x = graph.x.to_sparse_csr()
+    torch.testing.assert_close(net(graph), expected)
+    torch.testing.assert_close(net.float()(graph), expected.float(), rtol=1e-3, atol=1e-4)
 
 
 def test_operator_cache_notices_changed_edges() -> None:
@@ -289,6 +311,17 @@ def test_bad_graphs_are_refused(change: dict[str, object], words: str) -> None:
         graph[key] = value
     with pytest.raises(InputError, match=words):
         GNN(4, 8, 3, 2).eval()(graph)
+
+
+@pytest.mark.parametrize("positional", ["peg", "laplacian"])
+def test_wrong_encodings_are_refused(positional: str) -> None:
+    net, graph = make_net(positional=positional), with_encoding(make_graph(6, 0))
+    graph.pe[0, 0] = float("nan")
+    with pytest.raises(InputError, match="finite encodings pe"):
+        net(graph)
+    graph.pe = torch.zeros(9, 4).double()
+    with pytest.raises(InputError, match=r"encoding pe of shape \[6, 4\], got \[9, 4\]"):
+        net(graph)
 
 
 def test_missing_encoding_says_how_to_make_one() -> None:

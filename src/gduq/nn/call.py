@@ -49,8 +49,17 @@ def call_network(net: nn.Module, graph: Data, call: Call | None = None) -> Tenso
 
 
 def _arguments(net: nn.Module, graph: Data) -> dict[str, Any]:
-    found = {}
-    for name, required in _parameters(net):
+    found: dict[str, Any] = {}
+    parameters = _parameters(net)
+    if not parameters:
+        raise InputError(
+            f"named parameters of {type(net).__name__}.forward",
+            "none",
+            "Pass call=lambda net, graph: ... that calls it.",
+        )
+    if [name for name, required in parameters if required] == ["batch"]:
+        return {"batch": graph}  # the name of a whole mini-batch
+    for name, required in parameters:
         if name in _WHOLE:
             found[name] = graph
         elif name in _PARTS or required:
@@ -78,7 +87,8 @@ def _attribute(net: nn.Module, graph: Data, name: str, required: bool) -> Any:
     if name == "edge_attr" and not required and _reads_no_edge_features(net):
         return None
     if value is None and name == "batch" and required:
-        return torch.zeros(int(graph.num_nodes or 0), dtype=torch.int64)
+        nodes = int(graph.num_nodes or 0)
+        return torch.zeros(nodes, dtype=torch.int64, device=graph.edge_index.device)
     if value is None and name == "edge_index":
         value = graph.get("adj_t")
     if value is None and required:

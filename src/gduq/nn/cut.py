@@ -6,6 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,10 @@ from gduq.graph import check_graph, num_graphs
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
 from gduq.nn.layers import affine
-from gduq.nn.replay import Slot, replaying, widths
+from gduq.nn.replay import Slot, one_pass, replaying
 from gduq.nn.settings import Point
 from gduq.nn.structure import Structure
+from gduq.nn.widths import anchor_names, input_width, take_linear, uninitialised
 
 __all__ = [
     "Cut",
@@ -27,13 +29,11 @@ __all__ = [
     "InputCut",
     "ModuleCut",
     "State",
-    "anchor_names",
     "evaluating",
-    "input_width",
     "make_cut",
 ]
 
-State = list[Tensor]
+State = list[Any]  # h first; what comes after it is the cut's own
 Read = Callable[[Tensor], Tensor]
 
 
@@ -86,6 +86,10 @@ class Cut(nn.Module, ABC):
     def affine(self) -> tuple[Tensor, Tensor] | None:
         """Scale and offset that `suffix` starts with in evaluation mode, if it does."""
         return None
+
+    def cost(self, z: Tensor, graph: Data) -> int:
+        """About how many numbers `suffix` holds at once for one copy of ``z`` ``[n, m]``."""
+        return z.numel()
 
     @property
     def needs_graph(self) -> bool:
@@ -146,6 +150,9 @@ class GNNCut(Cut):
         layer = self.net.mixing_layer(self.point)
         return None if layer is None or self.net.training else affine(layer.inner_norm)
 
+    def cost(self, z: Tensor, graph: Data) -> int:
+        return max(z.numel(), self.net.message_size(graph) if self.needs_graph else 0)
+
     @property
     def needs_graph(self) -> bool:
         return self.point != "readout"
@@ -163,7 +170,7 @@ class InputCut(Cut):
     def __init__(self, net: nn.Module, call: Call | None) -> None:
         super().__init__()
         self.net, self.call = net, call
-        width = widths(net)
+        width = input_width(net)
         if width is None:
             raise InputError(
                 "a network whose input width can be told from its first layer (in_channels)",
@@ -180,11 +187,17 @@ class InputCut(Cut):
         self.channels = width
 
     def prefix(self, graph: Data) -> State:
-        check_graph(graph, self.channels)
+        check_graph(graph)
+        x = graph.get("x")
+        if x is not None and x.size(1) != self.channels:
+            raise InputError(
+                f"node features of width {self.channels}, which the network's first layer reads",
+                x.size(1),
+                "If that is another layer's width, set net.in_channels before gduq.anchor.",
+            )
         if graph.get("x") is None:
             raise InputError("a graph with features x", "none")
-        x: Tensor = graph.x
-        return [x.to(next(self.net.parameters()).dtype)]
+        return [graph.x.to(next(self.net.parameters()).dtype)]
 
     def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
         return torch.stack([self._call(part, graph) for part in z])
@@ -198,67 +211,83 @@ class InputCut(Cut):
 class ModuleCut(Cut):
     """Any module, anchored in front of one of its submodules.
 
-    A ``Linear`` is read for; before anything else a map of width d is put in. The first pass
-    records what the submodules before the cut return, later passes play it back, so that the
-    prefix is computed once for all anchors.
+    A plain ``Linear`` is read for; before anything else a map of width d is put in. The first
+    pass records what the submodules before the cut return, later passes play it back, so that
+    the prefix is computed once for all anchors.
     """
 
     def __init__(self, net: nn.Module, path: str, call: Call | None) -> None:
         super().__init__()
         self.net, self.path, self.call = net, path, call
-        module = net.get_submodule(path)
-        plain, width = _as_linear(module), input_width(module)
+        self.choices = anchor_names(net)
+        width = input_width(net.get_submodule(path))
         if width is None:
             raise InputError(
                 f"a submodule whose input width can be told, to anchor at '{path}'",
-                type(module).__name__,
-                f"Choose one of: {', '.join(anchor_names(net))}.",
+                type(net.get_submodule(path)).__name__,
+                f"Choose one of: {', '.join(self.choices)}.",
             )
+        plain = take_linear(net, path)
         self.__dict__["plain"] = plain or _identity(width, net)
         self.channels = width
-        slot = Slot(None if plain is not None else module, path)
-        _replace(net, path, slot)
-
-    @property
-    def _slot(self) -> Slot:
-        slot = self.net.get_submodule(self.path)
-        assert isinstance(slot, Slot)
-        return slot
+        self._slot = Slot(path, takes_over=plain is not None)
+        self._before: list[nn.Module] = []  # what runs before the cut, once a pass has shown it
 
     def run(self, graph: Data, read: Read) -> Tensor:
         check_graph(graph)
-        with self._slot.reading(lambda h: read(self._checked(h, graph))[0]):
+        with one_pass(), self._slot.reading(self.net, lambda h: read(self._checked(h, graph))[0]):
             out = call_network(self.net, graph, self.call)
         return out.unsqueeze(0)
 
     def prefix(self, graph: Data) -> State:
         check_graph(graph)
-        with replaying(self.net, self._slot) as tape, self._slot.stopping() as caught:
-            caught.run(lambda: call_network(self.net, graph, self.call))
-        if self.frozen:  # only a pass shows what runs before the cut
-            for module in tape.modules:
+        with one_pass(), replaying(self.net, self._slot) as tape:
+            h = self._slot.arriving(self.net, lambda: call_network(self.net, graph, self.call))
+        if self.frozen and not self._before:  # only a pass shows what runs before the cut
+            self._before = list(dict.fromkeys(tape.modules))
+            for module in self._before:
                 module.requires_grad_(False)
-        return [self._checked(caught.value(), graph), *tape.records]
+        return [self._checked(h, graph), *tape.records]
+
+    def prefix_modules(self) -> list[nn.Module]:
+        return self._before
 
     def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
         return torch.stack([self._call(part, state[1:], graph) for part in z])
 
     def _call(self, z: Tensor, records: State, graph: Data) -> Tensor:
-        def read(_: Tensor) -> Tensor:
-            for module in resting:
-                module.training = True
-            return z
+        with one_pass(), self._resting() as wake:
 
-        resting = self._ancestors() if self.frozen and self.net.training else []
-        for module in resting:  # their functional dropout rests until the cut is reached
-            module.training = False
-        with replaying(self.net, self._slot, records), self._slot.reading(read):
-            return call_network(self.net, graph, self.call)
+            def read(_: Tensor) -> Tensor:
+                wake()
+                return z
 
-    def _ancestors(self) -> list[nn.Module]:
-        """The modules that contain the cut."""
+            with replaying(self.net, self._slot, records), self._slot.reading(self.net, read):
+                return call_network(self.net, graph, self.call)
+
+    @contextmanager
+    def _resting(self) -> Iterator[Callable[[], None]]:
+        """Frozen: what runs before the cut rests, the modules around the cut until it is reached.
+
+        Functional dropout looks at the mode of the module it stands in.
+        """
+        active = self.frozen and self.net.training
         parts = self.path.split(".")
-        return [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
+        around = [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
+        inside = [part for module in self._before for part in module.modules()]
+        modes = [(module, module.training) for module in [*around, *inside] if active]
+
+        def wake() -> None:
+            for module, mode in modes[: len(around)]:
+                module.training = mode
+
+        for module, _ in modes:
+            module.training = False
+        try:
+            yield wake
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def _checked(self, h: object, graph: Data) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():
@@ -266,14 +295,12 @@ class ModuleCut(Cut):
             raise InputError(
                 f"'{self.path}' to read a float matrix [rows, d]",
                 got,
-                f"Choose one of: {', '.join(anchor_names(self.net))}.",
+                f"Choose one of: {', '.join(self.choices)}.",
             )
         if h.size(1) != self.channels:
             raise InputError(f"'{self.path}' to read {self.channels} channels", h.size(1))
-        if not torch.compiler.is_compiling() and h.size(0) not in (
-            graph.num_nodes,
-            num_graphs(graph),
-        ):
+        sizes = (graph.num_nodes, num_graphs(graph))
+        if h.size(0) not in sizes and not torch.compiler.is_compiling():
             raise InputError(
                 f"one row a node ({graph.num_nodes}) or a graph ({num_graphs(graph)}) at the "
                 f"cut '{self.path}'",
@@ -289,7 +316,7 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
         if at not in net.points or isinstance(at, bool):
             raise InputError(f"at one of {', '.join(map(repr, net.points))}", repr(at))
         return GNNCut(net, at, keep)
-    lazy = [n for n, p in net.named_parameters() if isinstance(p, _LAZY)]
+    lazy = uninitialised(net)
     if lazy:
         raise InputError(
             "a network with all its parameters",
@@ -306,27 +333,14 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Within this context the network is in evaluation mode; each module's mode comes back."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
+    changed = [module for module in net.modules() if module.training]
+    for module in changed:
+        module.training = False
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-_LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
-
-
-def anchor_names(net: nn.Module) -> list[str]:
-    """Submodules that can be anchored at, as far as can be told without running the network."""
-    return [
-        name
-        for name, module in net.named_modules()
-        if name
-        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-        and (_as_linear(module) is not None or widths(module) is not None)
-    ]
+        for module in changed:
+            module.training = True
 
 
 def _identity(width: int, like: nn.Module) -> nn.Linear:
@@ -336,33 +350,3 @@ def _identity(width: int, like: nn.Module) -> nn.Linear:
         nn.init.eye_(plain.weight)
         nn.init.zeros_(plain.bias)
     return plain.to(reference.device, reference.dtype)
-
-
-def _as_linear(module: nn.Module) -> nn.Linear | None:
-    """The module as a plain linear layer, if it is one (torch's or PyG's)."""
-    if type(module).__name__ != "Linear" or not isinstance(module.weight, Tensor):
-        return None
-    if isinstance(module.weight, _LAZY) or module.weight.dim() != 2:
-        return None
-    plain = nn.Linear(module.weight.size(1), module.weight.size(0), module.bias is not None)
-    plain = plain.to(module.weight.device, module.weight.dtype)
-    with torch.no_grad():
-        plain.weight.copy_(module.weight)
-        if module.bias is not None:
-            plain.bias.copy_(module.bias)  # type: ignore[arg-type]
-    return plain
-
-
-def _replace(net: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    owner = net.get_submodule(parent)
-    if isinstance(owner, nn.ModuleDict):
-        owner[name] = module
-    else:
-        setattr(owner, name, module)
-
-
-def input_width(module: nn.Module) -> int | None:
-    """How many channels a submodule reads, as far as it can be told."""
-    plain = _as_linear(module)
-    return widths(module) if plain is None else plain.in_features

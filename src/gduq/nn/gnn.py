@@ -17,7 +17,7 @@ from torch_geometric.nn.aggr import (
 )
 
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout, is_sparse, linear
+from gduq.functional import ForcedDropout, as_dtype, is_sparse, linear
 from gduq.graph import check_graph
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
 from gduq.nn.positional import encoding, with_random_signs
@@ -208,13 +208,27 @@ class GNN(nn.Module):
         parts: list[nn.Module | None] = [self.embeddings, self.encoder, *self.layers[:stop]]
         if point == "readout":
             parts += [self.virtual, self.pool]
+        elif self.virtual is not None:  # its start is read before any layer but the first
+            parts += [self.virtual.start] if stop == 1 else [self.virtual]
         return [part for part in parts if part is not None]
+
+    def message_size(self, graph: Data) -> int:
+        """About how many numbers a layer holds for its messages and attention in one pass."""
+        if self.encoder is None:
+            return 0
+        towers = 12 if self.config["conv"] == "pna" else 4
+        sizes = torch.bincount(Structure.of(graph).batch)
+        attention = self.config["heads"] * int(sizes.max()) ** 2 * sizes.numel()
+        messages = towers * graph.num_edges * self.hidden_channels
+        return messages + (attention if self.config["conv"] == "gps" else 0)
 
     # -- its links -----------------------------------------------------------------------------
 
     def _start(self, graph: Data) -> tuple[Structure, Tensor]:
         x_channels = len(self.embeddings) or self.in_channels
         check_graph(graph, x_channels or None)
+        if graph.get("edge_index") is None:
+            raise InputError("a graph with edge_index", "one with adj_t only")
         if self.config["edge_channels"]:
             _check_edge_features(graph, self.config["edge_channels"])
         structure = Structure.of(graph)
@@ -232,7 +246,7 @@ class GNN(nn.Module):
             if x is None:
                 raise InputError(f"graphs with features x of width {self.in_channels}", "none")
             if is_sparse(x) and self.width == self.in_channels:
-                return x  # type: ignore[no-any-return]
+                return as_dtype(x, dtype)
             parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
         if self.config["positional"] == "laplacian":
             pe = encoding(graph, self.config["positional_channels"]).to(dtype)

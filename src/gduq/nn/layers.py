@@ -69,7 +69,8 @@ class MixingLayer(nn.Module, ABC):
         """Row sums of the operator ``[nodes, 1]``."""
         if self.gate is None:
             return structure.gain(self.kind, dtype)
-        return self.mix(torch.ones(structure.nodes, 1, dtype=dtype), structure.repeat(1))
+        ones = torch.ones(structure.nodes, 1, dtype=dtype, device=structure.device)
+        return self.mix(ones, structure.repeat(1))
 
     def _gated_edges(self, structure: Structure, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         assert self.gate is not None

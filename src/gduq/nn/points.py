@@ -10,9 +10,10 @@ from torch_geometric.data import Data
 
 from gduq.graph import check_graph, num_graphs
 from gduq.nn.call import Call, call_network
-from gduq.nn.cut import anchor_names, evaluating, input_width
+from gduq.nn.cut import evaluating
 from gduq.nn.gnn import GNN
-from gduq.nn.replay import Slot
+from gduq.nn.replay import first_input
+from gduq.nn.widths import anchor_names, input_width
 
 __all__ = ["cut_points"]
 
@@ -40,7 +41,8 @@ def cut_points(
                 found.append((point, (rows, width)))
             return found
         check_graph(graph)
-        if graph.get("x") is not None and graph.x.dim() == 2:
+        x = graph.get("x")
+        if x is not None and x.is_floating_point() and x.size(1) == input_width(net):
             found.append(("input", (graph.x.size(0), graph.x.size(1))))
         return found + _module_points(net, graph, call)
 
@@ -52,7 +54,7 @@ def _module_points(
 
     def watch(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            h = Slot.first_tensor(args, kwargs)
+            h = first_input(args, kwargs)
             shape = tuple(h.shape) if isinstance(h, Tensor) and h.is_floating_point() else ()
             seen.setdefault(name, []).append(shape)
 

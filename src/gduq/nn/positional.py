@@ -16,12 +16,14 @@ __all__ = ["EdgeGate", "encoding", "with_random_signs"]
 def encoding(graph: Any, channels: int) -> Tensor:
     """The encoding stored on a graph as ``pe``, ``[n, channels]``."""
     pe = graph.get("pe")
-    if pe is None or pe.dim() != 2 or pe.size(1) != channels:
+    if pe is None or tuple(pe.shape) != (graph.num_nodes, channels):
         raise InputError(
-            f"graphs with an encoding pe of shape [n, {channels}]",
+            f"graphs with an encoding pe of shape [{graph.num_nodes}, {channels}]",
             "none" if pe is None else list(pe.shape),
             f"Apply torch_geometric.transforms.AddLaplacianEigenvectorPE({channels}, 'pe').",
         )
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(pe).all()):
+        raise InputError("finite encodings pe", "NaN or infinite values")
     return pe  # type: ignore[no-any-return]
 
 

@@ -1,217 +1,190 @@
-"""Entering a module in the middle: a slot where a value is put in, a tape that plays the rest."""
+"""Entering a module in the middle: a slot where a value is put in, a tape that plays the rest.
+
+Both work by putting another ``forward`` on submodules for the length of one pass. The modules
+themselves, their classes and their names stay as they are. One pass at a time: a lock keeps
+threads that share a network apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gduq.errors import InputError
 
-__all__ = ["Slot", "Tape", "replaying", "widths"]
+__all__ = ["Slot", "Tape", "first_input", "one_pass", "replaying"]
 
-_WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
+_LOCK = threading.RLock()
+_ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
 
 
 class _Reached(Exception):
     """The slot was reached; nothing more of this pass is needed."""
 
 
-class Caught:
-    """What arrives at a slot, and how to stop there."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.h, self.reached = path, None, False
-
-    def run(self, forward: Callable[[], object]) -> None:
-        try:
-            forward()
-        except _Reached:
-            self.reached = True
-
-    def value(self) -> Any:
-        if not self.reached:
-            raise InputError(
-                f"the network to call '{self.path}' once in a pass", "no call", _ADVICE
-            )
-        return self.h
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a submodule reads: its first argument, or the keyword ``x`` or ``input``."""
+    return args[0] if args else kwargs.get("x", kwargs.get("input"))
 
 
-_ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
-
-
-class Slot(nn.Module):
-    """Stands where a submodule was; asks its reader what to do with the submodule's input.
+class Slot:
+    """The place in front of a submodule; asks a reader what to do with the submodule's input.
 
     Args:
-        inner: The submodule that goes on with the reader's answer, or ``None`` if the answer
-            takes the place of its output.
-        path: Its name, for messages.
+        path: The submodule's name.
+        takes_over: Whether the reader's answer is the submodule's output. Otherwise the submodule
+            goes on with it.
     """
 
-    def __init__(self, inner: nn.Module | None, path: str) -> None:
-        super().__init__()
-        self.inner, self.path = inner, path
-        self._reader: Callable[[Any], Tensor] | None = None
+    def __init__(self, path: str, takes_over: bool) -> None:
+        self.path, self.takes_over = path, takes_over
         self.calls = 0
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            inner = self.__dict__["_modules"].get("inner")
-            if inner is None:
-                raise
-            return getattr(inner, name)
-
-    @staticmethod
-    def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The input a submodule reads: its first argument, or the keyword ``x`` or ``input``."""
-        if args:
-            return args[0]
-        return kwargs.get("x", kwargs.get("input"))
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self._reader is None:
-            raise InputError("the anchored model to be called", "a part of it called alone")
-        self.calls += 1
-        if self.calls > 1:
-            raise InputError(f"'{self.path}' to be called once in a pass", "a second call", _ADVICE)
-        z = self._reader(self.first_tensor(args, kwargs))
-        if self.inner is None:
-            return z
-        if args:
-            return self.inner(z, *args[1:], **kwargs)
-        name = "x" if "x" in kwargs else "input"
-        return self.inner(**{**kwargs, name: z})
-
     @contextmanager
-    def reading(self, reader: Callable[[Any], Tensor]) -> Iterator[None]:
+    def reading(self, net: nn.Module, reader: Callable[[Any], Tensor]) -> Iterator[None]:
         """Within this context one pass may run, with this reader."""
-        self._reader, self.calls = reader, 0
-        try:
+        module = net.get_submodule(self.path)
+        inner = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls > 1:
+                raise InputError(
+                    f"'{self.path}' to be called once in a pass", "a second call", _ADVICE
+                )
+            z = reader(first_input(args, kwargs))
+            if self.takes_over:
+                return z
+            if args:
+                return inner(z, *args[1:], **kwargs)
+            return inner(**{**kwargs, "x" if "x" in kwargs else "input": z})
+
+        self.calls = 0
+        with _forwards({module: forward}):
             yield
-        finally:
-            reached, self._reader, self.calls = self.calls, None, 0
-        if not reached:
+        if not self.calls:
             raise InputError(
                 f"the network to call '{self.path}' once in a pass", "no call", _ADVICE
             )
 
-    @contextmanager
-    def stopping(self) -> Iterator[Caught]:
-        """Within this context a pass ends at the slot and leaves there what arrived."""
-        caught = Caught(self.path)
+    def arriving(self, net: nn.Module, run: Callable[[], object]) -> Any:
+        """What arrives at the slot in a pass, which goes no further."""
+        arrived = []
 
         def stop(h: Any) -> Tensor:
-            caught.h = h
+            arrived.append(h)
             raise _Reached
 
-        self._reader, self.calls = stop, 0
-        try:
-            yield caught
-        finally:
-            self._reader, self.calls = None, 0
+        with self.reading(net, stop):
+            try:
+                run()
+            except _Reached:
+                return arrived[0]
+        raise AssertionError("unreachable: reading() raises where the slot was not called")
 
 
 class Tape:
-    """Outputs of the submodules before the slot, in the order of their calls."""
+    """Outputs of the submodules before the slot, in the order of their calls.
 
-    def __init__(self, records: list[Tensor] | None) -> None:
-        self.playing = bool(records)
-        self.records: list[Tensor] = list(records or [])
-        self.versions: list[int] = []
+    Copies are kept and copies are played, so that nothing done to a value in place reaches the
+    next pass. An output that is neither tensors nor plain values ends the recording for good.
+    """
+
+    def __init__(self, records: Sequence[Any] | None) -> None:
+        self.playing = records is not None
+        self.records: list[Any] = list(records or ())
         self.modules: list[nn.Module] = []
         self.position = 0
         self.sound = True
 
-    def call(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, module: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self.modules.append(module)
         if self.playing and self.position < len(self.records):
             self.position += 1
-            return self.records[self.position - 1]
+            return _copied(self.records[self.position - 1])
         out = forward(*args, **kwargs)
-        if isinstance(out, Tensor):
-            self.records.append(out)
-            self.versions.append(out._version)
+        if self.playing:
+            return out
+        plain = (Tensor, int, float, str, bool, type(None))
+        if all(isinstance(leaf, plain) for leaf in tree_leaves(out)):
+            self.records.append(_copied(out))
         else:
-            self.sound = False  # several outputs: this pass cannot be played back
+            self.sound = False
         return out
 
-    def seal(self) -> None:
-        """Forget the recording if something changed a recorded value in place."""
-        changed = [r._version for r in self.records] != self.versions
-        if not self.sound or changed:
-            self.records = []
+
+def _copied(value: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, value)
 
 
 @contextmanager
-def replaying(net: nn.Module, slot: Slot, records: list[Tensor] | None = None) -> Iterator[Tape]:
-    """Record, or play back, the submodules that are called before the slot in a pass."""
+def one_pass() -> Iterator[None]:
+    """Held while a network carries other forwards."""
+    with _LOCK:
+        yield
+
+
+@contextmanager
+def replaying(net: nn.Module, slot: Slot, records: Sequence[Any] | None = None) -> Iterator[Tape]:
+    """Record, or play back, the submodules that are called before the slot in a pass.
+
+    The slot must be read within this context. Without anything recorded all of it runs.
+    """
     tape = Tape(records)
-    if records is not None and not records:  # nothing could be recorded: run it all
+
+    def watched(module: nn.Module) -> Callable[..., Any]:
+        forward = module.forward
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if slot.calls:
+                return forward(*args, **kwargs)
+            return tape.call(module, forward, args, kwargs)
+
+        return call
+
+    slot.calls = 0
+    with _forwards({module: watched(module) for module in _outside(net, slot.path)}):
         yield tape
-        return
-    modules = _outside(net, slot)
-    before = [(m, m.__dict__.get("forward")) for m in modules]
-    for module in modules:
-        module.__dict__["forward"] = _watched(module, tape, slot)
+    if not tape.sound:
+        tape.records = []
+
+
+@contextmanager
+def _forwards(changes: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Within this context modules have other ``forward``s."""
+    before = [(module, module.__dict__.get("forward")) for module in changes]
+    for module, forward in changes.items():
+        module.__dict__["forward"] = forward
     try:
-        yield tape
+        yield
     finally:
-        for module, forward in before:
-            if forward is None:
+        for module, own in before:
+            if own is None:
                 module.__dict__.pop("forward", None)
             else:
-                module.__dict__["forward"] = forward
-        if not tape.playing:
-            tape.seal()
+                module.__dict__["forward"] = own
 
 
-def _watched(module: nn.Module, tape: Tape, slot: Slot) -> Callable[..., Any]:
-    forward = module.forward
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if slot.calls:
-            return forward(*args, **kwargs)
-        tape.modules.append(module)
-        return tape.call(forward, args, kwargs)
-
-    return call
-
-
-def _outside(net: nn.Module, slot: Slot) -> list[nn.Module]:
+def _outside(net: nn.Module, path: str) -> list[nn.Module]:
     """The largest submodules that do not contain the slot."""
-    found: list[nn.Module] = []
+    target = net.get_submodule(path)
+    found: dict[nn.Module, None] = {}
 
     def walk(module: nn.Module) -> None:
         for child in module.children():
-            if child is slot or isinstance(child, torch.jit.ScriptModule):
+            if child is target or isinstance(child, torch.jit.ScriptModule):
                 continue
-            if any(part is slot for part in child.modules()):
+            held = isinstance(child, (nn.ModuleList, nn.ModuleDict))
+            if held or any(part is target for part in child.modules()):
                 walk(child)
-            elif not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-                found.append(child)
             else:
-                walk(child)
+                found[child] = None
 
     walk(net)
-    return list(dict.fromkeys(found))
-
-
-def widths(module: nn.Module) -> int | None:
-    """How many channels a module reads, from its attributes or its first layer's."""
-    for name in _WIDTHS:
-        value = getattr(module, name, None)
-        value = value[0] if isinstance(value, tuple) and value else value
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    shape = getattr(module, "normalized_shape", None)
-    if shape:
-        return int(shape[-1])
-    first = next((w for child in module.children() if (w := widths(child)) is not None), None)
-    if first is not None and type(module).__name__ in ("EdgeConv", "DynamicEdgeConv"):
-        return first // 2  # their MLP reads the features of both ends
-    return first
+    return list(found)

@@ -55,7 +55,7 @@ class Structure:
         """The graph each row belongs to, ``[copies * nodes]``."""
         batch = self.graph.get("batch")
         if batch is None:
-            batch = torch.zeros(self.nodes, dtype=torch.int64, device=self._device)
+            batch = torch.zeros(self.nodes, dtype=torch.int64, device=self.device)
         return self._stack(batch, self.graphs)
 
     @cached_property
@@ -77,7 +77,7 @@ class Structure:
         return attr.repeat(self.copies, 1) if self.copies > 1 else attr
 
     @property
-    def _device(self) -> torch.device:
+    def device(self) -> torch.device:
         return self.graph.edge_index.device  # type: ignore[no-any-return]
 
     def _stack(self, numbers: Tensor, step: int) -> Tensor:
@@ -116,14 +116,20 @@ class Structure:
         return self._operator(kind, exact)[1].to(dtype)
 
     def _operator(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The operator and its row sums, kept while the edges live and nothing changes."""
         edges = self.graph.edge_index
         weight = self.graph.get("edge_weight") if kind == "gcn" else None
+        if edges.is_inference() or (weight is not None and weight.is_inference()):
+            return self._build(kind, dtype)  # changes of these cannot be seen
+        stamp = (self.nodes, edges._version, None if weight is None else weight._version)
         known: dict[Any, Any] = _operators.setdefault(edges, {})
-        key = (kind, dtype, self.nodes, edges._version, None if weight is None else id(weight))
-        if key not in known:
-            (source, target), values = self.edges(kind, dtype)
-            matrix = csr(target, source, values, (self.nodes, self.nodes))
-            ones = torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
-            known[key] = (matrix, matrix @ ones, weight)  # the weight is kept: its id stays taken
-        found = known[key]
-        return found[0], found[1]
+        found = known.get((kind, dtype))
+        if found is None or found[0] != stamp or found[1] is not weight:
+            found = known[kind, dtype] = (stamp, weight, self._build(kind, dtype))
+        operator: tuple[Tensor, Tensor] = found[2]
+        return operator
+
+    def _build(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        (source, target), values = self.edges(kind, dtype)
+        matrix = csr(target, source, values, (self.nodes, self.nodes))
+        return matrix, matrix @ torch.ones(self.nodes, 1, dtype=dtype, device=values.device)

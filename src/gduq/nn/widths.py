@@ -1,0 +1,109 @@
+"""How many channels a module reads, told from its attributes without running it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.dense import Linear as PyGLinear
+
+from gduq.errors import InputError
+
+__all__ = ["anchor_names", "as_linear", "input_width", "take_linear", "uninitialised"]
+
+_WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
+_LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+
+
+def uninitialised(net: nn.Module) -> list[str]:
+    """Names of parameters that a first pass has yet to shape."""
+    return [name for name, p in net.named_parameters() if isinstance(p, _LAZY)]
+
+
+def input_width(module: nn.Module) -> int | None:
+    """How many channels a module reads, from its attributes or its first layer's."""
+    for name in _WIDTHS:
+        value = getattr(module, name, None)
+        value = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    shape = getattr(module, "normalized_shape", None)
+    if shape:
+        return int(shape[-1])
+    children = (input_width(child) for child in module.children())
+    first = next((width for width in children if width is not None), None)
+    if first is not None and type(module).__name__ in ("EdgeConv", "DynamicEdgeConv"):
+        return first // 2  # their MLP reads the features of both ends
+    return first
+
+
+def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
+    """A copy of the submodule as a plain linear layer, if it is nothing but that.
+
+    Hooks, parametrisations and weights that other modules share make it more.
+    """
+    module = net.get_submodule(path)
+    if type(module) not in (nn.Linear, PyGLinear) or isinstance(module.weight, _LAZY):
+        return None
+    if module._forward_pre_hooks or module._forward_hooks:
+        return None
+    own = dict(module.named_parameters(recurse=False)).values()
+    names = [p for _, p in net.named_parameters(remove_duplicate=False)]
+    if any(sum(p is other for other in names) > 1 for p in own):
+        return None
+    weight, bias = module.weight, module.bias
+    assert isinstance(weight, Tensor)
+    plain = nn.Linear(weight.size(1), weight.size(0), bias is not None)
+    plain = plain.to(weight.device, weight.dtype)
+    with torch.no_grad():
+        plain.weight.copy_(weight)
+        if isinstance(bias, Tensor):
+            plain.bias.copy_(bias)
+    return plain
+
+
+class _Taken(nn.Linear):
+    """Stands for a linear layer whose reading somebody else does: its kind, without weights."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = like.in_features, like.out_features
+        self.weight = self.bias = None  # type: ignore[assignment]
+
+    def forward(self, input: Tensor) -> Tensor:
+        raise InputError("the anchored model to be called", "a part of it called alone")
+
+
+class _TakenPyG(PyGLinear):  # type: ignore[misc]
+    """The same for PyG's own linear layer."""
+
+    def __init__(self, like: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_channels, self.out_channels = like.in_features, like.out_features
+        self.weight = self.bias = None
+
+    def _save_to_state_dict(self, *_: object) -> None:
+        """There is nothing to save."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise InputError("the anchored model to be called", "a part of it called alone")
+
+
+def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
+    """`as_linear`, and in the network a stand-in without weights in its place."""
+    plain = as_linear(net, path)
+    if plain is not None:
+        parent, _, name = path.rpartition(".")
+        kind = _Taken if type(net.get_submodule(path)) is nn.Linear else _TakenPyG
+        net.get_submodule(parent).add_module(name, kind(plain))
+    return plain
+
+
+def anchor_names(net: nn.Module) -> list[str]:
+    """Submodules that can be anchored at, as far as can be told without running the network."""
+    return [
+        name
+        for name, module in net.named_modules()
+        if name
+        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        and input_width(module) is not None
+    ]
