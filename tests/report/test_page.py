@@ -204,6 +204,9 @@ def test_many_subjects_are_all_in_tables():
 def test_equal_names_are_told_apart():
     p = {"test": prediction()}
     assert [s.name for s in checked([Subject("a", p), Subject("a", p)])] == ["a", "a (2)"]
+    seeded = [Subject("a", p, config={"seed": i}) for i in (0, 1, 1)] + [Subject("b", p)]
+    names = [s.name for s in checked(seeded)]
+    assert names == ["a, seed 0", "a, seed 1", "a, seed 1 (2)", "b"]
 
 
 def test_the_order_of_splits():

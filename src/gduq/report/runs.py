@@ -23,7 +23,7 @@ def subject_from_run(
 
     Args:
         path: A run folder, as `gduq.experiments.run.run` leaves it.
-        name: What to call it; by default the title of its config.
+        name: What to call it; by default what the title of its config says of the model.
         data: Also load the data, for drawn graphs and subgroups; where the data is gone the report
             does without.
     """
@@ -31,7 +31,7 @@ def subject_from_run(
     predictions, info = folder.predictions(), folder.info
     names = tuple(info.get("class_names") or ())
     return Subject(
-        name or str(info.get("title") or folder.path.name),
+        name or _name(folder),
         {split: _with_names(p, names) for split, p in predictions.items()},
         _cost(info),
         folder.config.model_dump(mode="json"),
@@ -39,6 +39,13 @@ def subject_from_run(
         folder.evaluation(),
         {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
     )
+
+
+def _name(folder: RunFolder) -> str:
+    """The network and the method: data and seed are mostly those of all subjects."""
+    config = folder.config
+    title = config.title.removeprefix(f"{config.data.name} ")
+    return title.removesuffix(f", seed {config.seed}") or folder.path.name
 
 
 def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -123,14 +124,29 @@ def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     for subject in given:
         if not isinstance(subject, Subject):
             raise InputError("gduq.report.Subject objects", type(subject).__name__)
-    taken: dict[str, int] = {}
+    # two runs that differ in their seed only are called alike, and that is no mistake
+    return _counted(_with_seeds(given))
+
+
+def _with_seeds(subjects: list[Subject]) -> list[Subject]:
+    """Equal names get the seed of their config, where there is one."""
+    often = Counter(s.name for s in subjects)
+    seeds = [(s.config or {}).get("seed") for s in subjects]
+    return [
+        replace(s, name=f"{s.name}, seed {seed}") if often[s.name] > 1 and seed is not None else s
+        for s, seed in zip(subjects, seeds, strict=True)
+    ]
+
+
+def _counted(subjects: list[Subject]) -> list[Subject]:
+    """Names that are still equal are numbered."""
+    taken: Counter[str] = Counter()
     found = []
-    for subject in given:
-        number = taken[subject.name] = taken.get(subject.name, 0) + 1
-        # two runs of one config with other seeds are called alike, and that is no mistake
-        found.append(
-            subject if number == 1 else replace(subject, name=f"{subject.name} ({number})")
-        )
+    for subject in subjects:
+        taken[subject.name] += 1
+        number = taken[subject.name]
+        name = f"{subject.name} ({number})"
+        found.append(subject if number == 1 else replace(subject, name=name))
     return found
 
 
