@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from gduq.anchored import anchor
 from gduq.anchors import Anchors, FixedAnchors
@@ -16,6 +18,7 @@ from gduq.baselines import Ensemble, MCDropout, sample
 from gduq.bundle import describe, load, save
 from gduq.errors import BundleError, InputError, NotFittedError
 from gduq.nn import GNN
+from gduq.prediction import predict
 from tests.bundle_cases import (
     CASES,
     GRAPH,
@@ -305,3 +308,12 @@ def test_the_net_handed_in_is_not_changed(tmp_path):
     before = copy.deepcopy(net.state_dict())
     load(path, net=net)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+
+
+def test_class_names_come_back_with_predictions(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = GNN(4, 8, 2, num_layers=2)
+    graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
+    save(net, tmp_path / "model", class_names=["no", "yes"])
+    loaded, _ = load(tmp_path / "model")
+    assert predict(loaded, graph).class_names == ("no", "yes")

@@ -39,6 +39,7 @@ from gduq.training.progress import epoch_bar
 from gduq.training.run import Run
 from gduq.training.settings import Settings
 from tests import ddp_run
+from tests.conftest import tiny_graph
 from tests.ddp_run import Net, graphs, node_view
 
 QUIET: dict[str, Any] = {"progress": False}
@@ -835,3 +836,23 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     assert all(torch.equal(first[k], second[k]) for k in first)
     assert (tmp_path / "history-0.csv").read_text() == (tmp_path / "history-1.csv").read_text()
     assert "DistributedSampler" in (tmp_path / "refused-1.txt").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
+    graphs = [tiny_graph(4, seed, classes=2) for seed in range(12)]
+    model = gduq.anchor(gduq.nn.GNN(4, 8, 2, num_layers=2), num_anchors=3).double()
+    compiled = torch.compile(model, backend="eager")
+    before = model.linear.weight.detach().clone()
+    gduq.fit(compiled, graphs, epochs=1, progress=False)
+    assert not torch.equal(model.linear.weight, before)
+    assert model.bank.size(0) == 3
+
+
+def test_a_failed_fit_leaves_no_bank() -> None:
+    graphs = [tiny_graph(4, seed, classes=2) for seed in range(40)]
+    graphs[-1].x[0, 0] = float("nan")
+    model = gduq.anchor(gduq.nn.GNN(4, 8, 2, num_layers=2), num_anchors=3).double()
+    with pytest.raises(InputError, match="finite"):
+        gduq.fit(model, graphs, epochs=1, batch_size=8, progress=False)
+    assert model.bank.size(0) == 0

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from gduq import (
         abstention,
         anchors,
+        bundle,
         calibration,
         conformal,
         data,
@@ -63,6 +64,7 @@ __all__ = [
     "abstention",
     "anchor",
     "anchors",
+    "bundle",
     "calibration",
     "conformal",
     "cut_points",

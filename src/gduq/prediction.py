@@ -311,7 +311,9 @@ def predict(
             labelled = samples.size(1)
             hidden = _features(model, graph, labelled) if features else None
             parts.append(Prediction(samples, targets(graph, labelled), features=hidden))
-    return Prediction.concatenate(parts)
+    whole = Prediction.concatenate(parts)
+    names = getattr(model, "class_names", None)  # a loaded model knows them
+    return whole if names is None else replace(whole, class_names=names)
 
 
 def _features(model: nn.Module, graph: Data, labelled: int) -> Tensor:
@@ -384,7 +386,9 @@ def _as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
         raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
     if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise InputError(
-            f"labels from 0 to {classes - 1}", f"{int(labels.min())} to {int(labels.max())}"
+            f"labels from 0 to {classes - 1}",
+            f"{int(labels.min())} to {int(labels.max())}",
+            "Mark the rows that have labels with gduq.data.View(data, rows), or delete y.",
         )
     return labels
 

@@ -129,6 +129,8 @@ def load(
         _check_call(spec, call)
         model = rebuild(spec, parts["weights"], _supply(spec, net), call)
         calibrator = None if saved is None else _calibrator(saved, parts["calibrator"])
+    if document["class_names"] is not None:
+        model.class_names = tuple(document["class_names"])  # type: ignore[assignment]
     return model.eval(), calibrator
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch_geometric.data import Data
 
 from gduq.anchored import anchor
 from gduq.baselines import MCDropout
-from gduq.data import Splits, View, add_laplacian, load
+from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
 from gduq.errors import InputError
 from gduq.experiments.config import ModelConfig, RunConfig
 from gduq.nn import GNN
@@ -31,14 +32,26 @@ def _splits(name: str, seed: int, limit: int | None, encoded: int) -> Splits:
     splits = load(name, seed=seed, limit=limit)
     if not encoded or splits.train.graphs[0].get("pe") is not None:
         return splits
-    views: dict[str, Any] = {split: _encoded(view, encoded) for split, view in splits}
-    severe = {split: _encoded(view, encoded) for split, view in splits.severities.items()}
+    known: dict[int, Data] = {}
+    views: dict[str, Any] = {split: _encoded(view, encoded, known) for split, view in splits}
+    severe = {split: _encoded(view, encoded, known) for split, view in splits.severities.items()}
     return splits.with_(**views, severities=severe)
 
 
-def _encoded(view: View, channels: int) -> View:
-    """The same rows, with Laplacian encodings on the graphs."""
-    return View([add_laplacian(graph, channels) for graph in view.graphs], view.rows)
+def _encoded(view: View, channels: int, known: dict[int, Data]) -> View:
+    """The same rows, with Laplacian encodings on the graphs; one copy of a graph of many views."""
+    if view.rows is None:
+        graphs = view.graphs if isinstance(view.graphs, Packed) else Packed.pack(view.graphs)
+        return View(add_laplacian(graphs, channels))
+    return View([_with_encoding(graph, channels, known) for graph in view.graphs], view.rows)
+
+
+def _with_encoding(graph: Data, channels: int, known: dict[int, Data]) -> Data:
+    if id(graph) not in known:
+        copy = graph.__copy__()
+        copy.pe = laplacian_encoding(graph.edge_index, int(graph.num_nodes or 0), channels)
+        known[id(graph)] = copy
+    return known[id(graph)]
 
 
 def all_views(splits: Splits) -> dict[str, View]:

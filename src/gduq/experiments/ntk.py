@@ -86,8 +86,8 @@ def _params(seed: int, width: int) -> Params:
     generator = torch.Generator().manual_seed(seed)
 
     def draw(rows: int, columns: int) -> Tensor:
-        scale = (2.0 / rows) ** 0.5
-        return scale * torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+        drawn = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+        return drawn.mul((2.0 / rows) ** 0.5)
 
     widths = [2, *[width] * LAYERS]
     layers = [(draw(a, b), draw(b, b)) for a, b in pairwise(widths)]

@@ -132,4 +132,5 @@ class Structure:
     def _build(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         (source, target), values = self.edges(kind, dtype)
         matrix = csr(target, source, values, (self.nodes, self.nodes))
-        return matrix, matrix @ torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
+        ones = torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
+        return matrix, sparse_matmul(matrix, ones)

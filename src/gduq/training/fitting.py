@@ -56,6 +56,10 @@ def fit(
         \frac{1}{Dm} \sum_{k,i} \begin{cases} -\log p_{ki}(y_i) \\
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
+    Over several processes gradients are those of the whole batch; BatchNorm statistics, dropout
+    and random anchors are each process's own, as in any data-parallel training, so only a network
+    without them ends exactly as in one process.
+
     Only labelled rows count. Graph tasks see mini-batches in random order; a single graph (node
     tasks) makes one step an epoch; a last batch of one to three graphs joins the others. With
     ``freeze=True`` the frozen part runs once, before the first epoch (unless graphs come from a
@@ -123,6 +127,7 @@ def fit(
         seed=seed,
         call=call,
     )
+    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper shares the parameters
     _check_processes(model, processes, fabric)
     if isinstance(model, Ensemble) and processes > 1:
         return _in_parallel(model, train, val, settings, resume, progress, processes)

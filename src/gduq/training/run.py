@@ -367,8 +367,13 @@ def _check_range(counts: Tensor, classes: int, name: str) -> None:
 
 @contextmanager
 def _evaluating_after(model: nn.Module) -> Iterator[None]:
-    """However training ends, the model is in evaluation mode then."""
+    """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
+    bank = model.bank if isinstance(model, Anchored) else None
     try:
         yield
+    except BaseException:
+        if bank is not None:
+            model.bank = bank
+        raise
     finally:
         model.eval()
