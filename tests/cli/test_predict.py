@@ -303,14 +303,17 @@ def test_files_are_joined_in_order(tmp_path, ending):
 
 
 @pytest.mark.slow  # two processes that import torch
-def test_workers_give_the_rows_of_one_process(tmp_path, model, known):
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine):
+    if engine == "ray":
+        pytest.importorskip("ray")
     ending = "parquet"
     paths = [save(rings(9, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4)]
     paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))
     one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
     options = ("--calibration-data", known)
     run("predict", model, *paths, "-o", one, *options, code=3)
-    run("predict", model, *paths, "-o", two, *options, "--workers", 2, code=3)
+    run("predict", model, *paths, "-o", two, *options, "--workers", 2, "--engine", engine, code=3)
     assert rows_of(one) == rows_of(two)
     listed = [tmp_path / f"{name}.{ending}.rejects.csv" for name in ("one", "two")]
     assert listed[0].read_text() == listed[1].read_text()
