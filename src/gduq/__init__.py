@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         nn,
         ood,
         plots,
+        report,
         shifts,
     )
     from gduq.anchored import Anchored, anchor
@@ -79,6 +80,7 @@ __all__ = [
     "ood",
     "plots",
     "predict",
+    "report",
     "save",
     "shifts",
 ]

@@ -128,7 +128,8 @@ class Anchored(nn.Module):
     def _frozen_prefix(self, graph: Data) -> State:
         with torch.no_grad(), evaluating(self.cut):
             state = self.cut.prefix(graph)
-            return tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, state)
+        found: State = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, state)
+        return found
 
     def _cached_state(self, graph: Data) -> State | None:
         """What `cached` left on the graph."""
@@ -221,7 +222,8 @@ class Anchored(nn.Module):
     def represent(self, graph: Data) -> Tensor:
         """The representation at the cut ``[n, d]``, in evaluation mode."""
         with evaluating(self):
-            return self._prefix(graph)[0]
+            h: Tensor = self._prefix(graph)[0]
+        return h
 
     def _prefix(self, graph: Data) -> State:
         return self._cached_state(graph) or self.cut.prefix(graph)

@@ -219,7 +219,7 @@ class GNN(nn.Module):
         towers = 12 if self.config["conv"] == "pna" else 4
         sizes = torch.bincount(Structure.of(graph).batch)
         attention = self.config["heads"] * int(sizes.max()) ** 2 * sizes.numel()
-        messages = towers * graph.num_edges * self.hidden_channels
+        messages: int = towers * graph.num_edges * self.hidden_channels
         return messages + (attention if self.config["conv"] == "gps" else 0)
 
     # -- its links -----------------------------------------------------------------------------
