@@ -195,3 +195,14 @@ def test_half_precision_is_kept_and_delivered_full(tmp_path: Path) -> None:
     found, _ = read_graphs(tmp_path / "g")
     assert found.tensors["x"].dtype == torch.float16
     assert found[0].x.dtype == torch.float64
+
+
+def test_a_header_length_that_looks_like_a_pickle(tmp_path: Path) -> None:
+    """A header of such a length starts the file with the byte a pickle starts with."""
+    starts = set()
+    for extra in range(300):
+        path = tmp_path / f"{extra}.safetensors"
+        write_graphs(path, [graph(3)], class_names=["x" * extra])
+        starts.add(path.read_bytes()[0])
+        read_graphs(path)
+    assert 0x80 in starts

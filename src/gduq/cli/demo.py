@@ -25,10 +25,12 @@ def demo(
 
     Needs no data and about two minutes on two cores. Writes report.html and demo.csv.
     """
+    import torch
     from rich.console import Console
 
     from gduq.experiments.demo import compare, summary, write
 
+    torch.set_num_threads(1)  # the graph is small: a second thread would only wait
     console = Console()
     with console.status("Starting") as status:
         found = compare(seeds, epochs, notify=status.update)

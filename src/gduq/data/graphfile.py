@@ -70,7 +70,8 @@ def read_graphs(path: Path) -> tuple[Packed, tuple[str, ...]]:
     """Memory-map a file of graphs and return it with its class names, or raise `InputError`."""
     do = "Write it with gduq.data.save or gduq data convert."
     with path.open("rb") as file:
-        if file.read(4).startswith(_PICKLE_STARTS):
+        head = file.read(9)  # a safetensors file: the header's length in 8 bytes, then JSON
+        if head[8:] != b"{" and head.startswith(_PICKLE_STARTS):
             raise InputError(
                 f"a safetensors file of graphs in {path}",
                 "a pickle or torch.save file, which could run any code when loaded",

@@ -76,7 +76,7 @@ class Comparison:
 
 def compare(
     seeds: int = 3,
-    epochs: int = 600,
+    epochs: int = 400,
     hidden: int = 64,
     root: Path | None = None,
     notify: Callable[[str], None] = lambda _: None,
