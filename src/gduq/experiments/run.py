@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -288,6 +288,8 @@ class _Calibrated:
         if "id_val" not in self.raw:
             raise InputError("a split 'id_val' to fit calibrators on", ", ".join(self.raw))
         options: dict[str, Any] = {}
+        if any(field.name == "missing" for field in fields(METHODS[name])):
+            options["missing"] = "keep"  # many classes, few rows: the absent ones stay as they are
         if METHODS[name].needs_features:
             options["train"] = self.raw.get("train")
         if not METHODS[name].needs_graph:

@@ -60,7 +60,8 @@ SCALES: dict[ScaleName, Scale] = {
 class Setting:
     """A dataset with the network and schedule the paper has for it.
 
-    ``small`` names the data that stands in at small scale where raw files are hard to come by.
+    ``small`` names the data that stands in at small scale where raw files are hard to come by;
+    ``small_size`` is the most graphs and epochs there, for networks that take long.
     """
 
     data: str
@@ -73,6 +74,7 @@ class Setting:
     positional: str | None = None
     hidden: int = 300
     small: str | None = None
+    small_size: tuple[int, int] | None = None
 
     @property
     def dataset(self) -> str:
@@ -104,6 +106,8 @@ class Setting:
     ) -> RunConfig:
         """The run of a variant and seed."""
         size = SCALES[scale]
+        if scale == "small" and self.small_size is not None:
+            size = replace(size, limit=self.small_size[0], graph_epochs=self.small_size[1])
         most = size.node_epochs if self.on_nodes else size.graph_epochs
         epochs = self.epochs if most is None else min(most, self.epochs)
         anchored = VARIANTS[variant]["kind"] == "anchored" or variant == "ensemble-readout"

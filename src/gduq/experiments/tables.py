@@ -48,7 +48,16 @@ _SST2 = (
 )
 _GOOD_GRAPHS = (*_CMNIST, *_BASIS, *_SST2)
 _ROTATED = tuple(
-    Setting(f"rotmnist/{shift}", conv, 4, 100, batch_size=128, positional=positional, hidden=64)
+    Setting(
+        f"rotmnist/{shift}",
+        conv,
+        4,
+        100,
+        batch_size=128,
+        positional=positional,
+        hidden=64,
+        small_size=(1500, 10) if conv == "gated_gcn" else (750, 10),
+    )
     for shift in ("rotation", "noise")
     for conv, positional in (("gated_gcn", None), ("gated_gcn", "laplacian"), ("gps", "laplacian"))
 )
