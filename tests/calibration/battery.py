@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq import calibration
+from gduq import calibration, ood
 from gduq.calibration import METHODS, Calibrator
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Prediction
@@ -88,6 +88,16 @@ class CalibratorBattery:
         q = self.make(case).neutral(CLASSES, SAMPLES)(case.p)
         torch.testing.assert_close(q.probs, case.p.probs, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(q.epistemic, case.p.epistemic, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(q.logits, case.p.logits, rtol=1e-9, atol=1e-6)
+        energy = ood.score(case.p, "energy")
+        torch.testing.assert_close(ood.score(q, "energy"), energy, rtol=1e-9, atol=1e-9)
+
+    def test_every_ood_score_still_finds_a_planted_shift(self, case, fitted):
+        """Of shifted rows the logits shrink and the hypotheses differ more."""
+        far = 0.4 * case.p.logits + 3 * (case.p.samples - case.p.logits)
+        strange = fitted(case.p.with_samples(far), rows=case.test)
+        for score in ood.SCORES:
+            assert ood.auroc(fitted(case.p, rows=case.test), strange, score) > 0.6, score
 
     def test_improves_nll_on_its_own_rows(self, case, fitted):
         assert nll(fitted(case.p, rows=case.val)) < nll(case.p[case.val]) - 0.1

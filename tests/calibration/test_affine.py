@@ -152,3 +152,13 @@ def test_bad_arguments():
             cls(penalty=-1.0)
         with pytest.raises(InputError, match="penalty"):
             cls(penalty=float("nan"))
+
+
+def test_dirichlet_does_not_see_a_constant_added_to_a_sample():
+    """Probabilities do not change by it, so neither may what becomes of them."""
+    p = overconfident(rows=200, samples=5)
+    cal = DirichletCalibration().fit(p)
+    shift = 5 * torch.randn(5, 200, 1, generator=torch.Generator().manual_seed(9)).double()
+    moved = p.with_samples(p.samples + shift)
+    torch.testing.assert_close(cal(moved).probs, cal(p).probs, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(cal(moved).epistemic, cal(p).epistemic, rtol=1e-6, atol=1e-9)

@@ -145,8 +145,14 @@ class DirichletCalibration(MatrixScaling):
         tensor([0.2500, 0.7500])
     """
 
+    defines_logits: ClassVar[bool] = False
+
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(dim=-1)
+
+    def _carry(self, deviation: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        features = self._features(before + deviation)  # a constant added to a sample drops out
+        return self._multiply(features - features.mean(dim=0))
 
 
 class _Diagonal:

@@ -46,6 +46,10 @@ class Calibrator(ABC):
     So the mean of the new samples is :math:`\mu'`, a temperature acts on every sample alike, and
     ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m, C]``, dtype and device are kept.
 
+    Maps that say only what the probabilities are (``defines_logits`` is false) leave one constant
+    a row free. It is chosen so that :math:`\log\sum_c e^{\mu_c}` stays what it was: the energy score
+    of `gduq.ood` reads just that.
+
     It is applied to the kind of logits it was fitted on: another number of classes, or of
     hypotheses, is an error.
 
@@ -53,12 +57,14 @@ class Calibrator(ABC):
         needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
         needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
         keeps_accuracy: Never changes the label of a row.
+        defines_logits: Its map gives logits, not only probabilities.
         state_names: The tensors that make up a fitted calibrator.
     """
 
     needs_graph: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
     keeps_accuracy: ClassVar[bool] = True
+    defines_logits: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = ()
 
     _state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
@@ -157,9 +163,11 @@ class Calibrator(ABC):
     # -- private -------------------------------------------------------------------------------
 
     def _lift(self, p: Prediction, after: Tensor) -> Prediction:
+        before = mean_logits(p)
+        if not self.defines_logits:
+            after = after + (before.logsumexp(-1) - after.logsumexp(-1)).unsqueeze(-1)
         samples = after.unsqueeze(0)
         if p.num_samples > 1:
-            before = mean_logits(p)
             samples = samples + self._carry(p.samples.double().cpu() - before, before, after)
         q = p.with_samples(samples.to(p.samples.device, p.samples.dtype))
         return _same_label(p, q) if self.keeps_accuracy else q

@@ -41,6 +41,7 @@ class HistogramBinning(Calibrator):
     """
 
     keeps_accuracy: ClassVar[bool] = False
+    defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("edges", "frequency", "filled")
 
     bins: int = 10

@@ -39,6 +39,7 @@ class IsotonicCalibration(Calibrator):
         tensor(0.7500)
     """
 
+    defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("x", "y")
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:

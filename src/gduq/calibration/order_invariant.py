@@ -46,6 +46,7 @@ class OrderInvariantCalibration(Calibrator):
         tensor(0.7500)
     """
 
+    defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("scale", "0.weight", "0.bias", "2.weight", "2.bias")
 
     hidden: int | None = None

@@ -68,6 +68,7 @@ class EnsembleTemperatureScaling(Calibrator):
         tensor(0.7500)
     """
 
+    defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("temperature", "weights")
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:

@@ -46,6 +46,7 @@ class SplineCalibration(Calibrator):
         tensor([0.7..., 0.7..., 0.7..., 0.7...])
     """
 
+    defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("confidence", "correction")
 
     knots: int = 7
