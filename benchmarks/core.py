@@ -18,12 +18,12 @@ from gduq.data.motif_graphs import build_motif
 from gduq.nn.layers import GCNLayer, GINLayer
 from gduq.nn.structure import Structure
 from naive import NaiveGNN
-from timing import Row, at_least, at_most, medians, peak_memory
+from timing import Row, at_least, at_most, medians, once, peak_memory
 
 HIDDEN = 300
 
 
-def rows(repeats: int = 7) -> Iterator[Row]:
+def rows(repeats: int = 5) -> Iterator[Row]:
     """All rows, with one and with two threads."""
     graph, source = wide_graph()
     graphs = motif_graphs(2000)
@@ -89,7 +89,7 @@ def _input_inference(graph: Data, label: str, repeats: int) -> Iterator[Row]:
         added = peak_memory(lambda: model.sample(graph))
         tasks = {"ours": lambda: model.sample(graph), "plain": lambda: plain(dense)}
         seconds = medians(tasks, repeats)
-        slow = medians({"naive": lambda: naive.sample(dense, model.bank)}, 1)["naive"]
+        slow = once(lambda: naive.sample(dense, model.bank))
     yield at_least(
         f"input anchors, K = 10, against the plain way ({label})", slow / seconds["ours"], 30
     )
@@ -120,7 +120,7 @@ def _input_training(graph: Data, label: str, repeats: int) -> Iterator[Row]:
         "vanilla": _step(plain, lambda: plain(graph), graph),
     }
     seconds = medians(tasks, repeats)
-    slow = medians({"naive": _step(naive, lambda: naive(dense, draw()), graph)}, 1)["naive"]
+    slow = once(_step(naive, lambda: naive(dense, draw()), graph))
     yield at_most(
         f"input anchors, training step against our vanilla step ({label})",
         seconds["ours"] / seconds["vanilla"],

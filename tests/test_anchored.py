@@ -413,3 +413,19 @@ def test_features_of_a_sparse_input_stay_small() -> None:
     p = gduq.predict(model.fit_bank(graph), graph, features=True)
     expected = graph.x.to_dense() @ model.linear.weight[:, :30].T
     torch.testing.assert_close(p.features, expected.detach())
+
+
+def test_a_masked_graph_is_no_source_of_anchors() -> None:
+    graph = make_graph(9, 4)
+    graph.y, graph.train_mask = torch.arange(9) % 3, torch.arange(9) < 5
+    model = gduq.anchor(make_net("gcn", task="node"), at=1, num_anchors=3).double()
+    with pytest.raises(InputError, match=r"a whole graph with a train_mask.*View"):
+        model.fit_bank(graph)
+    assert model.fit_bank(View(graph, graph.train_mask)).bank.shape == (3, 8)
+
+
+def test_called_like_the_network_inside() -> None:
+    graph = make_graph(9, 4)
+    for model in (anchored(make_net("gin"), 1), anchored(make_net("gin"), 1).train()):
+        with pytest.raises(InputError, match=r"one graph, .*got Tensor.*model\(data\)"):
+            model(graph.x)

@@ -104,6 +104,7 @@ class Anchored(nn.Module):
         Returns:
             Logits ``[D, rows, C]``, and which of them were masked ``[D, rows]``.
         """
+        _check_one_graph(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
         if draws > 1 and not self.cut.holds_copies:
@@ -196,6 +197,7 @@ class Anchored(nn.Module):
         """Representations of the rows anchors may come from, batch by batch."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
+                _check_no_leak(graph, self.cut.node_task(graph))
                 graph = on_device(graph, self.linear.weight.device)
                 state = self._cached_state(graph) or self.cut.prefix(graph)
                 yield anchor_rows(state[0], graph)
@@ -230,6 +232,7 @@ class Anchored(nn.Module):
 
     def _bank_logits(self, graph: Data) -> Tensor:
         """``[K, rows, C]``: prefix and ``h W_h^T`` once, the suffix in memory-bounded chunks."""
+        _check_one_graph(graph)
         if self.bank.size(0) == 0:
             raise NotFittedError(
                 "a model with a bank of anchors",
@@ -422,6 +425,26 @@ def _source(anchors: Source | None, at: int | str, channels: int) -> Anchors:
 def _source_name(anchors: Source | None, source: Anchors) -> str:
     names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
     return names.get(type(source), type(source).__name__)
+
+
+def _check_one_graph(graph: Any) -> None:
+    if not isinstance(graph, Data):
+        raise InputError(
+            "one graph, a torch_geometric Data or Batch",
+            type(graph).__name__,
+            "Call an anchored model with the graph itself: model(data).",
+        )
+
+
+def _check_no_leak(graph: Data, node_task: bool) -> None:
+    """Anchors must not come from rows that a mask on the graph sets aside."""
+    chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
+    if node_task and graph.get("train_mask") is not None and not chosen:
+        raise InputError(
+            "a choice of nodes for the anchors",
+            "a whole graph with a train_mask",
+            "Pass gduq.data.View(data, data.train_mask).",
+        )
 
 
 def _check_choices(num_anchors: int, scope: Scope | None, init: Init) -> None:

@@ -10,6 +10,7 @@ splits the map into a part that never sees the anchor and a part that is a bias:
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gduq.errors import InputError
+
+# torch says this once, of a layout whose products we need and test.
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
 __all__ = [
     "ForcedDropout",

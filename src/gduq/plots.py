@@ -298,7 +298,8 @@ def _points(axes: Axes, curve: metrics.Reliability, i: int, label: str) -> None:
     x, y, low, high = (
         _array(v)[filled] for v in (curve.confidence, curve.accuracy, curve.low, curve.high)
     )
-    axes.errorbar(x, y, yerr=[y - low, high - y], color=_COLOURS[i], marker=_MARKERS[i],
+    bars = [(y - low).clip(0), (high - y).clip(0)]  # rounding may leave a little below 0
+    axes.errorbar(x, y, yerr=bars, color=_COLOURS[i], marker=_MARKERS[i],
                   linestyle=_DASHES[i], elinewidth=0.7, capsize=1.5, label=label)  # fmt: skip
 
 

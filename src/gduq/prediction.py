@@ -34,7 +34,7 @@ Rule = Literal["paper", "released", "none"]
 RESCALING_RULES: tuple[Rule, ...] = ("paper", "released", "none")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     r"""K hypotheses about m rows, and everything that follows from them.
 
@@ -87,6 +87,11 @@ class Prediction:
             if features.dim() != 2 or features.size(0) != samples.size(1):
                 raise InputError(f"features of shape [{len(self)}, d]", list(features.shape))
             object.__setattr__(self, "features", features)
+
+    def __repr__(self) -> str:
+        known = "with" if self.target is not None else "without"
+        size = f"{len(self)} rows, {self.num_classes} classes"
+        return f"Prediction({self.num_samples} samples of {size}, {known} targets)"
 
     # -- sizes ---------------------------------------------------------------------------------
 

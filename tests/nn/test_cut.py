@@ -546,3 +546,17 @@ def test_survives_compile(name: str) -> None:
     torch.testing.assert_close(*outs)
     outs[1].sum().backward()
     assert model.linear.weight.grad is not None
+
+
+def test_near_names_and_places_of_a_gnn() -> None:
+    with pytest.raises(InputError, match="Did you mean 'head'"):
+        gduq.anchor(Twice(), at="heads")
+    with pytest.raises(InputError, match=r"places of a gduq.nn.GNN only"):
+        gduq.anchor(Twice())
+
+
+def test_wrong_widths_are_told_in_words() -> None:
+    graph = make_graph(5, 0, channels=6)
+    model = gduq.anchor(make("GCN"), at="convs.1").train()
+    with pytest.raises(InputError, match=r"width GCN was built for, got width 6"):
+        model(graph)

@@ -37,7 +37,17 @@ def call_network(net: nn.Module, graph: Data, call: Call | None = None) -> Tenso
         >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
         torch.Size([2, 3])
     """
-    out = call(net, graph) if call is not None else net(**_arguments(net, graph))
+    try:
+        out = call(net, graph) if call is not None else net(**_arguments(net, graph))
+    except RuntimeError as error:
+        if "shapes cannot be multiplied" not in str(error):
+            raise
+        x = graph.get("x")
+        raise InputError(
+            f"features of the width {type(net).__name__} was built for",
+            f"width {x.size(1) if isinstance(x, Tensor) and x.dim() == 2 else 'unknown'}",
+            f"torch says: {error}",
+        ) from error
     if not isinstance(out, Tensor) or out.dim() != 2:
         got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -326,7 +327,12 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
     if at == "input":
         return InputCut(net, call)
     if not isinstance(at, str) or at not in dict(net.named_modules()) or at == "":
-        raise InputError(f"at one of 'input', {', '.join(map(repr, anchor_names(net)))}", repr(at))
+        names = ["input", *anchor_names(net)]
+        near = difflib.get_close_matches(str(at), names, n=1)
+        do = f"Did you mean {near[0]!r}?" if near else ""
+        if at == "readout" or isinstance(at, int):
+            do = "'readout' and layer numbers are places of a gduq.nn.GNN only."
+        raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
     return ModuleCut(net, at, call)
 
 
