@@ -47,8 +47,8 @@ class Calibrator(ABC):
     ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m, C]``, dtype and device are kept.
 
     Maps that say only what the probabilities are (``defines_logits`` is false) leave one constant
-    a row free. It is chosen so that :math:`\log\sum_c e^{\mu_c}` stays what it was: the energy score
-    of `gduq.ood` reads just that.
+    a row free. It is chosen so that :math:`\log\sum_c e^{\mu_c}` stays what it was: the energy
+    score of `gduq.ood` reads just that.
 
     It is applied to the kind of logits it was fitted on: another number of classes, or of
     hypotheses, is an error.

@@ -62,6 +62,7 @@ class Case:
     settings: Settings
     whole: Whole | None = None
     columns: Mapping[str, Mapping[str, Tensor]] | None = None  # of subgroups, by split
+    held: Case | None = None  # what thresholds are fitted and judged on, if not this
 
     @property
     def validation(self) -> Prediction | None:
@@ -78,12 +79,13 @@ class Case:
 
 def records(case: Case) -> Iterator[Record]:
     """All rows of the table for one calibrator."""
+    held = case.held or case
     for kind, rows in (
         ("metrics", _metrics(case)),
         ("ood", _ood(case)),
-        ("error prediction", _error_prediction(case)),
-        ("conformal", _conformal(case)),
-        ("abstention", _abstention(case)),
+        ("error prediction", _error_prediction(held)),
+        ("conformal", _conformal(held)),
+        ("abstention", _abstention(held)),
         ("subgroups", _subgroups(case)),
     ):
         for row in rows:

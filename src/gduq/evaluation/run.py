@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq.calibration import METHODS, Calibrator
+from gduq.calibration import Calibrator
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation.parts import Case, Settings, Whole, records
+from gduq.evaluation.fitting import Data, case_of, fit_all
+from gduq.evaluation.parts import Settings, Whole, records
 from gduq.evaluation.result import COLUMNS, Evaluation
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Prediction, predict
@@ -42,15 +43,24 @@ def evaluate(
     Measured on every split: accuracy, calibration errors, NLL, Brier score, AURC and sharpness. On
     splits other than ``train`` and ``fit_on`` also: predicted accuracy, conformal sets and
     abstention, all fitted on ``fit_on``. On OOD splits: detection by every score that applies.
+
+    No row serves both a calibrator and a threshold, since thresholds on rows that a flexible
+    calibrator has seen promise too much. So for those three kinds ``fit_on`` is cut into two random
+    halves: a calibrator is fitted anew on one, thresholds on the other. All other numbers are of
+    the calibrator fitted on all of ``fit_on``; without one, thresholds take all of it too. A
+    calibrator that comes fitted is used as it is: fit it on other rows than ``fit_on``.
+
     Mahalanobis and k-NN scores need features and a ``train`` split; graph calibrators and DAPS need
-    a model and a node task on one graph. What cannot be measured is not in the table.
+    a model and a node task on one graph. What cannot be measured is not in the table; which named
+    calibrators could not be fitted, and why, is in ``settings["skipped"]``.
 
     Args:
         model_or_predictions: A model (then with ``splits``), predictions by split name, or one
             `Prediction`, which is called ``test``.
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
-            fitted are fitted on ``fit_on``.
+            fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
+            absent classes as they are (``missing="keep"``).
         fit_on: The split with labels that calibrators and thresholds are fitted on.
         negatives: The ID split that OOD rows are told from: ``id_test``, or ``id_val`` if there is
             none; the paper took ``id_val``.
@@ -89,26 +99,27 @@ def evaluate(
         seed=seed,
     )
     _check(settings, predictions, negatives)
-    fitted = _fitted(calibrators, predictions, whole, fit_on)
-    columns = _columns(views, predictions) if subgroups else None
+    data = Data(predictions, whole, settings, _columns(views, predictions) if subgroups else None)
+    skipped: dict[str, str] = {}
+    fitted = fit_all(calibrators, data, skipped)
     rows = [
         row
-        for name, calibrator in {"none": None, **fitted}.items()
-        for row in records(_case(name, calibrator, predictions, whole, settings, columns))
+        for name, pair in {"none": None, **fitted}.items()
+        for row in records(case_of(name, pair, data))
     ]
-    return _evaluation(rows, settings, predictions, fitted)
+    return _evaluation(rows, data, {name: pair.full for name, pair in fitted.items()}, skipped)
 
 
 def _evaluation(
     rows: list[dict[str, Any]],
-    settings: Settings,
-    predictions: Mapping[str, Prediction],
+    data: Data,
     fitted: Mapping[str, Calibrator],
+    skipped: Mapping[str, str],
 ) -> Evaluation:
     import pandas as pd
 
-    kept = asdict(settings) | {"ood": list(settings.ood)}
-    return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, predictions, fitted)
+    kept = asdict(data.settings) | {"ood": list(data.settings.ood), "skipped": dict(skipped)}
+    return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, data.predictions, fitted)
 
 
 # -- predictions --------------------------------------------------------------------------------
@@ -212,90 +223,6 @@ def _check(
     unknown = set(settings.abstain) - {"coverage", "accuracy"}
     if unknown:
         raise InputError("abstain with 'coverage' and 'accuracy'", ", ".join(sorted(unknown)))
-
-
-# -- calibrators --------------------------------------------------------------------------------
-
-
-def _fitted(
-    calibrators: Any, predictions: Mapping[str, Prediction], whole: Whole | None, fit_on: str
-) -> dict[str, Calibrator]:
-    """The calibrators by name, each fitted."""
-    if isinstance(calibrators, (str, Calibrator)):
-        calibrators = [calibrators]
-    named = calibrators.items() if isinstance(calibrators, Mapping) else (
-        (c if isinstance(c, str) else _name(c), c) for c in calibrators
-    )  # fmt: skip
-    fitted: dict[str, Calibrator] = {}
-    for name, given in named:
-        calibrator = _built(given, predictions, whole) if isinstance(given, str) else given
-        if not isinstance(calibrator, Calibrator):
-            raise InputError("calibrators or their names", type(calibrator).__name__)
-        if name in fitted or name == "none":
-            raise InputError("calibrators with different names", f"{name!r} twice or 'none'")
-        if not calibrator.fitted:
-            _fit(calibrator, name, predictions, whole, fit_on)
-        fitted[name] = calibrator
-    return fitted
-
-
-def _name(calibrator: Any) -> str:
-    known = {cls: name for name, cls in METHODS.items()}
-    return known.get(type(calibrator), type(calibrator).__name__)
-
-
-def _built(name: str, predictions: Mapping[str, Prediction], whole: Whole | None) -> Calibrator:
-    if name not in METHODS:
-        raise InputError(f"a calibrator from {', '.join(METHODS)}", repr(name))
-    options: dict[str, Any] = {}
-    if METHODS[name].needs_graph:
-        if whole is None:
-            raise InputError(
-                f"a model and a node task on one graph for {name!r}",
-                "neither" if not predictions else "other splits or predictions alone",
-                "Pass the model with its Splits, or a fitted calibrator.",
-            )
-        options["graph"] = whole.graph
-        if name == "gats":
-            options["train_rows"] = whole.rows.get("train")
-    if METHODS[name].needs_features:
-        options["train"] = predictions.get("train")
-    return METHODS[name](**options)
-
-
-def _fit(
-    calibrator: Calibrator,
-    name: str,
-    predictions: Mapping[str, Prediction],
-    whole: Whole | None,
-    fit_on: str,
-) -> None:
-    if fit_on not in predictions:
-        raise InputError(
-            f"a split {fit_on!r} to fit {name!r} on", ", ".join(predictions), "Pass fit_on=."
-        )
-    if whole is None:
-        calibrator.fit(predictions[fit_on])
-    else:
-        calibrator.fit(whole.p, rows=whole.rows[fit_on])
-
-
-def _case(
-    name: str,
-    calibrator: Calibrator | None,
-    predictions: Mapping[str, Prediction],
-    whole: Whole | None,
-    settings: Settings,
-    columns: Mapping[str, Mapping[str, Tensor]] | None,
-) -> Case:
-    if calibrator is None:
-        return Case(name, predictions, settings, whole, columns)
-    if whole is None:
-        mapped = {split: calibrator(p) for split, p in predictions.items()}
-        return Case(name, mapped, settings, None, columns)
-    whole = replace(whole, p=calibrator(whole.p))
-    mapped = {split: whole.p[rows] for split, rows in whole.rows.items()}
-    return Case(name, mapped, settings, whole, columns)
 
 
 def _columns(
