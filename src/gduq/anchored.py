@@ -24,7 +24,7 @@ __all__ = ["Anchored", "Scope", "anchor"]
 Scope = Literal["row", "graph"]
 Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
 
-_CHUNK = 2**24  # most numbers of z held at once while the bank passes through the suffix
+_CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
 
 class Anchored(nn.Module):
