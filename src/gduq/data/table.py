@@ -4,7 +4,11 @@ Molecules become graphs by PyG's ``from_smiles``: nine atom features, three bond
 out as floats, so that any model takes them), and the string itself as ``smiles``.
 
 Targets. One column of whole numbers is a class (or count) ``y [1]`` of integers, of other numbers
-``y [1]`` of floats. A column without a single number holds names of classes; they are numbered in
+``y [1]`` of floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
+of classes, numbered from 0 in ascending order; more of them are floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
+of classes, numbered from 0 in ascending order; more of them are floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
+of classes, numbered from 0 in ascending order; more of them are floats. A column without a single
+number holds names of classes; they are numbered in
 alphabetical order, or in the order of ``class_names``. Several columns are ``y [1, T]`` of floats,
 NaN where a field is empty.
 """
@@ -13,7 +17,8 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +31,9 @@ from gduq.errors import InputError
 __all__ = ["Table"]
 
 _MAX_CLASSES = 1000
+_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
+_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
+_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
 
 
@@ -55,6 +63,9 @@ class Table:
         self._header = self._read_header()
         self._smiles = self._position(smiles)
         self._columns = [self._position(name) for name in self.targets]
+        self._used = [self._smiles, *self._columns]
+        self._used = [self._smiles, *self._columns]
+        self._used = [self._smiles, *self._columns]
         self._whole, self.class_names = True, tuple(class_names or ())
         if len(self.targets) == 1 and class_names is None:
             self._whole, self.class_names = self._survey(self._columns[0])
@@ -92,33 +103,50 @@ class Table:
         """Every row below the header; blank lines are no rows."""
         # bytes that are no UTF-8 survive as surrogates, so that only their row is lost
         with self.path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            reader = csv.reader(file, delimiter=self._delimiter)
-            next(reader)
+            lines = _Lines(file)
+            next(csv.reader(lines, delimiter=self._delimiter))
             while True:
-                line = reader.line_num + 1
+                lines.taken.clear()
+                line = lines.number + 1
                 try:
-                    row = next(reader)
+                    row: list[str] | str = next(csv.reader(lines, delimiter=self._delimiter))
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    yield line, str(error)
-                    continue
-                if any(field.strip() for field in row):
+                    row = str(error)
+                if len(lines.taken) > 1 and not self._spans_lines(row, lines.taken):
+                    row = f"a quote that is not closed: {lines.taken[0].strip()[:150]}"
+                    lines.give_back()
+                if isinstance(row, str) or any(field.strip() for field in row):
                     yield line, row
 
+    def _spans_lines(self, row: list[str] | str, lines: Sequence[str]) -> bool:
+        """Whether several lines are one row; else a stray quote has swallowed the next ones."""
+        if isinstance(row, str) or len(row) != len(self._header):
+            return False
+        if any("\n" in row[c].strip() or "\r" in row[c].strip() for c in self._used):
+            return False  # no SMILES and no target has a line break
+        try:
+            next(csv.reader(lines, delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            return False
+        return True
+
     def _survey(self, column: int) -> tuple[bool, tuple[str, ...]]:
-        """Whether a target column holds whole numbers only, and its classes if it holds none."""
-        whole, numbers = True, False
+        """Whether a target column holds whole numbers only, and the names of its classes."""
+        values: set[float] = set()
         names: set[str] = set()
         for _, row in self._rows():
-            text = row[column].strip() if len(row) == len(self._header) else ""
+            if isinstance(row, str) or len(row) != len(self._header):
+                continue
+            text = row[column].strip()
             value = _number(text)
             if value is not None:
-                numbers, whole = True, whole and value.is_integer()
+                values.add(value)
             elif text and len(names) <= _MAX_CLASSES:
                 names.add(text)
-        if numbers:
-            return whole, ()
+        if values:
+            return _classes(values)
         if len(names) > _MAX_CLASSES:
             got = f"more than {_MAX_CLASSES} different words in {self.targets[0]!r}"
             raise InputError(f"numbers or at most {_MAX_CLASSES} classes in {self.path}", got)
@@ -150,12 +178,120 @@ class Table:
         if not text:
             raise ValueError(f"target {name!r} is empty")
         if self.class_names:
+            value = _number(text)
+            if text not in self.class_names and value is not None and value.is_integer():
+                text = str(int(value))  # 1.0 and +1 are class 1
+            value = _number(text)
+            if text not in self.class_names and value is not None and value.is_integer():
+                text = str(int(value))  # 1.0 and +1 are class 1
+            value = _number(text)
+            if text not in self.class_names and value is not None and value.is_integer():
+                text = str(int(value))  # 1.0 and +1 are class 1
             if text not in self.class_names:
                 known = ", ".join(self.class_names[:10])
                 raise ValueError(f"target {name!r} is {text!r}, none of the classes {known}")
             return torch.tensor([self.class_names.index(text)])
         value = _finite(text, name)
         return torch.tensor([int(value)]) if self._whole else torch.tensor([value])
+
+
+class _Lines:
+    """The lines of a file, of which those read last can be given back."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file, self._again = iter(file), deque[str]()
+        self.taken: list[str] = []
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.taken.append(self._again.popleft() if self._again else next(self._file))
+        self.number += 1
+        return self.taken[-1]
+
+    def give_back(self) -> None:
+        """Read all lines taken but the first once more."""
+        self.number -= len(self.taken) - 1
+        self._again.extendleft(reversed(self.taken[1:]))
+
+
+def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
+    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
+    if not all(value.is_integer() for value in values):
+        return False, ()
+    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
+        return True, ()
+    if len(values) > _MAX_SIGNED:
+        return False, ()
+    return True, tuple(str(int(value)) for value in sorted(values))
+
+
+class _Lines:
+    """The lines of a file, of which those read last can be given back."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file, self._again = iter(file), deque[str]()
+        self.taken: list[str] = []
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.taken.append(self._again.popleft() if self._again else next(self._file))
+        self.number += 1
+        return self.taken[-1]
+
+    def give_back(self) -> None:
+        """Read all lines taken but the first once more."""
+        self.number -= len(self.taken) - 1
+        self._again.extendleft(reversed(self.taken[1:]))
+
+
+def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
+    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
+    if not all(value.is_integer() for value in values):
+        return False, ()
+    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
+        return True, ()
+    if len(values) > _MAX_SIGNED:
+        return False, ()
+    return True, tuple(str(int(value)) for value in sorted(values))
+
+
+class _Lines:
+    """The lines of a file, of which those read last can be given back."""
+
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file, self._again = iter(file), deque[str]()
+        self.taken: list[str] = []
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        self.taken.append(self._again.popleft() if self._again else next(self._file))
+        self.number += 1
+        return self.taken[-1]
+
+    def give_back(self) -> None:
+        """Read all lines taken but the first once more."""
+        self.number -= len(self.taken) - 1
+        self._again.extendleft(reversed(self.taken[1:]))
+
+
+def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
+    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
+    if not all(value.is_integer() for value in values):
+        return False, ()
+    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
+        return True, ()
+    if len(values) > _MAX_SIGNED:
+        return False, ()
+    return True, tuple(str(int(value)) for value in sorted(values))
 
 
 def _number(text: str) -> float | None:
