@@ -57,12 +57,6 @@ def test_molecules_are_those_of_pyg(tmp_path: Path) -> None:
         (["1", "-1", "+1.0"], [1, 0, 1], torch.int64, ("-1", "1")),
         (["3", "1", "3"], [3, 1, 3], torch.int64, ()),
         ([str(i) for i in range(-11, 11)], list(range(-11, 11)), torch.float32, ()),
-        (["1", "-1", "+1.0"], [1, 0, 1], torch.int64, ("-1", "1")),
-        (["3", "1", "3"], [3, 1, 3], torch.int64, ()),
-        ([str(i) for i in range(-11, 11)], list(range(-11, 11)), torch.float32, ()),
-        (["1", "-1", "+1.0"], [1, 0, 1], torch.int64, ("-1", "1")),
-        (["3", "1", "3"], [3, 1, 3], torch.int64, ()),
-        ([str(i) for i in range(-11, 11)], list(range(-11, 11)), torch.float32, ()),
         (["weak", "strong", "weak"], [1, 0, 1], torch.int64, ("strong", "weak")),
     ],
 )
@@ -197,74 +191,6 @@ def test_real_tables() -> None:
     free = items(root / "freesolv/raw/SAMPL.csv", targets=["expt"])
     assert len(free) == 642
     assert all(isinstance(g, Data) and g.y.dtype == torch.float32 for g in free)
-
-
-@needs_rdkit
-@pytest.mark.parametrize(
-    ("broken", "header"),
-    [
-        ('"CCO,1', "smiles,y"),
-        ('CCO,"1', "smiles,y"),
-        ('CCO,1,"note', "smiles,y,note"),
-        ('"CCO,1,note', "smiles,y,note"),
-    ],
-)
-@pytest.mark.parametrize("later", ["", '"CO",0'])
-def test_an_open_quote_costs_its_own_line_only(
-    tmp_path: Path, broken: str, header: str, later: str
-) -> None:
-    rest = ",x" * (header.count(",") - 1)
-    lines = [header, f"C,0{rest}", broken, f"CC,1{rest}", *([later + rest] if later else [])]
-    path = table(tmp_path, "\n".join([*lines, f"CCC,0{rest}", f"CCCC,1{rest}", ""]))
-    found = items(path, targets=["y"])
-    rejects = [item for item in found if isinstance(item, Reject)]
-    good = [item.smiles for item in found if isinstance(item, Data)]
-    assert [(r.line, "not closed" in r.reason) for r in rejects] == [(3, True)]
-    assert broken in rejects[0].reason
-    assert good == ["C", "CC", *(["CO"] if later else []), "CCC", "CCCC"]
-
-
-@needs_rdkit
-def test_a_quoted_field_may_hold_line_breaks(tmp_path: Path) -> None:
-    path = table(tmp_path, 'smiles,y,note\nC,0,"one\ntwo"\nCC,1,"x"\nC(,1,z\n')
-    found = items(path, targets=["y"])
-    assert [item.smiles for item in found[:2] if isinstance(item, Data)] == ["C", "CC"]
-    assert isinstance(found[2], Reject)
-    assert found[2].line == 5
-
-
-@needs_rdkit
-@pytest.mark.parametrize(
-    ("broken", "header"),
-    [
-        ('"CCO,1', "smiles,y"),
-        ('CCO,"1', "smiles,y"),
-        ('CCO,1,"note', "smiles,y,note"),
-        ('"CCO,1,note', "smiles,y,note"),
-    ],
-)
-@pytest.mark.parametrize("later", ["", '"CO",0'])
-def test_an_open_quote_costs_its_own_line_only(
-    tmp_path: Path, broken: str, header: str, later: str
-) -> None:
-    rest = ",x" * (header.count(",") - 1)
-    lines = [header, f"C,0{rest}", broken, f"CC,1{rest}", *([later + rest] if later else [])]
-    path = table(tmp_path, "\n".join([*lines, f"CCC,0{rest}", f"CCCC,1{rest}", ""]))
-    found = items(path, targets=["y"])
-    rejects = [item for item in found if isinstance(item, Reject)]
-    good = [item.smiles for item in found if isinstance(item, Data)]
-    assert [(r.line, "not closed" in r.reason) for r in rejects] == [(3, True)]
-    assert broken in rejects[0].reason
-    assert good == ["C", "CC", *(["CO"] if later else []), "CCC", "CCCC"]
-
-
-@needs_rdkit
-def test_a_quoted_field_may_hold_line_breaks(tmp_path: Path) -> None:
-    path = table(tmp_path, 'smiles,y,note\nC,0,"one\ntwo"\nCC,1,"x"\nC(,1,z\n')
-    found = items(path, targets=["y"])
-    assert [item.smiles for item in found[:2] if isinstance(item, Data)] == ["C", "CC"]
-    assert isinstance(found[2], Reject)
-    assert found[2].line == 5
 
 
 @needs_rdkit

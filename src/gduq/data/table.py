@@ -5,8 +5,6 @@ out as floats, so that any model takes them), and the string itself as ``smiles`
 
 Targets. One column of whole numbers is a class (or count) ``y [1]`` of integers, of other numbers
 ``y [1]`` of floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
-of classes, numbered from 0 in ascending order; more of them are floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
-of classes, numbered from 0 in ascending order; more of them are floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
 of classes, numbered from 0 in ascending order; more of them are floats. A column without a single
 number holds names of classes; they are numbered in
 alphabetical order, or in the order of ``class_names``. Several columns are ``y [1, T]`` of floats,
@@ -31,8 +29,6 @@ from gduq.errors import InputError
 __all__ = ["Table"]
 
 _MAX_CLASSES = 1000
-_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
-_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
 _MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
 
@@ -63,8 +59,6 @@ class Table:
         self._header = self._read_header()
         self._smiles = self._position(smiles)
         self._columns = [self._position(name) for name in self.targets]
-        self._used = [self._smiles, *self._columns]
-        self._used = [self._smiles, *self._columns]
         self._used = [self._smiles, *self._columns]
         self._whole, self.class_names = True, tuple(class_names or ())
         if len(self.targets) == 1 and class_names is None:
@@ -181,84 +175,12 @@ class Table:
             value = _number(text)
             if text not in self.class_names and value is not None and value.is_integer():
                 text = str(int(value))  # 1.0 and +1 are class 1
-            value = _number(text)
-            if text not in self.class_names and value is not None and value.is_integer():
-                text = str(int(value))  # 1.0 and +1 are class 1
-            value = _number(text)
-            if text not in self.class_names and value is not None and value.is_integer():
-                text = str(int(value))  # 1.0 and +1 are class 1
             if text not in self.class_names:
                 known = ", ".join(self.class_names[:10])
                 raise ValueError(f"target {name!r} is {text!r}, none of the classes {known}")
             return torch.tensor([self.class_names.index(text)])
         value = _finite(text, name)
         return torch.tensor([int(value)]) if self._whole else torch.tensor([value])
-
-
-class _Lines:
-    """The lines of a file, of which those read last can be given back."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._file, self._again = iter(file), deque[str]()
-        self.taken: list[str] = []
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        self.taken.append(self._again.popleft() if self._again else next(self._file))
-        self.number += 1
-        return self.taken[-1]
-
-    def give_back(self) -> None:
-        """Read all lines taken but the first once more."""
-        self.number -= len(self.taken) - 1
-        self._again.extendleft(reversed(self.taken[1:]))
-
-
-def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
-    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
-    if not all(value.is_integer() for value in values):
-        return False, ()
-    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
-        return True, ()
-    if len(values) > _MAX_SIGNED:
-        return False, ()
-    return True, tuple(str(int(value)) for value in sorted(values))
-
-
-class _Lines:
-    """The lines of a file, of which those read last can be given back."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._file, self._again = iter(file), deque[str]()
-        self.taken: list[str] = []
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        self.taken.append(self._again.popleft() if self._again else next(self._file))
-        self.number += 1
-        return self.taken[-1]
-
-    def give_back(self) -> None:
-        """Read all lines taken but the first once more."""
-        self.number -= len(self.taken) - 1
-        self._again.extendleft(reversed(self.taken[1:]))
-
-
-def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
-    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
-    if not all(value.is_integer() for value in values):
-        return False, ()
-    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
-        return True, ()
-    if len(values) > _MAX_SIGNED:
-        return False, ()
-    return True, tuple(str(int(value)) for value in sorted(values))
 
 
 class _Lines:
