@@ -21,6 +21,7 @@ from gduq.conformal import (
     conformal_quantile,
     shift_test,
 )
+from gduq.conformal.split import hashed_uniform
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Prediction
 
@@ -210,7 +211,7 @@ def test_daps_scores_equal_a_dense_matrix():
     data.edge_index = data.edge_index[:, (data.edge_index != 7).all(0)]  # node 7 is alone
     method = DAPS(data, weight=0.3)
     rows, mixed = method._diffused(p)
-    scores = method._scores(rows, method._uniform(rows, 0))
+    scores = method._scores(rows, method._uniform(rows))
     adjacency = torch.zeros(40, 40, dtype=torch.float64)
     adjacency[data.edge_index[0], data.edge_index[1]] = 1
     adjacency = torch.maximum(adjacency, adjacency.t()).fill_diagonal_(0)
@@ -228,6 +229,60 @@ def test_daps_rows_as_mask_or_numbers_and_all_nodes():
     assert fitted.quantile == same.quantile
     everything = fitted(p)
     assert torch.equal(everything.mask[~half], fitted(p, rows=~half).mask)
+
+
+def test_daps_rows_as_calibrators_take_them():
+    data, p = homophilous(0)
+    expected = DAPS(data).fit(p, rows=torch.arange(390, 400)).quantile
+    assert DAPS(data).fit(p, rows=slice(390, None)).quantile == expected
+    assert DAPS(data).fit(p, rows=list(range(-10, 0))).quantile == expected
+    for rows, message in [
+        ([-401], "node numbers from 0 to 399, got -401"),
+        ([400], "node numbers from 0 to 399, got 400"),
+        ([0.5], "mask, a slice or integers"),
+        (slice(0, 0), "at least one row"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            DAPS(data).fit(p, rows=rows)
+    with pytest.raises(InputError, match=r"a graph .* for DAPS, got int"):
+        DAPS(3)
+
+
+# -- randomness --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [APS, RAPS])
+def test_a_row_gets_the_same_set_alone_and_in_any_batch(method):
+    p_val, p_test = draw(300, 1), draw(200, 2)
+    fitted = method(shift_level=0.0).fit(p_val)
+    whole = fitted(p_test).mask
+    alone = torch.cat([fitted(p_test[i : i + 1]).mask for i in range(200)])
+    assert torch.equal(alone, whole)
+    assert torch.equal(fitted(p_test[torch.arange(199, -1, -1)]).mask, whole.flip(0))
+    assert not torch.equal(method(shift_level=0.0, seed=1).fit(p_val)(p_test).mask, whole)
+
+
+def test_coverage_row_by_row():
+    """One number for all rows would cover 0.80 or 1.0, by the seed's luck."""
+    shares = []
+    for seed in range(4):
+        fitted = APS(0.1, shift_level=0.0, seed=seed).fit(draw(1000, seed))
+        p = draw(300, 50 + seed)
+        shares.append(np.mean([fitted(p[i : i + 1]).coverage for i in range(300)]))
+        assert abs(shares[-1] - 0.9) < 0.06
+    assert abs(np.mean(shares) - 0.9) < 0.025
+
+
+def test_hashed_numbers_are_uniform_and_independent_of_seed_and_confidence():
+    from scipy.stats import kstest, spearmanr
+
+    p = draw(5000, 0)
+    u, v = (hashed_uniform(p.logits, seed).squeeze(1) for seed in (0, 1))
+    assert kstest(u.numpy(), "uniform").pvalue > 0.001
+    for other in (v, p.confidence, p.logits[:, 0], u.roll(1)):
+        assert abs(spearmanr(u.numpy(), other.numpy()).statistic) < 0.05
+    grid = torch.arange(4000.0).view(-1, 2)  # of small whole numbers too
+    assert kstest(hashed_uniform(grid, 0).flatten().numpy(), "uniform").pvalue > 0.001
 
 
 # -- shift -------------------------------------------------------------------------------------

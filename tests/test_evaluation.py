@@ -183,9 +183,9 @@ def many_classes(rows: int, seed: int) -> Prediction:
 
 
 def test_conformal_coverage_holds_for_a_flexible_calibrator():
-    """Thresholds on the calibrator's own rows would cover 0.77 here, and 0.9 is promised."""
+    """Thresholds on the calibrator's own rows cover 0.86 and 0.87 here; 0.9 is promised."""
     covered = []
-    for seed in range(20):
+    for seed in range(60):
         splits = {"id_val": many_classes(100, seed), "id_test": many_classes(300, 1000 + seed)}
         found = evaluate(
             splits,
@@ -196,7 +196,7 @@ def test_conformal_coverage_holds_for_a_flexible_calibrator():
         part = found[(found.kind == "conformal") & (found.measure == "coverage")]
         part = part[(part.calibrator != "none") & (part.variant == "lac")]
         covered.append(part.value.tolist())
-    assert torch.tensor(covered).mean(0).min() > 0.88
+    assert torch.tensor(covered).mean(0).min() > 0.885  # standard error: 0.006
 
 
 def test_what_cannot_be_fitted_is_skipped_with_its_reason(predictions):
@@ -214,7 +214,7 @@ def test_what_cannot_be_fitted_is_skipped_with_its_reason(predictions):
 
 
 def test_half_of_the_rows_may_be_too_few_for_thresholds(predictions):
-    some = {"id_val": predictions["id_val"][:20], "id_test": predictions["id_test"]}
+    some = {"id_val": predictions["id_val"][:15], "id_test": predictions["id_test"]}
     found = evaluate(some, calibrators=["histogram"], **FAST)
     assert "rows" in found.settings["skipped"]["histogram: thresholds"]
     kinds = set(found.table[found.table.calibrator == "histogram"].kind)

@@ -24,10 +24,13 @@ class APS(SplitConformal):
 
     .. math:: s_{ic} = \sum_{c':\, p_{ic'} > p_{ic}} p_{ic'} + u_i\, p_{ic}
 
+    :math:`u_i` comes from a hash of the seed and the row's logits: a row gets the same set alone
+    and in any batch, and equal rows get equal sets.
+
     Sets grow for hard rows, so coverage is more even than LAC's, at larger sets.
 
     Args:
-        randomized: ``False`` takes u = 1: reproducible row by row, but coverage above
+        randomized: ``False`` takes u = 1: no randomness at all, but coverage above
             :math:`1 - \alpha`.
         alpha, nonempty, shift_level, seed: As in `SplitConformal`.
 
@@ -124,10 +127,10 @@ class RAPS(APS):
                 )
             self._choose(Rows(rows.logits[order[:size]], rows.labels[order[:size]]))
             rows = Rows(rows.logits[order[size:]], rows.labels[order[size:]])
-        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows, 0)))
+        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows)))
 
     def _choose(self, rows: Rows) -> None:
-        uniform = self._uniform(rows, 0)
+        uniform = self._uniform(rows)
         _, ranks = self._ranked(rows, uniform)
         true = ranks.gather(1, rows.labels.unsqueeze(1)).squeeze(1).double()
         most = float(ranks.size(1))

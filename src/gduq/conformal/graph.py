@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["DAPS"]
+
+Nodes = Tensor | slice | Sequence[int]
 
 
 class DAPS(APS):
@@ -60,23 +63,27 @@ class DAPS(APS):
         super().__init__(
             alpha, randomized=randomized, nonempty=nonempty, shift_level=shift_level, seed=seed
         )
+        if graph is not None and not hasattr(graph, "num_nodes"):
+            raise InputError(
+                "a graph (PyG Data) for DAPS", type(graph).__name__, "Pass DAPS(graph, alpha=0.1)."
+            )
         if not 0 <= weight <= 1:
             raise InputError("weight from 0 to 1", weight)
         self.graph, self.weight = graph, weight
 
-    def fit(self, p_val: Any, rows: Tensor | None = None) -> Self:
-        """Find the threshold on the nodes ``rows`` (a mask or node numbers; all by default)."""
+    def fit(self, p_val: Any, rows: Nodes | None = None) -> Self:
+        """Find the threshold on the nodes ``rows`` (mask, slice or numbers; all by default)."""
         part, chosen, scores = self._chosen(p_val, rows)
         _ = part.labels
         return self._fit(chosen, part, scores)
 
-    def __call__(self, p: Any, rows: Tensor | None = None) -> PredictionSets:
+    def __call__(self, p: Any, rows: Nodes | None = None) -> PredictionSets:
         """The sets of the nodes ``rows``."""
         self._check_fitted(p)
         part, chosen, scores = self._chosen(p, rows)
         return self._sets(chosen, part, scores)
 
-    def _chosen(self, p: Any, rows: Tensor | None) -> tuple[Rows, Any, Tensor]:
+    def _chosen(self, p: Any, rows: Nodes | None) -> tuple[Rows, Any, Tensor]:
         """Some nodes, their prediction, and their scores, mixed before the choice."""
         nodes, scores = self._diffused(p)
         if rows is None:
@@ -96,7 +103,7 @@ class DAPS(APS):
                 f"{len(nodes)} rows",
                 "Predict all nodes and choose with rows=; DAPS is for node tasks.",
             )
-        scores = self._scores(nodes, self._uniform(nodes, 0))
+        scores = self._scores(nodes, self._uniform(nodes))
         here, there = neighbours(self.graph)
         sums = torch.zeros_like(scores).index_add_(0, here, scores[there])
         count = here.bincount(minlength=len(nodes)).unsqueeze(1)
@@ -105,13 +112,20 @@ class DAPS(APS):
 
 
 def _numbers(rows: Any, nodes: int) -> Tensor:
-    pick: Tensor = torch.as_tensor(rows)
-    if pick.dtype == torch.bool:
-        if pick.shape != (nodes,):
-            raise InputError(f"a mask of {nodes} entries, one a node", list(pick.shape))
-        pick = pick.nonzero().flatten()
+    """Rows as a calibrator takes them (mask, slice, numbers, from the end too), as node numbers."""
+    if isinstance(rows, slice):
+        pick = torch.arange(nodes)[rows]
+    else:
+        pick = torch.as_tensor(rows)
+        if pick.dtype == torch.bool:
+            if pick.shape != (nodes,):
+                raise InputError(f"a mask of {nodes} entries, one a node", list(pick.shape))
+            pick = pick.nonzero().flatten()
+        if pick.is_floating_point() and pick.numel():
+            raise InputError("rows as a mask, a slice or integers", pick.dtype)
     if pick.numel() == 0:
         raise InputError("at least one row", "an empty choice of rows")
-    if int(pick.min()) < 0 or int(pick.max()) >= nodes:
-        raise InputError(f"node numbers from 0 to {nodes - 1}", f"up to {int(pick.max())}")
-    return pick
+    if int(pick.min()) < -nodes or int(pick.max()) >= nodes:
+        wrong = int(pick.max()) if int(pick.max()) >= nodes else int(pick.min())
+        raise InputError(f"node numbers from 0 to {nodes - 1}", wrong)
+    return pick % nodes

@@ -114,24 +114,21 @@ class SplitConformal:
     def fit(self, p_val: Any) -> Self:
         """Find the threshold on labelled rows that the model was not trained on."""
         rows = read(p_val)
-        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows, 0)))
+        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows)))
 
     def __call__(self, p: Any) -> PredictionSets:
         """The sets of other rows."""
         self._check_fitted(p)
         rows = read(p, labelled=False)
-        return self._sets(p, rows, self._scores(rows, self._uniform(rows, 1)))
+        return self._sets(p, rows, self._scores(rows, self._uniform(rows)))
 
     def _scores(self, rows: Rows, uniform: Tensor) -> Tensor:
         """How little each class fits each row ``[m, C]``; what a subclass redefines."""
         return 1.0 - rows.probs.double()
 
-    def _uniform(self, rows: Rows, use: int) -> Tensor:
-        """One number from [0, 1) a row ``[m, 1]``; other ones for fitting and for applying."""
-        generator = torch.Generator().manual_seed(2 * self.seed + use)
-        return torch.rand(len(rows), 1, generator=generator, dtype=torch.float64).to(
-            rows.logits.device
-        )
+    def _uniform(self, rows: Rows) -> Tensor:
+        """One number from [0, 1) a row ``[m, 1]``, the same for it in whatever batch it comes."""
+        return hashed_uniform(rows.logits, self.seed)
 
     def _fit(self, p_val: Any, rows: Rows, scores: Tensor) -> Self:
         true = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
@@ -180,3 +177,29 @@ def conformal_quantile(scores: Tensor, alpha: float) -> float:
     """
     place = math.ceil((scores.numel() + 1) * (1 - alpha) - 1e-9)
     return math.inf if place > scores.numel() else float(scores.kthvalue(max(place, 1)).values)
+
+
+def hashed_uniform(logits: Tensor, seed: int) -> Tensor:
+    """A number from [0, 1) for each row of logits ``[m, 1]``, by a hash of the row and the seed.
+
+    Draws from a stream would give the k-th row of every call the same number: served one at a
+    time, all rows would share one. A hash depends on the row alone, so fitting, applying, batches
+    and single rows agree; and as a fixed function of a row it keeps rows exchangeable.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> torch.equal(hashed_uniform(z, 0)[1:], hashed_uniform(z[1:], 0))
+        True
+    """
+    bits = (logits.double() + 0.0).contiguous().view(torch.int64)  # + 0.0: of -0 and 0 one number
+    place = _mixed(torch.arange(1, logits.size(1) + 1, device=logits.device) + (seed << 20))
+    mixed = _mixed(_mixed(bits ^ place).sum(dim=1, keepdim=True) + seed)
+    return ((mixed >> 11) & (2**53 - 1)).double() / 2**53
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """SplitMix64's step: int64 to int64, every bit of the result depending on all (wraps)."""
+    x = x + (0x9E3779B97F4A7C15 - 2**64)
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
+    return x ^ ((x >> 31) & (2**33 - 1))
