@@ -24,13 +24,6 @@ def medians(tasks: dict[str, Callable[[], object]], repeats: int = 7) -> dict[st
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def once(task: Callable[[], object]) -> float:
-    """Seconds of one run, for what is too slow to repeat."""
-    start = time.perf_counter()
-    task()
-    return time.perf_counter() - start
-
-
 def row(name: str, ratio: float, bar: str, met: bool, note: str = "") -> Row:
     """One line of the table."""
     return {"row": name, "ratio": ratio, "bar": bar, "met": met, "note": note}
