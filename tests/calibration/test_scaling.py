@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from gduq.calibration import EnsembleTemperatureScaling, TemperatureScaling
-from gduq.calibration.optimise import autograd, best_scale, fit_module, minimise
+from gduq.calibration import METHODS, EnsembleTemperatureScaling, TemperatureScaling
+from gduq.calibration.optimise import autograd, best_scale, careful_scale, fit_module, minimise
 from gduq.prediction import Prediction
 from tests.calibration.battery import nll, overconfident
 
@@ -64,9 +64,51 @@ def test_best_scale_has_zero_slope_and_scales_back(seed, factor):
 
 def test_best_scale_stays_in_bounds_where_there_is_no_best():
     z = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
-    assert best_scale(z, torch.tensor([0, 1])) == pytest.approx(100, rel=1e-6)  # all right
+    assert best_scale(z, torch.tensor([0, 1])) == pytest.approx(100 / 0.75)  # all right
     assert best_scale(z, torch.tensor([1, 0])) == pytest.approx(0.01, rel=1e-6)  # all wrong
     assert best_scale(torch.ones(3, 2).double(), torch.tensor([0, 1, 0])) == 1.0  # says nothing
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 800.0, 1e5])
+def test_best_scale_of_tiny_and_huge_logits(size):
+    """Gaps above 745 underflow: the curvature is 0 there, the slope is not."""
+    z = torch.tensor([[size, 0.0]] * 4, dtype=torch.float64)
+    beta = best_scale(z, torch.tensor([0, 0, 0, 1]))
+    assert beta * size == pytest.approx(np.log(3.0), rel=1e-6)
+    mixed = torch.tensor([[760.0, 0.0]] * 3 + [[2.0, 0.0]], dtype=torch.float64)
+    p = Prediction(mixed, target=torch.tensor([0, 0, 1, 0]))
+    assert nll(TemperatureScaling().fit(p)(p)) < 0.7
+
+
+def separable(rows, seed):
+    generator = torch.Generator().manual_seed(seed)
+    target = torch.randint(3, (rows,), generator=generator)
+    noise = torch.randn(rows, 3, generator=generator)
+    return Prediction((4 * F.one_hot(target, 3) + noise).double(), target)
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "ensemble_temperature", "vector", "matrix", "dirichlet",
+             "order_invariant", "anchor_aware"]
+)  # fmt: skip
+def test_validation_rows_that_are_all_right_do_not_make_it_sure_of_everything(name):
+    p, other = separable(60, 0), separable(5000, 1)
+    assert bool(p.correct.all())
+    assert not bool(other.correct.all())
+    assert nll(METHODS[name]().fit(p)(other)) < nll(other) + 0.02
+
+
+def test_sharpening_is_held_back_continuously_and_fades_with_rows():
+    p = overconfident(rows=4000, samples=1)
+    shy = p.logits / 20  # T far below 1 is right, and 4000 rows say so
+    exact = best_scale(shy, p.target)
+    assert exact > 3
+    assert careful_scale(shy, p.target) == pytest.approx(exact, rel=0.01)
+    few = careful_scale(shy[:30], p.target[:30])
+    assert 1.0 < few < best_scale(shy[:30], p.target[:30])
+    assert careful_scale(p.logits, p.target) == best_scale(p.logits, p.target) < 1
+    nearly = p.logits * best_scale(p.logits, p.target) / 1.00001  # best factor: just above 1
+    assert careful_scale(nearly, p.target) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_ensemble_weights_beat_a_grid():

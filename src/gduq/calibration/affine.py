@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.calibration.base import Calibrator, check_classes, labelled, mean_logits
-from gduq.calibration.optimise import best_scale, minimise
+from gduq.calibration.optimise import careful_scale, minimise
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -163,7 +163,7 @@ class _Diagonal:
         self.centre, width = x.mean(dim=0), x.std(dim=0, correction=0)
         self.width = torch.where(width > 1e-9, width, 1.0)
         self.unit = (x - self.centre) / self.width
-        self.scale = best_scale(x, target)
+        self.scale = careful_scale(x, target)
         rows, self.classes = x.shape
         if penalty is None:
             self.pull = 0.5 / (rows * (_DIAGONAL * self.scale) ** 2)
@@ -210,7 +210,7 @@ class _Full:
         self.whiten = (vectors * values.rsqrt()) @ vectors.T  # P, symmetric
         self.colour = (vectors * values.sqrt()) @ vectors.T  # its inverse
         self.unit = centred @ self.whiten
-        self.scale = best_scale(x, target)
+        self.scale = careful_scale(x, target)
         eye = torch.eye(self.classes, dtype=torch.float64)
         self.home = self.scale * eye
         self.pull, self.bias_pull = _pulls(eye, rows, self.scale, penalty)

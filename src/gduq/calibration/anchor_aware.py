@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.calibration.base import Rows, RowTemperature, labelled, row_index
-from gduq.calibration.optimise import autograd, best_scale, minimise
+from gduq.calibration.optimise import autograd, careful_scale, minimise
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -102,7 +102,7 @@ class AnchorAwareTemperature(RowTemperature):
             rows = F.cross_entropy(scaled, target, reduction="none")
             return share @ rows + 0.5 * self.penalty * (weights[1:] ** 2).sum()
 
-        start = torch.tensor([-math.log(best_scale(logits, target)), 0.0, 0.0]).double()
+        start = torch.tensor([-math.log(careful_scale(logits, target)), 0.0, 0.0]).double()
         bounds = [(-_HOTTEST, _HOTTEST), (0.0, None), (0.0, None)]
         return {"weights": minimise(autograd(loss), start, bounds), "means": means}
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.calibration.base import RowTemperature, labelled
-from gduq.calibration.optimise import autograd, best_scale, minimise
+from gduq.calibration.optimise import autograd, careful_scale, minimise
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -80,7 +80,7 @@ class DensityAwareCalibration(RowTemperature):
         def loss(weights: Tensor) -> Tensor:
             return F.cross_entropy(logits / _heat(weights, distance)[:, None], target)
 
-        start = torch.tensor([1.0 / best_scale(logits, target), 0.0], dtype=torch.float64)
+        start = torch.tensor([1.0 / careful_scale(logits, target), 0.0], dtype=torch.float64)
         state["weights"] = minimise(autograd(loss), start, bounds=[(0.0, None), (0.0, None)])
         return state
 

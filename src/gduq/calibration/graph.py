@@ -17,7 +17,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 from gduq.calibration.base import Rows, RowTemperature, labelled, mean_logits, row_index
-from gduq.calibration.optimise import best_scale, fit_module
+from gduq.calibration.optimise import careful_scale, fit_module
 from gduq.calibration.order_invariant import UNIT
 from gduq.errors import InputError
 from gduq.graph import check_graph
@@ -78,7 +78,7 @@ class GraphCalibrator(RowTemperature):
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         graph = self._check_rows(p)
         known, target = labelled(p, rows)
-        scale = torch.tensor(best_scale(known, target), dtype=torch.float64)
+        scale = torch.tensor(careful_scale(known, target), dtype=torch.float64)
         known, inputs = known * scale, self._inputs(graph, mean_logits(p) * scale)
         network = self._network(p.num_classes, neutral=False)
 

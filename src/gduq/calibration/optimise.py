@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,12 +12,12 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-__all__ = ["Bounds", "autograd", "best_scale", "fit_module", "minimise"]
+__all__ = ["Bounds", "autograd", "best_scale", "careful_scale", "fit_module", "minimise"]
 
 Bounds = Sequence[tuple[float | None, float | None]]
 ValueAndGradient = Callable[[Tensor], tuple[float, Tensor]]
 
-_SCALES = (1e-2, 1e2)  # of logits: temperatures from 100 down to 1/100
+_SCALES = (1e-2, 1e2)  # of logits of usual size: temperatures from 100 down to 1/100
 _WOLFE_MEMORY = 20
 
 
@@ -108,17 +109,20 @@ def fit_module(
     vector_to_parameters(found, parameters)
 
 
-def best_scale(logits: Tensor, target: Tensor) -> float:
+def best_scale(logits: Tensor, target: Tensor, pseudo_rows: float = 0.0) -> float:
     r"""The factor :math:`\beta` with the lowest mean NLL of ``beta * logits``.
 
     The loss is convex in :math:`\beta = 1/T`, with slope :math:`E_p[z] - z_y` and curvature
     :math:`\mathrm{Var}_p[z]` averaged over rows, so Newton's method with a bracket finds the one
-    minimum in a few passes. The answer stays within 0.01 and 100: where every row is right the
-    best factor would be infinite.
+    minimum in a few passes; where the curvature is no help, the bracket is halved. It runs from
+    0.01 to 100, wider for logits larger or smaller than usual: where every row is right the best
+    factor would be infinite.
 
     Args:
         logits: ``[m, C]``.
         target: ``[m]``.
+        pseudo_rows: So many rows of even target, each like the average one, are thought to be
+            among them.
 
     Example:
         >>> z = torch.tensor([[2.0, 0.0]] * 4).double()  # right three times of four
@@ -126,26 +130,56 @@ def best_scale(logits: Tensor, target: Tensor) -> float:
         0.549306
     """
     centred = logits - logits.amax(dim=1, keepdim=True)
-    chosen = centred.gather(1, target[:, None]).mean()
-    low, high = _SCALES
-    scale = 1.0
-    for _ in range(60):
+    even = pseudo_rows / (len(target) + pseudo_rows)
+    chosen = centred.gather(1, target[:, None]).mean() * (1.0 - even) + centred.mean() * even
+    ends = _bracket(centred)
+    (low, high), scale = ends, 1.0
+    for _ in range(100):
         slope, curvature = _slope(centred, chosen, scale)
-        if curvature <= 1e-300:  # constant rows, or all right beyond doubt: flat from here on
+        if slope == 0.0 and curvature <= 1e-300:  # constant rows, or all right beyond doubt
             break
-        step = scale - slope / curvature
-        if abs(step - scale) <= 1e-9 * scale:
+        step = scale - slope / curvature if curvature > 1e-300 else math.inf
+        if abs(step - scale) <= 1e-9 * scale or high - low <= 1e-9 * low:
             return scale
         low, high = (scale, high) if slope < 0 else (low, scale)
         scale = step if low < step < high else (low * high) ** 0.5
-    return _nearest_bound(scale, low, high)
+    return _nearest_end(scale, low, high, ends)
 
 
-def _nearest_bound(scale: float, low: float, high: float) -> float:
-    """The bound that the search was running into, if it was; then no best factor lies inside."""
-    if high == _SCALES[1] and low > 1.0:
+def careful_scale(logits: Tensor, target: Tensor) -> float:
+    r"""`best_scale`, but logits are made sharper only as far as one row more would allow.
+
+    Validation rows that are all right say :math:`T \to 0`, and the first wrong row met later costs
+    without limit. So a factor above 1 must also be the best one when a row of even target joins
+    in, otherwise it falls back to that one's, at least 1. Factors up to 1 stay as they are.
+
+    Args:
+        logits: ``[m, C]``.
+        target: ``[m]``.
+
+    Example:
+        >>> z = torch.tensor([[4.0, 0.0]] * 9).double()  # always right: confidence 0.95, not 1
+        >>> scale = careful_scale(z, torch.zeros(9).long())
+        >>> scale, round(best_scale(z, torch.zeros(9).long(), pseudo_rows=1.0), 3)
+        (1.0, 0.736)
+    """
+    scale = best_scale(logits, target)
+    return scale if scale <= 1.0 else max(1.0, best_scale(logits, target, pseudo_rows=1.0))
+
+
+def _bracket(centred: Tensor) -> tuple[float, float]:
+    """Where a factor is looked for: far to both sides of 1 over the logits' typical size."""
+    size = float(centred.abs().mean())
+    if not 0.0 < size < math.inf:
+        return _SCALES
+    return min(_SCALES[0], _SCALES[0] / size), max(_SCALES[1], _SCALES[1] / size)
+
+
+def _nearest_end(scale: float, low: float, high: float, ends: tuple[float, float]) -> float:
+    """The end that the search was running into, if it was; then no best factor lies inside."""
+    if high == ends[1] and low > 1.0:
         return high
-    return low if low == _SCALES[0] and high < 1.0 else scale
+    return low if low == ends[0] and high < 1.0 else scale
 
 
 def _slope(centred: Tensor, chosen: Tensor, scale: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gduq.calibration.base import Calibrator, labelled, mean_logits
-from gduq.calibration.optimise import best_scale, fit_module
+from gduq.calibration.optimise import careful_scale, fit_module
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -63,7 +63,7 @@ class OrderInvariantCalibration(Calibrator):
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         logits, target = labelled(p, rows)
         network = self._network(p.num_classes)
-        scale = torch.tensor(best_scale(logits, target), dtype=torch.float64)
+        scale = torch.tensor(careful_scale(logits, target), dtype=torch.float64)
         ordered, order = _sort(logits * scale)
         place = (order == target[:, None]).int().argmax(dim=-1)  # of the right class
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gduq.calibration.base import Calibrator, RowTemperature, labelled, mean_logits
-from gduq.calibration.optimise import best_scale
+from gduq.calibration.optimise import careful_scale
 from gduq.prediction import Prediction
 
 __all__ = ["EnsembleTemperatureScaling", "TemperatureScaling"]
@@ -23,8 +23,9 @@ class TemperatureScaling(RowTemperature):
 
     .. math:: \mu' = \mu / T, \qquad T = \arg\min_T \mathrm{NLL}
 
-    Found by Newton's method in :math:`1/T`, where the loss is convex; T stays within 0.01 and 100.
-    Keeps every label.
+    Found by Newton's method in :math:`1/T`, where the loss is convex. A T below 1 must be worth
+    it with one row of even target added: rows that are all right would else say T = 0. Keeps every
+    label.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)  # sure of class 0, right three times of four
@@ -42,7 +43,7 @@ class TemperatureScaling(RowTemperature):
         return self.state()["temperature"]
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        return {"temperature": _scalar(1.0 / best_scale(*labelled(p, rows)))}
+        return {"temperature": _scalar(1.0 / careful_scale(*labelled(p, rows)))}
 
     def _temperature(self, p: Prediction) -> Tensor:
         return self._state["temperature"].expand(len(p))
@@ -73,7 +74,7 @@ class EnsembleTemperatureScaling(Calibrator):
 
     def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
         logits, target = labelled(p, rows)
-        temperature = _scalar(1.0 / best_scale(logits, target))
+        temperature = _scalar(1.0 / careful_scale(logits, target))
         parts = _components(logits, temperature)  # [3, n, C]
         chosen = parts.gather(2, target.expand(3, -1)[..., None]).squeeze(2).exp()
         return {"temperature": temperature, "weights": _mixture(chosen)}
