@@ -414,19 +414,6 @@ def test_by_any_value():
         shifts.by([], [])
 
 
-def test_labels_must_be_classes():
-    graphs = dots([1] * 20)
-    for graph in graphs:
-        graph.y = torch.tensor([0.5])
-    with pytest.raises(InputError, match="integer labels"):
-        shifts.by(graphs, torch.arange(20))
-    graphs = dots([1] * 20)
-    for graph in graphs:
-        graph.y = torch.tensor([0, 1])
-    with pytest.raises(InputError, match="one label for each of the 20 rows"):
-        shifts.by(graphs, torch.arange(20))
-
-
 def test_graphs_of_different_attributes_can_be_cut():
     graphs = dots(range(1, 41))
     graphs[3].extra = torch.ones(1)
@@ -557,3 +544,161 @@ def test_corruptions_refuse():
     empty = shifts.edge_drop(bare, 5)
     assert [g.num_edges for g in empty.graphs] == [0, 0]
     assert [g.num_nodes for g in shifts.edge_rewire(bare, 5).graphs] == [2, 1]
+
+
+# -- found by a reviewer ---------------------------------------------------------------------------
+
+
+def lines(n=12, odd=False):
+    """Paths of 3 to n + 2 nodes, both directions; ``odd``: of different attributes."""
+    out = []
+    for i in range(3, n + 3):
+        path = torch.stack([torch.arange(i - 1), torch.arange(1, i)])
+        edges = torch.cat([path, path.flip(0)], 1)
+        x = torch.arange(2.0 * i).view(i, 2) * i
+        weight = edges[0] + 100.0 * edges[1] + 10000.0 * i
+        out.append(Data(x=x, edge_index=edges, y=torch.tensor([i % 2]), weight=weight))
+    if odd:
+        out[0].note = "only here"
+    return out
+
+
+def test_regression_targets_need_no_classes():
+    graphs = dots(range(1, 21))
+    for graph in graphs:
+        graph.y = torch.tensor([0.5])
+    assert len(shifts.size(graphs).ood_test) == 2
+    assert len(shifts.by(graphs, range(20)).ood_test) == 4
+    with pytest.raises(InputError, match="integer labels"):
+        shifts.by(graphs, range(20), "concept")
+    with pytest.raises(InputError, match="integer labels"):
+        shifts.class_out(graphs, [0])
+    for graph in graphs:
+        graph.y = torch.tensor([0, 1])
+    with pytest.raises(InputError, match="one label for each of the 20 rows"):
+        shifts.by(graphs, range(20), "concept")
+
+
+def test_groups_of_val_and_test_must_differ():
+    with pytest.raises(InputError, match="without a common group, got b in both"):
+        shifts.group(dots([1] * 20), ["a"] * 10 + ["b"] * 5 + ["c"] * 5, ["b"], val=["b", "c"])
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_dropped_edges_leave_labels_alone(odd):
+    """One edge a graph: as many labels as edges."""
+    one = torch.tensor([[0], [1]])
+    graphs = [
+        Data(x=torch.ones(2, 1), edge_index=one, y=torch.tensor([i]), edge_w=torch.tensor([i]))
+        for i in range(10)
+    ]
+    if odd:
+        graphs[0].note = "only here"
+    dropped = shifts.edge_drop(View(graphs), 5)
+    assert torch.equal(dropped.target, torch.arange(10))
+    left = [i for i, graph in enumerate(dropped.graphs) if graph.edge_index.size(1)]
+    assert len(left) == 5
+    assert torch.cat([graph.edge_w for graph in dropped.graphs]).tolist() == left
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_edge_attributes_are_told_from_nodes_by_graph(odd):
+    """As many nodes as edges in all, but not in each graph."""
+    graphs = [
+        Data(
+            x=torch.ones(n, 1), edge_index=torch.tensor([pairs, pairs]), weight=torch.tensor(pairs)
+        )
+        for n, pairs in ((4, [0, 1]), (4, [0, 1, 2, 3, 0, 1]))
+    ]
+    graphs[1].edge_index[1] = torch.tensor([1, 2, 3, 0, 2, 3])
+    if odd:
+        graphs[0].note = "only here"
+    for graph in shifts.edge_drop(View(graphs), 5).graphs:
+        assert torch.equal(graph.weight, graph.edge_index[0])
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [shifts.feature_noise, shifts.feature_mask, shifts.edge_drop, shifts.edge_rewire],
+)
+def test_graphs_that_cannot_be_packed_are_corrupted_alike(corrupt):
+    packed, odd = corrupt(View(lines()), 4, seed=3), corrupt(View(lines(odd=True)), 4, seed=3)
+    assert isinstance(packed.graphs, Packed)
+    assert isinstance(odd.graphs, list)
+    for one, two in zip(packed.graphs, odd.graphs, strict=True):
+        assert all(torch.equal(one[key], two[key]) for key in ("x", "edge_index", "y", "weight"))
+    changed = "edge_index" if "edge" in corrupt.__name__ else "x"
+    old, new = (torch.cat([g[changed].flatten() for g in of]) for of in (lines(), odd.graphs))
+    assert not torch.equal(old, new)
+
+
+def test_rewiring_keeps_self_loops_and_symmetry():
+    path = torch.stack([torch.arange(19), torch.arange(1, 20)])
+    loops = torch.arange(20).repeat(2, 1)
+    graph = Data(x=torch.ones(20, 1), edge_index=torch.cat([path, loops, path.flip(0)], 1))
+    new = shifts.edge_rewire(View(graph), 5).graphs[0].edge_index
+    assert torch.equal(new[:, 19:39], loops)
+    assert torch.equal(new[:, :19], new[:, 39:].flip(0))
+    assert not torch.equal(new[:, :19], path)
+
+
+def test_time_stamps_keep_double_precision():
+    start = 1.7e9
+    stamps = [start + i for i in range(20)]
+    splits = shifts.time(dots([1] * 20), stamps)
+    assert splits.domains["ood_test"].tolist() == stamps[16:]
+    graphs = dots([1] * 20)
+    for graph, stamp in zip(graphs, stamps, strict=True):
+        graph.stamp = stamp
+    for cut in (shifts.feature(graphs, "stamp"), shifts.feature(graphs, lambda g: g.stamp)):
+        assert cut.domains["ood_test"].tolist() == stamps[16:]
+    tails = shifts.tails(stamps)
+    assert tails["ood_test"].tolist() == [18, 19]
+    groups = shifts.group(dots([1] * 20), stamps, test=stamps[:4])
+    assert sorted(groups.domains["ood_test"].tolist()) == stamps[2:4]
+
+
+def test_values_of_many_kinds():
+    days = np.arange(20) + np.datetime64("2024-05-20")
+    for values in (days, days.tolist(), days.astype(str), np.arange(20, dtype=np.uint16)):
+        splits = shifts.by(dots(range(1, 21)), values)
+        assert [g.num_nodes for g in splits.ood_test.graphs] == [17, 18, 19, 20]
+    graphs = dots([1] * 20)
+    for i, graph in enumerate(graphs):
+        graph.city = f"{i:02d}"
+    assert shifts.feature(graphs, "city").domains["ood_test"].tolist() == [16, 17, 18, 19]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[None] * 20, [1, None] * 10, [[1], [1, 2]] * 10, np.ones(20, complex), np.ones((20, 2)), 3]
+    + [np.array(["NaT"] * 20, dtype="datetime64[s]"), [float("nan")] * 20],
+)
+def test_values_that_are_none(values):
+    with pytest.raises(InputError):
+        shifts.by(dots([1] * 20), values)
+
+
+def test_classes_and_groups_alone_or_in_tensors():
+    graphs = dots([1] * 40, [i % 4 for i in range(40)])
+    wanted = shifts.class_out(graphs, [2])
+    for classes in (2, np.int64(2), torch.tensor(2), torch.tensor([2]), np.array([2])):
+        found = shifts.class_out(graphs, classes)
+        assert torch.equal(found.ood_test.target, wanted.ood_test.target)
+    names = np.array(["ab", "cd"] * 20)
+    found = shifts.group(graphs, names, test="ab", seed=np.int64(3))
+    assert set(found.ood_test.target.tolist()) == {0, 2}
+    with pytest.raises(InputError, match="number or text each"):
+        shifts.group(graphs, [["a"]] * 40, test="a")
+
+
+def test_severity_and_seed_are_whole_numbers():
+    view = View(lines())
+    with pytest.raises(InputError, match=r"severity.*got 3\.0"):
+        shifts.edge_drop(view, 3.0)
+    with pytest.raises(InputError, match="seed"):
+        shifts.edge_drop(view, 3, seed="0")
+    with pytest.raises(InputError, match="seed"):
+        shifts.size(lines(), seed=0.5)
+    one, two = (shifts.edge_drop(view, np.int64(3), seed=seed) for seed in (3, np.int64(3)))
+    assert torch.equal(one.graphs.tensors["edge_index"], two.graphs.tensors["edge_index"])

@@ -11,16 +11,19 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
-from gduq.data.packed import Packed, try_pack
+from gduq.data.packed import Packed, to_ptr, try_pack
 from gduq.data.sparse import csr
 from gduq.data.view import View
+from gduq.data.whole import whole
 from gduq.errors import InputError
 
 __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]
 
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
+_KEEP = "edges kept"
+_NO_EDGES = ("y", "x", "pos", "batch", "ptr", "row_mask")
 _Change = Callable[[Data, float, torch.Generator], dict[str, Tensor]]
 
 
@@ -43,6 +46,9 @@ def feature_mask(view: View, severity: int, seed: int = 0) -> View:
 def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     """Take away a random share of the edges; both directions of an edge go together.
 
+    So do the rows of attributes with one row an edge (never of ``y``, ``x``, ``pos``). Where an
+    attribute could as well have one row a node or a graph, "edge" in its name marks it.
+
     Example:
         >>> path = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
         >>> graph = Data(x=torch.ones(5, 1), edge_index=torch.cat([path, path.flip(0)], 1))
@@ -55,29 +61,23 @@ def edge_drop(view: View, severity: int, seed: int = 0) -> View:
 def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
     """Give a random share of the edges a new, uniformly drawn end in the same graph.
 
-    Both directions of an edge move together. A new edge may coincide with another one or be a
-    self-loop, as random wiring has it; edge attributes stay with their edge.
+    Both directions of an edge move together, self-loops stay. A new edge may coincide with another
+    one or be a self-loop, as random wiring has it; edge attributes stay with their edge.
     """
     return _corrupt(view, severity, seed, _rewire)
 
 
 def _corrupt(view: View, severity: int, seed: int, change: _Change) -> View:
-    if isinstance(severity, bool) or severity not in range(len(LEVELS)):
+    if isinstance(severity, (bool, float)) or severity not in range(len(LEVELS)):
         raise InputError(f"a severity from 0 to {len(LEVELS) - 1}", repr(severity))
-    if severity == 0:
+    step = whole("severity", severity)
+    generator = torch.Generator().manual_seed(whole("seed", seed))
+    if step == 0:
         return view
-    generator = torch.Generator().manual_seed(seed)
-    level = LEVELS[severity]
-    if len(view.graphs) == 1:
-        graph = view.graphs[0]
-        copy = graph.__copy__()
-        for key, value in change(graph, level, generator).items():
-            copy[key] = value
-        return View(copy, view.rows)
-    packed = try_pack(view.graphs)
-    if packed is not None:
-        return View(_change_packed(packed.materialise(), level, generator, change), view.rows)
-    return View(_change_list(view.graphs, level, generator, change), view.rows)
+    packed = None if len(view.graphs) == 1 else try_pack(view.graphs)
+    if packed is None:
+        return View(_change_list(view.graphs, LEVELS[step], generator, change), view.rows)
+    return View(_change_packed(packed.materialise(), LEVELS[step], generator, change), view.rows)
 
 
 def _change_packed(
@@ -86,26 +86,97 @@ def _change_packed(
     """All graphs at once, as one large graph."""
     batch = packed.collate()
     changed = change(batch, level, generator)
-    layout, ptrs = dict(packed.layout), dict(packed.ptrs)
+    layout, ptrs, tensors = dict(packed.layout), dict(packed.ptrs), dict(packed.tensors)
+    keep = changed.pop(_KEEP, None)
     if "edge_index" in changed:
         graph = batch.batch[changed["edge_index"][0]]
         count = torch.bincount(graph, minlength=len(packed))
         ptrs["edges left"] = torch.cat([count.new_zeros(1), count.cumsum(0)])
         changed["edge_index"] = changed["edge_index"] - batch.ptr[graph]
-        layout |= dict.fromkeys(changed, "edges left")
+        layout["edge_index"] = "edges left"
+    if keep is not None:
+        edges, nodes = packed.sizes("edge_index").tolist(), packed.num_nodes.tolist()
+        texts = [key for key, how in packed.deliver.items() if how == "text"]
+        for key in tensors.keys() - set(texts):
+            if _is_edge_level(key, packed.sizes(key).tolist(), edges, nodes):
+                tensors[key], layout[key] = tensors[key][keep], "edges left"
     deliver = {key: how for key, how in packed.deliver.items() if key not in changed}
-    tensors = {**packed.tensors, **changed}
-    return replace(packed, tensors=tensors, layout=layout, ptrs=ptrs, deliver=deliver)
+    return replace(
+        packed, tensors={**tensors, **changed}, layout=layout, ptrs=ptrs, deliver=deliver
+    )
 
 
 def _change_list(
     graphs: Sequence[Data], level: float, generator: torch.Generator, change: _Change
 ) -> list[Data]:
+    """As `_change_packed`: the graphs are changed as one, so noise and shares mean the same."""
     copies = [graph.__copy__() for graph in graphs]
-    for copy in copies:
-        for key, value in change(copy, level, generator).items():
-            copy[key] = value
+    changed = change(copies[0] if len(copies) == 1 else _joined(copies), level, generator)
+    keep = changed.pop(_KEEP, None)
+    if "x" in changed:
+        features = _parted(changed["x"], [graph.x for graph in copies])
+        for copy, x in zip(copies, features, strict=True):
+            copy.x = x
+        return copies
+    edges = [copy.edge_index.size(1) for copy in copies]
+    ptr = to_ptr(torch.tensor([int(copy.num_nodes or 0) for copy in copies]))
+    if keep is None:
+        keep = torch.ones(sum(edges), dtype=torch.bool)
+    masks = torch.split(keep, edges)
+    parts = torch.split(changed["edge_index"], [int(mask.sum()) for mask in masks], dim=1)
+    for key in sorted({key for copy in copies for key in copy.keys()}):  # noqa: SIM118
+        _drop_rows(key, copies, masks)
+    for copy, part, start in zip(copies, parts, ptr[:-1].tolist(), strict=True):
+        copy.edge_index = part - start
     return copies
+
+
+def _drop_rows(key: str, graphs: Sequence[Data], masks: Sequence[Tensor]) -> None:
+    """Keep the marked rows of an attribute, if it has one row an edge."""
+    having = [(g, mask) for g, mask in zip(graphs, masks, strict=True) if key in g]
+    values = [g[key] for g, _ in having]
+    if not all(isinstance(value, Tensor) and value.dim() > 0 for value in values):
+        return
+    edges = [mask.numel() for _, mask in having]
+    nodes = [int(g.num_nodes or 0) for g, _ in having]
+    if _is_edge_level(key, [value.size(0) for value in values], edges, nodes):
+        for graph, mask in having:
+            graph[key] = graph[key][mask]
+
+
+def _is_edge_level(key: str, sizes: list[int], edges: list[int], nodes: list[int]) -> bool:
+    """Whether an attribute of so many rows a graph has one an edge; where the numbers leave it open
+    (as many nodes as edges in every graph, or one edge each), its name must say so."""
+    if key in _NO_EDGES or "index" in key or sizes != edges:
+        return False
+    return "edge" in key or (sizes != nodes and any(size != 1 for size in sizes))
+
+
+def _joined(graphs: Sequence[Data]) -> Data:
+    """Features and edges of graphs that cannot be packed, as one large graph."""
+    sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+    ptr, joined = to_ptr(sizes), Data(num_nodes=int(sizes.sum()))
+    if all(graph.get("x") is not None for graph in graphs):
+        values = [_entries(_features(graph)) for graph in graphs]
+        if len({tuple(value.shape[1:]) for value in values}) > 1:
+            raise InputError("features x of one width", "graphs of different ones")
+        joined.x = torch.cat(values)
+    if all(graph.get("edge_index") is not None for graph in graphs):
+        pairs = zip(graphs, ptr[:-1].tolist(), strict=True)
+        joined.edge_index = torch.cat([graph.edge_index + start for graph, start in pairs], dim=1)
+    joined.batch, joined.ptr = torch.repeat_interleave(torch.arange(sizes.numel()), sizes), ptr
+    return joined
+
+
+def _parted(values: Tensor, features: Sequence[Tensor]) -> list[Tensor]:
+    """New features of each graph, in the form of its old ones."""
+    if len(features) == 1:
+        return [values]
+    parts = torch.split(values, [_entries(x).size(0) for x in features])
+    return [
+        _with_values(x, part.to(x.dtype) if x.is_floating_point() else part)
+        for x, part in zip(features, parts, strict=True)
+    ]
 
 
 # -- changes of one (large) graph: attribute to its new value --------------------------------------
@@ -120,7 +191,7 @@ def _features(graph: Data) -> Tensor:
 
 def _noise(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
     x = _features(graph)
-    values = x.values() if x.layout == torch.sparse_csr else x
+    values = _entries(x)
     spread = values.std(dim=0, correction=0)
     spread = torch.where(spread > 0, spread, values.mean(dim=0).abs())
     noise = torch.randn(values.shape, generator=generator, dtype=values.dtype)
@@ -129,9 +200,13 @@ def _noise(graph: Data, level: float, generator: torch.Generator) -> dict[str, T
 
 def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
     x = _features(graph)
-    values = x.values() if x.layout == torch.sparse_csr else x
+    values = _entries(x)
     keep = torch.rand(values.shape, generator=generator) >= level
     return {"x": _with_values(x, values * keep)}
+
+
+def _entries(x: Tensor) -> Tensor:
+    return x.values() if x.layout == torch.sparse_csr else x
 
 
 def _with_values(x: Tensor, values: Tensor) -> Tensor:
@@ -142,6 +217,8 @@ def _with_values(x: Tensor, values: Tensor) -> Tensor:
 
 def _pairs(graph: Data) -> tuple[Tensor, int]:
     """A number for each edge, the same for both directions, and how many there are."""
+    if graph.get("edge_index") is None:
+        raise InputError("graphs with edge_index", f"only {sorted(graph.keys())}")
     low, high = graph.edge_index.min(dim=0).values, graph.edge_index.max(dim=0).values
     distinct, number = torch.unique(low * (graph.num_nodes or 0) + high, return_inverse=True)
     return number, distinct.numel()
@@ -151,30 +228,25 @@ def _drop(graph: Data, level: float, generator: torch.Generator) -> dict[str, Te
     number, count = _pairs(graph)
     gone = torch.randperm(count, generator=generator)[: round(level * count)]
     keep = torch.ones(count, dtype=torch.bool).index_fill_(0, gone, False)[number]
-    edges = graph.edge_index.size(1)
-    kept = {k: graph[k][keep] for k in sorted(graph.keys()) if _is_edge_level(graph, k, edges)}
-    return {**kept, "edge_index": graph.edge_index[:, keep]}
-
-
-def _is_edge_level(graph: Data, key: str, edges: int) -> bool:
-    value = graph[key]
-    if key == "edge_index" or not isinstance(value, Tensor) or value.dim() == 0:
-        return False
-    return value.size(0) == edges and bool(graph.is_edge_attr(key))
+    return {"edge_index": graph.edge_index[:, keep], _KEEP: keep}
 
 
 def _rewire(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
     number, count = _pairs(graph)
-    moved = torch.randperm(count, generator=generator)[: round(level * count)]
+    source, target = graph.edge_index
+    loop = torch.zeros(count, dtype=torch.bool)
+    loop[number] = source == target  # has one direction only, so moving it would leave half an edge
+    free = torch.nonzero(~loop).flatten()
+    order = torch.randperm(free.numel(), generator=generator)
+    moved = free[order[: round(level * free.numel())]]
     start, size = torch.zeros(count, dtype=torch.long), torch.full((count,), graph.num_nodes or 0)
-    if isinstance(graph, Batch):
+    if graph.get("ptr") is not None:
         owner = torch.zeros(count, dtype=torch.long)
         owner[number] = graph.batch[graph.edge_index[0]]
         start, size = graph.ptr[owner], graph.ptr.diff()[owner]
     draw = torch.rand(count, generator=generator, dtype=torch.float64)
     end = start + (draw * size).long()
     is_moved = torch.zeros(count, dtype=torch.bool).index_fill_(0, moved, True)[number]
-    source, target = graph.edge_index
     first = source <= target  # the larger end of a pair moves, in both directions alike
     return {
         "edge_index": torch.stack(

@@ -7,18 +7,30 @@ turns a cut's ingredients into `Splits` of a dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gduq.data.whole import whole
 from gduq.errors import InputError
 
-__all__ = ["Cut", "Values", "as_labels", "concept", "covariate", "leave_out", "no_shift", "tails"]
+__all__ = [
+    "Cut",
+    "Values",
+    "as_labels",
+    "as_values",
+    "concept",
+    "covariate",
+    "leave_out",
+    "no_shift",
+    "tails",
+]
 
 Cut = dict[str, Tensor]
-Values = Tensor | Sequence[float] | Sequence[str]
+Values = Tensor | Sequence[Any] | np.ndarray
+_EXPECTED = "one number, text or date a row as domain values"
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
 
 
@@ -82,10 +94,8 @@ def tails(
         >>> {k: len(v) for k, v in tails(torch.arange(20)).items()}
         {'train': 8, 'id_val': 1, 'id_test': 1, 'ood_val': 8, 'ood_test': 2}
     """
-    numbers = _codes(values) if _is_text(values) else torch.as_tensor(values)
-    _check_numbers(numbers)
+    numbers = as_values(values).double()
     _check_share("quantiles", low, high)
-    numbers = numbers.double()
     below, above = (float(np.quantile(numbers.numpy(), q)) for q in (low, high))
     pool = torch.nonzero(numbers <= below).flatten()
     test = torch.nonzero((numbers >= above) & (numbers > below)).flatten()
@@ -126,7 +136,7 @@ def concept(
     codes, label = _codes(values), as_labels(labels)
     if codes.shape != label.shape:
         raise InputError(f"one label for each of the {codes.numel()} values", label.numel())
-    generator = torch.Generator().manual_seed(seed)
+    generator = _generator(seed)
     order = torch.sort(codes, stable=True).indices
     codes, label = codes[order], label[order].double()
     starts = torch.searchsorted(codes, codes)  # rows of lower domains
@@ -156,7 +166,7 @@ def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: int = 0) -
         {'train': 370, 'id_val': 123, 'id_test': 124}
     """
     _check_share("cuts", *cuts)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(n, generator=_generator(seed))
     parts = torch.tensor_split(order, [int(cuts[0] * n), int(cuts[1] * n)])
     cut = dict(zip(("train", "id_val", "id_test"), parts, strict=True))
     return _checked(cut, "Use more rows.")
@@ -199,29 +209,60 @@ def _one_pass(
     return taken
 
 
+def as_values(values: Values) -> Tensor:
+    """Domain values as numbers ``[n]``: Python's floats in double precision, moments of NumPy in
+    microseconds, and text, dates and other things that sort by their rank.
+
+    Example:
+        >>> as_values(["b", "a", "b"]), as_values([0.5, 2])
+        (tensor([1, 0, 1]), tensor([0.5000, 2.0000], dtype=torch.float64))
+    """
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(_as_array(values))
+    if tensor.dim() != 1:
+        raise InputError("domain values of shape [n], one a row", list(tensor.shape))
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise InputError("finite domain values", f"{bad} NaN or infinite")
+    return tensor.detach().cpu()
+
+
+def _as_array(values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise InputError(_EXPECTED, f"{type(values).__name__}: {error}") from error
+    kind = array.dtype.kind
+    if kind == "c" or kind == "V" or array.ndim != 1:
+        raise InputError(_EXPECTED, f"{array.dtype} of shape {list(array.shape)}")
+    if kind in "mM":
+        if bool(np.isnat(array).any()):
+            raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
+        return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
+    if kind in "US":
+        return np.unique(array, return_inverse=True)[1].reshape(-1)
+    if kind == "O":
+        return _ranks(array.tolist())
+    return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))
+
+
+def _ranks(values: list[Any]) -> np.ndarray:
+    try:
+        rank = {value: i for i, value in enumerate(sorted(set(values)))}
+    except TypeError as error:
+        raise InputError(_EXPECTED, f"values that cannot be sorted ({error})") from error
+    return np.array([rank[value] for value in values], dtype=np.int64)
+
+
 def _codes(values: Values) -> Tensor:
     """Ranks of the values: equal values have equal ranks, and order is kept ``[n]``."""
-    if _is_text(values):
-        array = np.asarray(values, dtype=str)
-    else:
-        tensor = torch.as_tensor(values)
-        _check_numbers(tensor)
-        array = tensor.numpy()
+    array = as_values(values).numpy()
     if array.size == 0:
         raise InputError("at least one domain value", "none")
     return torch.from_numpy(np.unique(array, return_inverse=True)[1].reshape(-1))
 
 
-def _is_text(values: Values) -> bool:
-    return not isinstance(values, (Tensor, np.ndarray)) and any(isinstance(v, str) for v in values)
-
-
-def _check_numbers(values: Tensor) -> None:
-    if values.dim() != 1:
-        raise InputError("domain values of shape [n], one a row", list(values.shape))
-    if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-        bad = int((~torch.isfinite(values)).sum())
-        raise InputError("finite domain values", f"{bad} NaN or infinite")
+def _generator(seed: Any) -> torch.Generator:
+    return torch.Generator().manual_seed(whole("seed", seed))
 
 
 def _check_share(what: str, first: float, second: float) -> None:
@@ -242,7 +283,7 @@ def _next_start(starts: Tensor, index: int, n: int) -> int:
 
 def _hold_out(pool: Tensor, size: int, seed: int | torch.Generator) -> Cut:
     """Shuffle the pool and cut two parts of ``size`` from its end, ``id_test`` last."""
-    generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
+    generator = seed if isinstance(seed, torch.Generator) else _generator(seed)
     pool = pool[torch.randperm(pool.numel(), generator=generator)]
     stay = max(pool.numel() - 2 * size, 0)
     train, val, test = pool[:stay], pool[stay : stay + size], pool[stay + size :]

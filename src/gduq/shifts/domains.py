@@ -6,9 +6,10 @@ it holds a single graph). ``task="node"`` makes a list of graphs a node task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -39,7 +40,7 @@ def by(
 
     Args:
         data: The dataset, see the module.
-        values: One number or string a row (graph or node).
+        values: One number, string or date a row (graph or node).
         kind: ``"covariate"`` (`gduq.shifts.covariate`), ``"concept"``, ``"tails"``, ``"no_shift"``.
         seed: Of the random draws.
         task: ``"node"`` or ``"graph"``; ``None``: as the module says.
@@ -61,6 +62,7 @@ def by(
 def _by(
     rows: Rows, values: cuts.Values, kind: Kind, seed: int, name: str, options: dict[str, Any]
 ) -> Splits:
+    values = cuts.as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
     if kind == "concept":
@@ -145,7 +147,8 @@ def time(
 
     Args:
         data: The dataset.
-        stamps: One a row: numbers, or dates that sort as text (``"2024-05-31"``).
+        stamps: One a row: numbers, or dates that sort as text (``"2024-05-31"``) or
+            ``datetime`` and ``datetime64`` values.
         cuts: Shares of the rows after which ``ood_val`` and ``ood_test`` begin.
         seed: Of the draw of ``id_val`` and ``id_test`` from the past.
         task: See `by`.
@@ -157,8 +160,8 @@ def time(
 def group(
     data: Graphs,
     labels: Sequence[Any] | Tensor,
-    test: Collection[Any],
-    val: Collection[Any] = (),
+    test: Any,
+    val: Any = (),
     *,
     holdout: float = 0.1,
     seed: int = 0,
@@ -169,35 +172,32 @@ def group(
     Args:
         data: The dataset.
         labels: The group of each row.
-        test: Groups that make ``ood_test``.
+        test: Groups (or one group) that make ``ood_test``.
         val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
         holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
         seed: Of their draw.
         task: See `by`.
     """
     rows = Rows(data, task)
-    names = labels.tolist() if isinstance(labels, Tensor) else list(labels)
+    names, test, val = _plain(labels), _plain(test), _plain(val)
     if len(names) != len(rows):
         raise InputError(f"one group for each of the {len(rows)} rows", len(names))
-    known = set(names)
-    unknown = [g for g in [*test, *val] if g not in known]
-    if unknown or not test:
-        raise InputError(f"test groups among {_some(known)}", unknown or "none")
+    _check_groups(set(names), test, val)
     held = _positions(names, test)
     if val:
         held_val = _positions(names, val)
     else:
         held_val, held = held[: len(held) // 2], held[len(held) // 2 :]
-    pool = _positions(names, known - set(test) - set(val))
+    pool = _positions(names, set(names) - set(test) - set(val))
     cut = cuts.leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
     return rows.splits(
-        cut, names, name="group", description=f"Groups left out for testing: {_some(test)}."
+        cut, _codes(names), name="group", description=f"Groups left out for testing: {_some(test)}."
     )
 
 
 def class_out(
     data: Graphs,
-    classes: Collection[int],
+    classes: int | Collection[int] | Tensor,
     *,
     holdout: float = 0.1,
     seed: int = 0,
@@ -209,7 +209,7 @@ def class_out(
     splits means nothing.
     """
     rows = Rows(data, task)
-    labels = rows.labels()
+    labels, classes = rows.labels(), _plain(classes)
     result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
     return result.with_(
         name="class_out",
@@ -256,6 +256,7 @@ class Rows:
             raise InputError("a Data, a list of graphs or a PyG dataset", type(data).__name__)
         if len(self.graphs) == 0:
             raise InputError("at least one graph", "none")
+        self._given = self.graphs  # packing would round Python's floats
         self.task: Task = task or ("node" if len(self.graphs) == 1 else "graph")
         if self.task == "graph":
             self.graphs = try_pack(self.graphs) or self.graphs
@@ -278,40 +279,64 @@ class Rows:
         return labels
 
     def scalar(self, function: Callable[[Data], Any]) -> Tensor:
-        """One number a row."""
-        found = []
-        for graph in self.graphs:
-            value = torch.as_tensor(function(graph)).reshape(-1)
-            if self.task == "graph" and value.numel() != 1:
-                value = value.double().mean().reshape(1)
-            elif self.task == "node" and value.numel() != graph.num_nodes:
-                raise InputError(f"one value for each of {graph.num_nodes} nodes", value.numel())
-            found.append(value)
-        return torch.cat(found)
+        """One number a row; of text and dates (a graph task) their rank."""
+        found: list[Any] = []
+        for graph in self._given:
+            value = function(graph)
+            if self.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
+                found.append(value)
+                continue
+            row = value.detach() if isinstance(value, Tensor) else np.asarray(value)
+            row = torch.as_tensor(row).reshape(-1)
+            if self.task == "graph":
+                found.append(row.item() if row.numel() == 1 else row.double().mean().item())
+            elif row.numel() != graph.num_nodes:
+                raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
+            else:
+                found.append(row)
+        return torch.cat(found) if self.task == "node" else cuts.as_values(found)
 
-    def splits(self, cut: cuts.Cut, values: Any, *, name: str, description: str) -> Splits:
+    def splits(self, cut: cuts.Cut, values: Tensor, *, name: str, description: str) -> Splits:
         """`Splits` of the rows in a cut, with the domain value of each."""
-        has_labels = "y" in self.graphs[0]
-        if has_labels:
-            self.labels()  # raises for labels that are no classes
-        codes = values if isinstance(values, Tensor) else _as_tensor(values)
         if self.task == "node":  # a mask keeps the order of the nodes
             cut = {split: rows.sort().values for split, rows in cut.items()}
             views = {split: View(self.graphs, rows) for split, rows in cut.items()}
         else:
             everything = View(self.graphs)
             views = {split: everything.take(rows) for split, rows in cut.items()}
-        domains = {split: codes[rows] for split, rows in cut.items()}
+        domains = {split: values[rows] for split, rows in cut.items()}
         fields: dict[str, Any] = dict(views)
         return Splits(**fields, name=name, description=description, domains=domains)
 
 
-def _as_tensor(values: Sequence[Any]) -> Tensor:
+def _plain(values: Any) -> list[Any]:
+    """Groups as Python values, whatever holds them; a single one counts as a list of one."""
+    if isinstance(values, (Tensor, np.ndarray, np.generic)):
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        values = [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    for value in found:
+        if not isinstance(value, Hashable):
+            raise InputError("groups named by a number or text each", repr(value))
+    return found
+
+
+def _check_groups(known: set[Any], test: list[Any], val: list[Any]) -> None:
+    unknown = [g for g in [*test, *val] if g not in known]
+    if unknown or not test:
+        raise InputError(f"test groups among {_some(known)}", unknown or "none")
+    both = set(test) & set(val)
+    if both:
+        raise InputError("val and test without a common group", f"{_some(both)} in both")
+
+
+def _codes(names: list[Any]) -> Tensor:
     """Numbers as they are; anything else by its rank among the distinct values."""
-    if all(isinstance(v, (bool, int, float)) for v in values):
-        return torch.tensor(values)
-    rank = {v: i for i, v in enumerate(sorted(set(values), key=str))}
-    return torch.tensor([rank[v] for v in values])
+    if all(isinstance(v, (bool, int, float)) for v in names):
+        return torch.from_numpy(np.asarray(names))
+    rank = {v: i for i, v in enumerate(sorted(set(names), key=str))}
+    return torch.tensor([rank[v] for v in names])
 
 
 def _positions(names: Sequence[Any], wanted: Collection[Any]) -> Tensor:
