@@ -186,3 +186,38 @@ def test_splits_refuse_masks_that_overlap():
     other = Splits(train, ood_test=View(node_graph(), torch.tensor([2])))  # another graph
     assert len(other.ood_test) == 1
     assert splits.with_(name="mine").name == "mine"
+
+
+def small(n, **more):
+    return [
+        Data(x=torch.full((2, 1), float(i)), edge_index=torch.tensor([[0], [1]]), y=i, **more)
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize("form", [list, Packed.pack])
+def test_splits_refuse_graphs_in_two_of_them(form):
+    graphs = form(small(6))
+    one, two = View(graphs[:4]), View(graphs[3:])
+    with pytest.raises(InputError, match=r"1 graph\(s\) in both train and ood_test"):
+        Splits(one, ood_test=two)
+    assert len(Splits(one, ood_test=View(graphs[4:])).ood_test) == 2
+    assert len(Splits(one, ood_test=View(form(small(6))[3:])).ood_test) == 3
+
+
+def test_graphs_of_different_attributes_are_refused_by_name():
+    graphs = small(6, weight=torch.ones(1))
+    del graphs[4].weight
+    with pytest.raises(InputError, match=r"1 of 6 without 'weight', first graph 4"):
+        next(View(graphs).batches(2))
+
+
+def test_batches_without_marked_nodes_are_left_out():
+    view = View(small(6), rows=torch.tensor([0, 11]))
+    assert [int(batch.row_mask.sum()) for batch in view.batches(2)] == [1, 1]
+
+
+def test_a_node_is_taken_once():
+    view = View(small(6), rows=torch.arange(12))
+    with pytest.raises(InputError, match="each node at most once"):
+        view.take(torch.tensor([1, 1]))

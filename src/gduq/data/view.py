@@ -76,7 +76,10 @@ class View:
         """Some of the rows, by their position in this view; row i is ``target[i]``."""
         index = torch.as_tensor(index)
         if self.rows is not None:
-            return View(self.graphs, torch.nonzero(self.rows).flatten()[index])
+            taken = torch.nonzero(self.rows).flatten()[index]
+            if taken.unique().numel() < taken.numel():
+                raise InputError("each node at most once", "a repeated one", "Drop duplicates.")
+            return View(self.graphs, taken)
         if isinstance(self.graphs, (Packed, Dataset)):
             return View(self.graphs[torch.arange(len(self))[index]])
         return View([self.graphs[i] for i in torch.arange(len(self))[index].tolist()])
@@ -93,7 +96,8 @@ class View:
         """Mini-batches of graphs; a single graph comes as it is, the same object every time.
 
         Args:
-            batch_size: Graphs a batch; ``None`` means 256.
+            batch_size: Graphs a batch; ``None`` means 256. In a node task a batch without any
+                marked node is left out.
             shuffle: Visit the graphs in a random order, drawn from ``generator``.
             generator: Needed with ``shuffle``.
             shard: ``(rank, world)`` deals every batch out to ``world`` processes: this one gets
@@ -112,8 +116,14 @@ class View:
         for part in _parts(self._order(shuffle, generator), max(size, world), world):
             if self.rows is None:
                 yield self._collate(part[rank::world])
-            else:
+            elif bool(self._has_rows[part].any()) or not len(self):
                 yield _thinned(self._collate(part), rank, world)
+
+    @cached_property
+    def _has_rows(self) -> Tensor:
+        """Which graphs of a node task have a marked node ``[G]``."""
+        parts = torch.split(torch.as_tensor(self.rows), _node_counts(self.graphs).tolist())
+        return torch.tensor([bool(part.any()) for part in parts])
 
     def _order(self, shuffle: bool, generator: torch.Generator | None) -> Tensor:
         if not shuffle:
@@ -129,7 +139,9 @@ class View:
     def _collate(self, part: Tensor) -> Data:
         if self._packed is not None:
             return self._packed.collate(part)
-        return Batch.from_data_list([self._marked[i] for i in part.tolist()])
+        graphs = [self._marked[i] for i in part.tolist()]
+        _check_attributes(graphs, part.tolist())  # a dataset may make them at every visit
+        return Batch.from_data_list(graphs)
 
     @cached_property
     def _singles(self) -> dict[tuple[int, int], Data]:
@@ -159,7 +171,10 @@ class View:
     @cached_property
     def _packed(self) -> Packed | None:
         """The graphs in long tensors, or ``None`` where they must be joined one by one."""
-        return try_pack(self._marked)
+        packed = try_pack(self._marked)
+        if packed is None and isinstance(self._marked, (list, tuple)):
+            _check_attributes(self._marked, list(range(len(self._marked))))
+        return packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +200,13 @@ class Splits:
 
     def __post_init__(self) -> None:
         for (a, one), (b, two) in combinations(self, 2):
-            if one.rows is None or two.rows is None or not _same(one.graphs, two.graphs):
+            if one.task != two.task:
                 continue
-            both = int((one.rows & two.rows).sum())
+            what = "node masks" if one.task == "node" else "splits"
+            both = _overlap(one, two)
             if both:
                 raise InputError(
-                    "node masks that do not overlap", f"{both} node(s) in both {a} and {b}"
+                    f"{what} that do not overlap", f"{both} {one.task}(s) in both {a} and {b}"
                 )
 
     def __iter__(self) -> Iterator[tuple[str, View]]:
@@ -203,6 +219,36 @@ class Splits:
     def with_(self, **changes: object) -> Splits:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _overlap(one: View, two: View) -> int:
+    """Rows that two views share, as far as the same objects or tensors show it."""
+    if one.rows is not None and two.rows is not None:
+        return int((one.rows & two.rows).sum()) if _same(one.graphs, two.graphs) else 0
+    if isinstance(one.graphs, Packed) and isinstance(two.graphs, Packed):
+        if one.graphs.tensors is not two.graphs.tensors:
+            return 0
+        first, second = (
+            torch.arange(len(g)) if g.visible is None else g.visible
+            for g in (one.graphs, two.graphs)
+        )
+        return int(torch.isin(first.unique(), second).sum())
+    if isinstance(one.graphs, (list, tuple)) and isinstance(two.graphs, (list, tuple)):
+        return len({id(g) for g in one.graphs} & {id(g) for g in two.graphs})
+    return len(one.graphs) if one.graphs is two.graphs else 0
+
+
+def _check_attributes(graphs: Sequence[Data], numbers: Sequence[int]) -> None:
+    """Joining graphs of different attributes would lose some of them, or fail half-way."""
+    keys = [set(graph.keys()) - {"num_nodes"} for graph in graphs]
+    for name in sorted(set().union(*keys)):
+        without = [i for i, found in zip(numbers, keys, strict=True) if name not in found]
+        if without:
+            raise InputError(
+                "graphs with equal attributes",
+                f"{len(without)} of {len(keys)} without {name!r}, first graph {without[0]}",
+                "Give it to all graphs, or take it from the others.",
+            )
 
 
 def _same(one: Sequence[Data], two: Sequence[Data]) -> bool:
