@@ -65,6 +65,10 @@ def test_metrics_restate_the_functions(found, predictions):
             value, low, high = found.value(split, measure)
             assert value == pytest.approx(getattr(metrics, measure)(p))
             assert low <= value <= high
+        debiased = metrics.ece(p, debias=True)
+        assert found.value(split, "ece_debiased").value == pytest.approx(debiased)
+        for term, expected in metrics.brier_decomposition(p)._asdict().items():
+            assert found.value(split, f"brier_{term}").value == pytest.approx(expected)
 
 
 def test_intervals_are_the_bootstraps(found, predictions):

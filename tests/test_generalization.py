@@ -151,6 +151,8 @@ def test_bad_input():
         (lambda: generalization.predict_accuracy(p, p, "disagreement"), "K >= 2"),
         (lambda: generalization.predict_accuracy(p, p[:0]), "at least one row"),
         (lambda: generalization.predict_accuracy(p, p, score="nope"), "a score from"),
+        (lambda: generalization.estimate_interval(p, p, resamples=0), "resamples >= 2"),
+        (lambda: generalization.estimate_interval(p, p, level=2.0), "level between"),
     ]:
         with pytest.raises(InputError, match=message):
             call()

@@ -22,7 +22,7 @@ from gduq.prediction import Prediction
 
 FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
     "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "nll", "brier", "aurc",
-    "excess_aurc", "sharpness"}}  # fmt: skip
+    "excess_aurc", "sharpness", "brier_term"}}  # fmt: skip
 
 
 def make(m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties: bool = False):
@@ -157,23 +157,32 @@ def test_debiased_l1_equals_its_expectation_by_sampling():
     noise = np.random.default_rng(0)
     expected = 0.0
     for n, p, a in reference_bins(*parts(logits, y), 8):
-        noisy = np.abs(noise.normal(a - p, math.sqrt(a * (1 - a) / n), 400_000)).mean()
-        expected += n / 300 * (2 * abs(a - p) - noisy)
+        variance = p * (1 - p) / n
+        clean = math.sqrt(max((a - p) ** 2 - variance, 0.0))
+        noisy = np.abs(noise.normal(clean, math.sqrt(variance), 400_000)).mean()
+        expected += n / 300 * (abs(a - p) - (noisy - clean))
     measured = metrics.ece(logits, y, bins=8, debias=True)
     assert measured == pytest.approx(expected, abs=2e-4)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("function", [metrics.ece, metrics.adaptive_ece, metrics.classwise_ece])
-def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(norm, function):
+@pytest.mark.parametrize("rows", [30, 200])
+def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(norm, function, rows):
     plain, corrected = [], []
-    for seed in range(30):
+    for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
-        logits = torch.randn(200, 3, generator=generator, dtype=torch.float64)
+        logits = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
         y = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
         plain.append(function(logits, y, norm=norm))
         corrected.append(function(logits, y, norm=norm, debias=True))
-    assert np.mean(corrected) < 0.7 * np.mean(plain)
+    assert np.mean(corrected) < 0.55 * np.mean(plain)
+
+
+def test_debiasing_leaves_a_clear_error_alone():
+    logits = torch.tensor([[4.0, 0.0]] * 2000, dtype=torch.float64)  # confidence 0.98
+    y = (torch.arange(2000) % 2).long()  # right half the time
+    assert metrics.ece(logits, y, debias=True) == pytest.approx(metrics.ece(logits, y), abs=1e-9)
 
 
 def reference_smooth(confidence: np.ndarray, correct: np.ndarray, sigma: float) -> float:
@@ -213,6 +222,14 @@ def test_reliability_restates_ece():
         assert (curve.low[filled] <= curve.accuracy[filled]).all()
         assert (curve.high[filled] >= curve.accuracy[filled]).all()
         assert curve.edges.numel() == 13
+
+
+def test_reliability_with_fewer_rows_than_bins():
+    curve = metrics.reliability(*make(m=5), bins=15, binning="mass", strict=False)
+    assert curve.rows.tolist() == [1.0] * 5 + [0.0] * 10
+    assert torch.isnan(curve.accuracy[5:]).all()
+    assert curve.edges.shape == (16,)
+    assert (curve.edges.diff() >= 0).all()
 
 
 def test_wilson_interval_equals_scipy():
@@ -410,6 +427,9 @@ def test_bad_options():
         (lambda: metrics.ece(p, binning="equal"), "binning from"),
         (lambda: metrics.ece(p, y), "targets once"),
         (lambda: metrics.reliability(p, level=1.0), "level between"),
+        (lambda: metrics.reliability(p, binning="banana"), "binning from"),
+        (lambda: metrics.brier_term(p, term="noise"), "a term from reliability"),
+        (lambda: metrics.bootstrap(metrics.brier_decomposition, p), "one number, got BrierDecomp"),
         (lambda: metrics.smooth_ece(p, bandwidth=0.0), "bandwidth > 0"),
         (lambda: metrics.bootstrap(metrics.ece, p, level=0.0), "level between"),
         (lambda: metrics.bootstrap(metrics.ece, p, resamples=1), "resamples >= 2"),
@@ -429,6 +449,7 @@ OPTIONS = [
     partial(metrics.adaptive_ece, bins=4, norm="l2"),
     partial(metrics.classwise_ece, bins=3, norm="l2", debias=True),
     partial(metrics.smooth_ece, bandwidth=0.1),
+    *(partial(metrics.brier_term, term=t, bins=5) for t in metrics.BrierDecomposition._fields),
 ]
 
 
@@ -449,13 +470,31 @@ def test_every_metric_has_a_batched_form():
     assert set(_BATCHED) == set(FLOATS.values())
 
 
-def test_bootstrap_of_accuracy_equals_the_binomial_error():
-    logits, y = make(m=2000)
-    value, low, high = metrics.bootstrap(metrics.accuracy, logits, y, level=0.9, seed=1)
-    error = 1.645 * math.sqrt(value * (1 - value) / 2000)
-    assert value == metrics.accuracy(logits, y)
-    assert high - value == pytest.approx(error, rel=0.15)
-    assert value - low == pytest.approx(error, rel=0.15)
+def test_accuracy_has_its_wilson_interval():
+    from scipy.stats import binomtest
+
+    logits, y = make(m=200)
+    right = round(metrics.accuracy(logits, y) * 200)
+    expected = binomtest(right, 200).proportion_ci(0.9, method="wilson")
+    value, low, high = metrics.bootstrap(metrics.accuracy, logits, y, level=0.9)
+    assert value == right / 200
+    assert (low, high) == pytest.approx((expected.low, expected.high))
+
+
+def test_twenty_rows_that_are_all_right_do_not_prove_an_accuracy_of_one():
+    logits = torch.eye(2).repeat(10, 1)
+    value, low, high = metrics.bootstrap(metrics.accuracy, logits, torch.tensor([0, 1] * 10))
+    assert value == high == 1.0
+    assert low == pytest.approx(0.8389, abs=1e-4)
+
+
+def test_brier_terms_add_up_with_intervals_around_them():
+    logits, y = make(m=200)
+    terms = metrics.brier_decomposition(logits, y)
+    for name, value in terms._asdict().items():
+        found = metrics.bootstrap(metrics.brier_term, logits, y, term=name, resamples=200)
+        assert found.value == pytest.approx(value)
+        assert found.low < value < found.high
 
 
 def test_bootstrap_is_seeded_and_options_pass():

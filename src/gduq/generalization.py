@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.resampling import Interval, interval, resample_counts
+from gduq.metrics.resampling import Interval, check_sampling, interval, resample_counts
 from gduq.metrics.rows import Rows, read
 from gduq.ood import Score
 from gduq.ood import score as score_of
@@ -113,6 +113,7 @@ def estimate_interval(
 
     Validation and target rows are resampled, each set at its own size.
     """
+    check_sampling(resamples, level)
     found = estimate(p_val, p_target, method, score)
     sizes = len(read(p_val)), len(read(p_target, labelled=False))
     blocks = zip(

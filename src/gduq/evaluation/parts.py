@@ -104,12 +104,17 @@ def _metrics(case: Case) -> Iterator[Record]:
     measures: dict[str, Metric] = {
         "accuracy": metrics.accuracy,
         "ece": partial(metrics.ece, bins=bins, strict=False),
+        "ece_debiased": partial(metrics.ece, bins=bins, debias=True, strict=False),
         "ece100": partial(metrics.ece, bins=100, strict=False),
         "adaptive_ece": partial(metrics.adaptive_ece, bins=bins, strict=False),
         "classwise_ece": partial(metrics.classwise_ece, bins=bins, strict=False),
         "smooth_ece": metrics.smooth_ece,
         "nll": metrics.nll,
         "brier": metrics.brier,
+        **{
+            f"brier_{term}": partial(metrics.brier_term, term=term, bins=bins, strict=False)
+            for term in metrics.BrierDecomposition._fields
+        },
         "aurc": metrics.aurc,
         "excess_aurc": metrics.excess_aurc,
         **unlabelled,

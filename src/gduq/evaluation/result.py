@@ -61,7 +61,7 @@ class Evaluation:
         >>> from gduq.evaluation import evaluate
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> evaluate(p, resamples=20).value("test", "accuracy")
-        Interval(value=1.0, low=1.0, high=1.0)
+        Interval(value=1.0, low=0.912..., high=1.0)
     """
 
     table: pd.DataFrame

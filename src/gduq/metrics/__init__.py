@@ -25,6 +25,7 @@ from gduq.metrics.scores import (
     accuracy,
     brier,
     brier_decomposition,
+    brier_term,
     nll,
     sharpness,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "bootstrap_all",
     "brier",
     "brier_decomposition",
+    "brier_term",
     "classwise_ece",
     "degree",
     "distance",

@@ -41,8 +41,11 @@ def ece(
 
     Even a perfectly calibrated model has a positive expected ECE, since :math:`a_b` is noisy:
     about :math:`\sqrt{B/m}` in size. ``debias`` subtracts an estimate of that: for l2 the variance
-    :math:`a_b(1-a_b)/(n_b-1)` (Kumar, Liang and Ma, 2019), for l1 what the mean of
-    :math:`|\mathcal N(a_b - \bar p_b,\; a_b(1-a_b)/n_b)|` exceeds :math:`|a_b - \bar p_b|` by.
+    :math:`a_b(1-a_b)/(n_b-1)` (Kumar, Liang and Ma, 2019). For l1, with the variance of a
+    calibrated bin :math:`v_b = \bar p_b(1-\bar p_b)/n_b` and the gap without it
+    :math:`g_b^2 = \max(0, (a_b - \bar p_b)^2 - v_b)`, it is what the mean of
+    :math:`|\mathcal N(g_b, v_b)|` exceeds :math:`g_b` by. That is most of the bias of a calibrated
+    model, not all, and nothing where the gap is clear.
 
     Args:
         p: A `gduq.Prediction` or logits ``[m, C]``.
@@ -50,7 +53,7 @@ def ece(
         bins: Number of bins B.
         norm: ``"l1"``, ``"l2"`` or ``"max"``.
         binning: ``"width"``, or ``"mass"`` for bins with equally many rows.
-        debias: Subtract the expected error of a calibrated model; not for ``"max"``.
+        debias: Subtract that estimate of what noise adds, bin by bin; not for ``"max"``.
         strict: ``False`` allows fewer rows than bins (the paper's 100 bins on 70 nodes); the
             result then mostly measures noise.
 
@@ -62,12 +65,11 @@ def ece(
     rows = read(p, target)
     check_bins(rows, bins, strict)
     check_norm(norm, debias)
+    check_binning(binning)
     if binning == "width":
         sums = bin_sums(rows.confidence, rows.correct, bins)
-    elif binning == "mass":
-        sums = mass_sums(*by_confidence(rows), bins)
     else:
-        raise InputError("binning from 'width', 'mass'", repr(binning))
+        sums = mass_sums(*by_confidence(rows), bins)
     return float(bin_error(*sums, norm, debias))
 
 
@@ -150,6 +152,7 @@ def reliability(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
+    check_binning(binning)
     if not 0 < level < 1:
         raise InputError("level between 0 and 1", level)
     if binning == "width":
@@ -158,7 +161,7 @@ def reliability(
     else:
         confidence, correct = by_confidence(rows)
         sums = mass_sums(confidence, correct, bins)
-        cuts = _cuts(len(rows), bins)
+        cuts = _cuts(len(rows), bins).clamp_max(len(rows) - 1)  # bins beyond the rows are empty
         edges = torch.cat([confidence[cuts[:-1]], confidence[-1:]]).double()
     count, prob, hit = sums
     rate = hit / count
@@ -195,6 +198,12 @@ def check_norm(norm: str, debias: bool) -> None:
         raise InputError("a norm from 'l1', 'l2', 'max'", repr(norm))
     if debias and norm == "max":
         raise InputError("norm 'l1' or 'l2' with debias=True", "'max'")
+
+
+def check_binning(binning: str) -> None:
+    """Raise for an unknown kind of bins."""
+    if binning not in ("width", "mass"):
+        raise InputError("binning from 'width', 'mass'", repr(binning))
 
 
 def bin_index(probs: Tensor, bins: int) -> Tensor:
@@ -273,14 +282,20 @@ def bin_error(count: Tensor, prob: Tensor, hit: Tensor, norm: str, debias: bool)
     if norm == "max":
         return gap.amax(dim=-1)
     share = count / count.sum(dim=-1, keepdim=True)
-    rate = (hit / filled).clamp(0.0, 1.0)  # sums of shared ties may round beyond
-    variance = rate * (1.0 - rate)
     if norm == "l2":
-        noise = variance / (count - 1.0).clamp_min(1.0) if debias else torch.zeros_like(gap)
+        rate = (hit / filled).clamp(0.0, 1.0)  # sums of shared ties may round beyond
+        noise = rate * (1.0 - rate) / (count - 1.0).clamp_min(1.0) * float(debias)
         return (share * (gap.square() - noise)).sum(dim=-1).clamp_min(0.0).sqrt()
     if debias:
-        gap = gap - (_folded_mean(gap, (variance / filled).sqrt()) - gap)
+        gap = gap - _noise(gap, (prob / filled).clamp(0.0, 1.0), filled)
     return (share * gap).sum(dim=-1).clamp_min(0.0)
+
+
+def _noise(gap: Tensor, prob: Tensor, count: Tensor) -> Tensor:
+    """How much of an absolute gap is likely noise, given a calibrated bin's variance."""
+    variance = prob * (1.0 - prob) / count
+    clean = (gap.square() - variance).clamp_min(0.0).sqrt()
+    return _folded_mean(clean, variance.sqrt()) - clean
 
 
 def _folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:

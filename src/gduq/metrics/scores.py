@@ -8,10 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gduq.errors import InputError
 from gduq.metrics.binned import check_bins, class_sums
 from gduq.metrics.rows import Rows, read
 
-__all__ = ["BrierDecomposition", "accuracy", "brier", "brier_decomposition", "nll", "sharpness"]
+__all__ = [
+    "BrierDecomposition",
+    "accuracy",
+    "brier",
+    "brier_decomposition",
+    "brier_term",
+    "nll",
+    "sharpness",
+]
 
 
 def accuracy(p: Any, target: Tensor | None = None) -> float:
@@ -97,14 +106,49 @@ def brier_decomposition(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
-    count, prob, hit = class_sums(rows, bins)
-    share, filled = count / len(rows), count.clamp_min(1)
-    rate = hit.sum(dim=1, keepdim=True) / len(rows)
-    reliability = float((share * ((prob - hit) / filled).square()).sum())
-    resolution = float((share * (hit / filled - rate).square()).sum())
-    uncertainty = float((rate * (1 - rate)).sum())
-    within = float(row_brier(rows).mean()) - (reliability - resolution + uncertainty)
-    return BrierDecomposition(reliability, resolution, uncertainty, within)
+    found = terms(*class_sums(rows, bins), row_brier(rows).mean())
+    return BrierDecomposition(**{name: float(value) for name, value in found.items()})
+
+
+def brier_term(
+    p: Any,
+    target: Tensor | None = None,
+    *,
+    term: str = "reliability",
+    bins: int = 15,
+    strict: bool = True,
+) -> float:
+    """One term of `brier_decomposition`, for intervals by `bootstrap`.
+
+    Args:
+        term: ``"reliability"``, ``"resolution"``, ``"uncertainty"`` or ``"within_bin"``.
+        bins, strict: As there.
+
+    Example:
+        >>> logits, y = torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1])
+        >>> brier_term(logits, y, term="uncertainty", bins=4)
+        0.375
+    """
+    if term not in BrierDecomposition._fields:
+        raise InputError(f"a term from {', '.join(BrierDecomposition._fields)}", repr(term))
+    return float(getattr(brier_decomposition(p, target, bins=bins, strict=strict), term))
+
+
+def terms(count: Tensor, prob: Tensor, hit: Tensor, brier: Tensor) -> dict[str, Tensor]:
+    """The decomposition ``[...]`` from class-wise bin sums ``[..., C, B]`` and Brier scores."""
+    size = count.sum(dim=-1, keepdim=True)
+    share, filled = count / size, count.clamp_min(1)
+    rate = hit.sum(dim=-1, keepdim=True) / size
+    reliability = (share * ((prob - hit) / filled).square()).sum(dim=(-2, -1))
+    resolution = (share * (hit / filled - rate).square()).sum(dim=(-2, -1))
+    uncertainty = (rate * (1 - rate)).sum(dim=(-2, -1))
+    within = brier - (reliability - resolution + uncertainty)
+    return {
+        "reliability": reliability,
+        "resolution": resolution,
+        "uncertainty": uncertainty,
+        "within_bin": within,
+    }
 
 
 # -- one value a row: what averages and bootstrap resamples are made of --------------------------
