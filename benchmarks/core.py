@@ -34,7 +34,7 @@ def rows(repeats: int = 3) -> Iterator[Row]:
         yield from _input_training(graph, f"{source}, {label}", repeats)
         yield from _readout(graphs, label, repeats)
         yield from _hidden(graphs, label, repeats)
-        yield from _frozen(graphs, label, max(3, repeats // 2))
+        yield from _frozen(graphs, label, repeats)
         yield from _layers(graph, graphs, label, repeats)
 
 
@@ -145,7 +145,8 @@ def _readout(graphs: list[Data], label: str, repeats: int) -> Iterator[Row]:
         model = gduq.anchor(net, at="readout", num_anchors=k).fit_bank(batch).eval()
         tasks[f"K = {k}"] = lambda model=model: model.sample(batch)
         with torch.no_grad():
-            _check_equal(model.sample(batch), NaiveGNN(model).eval().sample(batch, model.bank))
+            naive = NaiveGNN(model).eval().sample(batch, model.bank[:2])
+            _check_equal(model.sample(batch)[:2], naive)
     with torch.no_grad():
         seconds = medians(tasks, repeats)
     for k, bar in ((10, 1.05), (100, 1.2)):
@@ -160,12 +161,12 @@ def _hidden(graphs: list[Data], label: str, repeats: int) -> Iterator[Row]:
         model = gduq.anchor(net, at=at, num_anchors=10).fit_bank(batch).eval()
         naive = NaiveGNN(model).eval()
         with torch.no_grad():
-            _check_equal(model.sample(batch), naive.sample(batch, model.bank))
+            _check_equal(model.sample(batch)[:2], naive.sample(batch, model.bank[:2]))
             tasks = {
                 "ours": lambda m=model: m.sample(batch),
                 "naive": lambda n=naive, m=model: n.sample(batch, m.bank),
             }
-            seconds = medians(tasks, max(3, repeats // 2))
+            seconds = medians(tasks, repeats)
         ratio = seconds["ours"] / seconds["naive"]
         yield at_most(f"layer {at} of 3, K = 10, against the naive loop ({label})", ratio, bar)
 
