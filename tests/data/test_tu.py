@@ -175,3 +175,21 @@ def test_real_graphs_are_those_of_pyg(tmp_path, name):
                 assert mine[i].get(key) is None
             else:
                 assert torch.equal(mine[i][key], theirs[i][key]), key
+
+
+def test_an_edge_between_two_graphs_is_found(tiny, tmp_path):
+    path = tiny / "TINY_A.txt"
+    lines = path.read_text().splitlines()
+    lines[4] = "1, 9"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(
+        InputError, match=r"TINY_A\.txt, got an edge between graphs 1 and 3 in line 5"
+    ):
+        load_tu("TINY", tmp_path)
+
+
+def test_a_graph_without_nodes_is_found(tiny, tmp_path):
+    with (tiny / "TINY_graph_labels.txt").open("a") as file:
+        file.write("1\n")
+    with pytest.raises(InputError, match=r"graph_indicator\.txt, got 1 graph.*first graph 21"):
+        load_tu("TINY", tmp_path)

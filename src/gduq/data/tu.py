@@ -134,10 +134,12 @@ def _read(folder: Path, name: str) -> Packed:
         path = folder / f"{name}_graph_indicator.txt"
         got = f"{int(owner.min()) + 1} to {int(owner.max()) + 1}"
         raise damaged(path, f"graph numbers from 1 to {graphs} in ascending order", got)
+    _check_none_empty(folder / f"{name}_graph_indicator.txt", owner, graphs)
     nodes, node_ptr = owner.numel(), to_ptr(torch.bincount(owner, minlength=graphs))
     edges = parts["A"].long().t() - 1
     if edges.size(0) != 2 or int(edges.min()) < 0 or int(edges.max()) >= nodes:
         raise damaged(folder / f"{name}_A.txt", f"pairs of nodes from 1 to {nodes}", "others")
+    _check_within(folder / f"{name}_A.txt", owner, edges)
     labels = _one_hot(parts["edge_labels"]) if "edge_labels" in parts else None
     edges, labels = coalesce(*remove_self_loops(edges, labels), num_nodes=nodes)
     y = parts["graph_labels"].flatten().unique(return_inverse=True)[1]
@@ -149,6 +151,23 @@ def _read(folder: Path, name: str) -> Packed:
         edges={} if labels is None else {"edge_attr": labels},
         graphs={"y": y},
     )
+
+
+def _check_none_empty(path: Path, owner: Tensor, graphs: int) -> None:
+    empty = torch.nonzero(torch.bincount(owner, minlength=graphs) == 0).flatten()
+    if empty.numel():
+        got = f"{empty.numel()} graph(s) without any, first graph {int(empty[0]) + 1}"
+        raise damaged(path, "at least one node a graph", got)
+
+
+def _check_within(path: Path, owner: Tensor, edges: Tensor) -> None:
+    ends = owner[edges]
+    across = torch.nonzero(ends[0] != ends[1]).flatten()
+    if across.numel():
+        line = int(across[0])
+        one, two = (ends[:, line] + 1).tolist()
+        got = f"an edge between graphs {one} and {two} in line {line + 1}"
+        raise damaged(path, "edges within one graph", got)
 
 
 def _parts(folder: Path, name: str) -> list[str]:
