@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -153,3 +154,27 @@ def test_public_names_exist():
     assert set(gduq.data.__all__) <= set(dir(gduq.data))
     with pytest.raises(AttributeError):
         _ = gduq.data.nothing
+
+
+def test_arguments_of_other_types(root):
+    with pytest.raises(InputError, match="the name of a dataset, got None"):
+        load(None)
+    with pytest.raises(InputError, match="a whole number as limit, got '10'"):
+        load("cbas/color/covariate", root, limit="10")
+    with pytest.raises(InputError, match="a whole number as seed"):
+        load("cbas/color/covariate", root, seed="3")
+    one, two = (load("cbas/color/covariate", root, seed=s) for s in (3, np.int64(3)))
+    assert torch.equal(one.train.rows, two.train.rows)
+
+
+def test_near_names_whatever_their_case():
+    with pytest.raises(InputError, match="cora/word/covariate"):
+        find("CORA/WORD/COVARIATE")
+    with pytest.raises(InputError, match="tu/PROTEINS/size"):
+        find("TU/Proteins/Size")
+
+
+def test_a_limit_is_kept_exactly_and_training_keeps_every_class(root):
+    splits = load("cbas/color/covariate", root, limit=33)
+    assert sum(len(view) for _, view in splits) == 33
+    assert splits.train.target.unique().tolist() == [0, 1, 2, 3]

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gduq.data.whole import whole
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gduq.data.view import Splits
+    from gduq.data.view import Splits, View
 
-__all__ = ["FAMILIES", "Family", "find", "load", "names"]
+__all__ = ["FAMILIES", "Family", "find", "limited", "load", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
 _GENERATED = "generated on the spot"
@@ -59,8 +60,8 @@ def load(
         {'train': 420, 'id_val': 70, 'id_test': 70, 'ood_val': 70, 'ood_test': 70}
     """
     family = find(name)
-    if not isinstance(seed, int) or seed < 0:
-        raise InputError("a seed >= 0", repr(seed))
+    seed = whole("seed", seed, least=0)
+    limit = None if limit is None else whole("limit", limit)
     return family.load(name.split("/"), root, seed, limit)
 
 
@@ -76,13 +77,17 @@ def names() -> tuple[str, ...]:
 
 def find(name: str) -> Family:
     """The family a name belongs to; an unknown name raises `InputError` with near ones."""
+    if not isinstance(name, str):
+        raise InputError("the name of a dataset", repr(name), "`gduq data list` shows all.")
     start, _, shift = name.rpartition("/")
     if start in FAMILIES and shift in FAMILIES[start].shifts:
         return FAMILIES[start]
     if start.startswith("tu/") and start.count("/") == 1 and len(start) > 3 and shift == "size":
         return FAMILIES["tu/NCI1"]
-    near = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
-    near = near or [known for known in names() if known.startswith(name.split("/")[0])][:5]
+    known = {one.lower(): one for one in names()}
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
+    near = near or [one for one in known if one.startswith(name.lower().split("/")[0])][:5]
+    near = [known[one] for one in near]
     hint = f"Near: {', '.join(near)}. " if near else ""
     raise InputError("the name of a dataset", repr(name), f"{hint}`gduq data list` shows all.")
 
@@ -94,31 +99,31 @@ def _motif(parts: list[str], root: str | Path | None, seed: int, limit: int | No
     from gduq.data.motif import load_motif
 
     pe = 4 if parts[0] == "motif-lpe" else 0
-    return _limited(load_motif(parts[1], parts[2], root, seed, pe), limit, seed)
+    return limited(load_motif(parts[1], parts[2], root, seed, pe), limit, seed)
 
 
 def _cbas(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
     from gduq.data.cbas import load_cbas
 
-    return _limited(load_cbas(parts[2], root, seed), limit, seed)
+    return limited(load_cbas(parts[2], root, seed), limit, seed)
 
 
 def _webkb(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
     from gduq.data.webkb import load_webkb
 
-    return _limited(load_webkb(parts[2], root, seed), limit, seed)
+    return limited(load_webkb(parts[2], root, seed), limit, seed)
 
 
 def _citation(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
     from gduq.data.citation import load_citation
 
-    return _limited(load_citation(parts[0], parts[1], parts[2], root, seed), limit, seed)
+    return limited(load_citation(parts[0], parts[1], parts[2], root, seed), limit, seed)
 
 
 def _tu(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
     from gduq.data.tu import load_tu
 
-    return _limited(load_tu(parts[1], root, seed), limit, seed)
+    return limited(load_tu(parts[1], root, seed), limit, seed)
 
 
 def _cmnist(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
@@ -139,19 +144,28 @@ def _sst2(parts: list[str], root: str | Path | None, seed: int, limit: int | Non
     return load_sst2(parts[2], root, seed, limit)
 
 
-def _limited(splits: Splits, limit: int | None, seed: int) -> Splits:
-    """Some rows of every split, in proportion."""
+def limited(splits: Splits, limit: int | None, seed: int) -> Splits:
+    """``limit`` rows in all splits together: each in proportion, and so its classes."""
     if limit is None:
         return splits
     import torch
 
     from gduq.data.subset import shrink
 
-    kept = shrink({name: torch.arange(len(view)) for name, view in splits}, limit, seed)
+    labels = {name: view.target for name, view in splits if _has_classes(view)}
+    kept = shrink({name: torch.arange(len(view)) for name, view in splits}, limit, seed, labels)
     kept = {name: rows.sort().values for name, rows in kept.items()}  # as masks have them
     views = {name: view.take(kept[name]) for name, view in splits}
     domains = {name: values[kept[name]] for name, values in splits.domains.items()}
     return splits.with_(**views, domains=domains)
+
+
+def _has_classes(view: View) -> bool:
+    try:
+        target = view.target
+    except InputError:  # graphs without labels
+        return False
+    return target.numel() == len(view) and not target.is_floating_point()
 
 
 FAMILIES: dict[str, Family] = {

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gduq.data.cache import cache_path, cached_shards
 from gduq.data.packed import Packed
+from gduq.data.whole import whole
 from gduq.errors import InputError
 
 __all__ = ["build_rows", "shrink"]
@@ -20,10 +21,17 @@ __all__ = ["build_rows", "shrink"]
 Build = Callable[[Tensor], Packed]
 
 
-def shrink(cut: Mapping[str, Tensor], limit: int | None, seed: int = 0) -> dict[str, Tensor]:
-    """Keep about ``limit`` rows of a cut, each part in proportion and at least one row of it.
+def shrink(
+    cut: Mapping[str, Tensor],
+    limit: int | None,
+    seed: int = 0,
+    labels: Mapping[str, Tensor] | None = None,
+) -> dict[str, Tensor]:
+    """Keep ``limit`` rows of a cut, each part in proportion and at least one row of it.
 
-    Rows are drawn at random, and a larger limit keeps all rows of a smaller one.
+    Rows are drawn at random, and a larger limit keeps all rows of a smaller one. With ``labels``
+    (class numbers of the rows of each part) every part keeps its shares of the classes, and
+    ``train`` at least one row of each class if it has so many rows.
 
     Example:
         >>> cut = {"train": torch.arange(60), "id_test": torch.arange(60, 100)}
@@ -33,18 +41,53 @@ def shrink(cut: Mapping[str, Tensor], limit: int | None, seed: int = 0) -> dict[
     total = sum(rows.numel() for rows in cut.values())
     if limit is None:
         return dict(cut)
+    limit = whole("limit", limit)
     if not len(cut) <= limit <= total:
         raise InputError(
             f"a limit from {len(cut)} (one row a split) to {total} (all rows)",
             limit,
             "Leave limit out to take everything.",
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole("seed", seed))
+    sizes = _sizes([rows.numel() for rows in cut.values()], limit)
     kept = {}
-    for name, rows in cut.items():
+    for (name, rows), size in zip(cut.items(), sizes, strict=True):
         order = torch.randperm(rows.numel(), generator=generator)
-        kept[name] = rows[order[: max(1, round(rows.numel() * limit / total))]]
+        if labels is not None and name in labels:
+            order = order[_by_class(labels[name][order], first=name == "train")]
+        kept[name] = rows[order[:size]]
     return kept
+
+
+def _sizes(full: list[int], limit: int) -> list[int]:
+    """Parts of ``limit`` rows in all, none empty, by the rule of Webster and Sainte-Lague.
+
+    Largest remainders would do as well but for one thing: there a part may shrink as the limit
+    grows, and a larger limit is to keep the rows of a smaller one.
+    """
+    claims = torch.cat([n / (torch.arange(1, n, dtype=torch.float64) + 0.5) for n in full])
+    owner = torch.repeat_interleave(
+        torch.arange(len(full)), torch.tensor([max(n - 1, 0) for n in full])
+    )
+    best = torch.sort(claims, descending=True, stable=True).indices[: limit - len(full)]
+    return (torch.bincount(owner[best], minlength=len(full)) + 1).tolist()
+
+
+def _by_class(labels: Tensor, first: bool) -> Tensor:
+    """An order of rows of which every beginning holds the classes in proportion.
+
+    The k-th of the n rows of a class stands at (k + 1/2) / n; ``first`` puts one of each class,
+    the largest class first, before all others.
+    """
+    _, number, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    grouped = torch.sort(number, stable=True).indices
+    starts = torch.cat([count.new_zeros(1), count.cumsum(0)[:-1]])
+    place = torch.empty_like(number)
+    place[grouped] = torch.arange(number.numel()) - starts[number[grouped]]
+    key = (place + 0.5) / count[number].double()
+    if first:
+        key = torch.where(place == 0, -count[number].double(), key)
+    return torch.sort(key, stable=True).indices
 
 
 def build_rows(
@@ -73,11 +116,11 @@ def build_rows(
         workers: Processes; ``None`` means one a core.
         progress: Show a progress bar; ``None`` means when a person is looking.
     """
-    whole = {**key, "rows": "all"}
+    everything = {**key, "rows": "all"}
     options: dict[str, Any] = {"workers": workers, "progress": progress}
-    if rows.numel() == total or cache_path(root, whole).exists():
+    if rows.numel() == total or cache_path(root, everything).exists():
         job = partial(_part, build, total, shard)
-        return cached_shards(root, whole, -(-total // shard), job, **options).select(rows)
+        return cached_shards(root, everything, -(-total // shard), job, **options).select(rows)
     marked = hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
     some = {**key, "rows": marked}
     job = partial(_part, build, rows, shard)
