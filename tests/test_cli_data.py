@@ -148,3 +148,36 @@ def test_the_installed_command_answers_without_a_traceback(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("Error: expected the name of a dataset")
     assert "Traceback" not in done.stderr
+
+
+def sizes(*arguments):
+    text = run("data", "describe", *arguments).output.splitlines()[1]
+    return {name: int(n) for name, n in (part.split() for part in text.split(", "))}
+
+
+def test_describe_limits_own_data(graphs):
+    assert sum(sizes(graphs).values()) == 40
+    assert sum(sizes(graphs, "--limit", 17).values()) == 17
+
+
+def test_describe_by_group_time_and_class(graphs):
+    assert sizes(graphs, "--by", "time", "--attribute", "price")["ood_test"] == 8
+    assert sizes(graphs, "--by", "class", "--test", 0)["ood_test"] == 10
+    assert "1" in run("data", "describe", graphs, "--by", "class").output.splitlines()[0]
+    group = ("--by", "group", "--attribute", "price")
+    left_out = sizes(graphs, *group, "--test", "3.0", "--test", "4.0")
+    assert (left_out["ood_val"], left_out["ood_test"]) == (1, 1)
+    assert "--attribute NAME" in run("data", "describe", graphs, "--by", "time", code=2).output
+    assert "test groups" in run("data", "describe", graphs, *group, "--test", "x", code=2).output
+
+
+@pytest.mark.parametrize("option", ["--target", "--column"])
+def test_target_columns_have_two_names(tmp_path, option):
+    pytest.importorskip("rdkit", reason="needs the molecules extra")
+    table = tmp_path / "mols.csv"
+    rows = "".join(f"{'C' * n},{n % 2}\n" for n in range(1, 31))
+    table.write_text("smiles,toxic\n" + rows)
+    out = tmp_path / f"{option[2:]}.safetensors"
+    run("data", "convert", table, out, option, "toxic")
+    assert "label" in run("data", "describe", out).output
+    assert "label" in run("data", "describe", table, option, "toxic").output

@@ -16,6 +16,11 @@ data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, desc
 app.add_typer(data_app, name="data")
 
 
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", "--column", help="Table: target column(s).")
+]
+
+
 @data_app.command("list")
 def data_list(as_json: AsJson = False) -> None:
     """Show every dataset: name, size, task, shift, and where it comes from."""
@@ -66,13 +71,23 @@ def data_prepare(
 def data_describe(
     name: Annotated[str, typer.Argument(help="A dataset's name, or your own file or TU folder.")],
     by: Annotated[
-        str, typer.Option(help="Own data: what to cut by (size, degree, feature, scaffold).")
+        str,
+        typer.Option(
+            help="Own data: what to cut by (size, degree, feature, scaffold, group, time, class)."
+        ),
     ] = "size",
     attribute: Annotated[
-        str | None, typer.Option(help="Own data, --by feature: an attribute (default: sum of x).")
+        str | None,
+        typer.Option(
+            help="Own data: the attribute for --by feature (default: sum of x), group and time."
+        ),
+    ] = None,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(help="Own data, --by group or class: what to leave out (default: the last)."),
     ] = None,
     smiles: Annotated[str, typer.Option(help="Own table: the column of SMILES.")] = "smiles",
-    target: Annotated[list[str] | None, typer.Option(help="Own table: target column(s).")] = None,
+    target: Targets = None,
     plot: Annotated[Path | None, typer.Option(help="Draw histograms to this image file.")] = None,
     root: Root = None,
     seed: Seed = 0,
@@ -84,7 +99,11 @@ def data_describe(
     from gduq.data.describe import plot as draw
 
     if Path(name).exists():
-        splits = _own_splits(name, by, attribute, smiles, target or [], seed)
+        from gduq.data.catalog import limited
+        from gduq.data.files import read
+
+        graphs = read(name, smiles=smiles, targets=target or [])
+        splits = limited(_own_splits(graphs, by, attribute, test or [], seed), limit, seed)
     else:
         from gduq.data.catalog import load
 
@@ -98,13 +117,9 @@ def data_describe(
     print_rows(rows, as_json)
 
 
-def _own_splits(
-    path: str, by: str, attribute: str | None, smiles: str, targets: list[str], seed: int
-) -> Any:
+def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], seed: int) -> Any:
     from gduq import shifts
-    from gduq.data.files import read
 
-    graphs = read(path, smiles=smiles, targets=targets)
     if by == "size":
         return shifts.size(graphs, seed=seed)
     if by == "degree":
@@ -113,7 +128,40 @@ def _own_splits(
         return shifts.feature(graphs, attribute, seed=seed)
     if by == "scaffold":
         return shifts.scaffold(graphs, seed=seed)
-    raise InputError("--by from size, degree, feature, scaffold", repr(by))
+    if by == "time":
+        return shifts.time(graphs, _values(graphs, attribute), seed=seed, task="graph")
+    if by in ("group", "class"):
+        values = _values(graphs, "y" if by == "class" else attribute)
+        left_out = _named(values, test)
+        if by == "class":
+            return shifts.class_out(graphs, left_out, seed=seed, task="graph")
+        return shifts.group(graphs, values, left_out, seed=seed, task="graph")
+    raise InputError("--by from size, degree, feature, scaffold, group, time, class", repr(by))
+
+
+def _values(graphs: Any, attribute: str | None) -> list[Any]:
+    """One value a graph of an attribute that must be there."""
+    if attribute is None:
+        raise InputError("--attribute NAME with --by group or time", "none")
+    found = []
+    for graph in graphs:
+        if attribute not in graph:
+            raise InputError(f"graphs with an attribute {attribute!r}", f"only {graph.keys()}")
+        value = graph[attribute]
+        if not isinstance(value, str):
+            if value.numel() != 1:
+                raise InputError(f"one {attribute!r} a graph", f"shape {list(value.shape)}")
+            value = value.item()
+        found.append(value)
+    return found
+
+
+def _named(values: list[Any], test: list[str]) -> list[Any]:
+    """The values that were named on the command line; none named: the last one in order."""
+    known = {str(value): value for value in values}
+    if not test:
+        return [max(known.values())]
+    return [known.get(text, text) for text in test]
 
 
 @data_app.command("convert")
@@ -121,7 +169,7 @@ def data_convert(
     source: Annotated[str, typer.Argument(help="A TU folder, or a .csv or .tsv with SMILES.")],
     target: Annotated[str, typer.Argument(help="The .safetensors file to write.")],
     smiles: Annotated[str, typer.Option(help="Table: the column of SMILES.")] = "smiles",
-    column: Annotated[list[str] | None, typer.Option(help="Table: target column(s).")] = None,
+    column: Targets = None,
     rejects: Annotated[
         str | None, typer.Option(help="File for unreadable rows (default: TARGET.rejects.csv).")
     ] = None,
