@@ -52,8 +52,9 @@ class Abstention:
     :math:`\tau` is the smallest that answers at least that share of validation rows. For a wished
     ``accuracy`` it is the largest whose answers on validation are right that often; with
     ``delta``, right that often on new data from the same distribution with probability
-    1 - ``delta`` (Clopper-Pearson bounds over a fixed grid of 50 coverages, each at
-    ``delta`` / 50; after Geifman and El-Yaniv, 2017).
+    1 - ``delta`` (Clopper-Pearson bounds at up to 50 of the distinct validation scores, evenly
+    spaced by rank and chosen without labels, each at ``delta`` over their number; after Geifman
+    and El-Yaniv, 2017).
 
     Neither holds on shifted data: compare `Decision.accuracy` there.
 
