@@ -1,5 +1,6 @@
 """The cache: what is kept, found, damaged, killed and built twice at once."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gduq.data import cache
 from gduq.data.cache import (
     cache_path,
     cache_root,
@@ -312,8 +314,9 @@ def test_a_kill_in_the_middle_of_a_build(tmp_path):
     wait_for(tmp_path / "log", 1, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    stale = tmp_path / "processed" / f".{cache_path(tmp_path, KEY).name}.1-dead.tmp"
+    stale = tmp_path / "processed" / f".{cache_path(tmp_path, KEY).name}.{process.pid}-dead.tmp"
     stale.write_bytes(b"half a file")  # as a kill during the last write would leave it
+    os.utime(stale, (time.time() - 120,) * 2)
     assert not cache_path(tmp_path, KEY).exists()
     packed = cached_shards(tmp_path, KEY, 4, partial(part, tmp_path / "log"), workers=1)
     assert_equal(packed, Packed.pack(make(12)))
@@ -374,3 +377,40 @@ def test_digest_depends_on_content_and_order(tmp_path):
     before = digest([a])
     a.write_text("3")
     assert digest([a]) != before
+
+
+# -- two builders where locks do not work ----------------------------------------------------------
+
+
+def plain_part(i):
+    return make()[i : i + 1]
+
+
+def test_a_builder_whose_parts_are_cleared_away_takes_the_finished_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_lock", lambda path: contextlib.nullcontext())
+    once = []
+
+    def part(i):
+        if i == 1 and not once:  # another process builds all of it meanwhile
+            once.append(1)
+            cached_shards(tmp_path, KEY, 3, plain_part, workers=1, progress=False)
+        return plain_part(i)
+
+    found = cached_shards(tmp_path, KEY, 3, part, workers=1, progress=False)
+    assert once
+    assert torch.equal(found.tensors["x"], Packed.pack(make()[:3]).tensors["x"])
+
+
+def test_only_stale_temporaries_are_cleared_away(tmp_path):
+    path = cache_path(tmp_path, KEY)
+    path.parent.mkdir(parents=True)
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    dead, mine = done.stdout.decode().strip(), os.getpid()
+    old = {f"{dead}-aa": 120, f"{dead}-bb": 0, f"{mine}-cc": 120, f"{mine}-dd": 90000}
+    for name, age in old.items():
+        file = path.with_name(f".{path.name}.{name}.tmp")
+        file.write_text("half")
+        os.utime(file, (time.time() - age,) * 2)
+    cached(tmp_path, KEY, make)
+    left = sorted(file.name.split(".")[-2] for file in path.parent.glob(".*.tmp"))
+    assert left == sorted([f"{dead}-bb", f"{mine}-cc"])

@@ -164,9 +164,10 @@ def cached_shards(
         job = partial(_build_part, build_shard, key, folder)
         parallel.run(job, todo, workers, progress, f"{key['name']} ({n_shards} parts)")
         _merge(path, key, files)
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+        with contextlib.suppress(OSError):  # where locks fail another builder may be at it too
+            for file in list(folder.iterdir()):
+                file.unlink(missing_ok=True)
+            folder.rmdir()
 
     return _load_or_build(cache_path(root, key), key, make, _as_packed)
 
@@ -187,10 +188,23 @@ def _load_or_build(
             # another process may have built it meanwhile
             found = _try_read(path, key, quiet=True)
             if found is None:
-                make(path)
-                _stamp(path)
-                found = _open(path, key)
+                found = _make_and_open(path, key, make)
     return convert(*found)
+
+
+def _make_and_open(
+    path: Path, key: Mapping[str, Any], make: Callable[[Path], None]
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        make(path)
+        _stamp(path)
+        return _open(path, key)
+    except (OSError, DamagedFile):
+        # where locks fail another builder may have finished, and cleared its parts away under us
+        found = _try_read(path, key, quiet=True)
+        if found is None:
+            raise
+        return found
 
 
 def _try_read(
@@ -262,8 +276,9 @@ def _write(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    for stale in path.parent.glob(f".{path.name}.*.tmp"):  # of a process that was killed
-        stale.unlink(missing_ok=True)
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        if tensorfile.is_stale(temporary):  # of a process that was killed
+            temporary.unlink(missing_ok=True)
     tensorfile.write(path, tensors, {"key": _key_text(key), **(metadata or {})})
 
 

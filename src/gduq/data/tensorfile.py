@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,9 +22,19 @@ from torch import Tensor
 
 from gduq.errors import InputError
 
-__all__ = ["DamagedFile", "Stream", "atomic_path", "byte_range", "checksum", "read", "write"]
+__all__ = [
+    "DamagedFile",
+    "Stream",
+    "atomic_path",
+    "byte_range",
+    "checksum",
+    "is_stale",
+    "read",
+    "write",
+]
 
 PIECE = 1 << 22  # bytes copied at a time
+_MINUTE, _DAY = 60.0, 86400.0
 _CRC = "00000000"  # patched once the bytes are written
 _NAMES = {
     torch.float64: "F64",
@@ -71,6 +82,31 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_stale(temporary: Path) -> bool:
+    """Whether a file of `atomic_path` has been left behind: a day old, or of a dead process.
+
+    Another computer's processes look dead from here, so a file must also be quiet for a minute.
+    """
+    try:
+        age = time.time() - temporary.stat().st_mtime
+    except OSError:  # gone
+        return False
+    return age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2]))
+
+
+def _alive(name: str) -> bool:
+    pid = name.split("-")[0]
+    if os.name != "posix" or not pid.isdigit():  # elsewhere signal 0 would end the process
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: Mapping[str, str]) -> None:
