@@ -1,6 +1,7 @@
 """Laplacian encodings against PyG, by hand, and on awkward graphs."""
 
 import pytest
+import scipy.sparse.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,3 +119,33 @@ def test_many_graphs_at_once():
 def test_no_eigenvectors_is_an_error():
     with pytest.raises(InputError, match="k >= 1"):
         laplacian_encoding(torch.zeros(2, 0).long(), 3, k=0)
+
+
+def test_a_long_path_has_its_known_eigenvectors(monkeypatch):
+    """L of a path: eigenvector j is sqrt(degree) * cos(pi j i / (n - 1))."""
+    calls = []
+    eigsh = scipy.sparse.linalg.eigsh
+
+    def watched(*args, **options):
+        calls.append(options.get("sigma"))
+        return eigsh(*args, **options)
+
+    monkeypatch.setattr(scipy.sparse.linalg, "eigsh", watched)
+    n = 3000
+    path = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+    found = laplacian_encoding(path, n, k=3, workers=1).double()
+    place = torch.arange(n, dtype=torch.float64)
+    degree = torch.full((n,), 2.0, dtype=torch.float64)
+    degree[[0, -1]] = 1.0
+    for j in range(3):
+        known = degree.sqrt() * torch.cos(torch.pi * (j + 1) * place / (n - 1))
+        known = known / known.norm()
+        assert abs(float(known @ found[:, j])) == pytest.approx(1.0, abs=1e-6)
+    assert calls[-1] is not None  # Lanczos alone takes tens of thousands of products
+    assert calls[-1] < 0
+
+
+@pytest.mark.parametrize("edges", [[[0], [3]], [[-1], [0]]])
+def test_edges_out_of_range(edges):
+    with pytest.raises(InputError, match="node numbers from 0 to 2"):
+        laplacian_encoding(torch.tensor(edges), 3)

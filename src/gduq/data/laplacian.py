@@ -18,6 +18,8 @@ from gduq.errors import InputError
 __all__ = ["add_laplacian", "laplacian_encoding"]
 
 _DENSE = 512  # nodes of a component up to which all eigenvectors are computed
+_ITERATIONS = 300  # of Lanczos before the matrix is factorised instead
+_BELOW_ZERO = -1e-4  # shift at which L is never singular
 _ENTRIES = 1 << 22  # matrix entries of a batch
 
 
@@ -54,6 +56,7 @@ def laplacian_encoding(
     """
     if k < 1:
         raise InputError("k >= 1 eigenvectors", k)
+    _check_edges(edge_index, num_nodes)
     adjacency = _adjacency(edge_index, num_nodes)
     _, component = sp.csgraph.connected_components(adjacency, directed=False)
     order = np.argsort(component, kind="stable")  # nodes, component by component
@@ -79,6 +82,16 @@ def add_laplacian(packed: Packed, k: int = 4, keep_x: bool = True) -> Packed:
     tensors = {key: v for key, v in packed.tensors.items() if keep_x or key != "x"}
     layout = {key: packed.layout[key] for key in tensors}
     return replace(packed, tensors={**tensors, "pe": pe}, layout={**layout, "pe": "node"})
+
+
+def _check_edges(edge_index: Tensor, num_nodes: int) -> None:
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise InputError("edge_index of shape [2, E]", list(edge_index.shape))
+    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
+        raise InputError(
+            f"edge_index with node numbers from 0 to {num_nodes - 1}",
+            f"{int(edge_index.min())} to {int(edge_index.max())}",
+        )
 
 
 def _adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:
@@ -139,9 +152,16 @@ def _dense(
 
 def _sparse(block: sp.csr_matrix, scale: np.ndarray, columns: int) -> np.ndarray:
     """``[1, size, columns]`` of one large component, by Lanczos from a fixed start."""
-    from scipy.sparse.linalg import eigsh
+    from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 
     weights = sp.diags(scale)
     start = np.linspace(1.0, 2.0, scale.size)
-    _, vectors = eigsh(weights @ block @ weights, k=columns + 1, which="LA", v0=start)
-    return vectors[None, :, ::-1][:, :, 1:]  # type: ignore[no-any-return]
+    normalised = weights @ block @ weights
+    try:
+        _, vectors = eigsh(normalised, k=columns + 1, which="LA", v0=start, maxiter=_ITERATIONS)
+        return vectors[None, :, ::-1][:, :, 1:]  # type: ignore[no-any-return]
+    except ArpackNoConvergence:
+        # long, thin graphs: eigenvalues crowd at 0, but a factorisation has little fill-in
+        laplacian = (sp.identity(scale.size) - normalised).tocsc()
+        values, vectors = eigsh(laplacian, k=columns + 1, sigma=_BELOW_ZERO, v0=start)
+        return vectors[None, :, np.argsort(values)[1:]]  # type: ignore[no-any-return]
