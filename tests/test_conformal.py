@@ -263,7 +263,7 @@ def test_a_row_gets_the_same_set_alone_and_in_any_batch(method):
 
 
 def test_coverage_row_by_row():
-    """One number for all rows would cover 0.80 or 1.0, by the seed's luck."""
+    """One number shared by all rows would make the coverage hang on the seed."""
     shares = []
     for seed in range(4):
         fitted = APS(0.1, shift_level=0.0, seed=seed).fit(draw(1000, seed))
