@@ -317,3 +317,10 @@ def test_class_names_come_back_with_predictions(tmp_path: Path) -> None:
     save(net, tmp_path / "model", class_names=["no", "yes"])
     loaded, _ = load(tmp_path / "model")
     assert predict(loaded, graph).class_names == ("no", "yes")
+
+
+def test_a_class_is_not_a_network(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 2))
+    save(net, tmp_path / "model")
+    with pytest.raises(InputError, match=r"a network or a list of them, got 'Sequential'"):
+        load(tmp_path / "model", net=nn.Sequential)

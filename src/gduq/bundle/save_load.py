@@ -275,10 +275,10 @@ def _supply(spec: Spec, net: Net | None) -> Iterator[nn.Module]:
         )
     if net is not None and not wanted:
         raise InputError("no net= for a model made of gduq's own networks", type(net).__name__)
-    if callable(net) and not isinstance(net, nn.Module):
-        raise InputError(
-            "net=, a network", f"{getattr(net, '__name__', net)!r}, which makes one", "Call it."
-        )
+    anything: Any = net
+    if not isinstance(anything, (nn.Module, Sequence, type(None))):
+        got = f"{getattr(anything, '__name__', anything)!r}, which is none yet"
+        raise InputError("net=, a network or a list of them", got, "Build it: net=MyNet(...).")
     given = [] if net is None else [net] * len(wanted) if isinstance(net, nn.Module) else list(net)
     if len(given) != len(wanted):
         raise InputError(f"{len(wanted)} networks in net=, one a member", len(given))

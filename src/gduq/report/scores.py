@@ -15,7 +15,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation
 from gduq.metrics import Interval, binned, read, scores
-from gduq.metrics.resampling import Block, interval, resample_counts
+from gduq.metrics.resampling import Block, interval, resample_counts, share_interval
 from gduq.prediction import Prediction
 
 __all__ = ["MEASURES", "clear", "difference", "measured", "sampling"]
@@ -48,7 +48,7 @@ def sampling(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def measured(name: str, p: Prediction, options: Mapping[str, Any]) -> Interval:
-    r"""A measure with its bootstrap interval.
+    r"""A measure with its interval: Wilson's for accuracy, else from resampling.
 
     The gap is :math:`\frac1m \sum_i (\text{confidence}_i - [\text{label}_i = y_i])`: positive for
     an over-confident model.
@@ -58,7 +58,10 @@ def measured(name: str, p: Prediction, options: Mapping[str, Any]) -> Interval:
         >>> measured("gap", p, {"bins": 15, "resamples": 20, "level": 0.95, "seed": 0})
         Interval(value=-0.5, low=-0.5, high=-0.5)
     """
-    return interval(_value(name, p, options), _draws(name, p, options), options["level"])
+    value = _value(name, p, options)
+    if name == "accuracy":
+        return share_interval(value, len(p), options["level"])
+    return interval(value, _draws(name, p, options), options["level"])
 
 
 def difference(
