@@ -167,4 +167,5 @@ def test_reliability_of_rows_that_are_all_right() -> None:
     """Rounding puts an interval's end a little beside the accuracy it surrounds."""
     for seed in range(4):
         x = torch.randn(1, 300, 3, generator=torch.Generator().manual_seed(seed)) * 4
-        plots.reliability_diagram(Prediction(x, target=x[0].argmax(1)))
+        figure = plots.reliability_diagram(Prediction(x, target=x[0].argmax(1)))
+        assert figure.axes
