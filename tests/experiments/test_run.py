@@ -116,7 +116,7 @@ def test_more_scores_renew_the_evaluation(root):
 
 def test_models_made_of_other_runs(root):
     ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
-    members = [go(CONFIG.with_({"seed": s}), root).predictions() for s in (3, 4, 5)]
+    members = [go(CONFIG.with_({"seed": s}), root).predictions() for s in (1, 2, 3)]
     stacked = torch.cat([m["ood_test"].samples for m in members])
     assert torch.equal(ensemble.predictions()["ood_test"].samples, stacked)
     assert len(ensemble.history.members) == 3

@@ -68,7 +68,7 @@ def bench(
 def _listed() -> list[dict[str, Any]]:
     from gduq.experiments.tables import TABLES
 
-    return [{"name": name, "row": t.row, "shows": t.title} for name, t in TABLES.items()]
+    return [{"name": name, "row": "" if t.row is None else t.row, "shows": t.title} for name, t in TABLES.items()]
 
 
 def _check_table_file(path: Path) -> None:

@@ -210,7 +210,7 @@ def _done(config: RunConfig, root: Path) -> bool:
 
 
 def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:
-    labels = f"Paper: {', '.join(table.labels)}."
+    labels = f"Paper: {', '.join(table.labels)}." if table.labels else ""
     ece = "The released code measures ECE in 100 bins (ece100); ece has 15."
     return tuple(filter(None, (labels, table.note, ece if "ece" in table.metrics else "")))
 

@@ -59,10 +59,11 @@ class MethodConfig(_Part):
     """Where the uncertainty comes from.
 
     ``vanilla`` is the plain network; ``anchored`` is `gduq.anchor`; ``ensemble`` joins ``size``
-    runs of kind ``member`` with seeds of their own; ``mcdropout`` keeps the dropout of the vanilla
-    run on. With ``pretrained_from`` an anchored model starts from the network of another run:
-    ``"vanilla"`` (the same config without anchors, trained first if need be) or the folder of a
-    bundle or run.
+    runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ...; ``mcdropout`` keeps the dropout
+    of the vanilla run on. With ``pretrained_from`` an anchored model starts from the network of
+    another run: ``"vanilla"`` (the same config without anchors, trained first if need be) or the
+    folder of a bundle or run. ``head`` is a head of the anchored network's own; without it, that
+    of the backbone.
     """
 
     kind: Kind = "vanilla"
@@ -71,6 +72,7 @@ class MethodConfig(_Part):
     scope: Literal["row", "graph"] | None = None
     num_anchors: int = Field(10, ge=1)
     init: Literal["random", "identity"] = "random"
+    head: HeadKind | None = None
     freeze: bool = False
     pretrained_from: str | None = None
     size: int = Field(3, ge=1)
@@ -87,6 +89,7 @@ class MethodConfig(_Part):
         kept: tuple[str, ...] = ("kind",)
         if self.is_anchored:
             kept += ("at", "anchors", "scope", "num_anchors", "init", "freeze", "pretrained_from")
+            kept += ("head",)
         if self.kind == "ensemble":
             kept += ("size", "member")
         if self.kind == "mcdropout":

@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gduq.experiments.scores import HIGHER
+
 if TYPE_CHECKING:
     from gduq.experiments.result import BenchResult
 
@@ -15,7 +17,6 @@ __all__ = ["cell", "csv", "latex", "markdown", "win_counts"]
 
 Record = Mapping[str, Any]
 _MARKS = {"better": " ▲", "worse": " ▼"}
-_HIGHER = ("accuracy", "auroc")
 _LEGEND = (
     "Mean ± standard deviation over seeds, the paper's figure in brackets. ▲ better, ▼ worse than "
     "vanilla with the same calibrator (paired t-test over seeds, p < 0.05)."
@@ -144,7 +145,7 @@ def win_counts(records: Iterable[Record]) -> list[dict[str, Any]]:
         empty = {"variant": key[0], "metric": key[1], "cells": 0, "better mean": 0}
         count = counts.setdefault(key, {**empty, "better": 0, "worse": 0})
         count["cells"] += 1
-        gain = r["mean"] - other if r["metric"] in _HIGHER else other - r["mean"]
+        gain = r["mean"] - other if r["metric"] in HIGHER else other - r["mean"]
         count["better mean"] += gain > 0
         count["better"] += r["verdict"] == "better"
         count["worse"] += r["verdict"] == "worse"

@@ -14,6 +14,7 @@ from gduq.errors import InputError
 from gduq.experiments import printing
 from gduq.experiments.folder import write_json
 from gduq.experiments.paper import lookup
+from gduq.experiments.scores import HIGHER, MEASURES
 
 __all__ = ["COLUMNS", "BenchResult", "record", "verdicts"]
 
@@ -36,8 +37,7 @@ COLUMNS = (
     "scale",
     "command",
 )
-_HIGHER = ("accuracy", "auroc")
-_COMPARED = (*_HIGHER, "ece", "ece100", "nll", "brier", "gep_error")
+_COMPARED = MEASURES
 _READINGS = ("none", "rescaled_paper", "rescaled_released")  # all of the paper's one G-ΔUQ row
 _LEVEL = 0.05
 
@@ -202,7 +202,7 @@ def _judged(r: Record, index: Mapping[tuple[Any, ...], Record]) -> Record:
     verdict = "same"
     if p_value is not None and p_value < _LEVEL:
         up = statistics.fmean(a - b for a, b in pairs) > 0
-        verdict = "better" if up == (r["metric"] in _HIGHER) else "worse"
+        verdict = "better" if up == (r["metric"] in HIGHER) else "worse"
     versus = f"{other['variant']}, {other['calibrator']}"
     return {**r, "versus": versus, "verdict": verdict, "p_value": p_value}
 

@@ -7,7 +7,7 @@ are the two readings of the paper's rescaling.
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,15 +17,33 @@ import torch
 from torch import Tensor
 
 from gduq import generalization, metrics, ood
-from gduq.calibration import METHODS, Calibrator, TemperatureScaling
+from gduq.calibration import Calibrator, TemperatureScaling
 from gduq.calibration.base import mean_logits
 from gduq.errors import InputError
+from gduq.evaluation.fitting import check_name
 from gduq.prediction import Prediction, Rule
 
-__all__ = ["FIXED", "MEASURES", "Rescaled", "check_calibrators", "fixed", "measure"]
+__all__ = [
+    "DETECTORS",
+    "FIXED",
+    "HIGHER",
+    "MEASURES",
+    "Rescaled",
+    "check_calibrators",
+    "fixed",
+    "measure",
+]
 
 FIXED = ("t2", "rescaled_paper", "rescaled_released")
-MEASURES = ("accuracy", "ece", "ece100", "nll", "brier", "auroc", "gep_error")
+_ON_OUTPUTS = ("entropy", "energy", "epistemic", "spread")
+_ON_FEATURES = ("mahalanobis", "knn")
+DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
+MEASURES = (
+    *("accuracy", "ece", "ece100", "nll", "brier", "aurc", "auroc"),
+    *(f"auroc_{score}" for score in DETECTORS),
+    "gep_error",
+)
+HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is better
 
 
 @dataclass(eq=False)
@@ -68,23 +86,24 @@ def fixed(name: str, num_classes: int, num_samples: int) -> Calibrator:
 
 def check_calibrators(names: Iterable[str]) -> tuple[str, ...]:
     """The names, each known and once; ``"none"`` is always measured and left out."""
-    known = [*METHODS, *FIXED]
     kept = [name for name in dict.fromkeys(names) if name != "none"]
     for name in kept:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=2, cutoff=0.4) or known
-            raise InputError("the name of a calibrator", repr(name), f"Near: {', '.join(near)}.")
+        check_name(name, FIXED)
     return tuple(kept)
 
 
 def measure(
-    predictions: Mapping[str, Prediction], fit_on: str = "id_val", negatives: str = "id_val"
+    predictions: Mapping[str, Prediction],
+    fit_on: str = "id_val",
+    negatives: str = "id_val",
+    *,
+    detect: bool = True,
 ) -> dict[str, dict[str, float]]:
     """Scores by split: `MEASURES`, as far as they apply.
 
-    ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``gep_error`` is
-    the error of the accuracy predicted by a threshold on confidence (both as in the paper, which
-    took ``id_val`` for both).
+    ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``auroc_<score>``
+    by one of `DETECTORS` (left out unless ``detect``); ``gep_error`` is the error of the accuracy
+    predicted by a threshold on confidence. As in the paper, both take ``id_val``.
     """
     found: dict[str, dict[str, float]] = {}
     for split, p in predictions.items():
@@ -93,10 +112,23 @@ def measure(
         scores = {name: float(score(p)) for name, score in _SCORES.items()}
         if split not in ("train", negatives) and negatives in predictions:
             scores["auroc"] = ood.auroc(predictions[negatives], p)
+            if detect:
+                scores |= _detected(predictions[negatives], p, predictions.get("train"))
         if split not in ("train", fit_on) and fit_on in predictions:
             error = generalization.estimate(predictions[fit_on], p).error
             scores["gep_error"] = float("nan") if error is None else error
         found[split] = scores
+    return found
+
+
+def _detected(p_id: Prediction, p_ood: Prediction, train: Prediction | None) -> dict[str, float]:
+    """AUROC of every score that these predictions have; scores on features need training rows."""
+    found = {f"auroc_{name}": ood.auroc(p_id, p_ood, score=name) for name in _ON_OUTPUTS}
+    if train is None or any(p.features is None for p in (p_id, p_ood, train)):
+        return found
+    for name in _ON_FEATURES:
+        with contextlib.suppress(InputError):  # fewer training rows than the score needs
+            found[f"auroc_{name}"] = ood.auroc(p_id, p_ood, score=name, train=train)
     return found
 
 
@@ -115,4 +147,5 @@ _SCORES: dict[str, Callable[[Prediction], float]] = {
     "ece100": _quiet(metrics.ece, bins=100),
     "nll": metrics.nll,
     "brier": metrics.brier,
+    "aurc": metrics.aurc,
 }

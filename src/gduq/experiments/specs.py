@@ -13,26 +13,45 @@ __all__ = ["CONTROLS", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "T
 ScaleName = Literal["smoke", "small", "paper"]
 CONTROLS = ("vanilla", "ensemble", "mcdropout")
 
+
+def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
+    return {"method.kind": "anchored", "method.at": at, "method.scope": "row", **changes}
+
+
+def _gduq(at: int | str) -> dict[str, Any]:
+    """The settings that docs/choices.md has the evidence for."""
+    ours = {"method.scope": "graph", "method.head": "mlp"}
+    return _anchored(at, **ours, **{"training.draws": 4, "training.mask": 0.1})
+
+
+_FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
+
+# What a variant changes in the vanilla run. From "nfa" on as the paper has them: an anchor for
+# every row, one draw, no masking, a linear head.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "vanilla": {"kind": "vanilla"},
-    "ensemble": {"kind": "ensemble", "size": 3},
-    "mcdropout": {"kind": "mcdropout"},
-    "nfa": {"kind": "anchored", "at": "input"},
-    "L1": {"kind": "anchored", "at": 1},
-    "L2": {"kind": "anchored", "at": 2},
-    "readout": {"kind": "anchored", "at": "readout"},
-    "pretrained": {
-        "kind": "anchored",
-        "at": "readout",
-        "freeze": True,
-        "pretrained_from": "vanilla",
+    "vanilla": {},
+    "ensemble": {"method.kind": "ensemble", "method.size": 3},
+    "mcdropout": {"method.kind": "mcdropout"},
+    "gduq": _gduq("readout"),
+    "gduq-pretrained": {**_gduq("readout"), **_FROZEN},
+    "auto": _gduq("auto"),
+    **{f"gduq-{at}": _gduq(at) for at in ("input", 1, 2, "readout")},
+    "nfa": _anchored("input"),
+    "L1": _anchored(1),
+    "L2": _anchored(2),
+    "readout": _anchored("readout"),
+    "pretrained": _anchored("readout", **_FROZEN),
+    "random1": _anchored(1, **{"method.anchors": "gaussian"}),
+    "random2": _anchored(2, **{"method.anchors": "gaussian"}),
+    "batch1": _anchored(1, **{"method.anchors": "shuffle"}),
+    "batch2": _anchored(2, **{"method.anchors": "shuffle"}),
+    "readout-random": _anchored("readout", **{"method.anchors": "gaussian"}),
+    "ensemble-readout": {
+        **_anchored("readout"),
+        "method.kind": "ensemble",
+        "method.member": "anchored",
+        "method.size": 3,
     },
-    "random1": {"kind": "anchored", "at": 1, "anchors": "gaussian"},
-    "random2": {"kind": "anchored", "at": 2, "anchors": "gaussian"},
-    "batch1": {"kind": "anchored", "at": 1, "anchors": "shuffle"},
-    "batch2": {"kind": "anchored", "at": 2, "anchors": "shuffle"},
-    "readout-random": {"kind": "anchored", "at": "readout", "anchors": "gaussian"},
-    "ensemble-readout": {"kind": "ensemble", "member": "anchored", "at": "readout", "size": 3},
 }
 
 
@@ -46,12 +65,12 @@ class Scale:
     limit: int | None = None  # graphs, in all splits together
     seeds: int | None = None
     calibrators: int | None = None  # how many of the table's
-    extra_epochs: bool = False  # the paper's 50 more for anchored models on graph tasks
+    extra_epochs: bool = False  # the paper's 50 more for its anchored models on graph tasks
 
 
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale(16, 3, 10, 240, 2, 2),
-    "small": Scale(64, 25, 200, 3000, 3, None),
+    "small": Scale(64, 50, 400, 3000, 5, None),
     "paper": Scale(extra_epochs=True),
 }
 
@@ -61,7 +80,7 @@ class Setting:
     """A dataset with the network and schedule the paper has for it.
 
     ``small`` names the data that stands in at small scale where raw files are hard to come by;
-    ``small_size`` is the most graphs and epochs there, for networks that take long.
+    ``small_size`` is the most graphs (``None``: all) and epochs there, for what takes long.
     """
 
     data: str
@@ -73,8 +92,8 @@ class Setting:
     virtual_node: bool = False
     positional: str | None = None
     hidden: int = 300
-    small: str | None = None
-    small_size: tuple[int, int] | None = None
+    small: tuple[str, ...] = ()
+    small_size: tuple[int | None, int] | None = None
 
     @property
     def dataset(self) -> str:
@@ -97,9 +116,11 @@ class Setting:
 
         return find(self.data).task == "node"
 
-    def at(self, scale: ScaleName) -> Setting:
-        """The setting with the data of a scale."""
-        return replace(self, data=self.small) if scale == "small" and self.small else self
+    def at(self, scale: ScaleName) -> tuple[Setting, ...]:
+        """The setting, or at small scale one for each dataset that stands in."""
+        if scale != "small" or not self.small:
+            return (self,)
+        return tuple(replace(self, data=name) for name in self.small)
 
     def config(
         self, variant: str, seed: int, scale: ScaleName, calibrators: tuple[str, ...] = ()
@@ -107,13 +128,15 @@ class Setting:
         """The run of a variant and seed."""
         size = SCALES[scale]
         if scale == "small" and self.small_size is not None:
-            size = replace(size, limit=self.small_size[0], graph_epochs=self.small_size[1])
+            size = replace(size, limit=self.small_size[0])
         most = size.node_epochs if self.on_nodes else size.graph_epochs
+        if scale == "small" and self.small_size is not None:
+            most = self.small_size[1]
         epochs = self.epochs if most is None else min(most, self.epochs)
-        anchored = VARIANTS[variant]["kind"] == "anchored" or variant == "ensemble-readout"
-        if size.extra_epochs and anchored and not self.on_nodes:
+        changes = VARIANTS[variant]
+        if size.extra_epochs and changes.get("method.scope") == "row" and not self.on_nodes:
             epochs += 50
-        return RunConfig(
+        plain = RunConfig(
             data={"name": self.data, "limit": None if self.on_nodes else size.limit},
             model={
                 "conv": self.conv,
@@ -122,7 +145,6 @@ class Setting:
                 "virtual_node": self.virtual_node,
                 "positional": self.positional,
             },
-            method=VARIANTS[variant],
             training={
                 "epochs": epochs,
                 "lr": self.lr,
@@ -132,6 +154,7 @@ class Setting:
             calibrators=calibrators,
             seed=seed,
         )
+        return plain.with_(changes)
 
 
 @dataclass(frozen=True)
@@ -140,7 +163,7 @@ class Table:
 
     Args:
         title: What it shows.
-        row: Its row in the list of evidence (METHOD).
+        row: Its row in the list of evidence (METHOD); ``None`` for a table of our own.
         labels: Labels of the paper's tables and figures.
         settings: Data and networks.
         smoke: Those of smoke scale, on generated data.
@@ -155,14 +178,14 @@ class Table:
     """
 
     title: str
-    row: int
+    row: int | None
     labels: tuple[str, ...]
     settings: tuple[Setting, ...]
     smoke: tuple[Setting, ...]
     variants: tuple[str, ...] = ()
     calibrators: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ("accuracy", "ece", "ece100")
-    splits: tuple[str, ...] = ("ood_test",)
+    metrics: tuple[str, ...] = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
+    splits: tuple[str, ...] = ("id_test", "ood_test")
     seeds: int = 3
     printed: tuple[str, ...] = ()
     producer: str | None = None
@@ -172,7 +195,7 @@ class Table:
         """Data and networks of a scale."""
         if scale == "smoke":
             return self.smoke
-        return tuple(dict.fromkeys(setting.at(scale) for setting in self.settings))
+        return tuple(dict.fromkeys(s for setting in self.settings for s in setting.at(scale)))
 
     def seeds_at(self, scale: ScaleName) -> int:
         return min(self.seeds, SCALES[scale].seeds or self.seeds)
