@@ -13,13 +13,19 @@ from gduq import conformal, generalization, metrics, ood
 from gduq.abstention import Abstention
 from gduq.anchored import anchor
 from gduq.calibration import (
+    AnchorAwareTemperature,
     DensityAwareCalibration,
     TemperatureScaling,
     VectorScaling,
 )
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation import Evaluation, evaluate
+from gduq.evaluation import (
+    Evaluation,
+    corrupted_predictions,
+    corrupted_views,
+    evaluate,
+)
 from gduq.evaluation.result import COLUMNS
 from gduq.nn import GNN
 from gduq.prediction import Prediction, predict
@@ -215,6 +221,63 @@ def test_what_cannot_be_fitted_is_skipped_with_its_reason(predictions):
     found = evaluate(absent, calibrators=names, **FAST)
     assert list(found.calibrators) == names
     assert not found.settings["skipped"]
+
+
+def spoilt(p: Prediction, seed: int) -> Prediction:
+    """The same rows, wrong more often, with hypotheses that disagree."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = 2 * torch.randn(p.samples.shape, generator=generator)
+    return p.with_samples(p.samples + noise)
+
+
+def test_corrupted_copies_teach_the_anchor_aware_temperature(predictions):
+    p_val, p_test = predictions["id_val"], predictions["id_test"]
+    copies = [spoilt(p_val, 0), spoilt(p_val, 1)]
+    names = ["anchor_aware", "anchor_aware+corrupted"]
+    found = evaluate(predictions, calibrators=names, corrupted=copies, **FAST)
+    for name, given in zip(names, ([], copies), strict=True):
+        cal = AnchorAwareTemperature().fit(p_val, corrupted=given)
+        expected = metrics.nll(cal(p_test))
+        assert found.value("id_test", "nll", name).value == pytest.approx(expected)
+    # a threshold's rows are in no copy either
+    order = torch.randperm(120, generator=torch.Generator().manual_seed(0))
+    first, rest = order[:60], order[60:]
+    half = AnchorAwareTemperature().fit(p_val[first], corrupted=[p[first] for p in copies])
+    guess = generalization.predict_accuracy(half(p_val[rest]), half(p_test), "average_confidence")
+    value = found.value("id_test", "predicted_accuracy", names[1], "average_confidence").value
+    assert value == pytest.approx(guess)
+
+
+def test_copies_come_from_the_model_or_the_caller(predictions):
+    alone = evaluate(predictions, calibrators=["anchor_aware+corrupted"], **FAST)
+    assert "Pass corrupted=" in alone.settings["skipped"]["anchor_aware+corrupted"]
+    for wrong in ([], [predictions["id_test"]]):
+        with pytest.raises(InputError, match="corrupted copies of the 120 rows"):
+            evaluate(predictions, calibrators=["temperature"], corrupted=wrong, **FAST)
+    splits = node_splits()
+    model = node_model(splits)
+    found = evaluate(model, splits, ["anchor_aware+corrupted"], **FAST)
+    copies = corrupted_predictions(model, splits.id_val)
+    cal = AnchorAwareTemperature().fit(predict(model, splits.id_val), corrupted=copies)
+    expected = metrics.nll(cal(predict(model, splits.ood_test)))
+    value = found.value("ood_test", "nll", "anchor_aware+corrupted").value
+    assert value == pytest.approx(expected, rel=1e-5)
+
+
+def test_corrupted_views_keep_rows_and_change_everything_else():
+    splits = node_splits()
+    original = splits.id_val.graphs[0]
+    copies = list(corrupted_views(splits.id_val))
+    assert len(copies) == 8
+    for copy in copies:
+        assert torch.equal(copy.target, splits.id_val.target)
+        graph = copy.graphs[0]
+        same_edges = torch.equal(graph.edge_index, original.edge_index)
+        assert same_edges != torch.equal(graph.x, original.x)  # one or the other
+    bare = Data(edge_index=original.edge_index, y=original.y, num_nodes=original.num_nodes)
+    assert len(list(corrupted_views(View([bare], rows=splits.id_val.rows)))) == 4  # edges only
+    graphs = View(graph_views()["id_val"].graphs)
+    assert all(torch.equal(copy.target, graphs.target) for copy in corrupted_views(graphs))
 
 
 def test_half_of_the_rows_may_be_too_few_for_thresholds(predictions):

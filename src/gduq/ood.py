@@ -266,7 +266,7 @@ def _features(p: Any, seed: int, width: int | None = None) -> Tensor:
         raise InputError(
             "predictions with features, the representation at the cut",
             "none",
-            "Pass features= or use a score of the logits.",
+            "Make them with gduq.predict(model, data, features=True), or score the logits.",
         )
     if width is not None and features.size(1) != width:
         raise InputError(f"features of width {width}, as fitted", features.size(1))

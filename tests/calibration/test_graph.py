@@ -134,6 +134,18 @@ def test_another_graph_by_on():
         assert not torch.allclose(q.probs, cal(case.p).probs[:60])
 
 
+def test_a_graph_that_was_not_trained_on():
+    """Without training nodes every node of GATS is far from them."""
+    case = make_case()
+    gats = random_state(GATS(case.graph, train_rows=case.train), 4, 3)
+    far = gats.unseen(case.graph)
+    assert not torch.allclose(far(case.p).probs, gats(case.p).probs)
+    gats._state["closeness"].zero_()  # gamma = 1 everywhere: distance plays no role
+    torch.testing.assert_close(far(case.p).probs, gats(case.p).probs)
+    cagcn = random_state(CaGCN(case.graph), 4, 3)
+    assert torch.equal(cagcn.unseen(case.graph)(case.p).probs, cagcn(case.p).probs)
+
+
 def test_a_graph_without_edges():
     p = overconfident(rows=80, samples=1)
     alone = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=80)

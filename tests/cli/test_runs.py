@@ -109,7 +109,7 @@ def test_mistakes_are_one_sentence(root, trained, tmp_path):
         (("train", *OPTIONS, "--method", "magic"), "method.kind"),
         (("calibrate", trained, "--method", "splin"), "Near: spline"),
         (("calibrate", tmp_path), "the folder of a run"),
-        (("calibrate", trained, "--method", "cagcn", "-o", tmp_path / "b"), "of single rows"),
+        (("calibrate", trained, "--method", "t2", "-o", tmp_path / "b"), "a calibrator to save"),
         (("evaluate", tmp_path / "nowhere"), "the folder of a run"),
         (("evaluate", trained, "-o", tmp_path / "e.html"), ".json, .md"),
         (("report", tmp_path / "nowhere", "-o", tmp_path / "r.html"), "does not exist"),

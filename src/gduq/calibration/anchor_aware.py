@@ -42,7 +42,8 @@ class AnchorAwareTemperature(RowTemperature):
     In-distribution rows say little about rows far away: give corrupted copies of the validation
     rows (features noised, edges dropped, ...), predicted by the same model, and the slopes learn
     how disagreement grows when predictions go wrong. This trades some calibration in distribution
-    for calibration under shifts like the copies'.
+    for calibration under shifts like the copies'. By name, `gduq.evaluate` and ``gduq calibrate``
+    make such copies themselves: ``"anchor_aware+corrupted"``.
 
     Args:
         penalty: :math:`\lambda`.
@@ -58,6 +59,7 @@ class AnchorAwareTemperature(RowTemperature):
         [0.9, 0.5]
     """
 
+    takes_copies: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = ("weights", "means")
 
     penalty: float = 1e-3

@@ -56,6 +56,7 @@ class Calibrator(ABC):
     Attributes:
         needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
         needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
+        takes_copies: Can also learn from corrupted copies of the rows (`AnchorAwareTemperature`).
         keeps_accuracy: Never changes the label of a row.
         defines_logits: Its map gives logits, not only probabilities.
         state_names: The tensors that make up a fitted calibrator.
@@ -63,6 +64,7 @@ class Calibrator(ABC):
 
     needs_graph: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
+    takes_copies: ClassVar[bool] = False
     keeps_accuracy: ClassVar[bool] = True
     defines_logits: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = ()

@@ -96,7 +96,9 @@ class DensityAwareCalibration(RowTemperature):
         """Training features, their centre and deviation: ``[n, d]``, ``[d]``, ``[d]``."""
         if self.train is None:
             raise InputError(
-                "predictions of training rows", "none", "Pass train=gduq.predict(model, train)."
+                "predictions of training rows",
+                "none",
+                "Pass train=gduq.predict(model, train, features=True).",
             )
         features = _features(self.train)
         if len(features) < self.neighbors:
@@ -126,7 +128,7 @@ def _features(p: Prediction) -> Tensor:
         raise InputError(
             "predictions with features",
             "none",
-            "Pass features=, one row of the representation at the cut for each row.",
+            "Make them with gduq.predict(model, data, features=True).",
         )
     if p.features.dim() != 2 or not torch.isfinite(p.features).all():
         raise InputError("finite features of shape [m, d]", list(p.features.shape))

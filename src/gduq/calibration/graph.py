@@ -67,6 +67,10 @@ class GraphCalibrator(RowTemperature):
         other.__post_init__()
         return other
 
+    def unseen(self, graph: Data) -> Self:
+        """The same calibrator for a graph that the model was not trained on."""
+        return self.on(graph)
+
     @abstractmethod
     def _network(self, classes: int, neutral: bool) -> nn.Module:
         """A module from prepared inputs to temperatures; the identity when ``neutral``."""
@@ -242,6 +246,16 @@ class GATS(GraphCalibrator):
         other.train_rows = train_rows
         return other
 
+    def unseen(self, graph: Data) -> Self:
+        """The same calibrator for a graph without training nodes."""
+        return self.on(graph, train_rows=[])
+
+    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+        self._check_rows(p)
+        if not self._trained(len(p)).any():
+            raise InputError("at least one training node", "none", "Pass train_rows=.")
+        return super()._fit(p, rows)
+
     def _network(self, classes: int, neutral: bool) -> nn.Module:
         generator = None if neutral else torch.Generator().manual_seed(self.seed)
         return _Attention(classes, self.heads, generator)
@@ -261,13 +275,20 @@ class GATS(GraphCalibrator):
 
     def _closeness(self, edges: Tensor, nodes: int) -> Tensor:
         """0 for training nodes, 1 for nodes a step away, 2 for all others, ``[N]``."""
+        start = self._trained(nodes)
+        if not start.any():
+            return torch.full((nodes,), 2)
+        return distance(Data(edge_index=edges, num_nodes=nodes), start).clamp(max=2).long()
+
+    def _trained(self, nodes: int) -> Tensor:
+        """The mask of training nodes ``[N]``."""
         if self.train_rows is None:
             raise InputError(
                 "the training nodes for GATS", "none", "Pass train_rows=, a mask or node numbers."
             )
         start = torch.zeros(nodes, dtype=torch.bool)
         start[row_index(self.train_rows, nodes)] = True
-        return distance(Data(edge_index=edges, num_nodes=nodes), start).clamp(max=2).long()
+        return start
 
 
 class _Attention(nn.Module):

@@ -105,12 +105,18 @@ def _scores(folder: RunFolder) -> list[dict[str, Any]]:
     ]
 
 
+Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
+Corrupted = Annotated[
+    bool,
+    typer.Option("--corrupted", help="anchor_aware: fit it on corrupted copies of the rows too."),
+]
+
+
 @app.command()
 def calibrate(
     run: Run,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Calibrator; repeat for several.")
-    ] = None,
+    method: Methods = None,
+    corrupted: Corrupted = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Also save the model with the (one) calibrator here."),
@@ -118,56 +124,65 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
+    from gduq.experiments.calibrated import export
     from gduq.experiments.folder import RunFolder
-    from gduq.experiments.run import recalibrate
 
-    names = method or ["temperature"]
-    folder = RunFolder(run)
+    names, folder = _calibrators(method or ["temperature"], corrupted), RunFolder(run)
+    if output is not None and len(names) > 1:
+        raise InputError("one --method to save with --output", ", ".join(names))
     with status("Calibrating", as_json):
-        recalibrate(folder, names)
-    skipped = folder.scores.get("skipped", {})
-    refused = [name for name in names if name in skipped]
-    if refused:
-        raise InputError(f"calibrators that fit this run, not {refused[0]}", skipped[refused[0]])
-    if output is not None:
-        _export(folder, names, output)
+        _fitted(folder, names)
+        if output is not None:
+            export(folder, names[0], output)
     rows = [row for row in _scores(folder) if row["calibrator"] in ("none", *names)]
     print_rows(rows, as_json)
 
 
-def _export(folder: RunFolder, names: list[str], output: Path) -> None:
-    """The model of a run with a calibrator in one bundle, for `gduq predict` and `gduq.load`."""
-    from gduq.bundle import describe, load, save
-    from gduq.calibration import METHODS
+def _calibrators(names: list[str], corrupted: bool) -> list[str]:
+    """The names, those that can also learn from corrupted copies marked so if that is wished."""
+    from gduq.evaluation.copies import VARIANTS
 
-    if len(names) > 1 or names[0] not in METHODS or METHODS[names[0]].needs_graph:
-        raise InputError("one calibrator of single rows to save", ", ".join(names))
-    model, _ = load(folder.bundle)
-    predictions = folder.predictions()
-    kind = METHODS[names[0]]
-    options: dict[str, Any] = {"train": predictions["train"]} if kind.needs_features else {}
-    fitted = kind(**options).fit(predictions["id_val"])
-    save(model, output, fitted, describe(folder.bundle).class_names)
+    marked = {name: variant for variant, name in VARIANTS.items()}
+    if corrupted and not any(name in marked for name in names):
+        raise InputError(f"--corrupted with --method {', '.join(marked)}", ", ".join(names))
+    return [marked.get(name, name) if corrupted else name for name in dict.fromkeys(names)]
+
+
+def _fitted(folder: RunFolder, names: list[str]) -> None:
+    """Scores of the calibrators in the folder, or an error that says which cannot be fitted."""
+    from gduq.experiments.run import recalibrate
+
+    skipped = recalibrate(folder, names).scores.get("skipped", {})
+    for name in names:
+        if name in skipped:
+            raise InputError(f"calibrators that fit this run, not {name}", skipped[name])
 
 
 @app.command()
 def evaluate(
     run: Run,
+    method: Methods = None,
+    corrupted: Corrupted = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this .json or .md file instead.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything measured of a run: every split, with intervals."""
-    from gduq.experiments.folder import RunFolder
+    """Show everything measured of a run: every split and calibrator, with intervals.
 
+    Calibrators named by --method are fitted first and stay with the run.
+    """
+    from gduq.experiments.folder import RunFolder
+    from gduq.experiments.rowfiles import check_output
+
+    names, folder = _calibrators(method or [], corrupted), RunFolder(run)
+    if output is not None:
+        check_output(output, (".json", ".md"))
     with status("Evaluating", as_json):
-        found = RunFolder(run).evaluation()
+        _fitted(folder, names)
+        found = folder.evaluation()
     if output is None:
         typer.echo(found.to_json() if as_json else found.to_markdown(), nl=False)
         return
-    from gduq.experiments.rowfiles import check_output
-
-    check_output(output, (".json", ".md"))
     (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
     typer.echo(f"Written to {output}")

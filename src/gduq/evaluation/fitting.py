@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,10 +14,11 @@ from torch import Tensor
 
 from gduq.calibration import METHODS, Calibrator
 from gduq.errors import InputError
+from gduq.evaluation.copies import VARIANTS
 from gduq.evaluation.parts import Case, Settings, Whole
 from gduq.prediction import Prediction
 
-__all__ = ["Data", "Pair", "case_of", "fit_all"]
+__all__ = ["Data", "Pair", "case_of", "check_name", "fit_all"]
 
 _PER_CLASS = ("vector", "matrix", "dirichlet", "histogram")  # these can leave absent classes alone
 
@@ -28,6 +31,18 @@ class Data:
     whole: Whole | None
     settings: Settings
     columns: Mapping[str, Mapping[str, Tensor]] | None = None
+    make_copies: Callable[[], Sequence[Prediction]] | None = None
+
+    @cached_property
+    def copies(self) -> list[Prediction]:
+        """Corrupted copies of the rows of ``fit_on``, made when first asked for."""
+        if self.make_copies is None:
+            raise InputError(
+                "corrupted copies of the rows to fit on",
+                "predictions alone",
+                "Pass corrupted=, or the model with its Splits.",
+            )
+        return list(self.make_copies())
 
     def halves(self) -> tuple[Tensor, Tensor]:
         """Row numbers of ``fit_on``: for calibrators, and for thresholds on what they give."""
@@ -58,7 +73,8 @@ def fit_all(calibrators: Any, data: Data, skipped: dict[str, str]) -> dict[str, 
         _check(name, given, data)
         try:
             calibrator = _built(given, data) if isinstance(given, str) else given
-            fitted[name] = _pair(name, calibrator, data, skipped)
+            copies = data.copies if isinstance(given, str) and given in VARIANTS else []
+            fitted[name] = _pair(name, calibrator, data, skipped, copies)
         except InputError as error:
             if not isinstance(given, str):  # who configures one wants to know that it fails
                 raise
@@ -80,8 +96,8 @@ def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
 
 def _check(name: str, given: Any, data: Data) -> None:
     """Raise for mistakes in the call; these are no calibrator's fault."""
-    if isinstance(given, str) and given not in METHODS:
-        raise InputError(f"a calibrator from {', '.join(METHODS)}", repr(given))
+    if isinstance(given, str):
+        check_name(given)
     if not isinstance(given, (str, Calibrator)):
         raise InputError("calibrators or their names", type(given).__name__)
     if isinstance(given, Calibrator) and given.fitted:
@@ -94,7 +110,18 @@ def _check(name: str, given: Any, data: Data) -> None:
     splits[fit_on].require_target()
 
 
+def check_name(name: str, more: Sequence[str] = ()) -> None:
+    """Raise unless a calibrator is called that; ``more`` are further names that are fine."""
+    known = [*METHODS, *VARIANTS, *more]
+    if name in known:
+        return
+    near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5)
+    do = f"Near: {', '.join(near)}." if near else f"There are {', '.join(known)}."
+    raise InputError("the name of a calibrator", repr(name), do)
+
+
 def _built(name: str, data: Data) -> Calibrator:
+    name = VARIANTS.get(name, name)
     options: dict[str, Any] = {"missing": "keep"} if name in _PER_CLASS else {}
     if METHODS[name].needs_graph:
         if data.whole is None:
@@ -111,28 +138,37 @@ def _built(name: str, data: Data) -> Calibrator:
     return METHODS[name](**options)
 
 
-def _pair(name: str, calibrator: Calibrator, data: Data, skipped: dict[str, str]) -> Pair:
+def _pair(
+    name: str,
+    calibrator: Calibrator,
+    data: Data,
+    skipped: dict[str, str],
+    copies: Sequence[Prediction],
+) -> Pair:
     if calibrator.fitted:
         return Pair(calibrator, calibrator)
     half = copy(calibrator)
-    _fit(calibrator, data)
+    _fit(calibrator, data, copies)
     first, second = data.halves()
     try:
         if not len(second):
             raise InputError("at least two rows to fit on", len(first))
-        return Pair(calibrator, _fit(half, data, first))
+        return Pair(calibrator, _fit(half, data, [p[first] for p in copies], first))
     except InputError as error:
         skipped[f"{name}: thresholds"] = f"on half of the rows: {error}"
         return Pair(calibrator, None)
 
 
-def _fit(calibrator: Calibrator, data: Data, part: Tensor | None = None) -> Calibrator:
-    """Fit on ``fit_on``, or some of its rows."""
+def _fit(
+    calibrator: Calibrator, data: Data, copies: Sequence[Prediction], part: Tensor | None = None
+) -> Calibrator:
+    """Fit on ``fit_on``, or some of its rows, and on copies of these."""
     fit_on = data.settings.fit_on
+    more: dict[str, Any] = {"corrupted": copies} if copies else {}
     if data.whole is None:
-        return calibrator.fit(data.predictions[fit_on], rows=part)
+        return calibrator.fit(data.predictions[fit_on], rows=part, **more)
     rows = _numbers(data.whole.rows[fit_on])
-    return calibrator.fit(data.whole.p, rows=rows if part is None else rows[part])
+    return calibrator.fit(data.whole.p, rows=rows if part is None else rows[part], **more)
 
 
 def _numbers(rows: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,20 +12,22 @@ from torch import Tensor, nn
 from gduq.calibration import Calibrator
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
+from gduq.evaluation.copies import corrupted_predictions
 from gduq.evaluation.fitting import Data, case_of, fit_all
 from gduq.evaluation.parts import Settings, Whole, records
 from gduq.evaluation.result import COLUMNS, Evaluation
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Prediction, predict
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "whole_graph"]
 
 
 def evaluate(
     model_or_predictions: nn.Module | Prediction | Mapping[str, Prediction],
     splits: Splits | Mapping[str, View] | None = None,
-    calibrators: Iterable[str | Calibrator] | Mapping[str, Calibrator] = (),
+    calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator] = (),
     *,
+    corrupted: Sequence[Prediction] | None = None,
     fit_on: str = "id_val",
     negatives: str | None = None,
     ood: Iterable[str] | None = None,
@@ -60,7 +62,10 @@ def evaluate(
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
             fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
-            absent classes as they are (``missing="keep"``).
+            absent classes as they are (``missing="keep"``). ``"anchor_aware+corrupted"`` is
+            fitted on corrupted copies of ``fit_on`` too.
+        corrupted: Those copies: predictions of the rows of ``fit_on``, in order, with labels. A
+            model makes its own by default, see `gduq.evaluation.corrupted_views`.
         fit_on: The split with labels that calibrators and thresholds are fitted on.
         negatives: The ID split that OOD rows are told from: ``id_test``, or ``id_val`` if there is
             none; the paper took ``id_val``.
@@ -99,7 +104,10 @@ def evaluate(
         seed=seed,
     )
     _check(settings, predictions, negatives)
-    data = Data(predictions, whole, settings, _columns(views, predictions) if subgroups else None)
+    columns = _columns(views, predictions) if subgroups else None
+    _check_copies(corrupted, predictions.get(fit_on))
+    copies = _copies(model_or_predictions, views.get(fit_on), corrupted, batch_size, seed)
+    data = Data(predictions, whole, settings, columns, copies)
     skipped: dict[str, str] = {}
     fitted = fit_all(calibrators, data, skipped)
     rows = [
@@ -157,6 +165,32 @@ def _predictions(
     return dict(predictions), None
 
 
+def _copies(
+    given: Any,
+    view: View | None,
+    corrupted: Sequence[Prediction] | None,
+    batch_size: int | None,
+    seed: int,
+) -> Callable[[], Sequence[Prediction]] | None:
+    """Where corrupted copies come from, if from anywhere."""
+    if corrupted is not None:
+        return lambda: corrupted
+    if isinstance(given, nn.Module) and view is not None:
+        return lambda: corrupted_predictions(given, view, batch_size, seed)
+    return None
+
+
+def _check_copies(corrupted: Sequence[Prediction] | None, rows: Prediction | None) -> None:
+    if corrupted is None or rows is None:
+        return
+    sizes = [len(p) for p in corrupted]
+    if not sizes or set(sizes) != {len(rows)}:
+        raise InputError(
+            f"corrupted copies of the {len(rows)} rows that are fitted on, in order",
+            f"{', '.join(map(str, sizes)) or 'no'} rows",
+        )
+
+
 def _check_rows(name: str, rows: int) -> None:
     if rows == 0:
         raise InputError(f"at least one row in {name!r}", "none", "Leave empty splits out.")
@@ -165,16 +199,21 @@ def _check_rows(name: str, rows: int) -> None:
 def _predicted(
     model: nn.Module, views: dict[str, View], batch_size: int | None
 ) -> tuple[dict[str, Prediction], Whole | None]:
-    first = next(iter(views.values())).graphs[0]
-    if all(v.rows is not None and len(v.graphs) == 1 and v.graphs[0] is first
-           for v in views.values()):  # fmt: skip
-        whole = _whole(model, first, views)
+    whole = whole_graph(model, views)
+    if whole is not None:
         return {name: whole.p[rows] for name, rows in whole.rows.items()}, whole
     return {name: _predict(model, view, batch_size) for name, view in views.items()}, None
 
 
-def _whole(model: nn.Module, graph: Any, views: dict[str, View]) -> Whole:
-    """One pass over the one graph answers for all splits; nodes of no split get label 0."""
+def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
+    """What a model says of all nodes of the one graph of a node task; ``None`` for other tasks.
+
+    One pass answers for all splits. Nodes of no split get label 0.
+    """
+    graph = next(iter(views.values())).graphs[0]
+    if any(v.rows is None or len(v.graphs) != 1 or v.graphs[0] is not graph
+           for v in views.values()):  # fmt: skip
+        return None
     bare = graph.__copy__()
     bare.y = None
     p = _predict(model, bare, None)

@@ -7,7 +7,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ import gduq
 from gduq.baselines import Ensemble
 from gduq.bundle import load as load_bundle
 from gduq.bundle import save as save_bundle
-from gduq.calibration import METHODS, Calibrator
 from gduq.data import Splits, View
 from gduq.errors import InputError
 from gduq.evaluation import evaluate
+from gduq.evaluation.copies import VARIANTS
 from gduq.experiments import build
+from gduq.experiments.calibrated import Calibrated
 from gduq.experiments.config import RunConfig
 from gduq.experiments.folder import FINISHED, RunFolder, locked, write_json
-from gduq.experiments.scores import FIXED, check_calibrators, fixed, measure
+from gduq.experiments.scores import FIXED, check_calibrators, measure
 from gduq.experiments.tracking import Logger, fabric_with
 from gduq.prediction import Prediction, predict
 from gduq.training import History, fit
@@ -90,8 +91,7 @@ def requirements(config: RunConfig) -> list[RunConfig]:
     bare = config.with_({"calibrators": ()})
     if method.kind == "ensemble":
         kind = {"method.kind": method.member}
-        return [bare.with_({**kind, "seed": method.size * config.seed + i})
-                for i in range(method.size)]  # fmt: skip
+        return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
     plain = bare.with_({"method": {}, "training.draws": 1, "training.mask": 0.0})
     if method.kind == "mcdropout":
         return [plain]
@@ -237,97 +237,54 @@ def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFo
 
     Args:
         folder: A finished run.
-        methods: Names of `gduq.calibration.METHODS` or of `gduq.experiments.scores.FIXED`.
+        methods: Names of `gduq.calibration.METHODS` or of `gduq.experiments.scores.FIXED`, or
+            ``"anchor_aware+corrupted"``, which is fitted on corrupted copies of the rows too.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     names = check_calibrators(methods)
     with locked(folder.path):
-        _add_scores(folder, names)
+        _add_scores(folder, names, again=True)
     return folder
 
 
-def _add_scores(folder: RunFolder, names: Iterable[str]) -> None:
-    """Scores of calibrators that are not there yet; the evaluation is then out of date."""
+def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) -> None:
+    """Scores of calibrators that are not there yet; the evaluation is then out of date.
+
+    What could not be fitted before is tried ``again`` only if asked for.
+    """
     scores = folder.scores or {"skipped": {}}
     wanted = ["none", *names]
-    missing = [name for name in wanted if name not in scores and name not in scores["skipped"]]
+    known = {*scores} if again else {*scores, *scores["skipped"]}
+    missing = [name for name in wanted if name not in known]
     if not missing:
         return
-    scored = _Calibrated(folder)
+    scored = Calibrated(folder)
     for name in missing:
+        scores["skipped"].pop(name, None)
         try:
-            scores[name] = measure(scored.predictions(name))
+            scores[name] = measure(scored.predictions(name), detect=name == "none")
         except InputError as error:
             scores["skipped"][name] = str(error)
     write_json(folder.path / "scores.json", scores)
     (folder.path / "metrics.json").unlink(missing_ok=True)
 
 
-class _Calibrated:
-    """Predictions of a run under any calibrator; data and model are loaded only if need be."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-        self.raw = folder.predictions()
-        self._whole: tuple[Any, Prediction, dict[str, Any]] | None = None
-
-    def predictions(self, name: str) -> dict[str, Prediction]:
-        if name == "none":
-            return self.raw
-        calibrator = self.fitted(name)
-        if not calibrator.needs_graph:
-            return {split: calibrator(p) for split, p in self.raw.items()}
-        _, p, rows = self.whole()
-        q = calibrator(p)
-        return {split: q[mask] for split, mask in rows.items()}
-
-    def fitted(self, name: str) -> Calibrator:
-        first = next(iter(self.raw.values()))
-        if name in FIXED:
-            return fixed(name, first.num_classes, first.num_samples)
-        if "id_val" not in self.raw:
-            raise InputError("a split 'id_val' to fit calibrators on", ", ".join(self.raw))
-        options: dict[str, Any] = {}
-        if any(field.name == "missing" for field in fields(METHODS[name])):
-            options["missing"] = "keep"  # many classes, few rows: the absent ones stay as they are
-        if METHODS[name].needs_features:
-            options["train"] = self.raw.get("train")
-        if not METHODS[name].needs_graph:
-            return METHODS[name](**options).fit(self.raw["id_val"])
-        graph, p, rows = self.whole()
-        if name == "gats":
-            options["train_rows"] = rows["train"]
-        return METHODS[name](graph=graph, **options).fit(p, rows=rows["id_val"])  # type: ignore[call-arg]
-
-    def whole(self) -> tuple[Any, Prediction, dict[str, Any]]:
-        """The one graph of a node task, predictions on all its nodes, and the nodes by split."""
-        if self._whole is None:
-            views = build.all_views(build.splits_of(self.folder.config))
-            graph = next(iter(views.values())).graphs[0]
-            if any(v.rows is None or v.graphs[0] is not graph for v in views.values()):
-                raise InputError("a node task on one graph for graph calibrators", "another task")
-            model, _ = load_bundle(self.folder.bundle)
-            everywhere = torch.ones(int(graph.num_nodes), dtype=torch.bool)
-            p = predict(model, View(graph, everywhere)).to("cpu")
-            self._whole = graph, p, {split: view.rows for split, view in views.items()}
-        return self._whole
-
-
 def evaluate_run(folder: RunFolder) -> None:
     """Write ``metrics.json``: the whole `Evaluation`, with every calibrator of the scores."""
     with locked(folder.path):
-        calibrated = _Calibrated(folder)
+        calibrated = Calibrated(folder)
         names = [name for name in folder.scores if name not in ("none", "skipped")]
-        fitted = {name: calibrated.fitted(name) for name in names}
+        # by name: `evaluate` then keeps the rows of calibrators and thresholds apart
+        wanted: dict[str, Any] = {n: calibrated.fitted(n) if n in FIXED else n for n in names}
+        resamples = folder.config.resamples
         if folder.info["task"] == "node":
-            model, _ = load_bundle(folder.bundle)
-            views = build.all_views(build.splits_of(folder.config))
-            found = evaluate(model, views, fitted, resamples=folder.config.resamples)
+            found = evaluate(calibrated.model, calibrated.views, wanted, resamples=resamples)
         else:
             severe = folder.info["severities"]
             ood = [split for split in calibrated.raw if split.startswith("ood") or split in severe]
+            copies = calibrated.copies if any(name in VARIANTS for name in names) else None
             found = evaluate(
-                calibrated.raw, None, fitted, ood=ood, resamples=folder.config.resamples
+                calibrated.raw, None, wanted, corrupted=copies, ood=ood, resamples=resamples
             )
         temporary = folder.path / ".metrics.json"
         found.to_json(temporary)

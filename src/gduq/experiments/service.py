@@ -137,7 +137,7 @@ class Service:
                 type(self.calibrator).__name__,
                 "Choose another one, such as temperature.",
             )
-        bound: Calibrator = self.calibrator.on(graph)  # type: ignore[attr-defined]
+        bound: Calibrator = self.calibrator.unseen(graph)  # type: ignore[attr-defined]
         return bound(p)
 
     def columns(self, p: Prediction) -> dict[str, list[Any]]:

@@ -1,0 +1,108 @@
+"""Calibrators of a finished run, fitted on what it stored; data and model only if need be."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gduq.bundle import describe, save
+from gduq.bundle import load as load_bundle
+from gduq.calibration import METHODS, Calibrator
+from gduq.data import View
+from gduq.errors import InputError
+from gduq.evaluation import corrupted_predictions
+from gduq.evaluation.copies import VARIANTS
+from gduq.evaluation.parts import Whole
+from gduq.evaluation.run import whole_graph
+from gduq.experiments import build
+from gduq.experiments.folder import RunFolder
+from gduq.experiments.scores import FIXED, fixed
+from gduq.prediction import Prediction
+
+__all__ = ["Calibrated", "export"]
+
+FIT_ON = "id_val"
+
+
+class Calibrated:
+    """Predictions of a run under any calibrator.
+
+    Args:
+        folder: A finished run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.raw = folder.predictions()
+
+    def predictions(self, name: str) -> dict[str, Prediction]:
+        """By split, under the calibrator of that name; uncalibrated under ``"none"``."""
+        if name == "none":
+            return self.raw
+        calibrator = self.fitted(name)
+        if not calibrator.needs_graph:
+            return {split: calibrator(p) for split, p in self.raw.items()}
+        q = calibrator(self.whole.p)
+        return {split: q[rows] for split, rows in self.whole.rows.items()}
+
+    def fitted(self, name: str) -> Calibrator:
+        """The calibrator of that name, fitted on all of ``id_val``."""
+        first = next(iter(self.raw.values()))
+        if name in FIXED:
+            return fixed(name, first.num_classes, first.num_samples)
+        if FIT_ON not in self.raw:
+            raise InputError(f"a split {FIT_ON!r} to fit calibrators on", ", ".join(self.raw))
+        kind, options = METHODS[VARIANTS.get(name, name)], dict[str, Any]()
+        if any(field.name == "missing" for field in fields(kind)):
+            options["missing"] = "keep"  # many classes, few rows: the absent ones stay as they are
+        if kind.needs_features:
+            options["train"] = self.raw.get("train")
+        if not kind.needs_graph:
+            more: dict[str, Any] = {"corrupted": self.copies} if name in VARIANTS else {}
+            return kind(**options).fit(self.raw[FIT_ON], **more)
+        options["graph"] = self.whole.graph
+        if name == "gats":
+            options["train_rows"] = self.whole.rows["train"]
+        return kind(**options).fit(self.whole.p, rows=self.whole.rows[FIT_ON])
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained model."""
+        return load_bundle(self.folder.bundle)[0]
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """The data of the run, by split."""
+        return build.all_views(build.splits_of(self.folder.config))
+
+    @cached_property
+    def whole(self) -> Whole:
+        """The one graph of a node task, predictions on all its nodes, and the nodes by split."""
+        found = whole_graph(self.model, self.views) if self.folder.info["task"] == "node" else None
+        if found is None:
+            raise InputError("a node task on one graph for graph calibrators", "another task")
+        return found
+
+    @cached_property
+    def copies(self) -> list[Prediction]:
+        """Corrupted copies of the rows that calibrators are fitted on."""
+        return corrupted_predictions(self.model, self.views[FIT_ON])
+
+
+def export(folder: RunFolder, name: str, output: str | Path) -> Path:
+    """The model of a run with one calibrator in one bundle, for ``gduq predict`` and `gduq.load`.
+
+    Args:
+        folder: A finished run.
+        name: Of `gduq.calibration.METHODS`, or ``"anchor_aware+corrupted"``.
+        output: The bundle; replaced if it is one already.
+    """
+    calibrated = Calibrated(folder)
+    if VARIANTS.get(name, name) not in METHODS:
+        raise InputError(f"a calibrator to save from {', '.join([*METHODS, *VARIANTS])}", name)
+    names = describe(folder.bundle).class_names
+    return save(calibrated.model, output, calibrated.fitted(name), names)
