@@ -519,7 +519,7 @@ def test_bad_input(predictions):
         (lambda: evaluate(some, bins=0), "bins >= 1"),
         (lambda: evaluate(some, resamples=1), "resamples >= 2"),
         (lambda: evaluate(some, level=1.0), "level between"),
-        (lambda: evaluate(some, calibrators=["spine"]), "a calibrator from temperature"),
+        (lambda: evaluate(some, calibrators=["spine"]), "Near: spline"),
         (lambda: evaluate(some, calibrators=[3]), "calibrators or their names"),
         (lambda: evaluate(some, calibrators=["temperature"] * 2), "different names"),
         (lambda: evaluate(some, calibrators=[DensityAwareCalibration()]), "training rows"),

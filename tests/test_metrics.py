@@ -308,6 +308,46 @@ def test_aurc_of_ties_is_the_mean_over_random_orders():
     assert metrics.aurc(logits, y) == pytest.approx(np.mean(areas), abs=2e-3)
 
 
+def planted_risk(rows, seed):
+    """Right with probability 0.4 + 0.58 u at confidence u, uniform on 0.5 to 1: at coverage c the
+    risk is 0.02 + 0.145 c."""
+    generator = torch.Generator().manual_seed(seed)
+    u = 0.5 + 0.5 * torch.rand(rows, generator=generator, dtype=torch.float64)
+    wrong = torch.rand(rows, generator=generator) >= 0.4 + 0.58 * u
+    return torch.stack([(u / (1 - u)).log(), torch.zeros_like(u)], dim=1), wrong.long()
+
+
+def test_risk_bands_hold_the_true_curve():
+    """Few certain rows err, so a plain bootstrap at coverage 0.1 holds the truth half the time."""
+    held, plain = [], []
+    for seed in range(100):
+        logits, y = planted_risk(150, seed)
+        band = metrics.risk_band(logits, y, points=11, resamples=100, seed=seed)
+        truth = 0.02 + 0.145 * band.coverage
+        held.append((band.low <= truth) & (truth <= band.high))
+        plain.append(band.risk[1] > 0)
+    share = torch.stack(held).double().mean(0)
+    assert share[1:].min() >= 0.88  # standard error: 0.02
+    assert torch.stack(plain).double().mean() < 0.7
+    assert band.coverage[-1] == 1.0
+    assert band.risk == pytest.approx(metrics.risk_coverage(logits, y).risk[
+        (band.coverage * 150).round().long() - 1])  # fmt: skip
+
+
+def test_risk_bands_narrow_with_rows_and_level():
+    logits, y = planted_risk(4000, 0)
+
+    def width(rows, **options):
+        band = metrics.risk_band(logits[:rows], y[:rows], points=20, resamples=60, **options)
+        return (band.high - band.low)[10]
+
+    assert width(4000) < 0.5 * width(400)
+    assert width(400, level=0.5) < 0.6 * width(400)
+    for bad in ({"resamples": 1}, {"level": 1.0}, {"points": 0}):
+        with pytest.raises(InputError):
+            metrics.risk_band(logits, y, **bad)
+
+
 def test_excess_aurc_is_zero_only_for_a_perfect_ranking():
     logits = torch.tensor([[0.0, 5.0], [0.0, 4.0], [0.0, 2.0], [0.0, 1.0]])
     assert metrics.excess_aurc(logits, torch.tensor([1, 1, 0, 0])) == pytest.approx(0)

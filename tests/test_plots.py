@@ -116,6 +116,23 @@ def test_risk_coverage_draws_the_curve_and_thins_long_ones():
     assert long.get_xdata()[-1] == 1.0
 
 
+def test_risk_coverage_has_the_band():
+    p = draw(300)
+    axes = plots.risk_coverage({"a": p}, resamples=50, seed=3).axes[0]
+    band = metrics.risk_band(p, resamples=50, seed=3)
+    (drawn,) = axes.collections
+    points = drawn.get_paths()[0].vertices
+    told = band.coverage >= 10 / 300
+    assert points[:, 0].min() == pytest.approx(float(band.coverage[told][0]))
+    for x, low, high in zip(*(v[told] for v in (band.coverage, band.low, band.high)), strict=True):
+        here = points[np.isclose(points[:, 0], x), 1]
+        assert here.min() == pytest.approx(float(low))
+        assert here.max() == pytest.approx(float(high))
+    assert axes.get_ylim()[1] < 1.0  # the wide left end of the band is cut off
+    assert axes.get_ylim()[1] > band.high[-1]
+    assert not plots.risk_coverage(p, resamples=0).axes[0].collections
+
+
 def test_histograms_hold_all_rows_and_name_the_auroc():
     p, q = draw(), draw(seed=1, noise=3)
     figure = plots.score_histograms(p, q, "energy")
@@ -124,6 +141,11 @@ def test_histograms_hold_all_rows_and_name_the_auroc():
         assert patch.get_data().values.sum() == pytest.approx(1.0)
     text = figure.legends[0].get_texts()[1].get_text()
     assert text == f"OOD (AUROC {ood.auroc(p, q, 'energy'):.3f})"
+    assert figure.axes[0].get_yscale() == "linear"
+    sure = Prediction(p.samples * 20, target=p.target)  # nearly all rows in the first bar
+    piled = plots.score_histograms(sure, q).axes[0]
+    assert piled.get_yscale() == "log"
+    assert piled.get_ylim()[0] < 1 / 200  # one row can be seen
     constant = Prediction(torch.zeros(5, 2))
     assert plots.score_histograms(constant, constant) is not None
 

@@ -45,6 +45,9 @@ _STYLE = {
     "lines.markersize": 4,
 }
 _WIDTH = 3.4
+_CROWD = 3  # more curves than this: what surrounds them is drawn lighter
+_FEW = 10  # fewer rows than this say nothing
+_PILE = 0.35  # a bar with more of the rows than this hides all others on a linear scale
 
 
 def reliability_diagram(
@@ -79,8 +82,8 @@ def reliability_diagram(
         upper.plot([0, 1], [0, 1], color=_GREY, linewidth=0.8, linestyle=":", zorder=0)
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.reliability(p, bins=bins, binning=binning, level=level, strict=False)
-            _points(upper, curve, i, _with_value(name, "ECE", metrics.ece(
-                p, bins=bins, binning=binning, strict=False)))  # fmt: skip
+            error = metrics.ece(p, bins=bins, binning=binning, strict=False)
+            _points(upper, curve, i, _with_value(name, "ECE", error), len(named) > _CROWD)
             edges = np.linspace(0, 1, max(bins, 20) + 1)
             _outline(lower, metrics.read(p).confidence, edges, i)
         start = min(float(metrics.read(p).confidence.min()) for p in named.values())
@@ -91,14 +94,25 @@ def reliability_diagram(
     return figure
 
 
-def risk_coverage(predictions: Any, *, title: str = "") -> Figure:
+def risk_coverage(
+    predictions: Any,
+    *,
+    resamples: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+    title: str = "",
+) -> Figure:
     """Share of errors among the most certain rows, against how many of them are answered.
 
     Lower is better; the grey line of a single prediction is what a perfect ranking would reach. The
-    legend names each one's AURC.
+    legend names each one's AURC. The bands are those of `gduq.metrics.risk_band`, from ten answered
+    rows on: wide at the left, and cut off where they leave the rest of the figure.
 
     Args:
         predictions: A `gduq.Prediction` with targets, or up to seven of them by name.
+        resamples: Bootstrap resamples of the bands; 0 for none.
+        level: Coverage of the bands.
+        seed: Seed of the resampling.
         title: Title of the figure.
 
     Example:
@@ -110,13 +124,20 @@ def risk_coverage(predictions: Any, *, title: str = "") -> Figure:
     """
     named = _named(predictions)
     with _figure(2.3, max(len(named), 2)) as figure:
-        axes = figure.subplots()
+        axes, top = figure.subplots(), 0.0
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.risk_coverage(p)
             keep = _thin(len(curve.risk))
             label = _with_value(name, "AURC", metrics.aurc(p))
             axes.plot(curve.coverage[keep], curve.risk[keep], color=_COLOURS[i],
                       linestyle=_DASHES[i], label=label)  # fmt: skip
+            top = max(top, float(curve.risk[len(curve.risk) // 10 :].max()))
+            if resamples:
+                band = metrics.risk_band(p, resamples=resamples, level=level, seed=seed)
+                told = band.coverage * len(curve.risk) >= min(_FEW, len(curve.risk))
+                _fill(axes, *(_array(v[told]) for v in (band.coverage, band.low, band.high)),
+                      i, crowded=len(named) > _CROWD)  # fmt: skip
+                top = max(top, float(band.high[-1]))
         if len(named) == 1:
             size = np.arange(1, len(curve.risk) + 1)
             good = len(size) * (1 - float(curve.risk[-1]))
@@ -124,7 +145,8 @@ def risk_coverage(predictions: Any, *, title: str = "") -> Figure:
             axes.plot(curve.coverage[keep], best[keep], color=_GREY, linestyle=":", linewidth=0.8,
                       label="perfect ranking")  # fmt: skip
         axes.set(xlabel="coverage", ylabel="risk (share of errors)", xlim=(0, 1.01))
-        axes.set_ylim(bottom=-0.02 * axes.get_ylim()[1])  # a risk of 0 stays visible
+        top = 1.15 * top or 0.1  # the first few rows may err as they like
+        axes.set_ylim(-0.02 * top, top)  # a risk of 0 stays visible
         _finished(figure, axes, title)
     return figure
 
@@ -138,6 +160,9 @@ def score_histograms(
     title: str = "",
 ) -> Figure:
     """The distribution of an OOD score on ID and OOD rows, and its AUROC.
+
+    Where most rows share one bar, as confident models have it, the shares are on a logarithmic
+    scale.
 
     Args:
         p_id: Predictions on ID rows.
@@ -158,16 +183,22 @@ def score_histograms(
         sets[name] = ood.score(p, score, train)
     every = np.concatenate([_array(s) for s in sets.values()])
     low, high = np.quantile(every, [0.0, 0.995])  # a few far rows should not flatten the rest
-    edges = np.linspace(low, high if high > low else low + 1.0, 41)
+    bars = 40 if len(sets) <= _CROWD else 20
+    edges = np.linspace(low, high if high > low else low + 1.0, bars + 1)
     with _figure(2.0, len(sets)) as figure:
         axes = figure.subplots()
         for i, (name, values) in enumerate(sets.items()):
             label = name
             if i > 0:
                 label = _with_value(name, "AUROC", metrics.auroc(sets["ID"], values))
-            _outline(axes, values.clamp(max=float(edges[-1])), edges, i, label, filled=True)
+            values = values.clamp(max=float(edges[-1]))
+            _outline(axes, values, edges, i, label, filled=len(sets) <= _CROWD)
         label = score if isinstance(score, str) else getattr(score, "__name__", "score")
         axes.set(xlabel=_SCORE_NAMES.get(label, label), ylabel="share of rows", ylim=(0, None))
+        if axes.get_ylim()[1] > _PILE:
+            smallest = min(len(values) for values in sets.values())
+            axes.set_yscale("log")
+            axes.set(ylabel="share of rows (log)", ylim=(0.5 / smallest, 1.3))
         _finished(figure, axes, title)
     return figure
 
@@ -217,7 +248,7 @@ def shift_severity(
                 x.append(places[severity])
                 found.append(metrics.bootstrap(metric, p, resamples=resamples, level=level,
                                                seed=seed, **options))  # fmt: skip
-            _band(axes, x, found, i, name)
+            _band(axes, x, found, i, name, len(predictions) > _CROWD)
         if not found_label:
             axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=30, ha="right")
         known = getattr(metric, "__name__", "metric")
@@ -293,14 +324,15 @@ def _with_value(name: str, measure: str, value: float) -> str:
     return f"{name} ({measure} {value:.3f})" if name else f"{measure} {value:.3f}"
 
 
-def _points(axes: Axes, curve: metrics.Reliability, i: int, label: str) -> None:
+def _points(axes: Axes, curve: metrics.Reliability, i: int, label: str, crowded: bool) -> None:
     filled = (curve.rows > 0).numpy()
     x, y, low, high = (
         _array(v)[filled] for v in (curve.confidence, curve.accuracy, curve.low, curve.high)
     )
     bars = [(y - low).clip(0), (high - y).clip(0)]  # rounding may leave a little below 0
-    axes.errorbar(x, y, yerr=bars, color=_COLOURS[i], marker=_MARKERS[i],
-                  linestyle=_DASHES[i], elinewidth=0.7, capsize=1.5, label=label)  # fmt: skip
+    axes.errorbar(x, y, yerr=bars, color=_COLOURS[i], marker=_MARKERS[i], linestyle=_DASHES[i],
+                  ecolor=(_COLOURS[i], 0.4 if crowded else 1.0), elinewidth=0.7,
+                  capsize=0 if crowded else 1.5, label=label)  # fmt: skip
 
 
 def _outline(
@@ -313,9 +345,15 @@ def _outline(
     axes.stairs(heights, edges, color=_COLOURS[i], linestyle=_DASHES[i], label=label or None)
 
 
-def _band(axes: Axes, x: list[float], found: list[metrics.Interval], i: int, name: str) -> None:
+def _fill(axes: Axes, x: Any, low: Any, high: Any, i: int, *, crowded: bool) -> None:
+    axes.fill_between(x, low, high, color=_COLOURS[i], alpha=0.08 if crowded else 0.18, linewidth=0)
+
+
+def _band(
+    axes: Axes, x: list[float], found: list[metrics.Interval], i: int, name: str, crowded: bool
+) -> None:
     value, low, high = (np.array(v) for v in zip(*found, strict=True))
-    axes.fill_between(x, low, high, color=_COLOURS[i], alpha=0.18, linewidth=0)
+    _fill(axes, x, low, high, i, crowded=crowded)
     axes.plot(x, value, color=_COLOURS[i], marker=_MARKERS[i], linestyle=_DASHES[i], label=name)
 
 

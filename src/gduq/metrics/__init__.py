@@ -1,5 +1,6 @@
 """Metrics: pure functions of logits and labels, or of a `gduq.Prediction`."""
 
+from gduq.metrics.band import RiskBand, risk_band
 from gduq.metrics.binned import (
     Binning,
     Norm,
@@ -38,6 +39,7 @@ __all__ = [
     "Interval",
     "Norm",
     "Reliability",
+    "RiskBand",
     "RiskCoverage",
     "Rows",
     "Separation",
@@ -62,6 +64,7 @@ __all__ = [
     "nll",
     "read",
     "reliability",
+    "risk_band",
     "risk_coverage",
     "separation",
     "sharpness",
