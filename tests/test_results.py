@@ -1,0 +1,489 @@
+"""RESULTS.md, README and picture say what the summary says, and the bars are judged right."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import results
+from gduq import metrics
+from gduq.calibration import TemperatureScaling
+from gduq.prediction import Prediction
+from results_bars import bars
+from results_cells import KEYS
+from results_choice import choose, chosen_calibrator, crossed_nll
+from results_pages import pages
+from results_picture import MARKS, data, picture
+from results_readme import readme_block
+
+ROOT = Path(__file__).parents[1]
+README = f"# Title\n\n{results.BEGIN}stale\n{results.END}\n\nThe rest.\n"
+
+
+# -- the repository's own -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def summary():
+    path = ROOT / results.SUMMARY
+    if not path.is_file():
+        pytest.skip(
+            "results/summary.json is not there yet: python benchmarks/results.py --root ..."
+        )
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_every_record_has_these_keys(summary):
+    assert summary["records"]
+    assert {tuple(r) for r in summary["records"]} == {KEYS}
+    assert all(r["mean"] is None or math.isfinite(r["mean"]) for r in summary["records"])
+    cells = [tuple(r[k] for k in KEYS[:8]) for r in summary["records"]]
+    assert len(set(cells)) == len(cells)
+
+
+def test_the_bars_follow_from_the_records(summary):
+    notes = results.read_notes(ROOT / results.NOTES)
+    assert summary["bars"] == bars(summary["records"], summary["tables"], notes)
+
+
+def test_every_page_says_what_the_summary_says(summary):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    made = results.files(summary, readme)
+    for name, text in made.items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: make it again"
+    pages_there = {f"results/{p.name}" for p in (ROOT / "results").glob("*.md")}
+    assert pages_there <= set(made)
+
+
+def test_figures_of_tables_are_there(summary):
+    for name in (figure for table in summary["tables"] for figure in table["figures"]):
+        assert (ROOT / "results" / name).is_file()
+
+
+def test_nothing_is_of_smoke_scale(summary):
+    assert {r["scale"] for r in summary["records"]} <= {"small", "paper"}
+
+
+# -- a summary made by hand -----------------------------------------------------------------------
+
+
+def record(value, metric="ece", split="ood_test", **more):
+    where = {"table": "graph-shift", "dataset": "d1", "shift": "covariate", "model": "gin"}
+    method = {"variant": "vanilla", "calibrator": "none", "split": split, "metric": metric}
+    values = {"mean": value, "std": 0.01, "seeds": 3, "paper": None, "scale": "small"}
+    return {**where, **method, **values, "command": "gduq bench graph-shift", **more}
+
+
+def methods(dataset, metric="ece", split="ood_test", **values):
+    """Records of a cell: vanilla, t2, ts, ensemble, mcdropout, gduq ..., by name."""
+    names = {"t2": ("vanilla", "t2"), "ts": ("vanilla", "temperature"),
+             "pretrained": ("gduq-pretrained", "none"), "chosen": ("gduq", "chosen"),
+             "vanilla_chosen": ("vanilla", "chosen")}  # fmt: skip
+    made = []
+    for name, value in values.items():
+        variant, calibrator = names.get(name, (name.replace("_", "-"), "none"))
+        made.append(record(value, metric, split, dataset=dataset, variant=variant,
+                           calibrator=calibrator))  # fmt: skip
+    return made
+
+
+def table(name="graph-shift", settings=()):
+    command = f"gduq bench {name} --scale small"
+    head = {"name": name, "row": 4, "title": "Graphs", "labels": ["tab:x"], "made": True}
+    cells = {"scale": "small", "command": command, "settings": [list(s) for s in settings]}
+    return {**head, **cells, "note": "", "failures": [], "figures": [], "hours": 1.5}
+
+
+def schedule(dataset):
+    where = {"table": "graph-shift", "dataset": dataset, "shift": "covariate", "model": "gin"}
+    size = {"scale": "small", "seeds": 3, "epochs": 50, "hidden": 64, "layers": 3, "lr": 0.001}
+    more = {"batch_size": 32, "select": "last", "limit": 3000, "rows": {"train": 100}}
+    return {**where, **size, **more, "gduq": {"at": "readout"}, "unequal": {}}
+
+
+def made_by_hand():
+    records = []
+    for i, dataset in enumerate(("d1", "d2", "d3")):
+        records += methods(dataset, vanilla=0.3, t2=0.25, ts=0.2, ensemble=0.22, mcdropout=0.28,
+                           gduq=0.1 + 0.1 * i)  # fmt: skip
+        records += methods(dataset, "accuracy", vanilla=0.7, gduq=0.71)
+    records[0]["paper"] = 0.4
+    better = next(r for r in records if r["variant"] == "gduq" and r["metric"] == "ece")
+    key = {k: better[k] for k in KEYS[:8]}
+    tables = [table()]
+    about = {"date": "2025-01-01", "versions": {"gduq": "0.1.0"}, "machine": "m", "cpu": "c",
+             "runs": 3, "hours": 2.0}  # fmt: skip
+    return {
+        "about": about,
+        "bars": bars(records, tables),
+        "schedule": [schedule(d) for d in ("d1", "d2", "d3")],
+        "choices": [],
+        "tables": tables,
+        "tests": [{**key, "versus": "vanilla, none", "verdict": "better", "p": 0.01}],
+        "records": records,
+    }
+
+
+def test_the_summary_is_read_back_and_has_a_line_a_record():
+    given = made_by_hand()
+    text = results.to_json(given)
+    assert json.loads(text) == given
+    lines = [line.rstrip(",") for line in text.splitlines() if line.startswith('{"table"')]
+    read = [json.loads(line) for line in lines]
+    assert [r for r in read if tuple(r) == KEYS] == given["records"]
+
+
+def test_pages_change_with_a_record():
+    given = made_by_hand()
+    before = pages(given)
+    given["records"][5]["mean"] = 0.1234
+    after = pages(given)
+    assert "**0.123** ± 0.010" in after["RESULTS.md"]
+    assert before["RESULTS.md"] != after["RESULTS.md"]
+    assert before["results/graph-shift.md"] != after["results/graph-shift.md"]
+
+
+def test_only_what_stands_between_the_marks_is_replaced():
+    made = results.files(made_by_hand(), README)["README.md"]
+    assert made.startswith("# Title\n\n")
+    assert made.endswith("\n\nThe rest.\n")
+    assert "stale" not in made
+    assert "| all | 3 | 0.300 | 0.250 | 0.200 | 0.280 | 0.220 | 0.200 | 0.700 → 0.710 |" in made
+    assert results.files(made_by_hand(), made)["README.md"] == made
+
+
+def test_a_readme_without_marks_is_an_error():
+    with pytest.raises(results.InputError, match="marks of the results"):
+        results.files(made_by_hand(), "# Title\n")
+
+
+def test_bold_is_what_the_test_says_better():
+    page = pages(made_by_hand())["RESULTS.md"]
+    line = next(line for line in page.splitlines() if "**G-ΔUQ**" in line)
+    assert "**0.100** ± 0.010" in line  # d1, which has a verdict
+    lines = [line for line in page.splitlines() if "**G-ΔUQ**" in line]
+    assert "| 0.200 ± 0.010 |" in lines[1]  # d2, which has none
+
+
+def test_the_paper_stands_beside():
+    assert "0.300 ± 0.010 [0.4]" in pages(made_by_hand())["results/graph-shift.md"]
+
+
+def test_tables_not_made_are_named_with_their_command():
+    given = made_by_hand()
+    given["tables"].append({**table("rotation"), "made": False})
+    made = pages(given)
+    assert "`gduq bench rotation --scale small`: not run." in made["RESULTS.md"]
+    assert "results/rotation.md" not in made
+
+
+def test_the_picture_has_a_mark_a_number():
+    given = made_by_hand()
+    drawn = data(given)
+    assert [len(values) for values in drawn.values()] == [5, 5, 5]
+    svg = picture(given)
+    marks = svg.count("<circle") + svg.count("<polygon")
+    assert marks == 3 * 5 + len(MARKS)
+    assert "d1 covariate · gin" in svg
+
+
+def test_without_numbers_the_block_says_so():
+    given = {**made_by_hand(), "records": []}
+    assert readme_block(given) == "\nNot measured yet.\n"
+
+
+# -- bars -----------------------------------------------------------------------------------------
+
+
+def judged(records, tables=(), **notes):
+    return {bar["name"]: bar for bar in bars(records, tables, notes)}
+
+
+def test_a_share_counts_cells_and_names_those_lost():
+    records = [r for i in range(7) for r in methods(f"d{i}", vanilla=0.3, gduq=0.2)]
+    records += methods("lost", vanilla=0.2, gduq=0.2)  # equal is not lower
+    bar = judged(records)["ece-vanilla"]
+    assert bar["parts"][0]["value"] == 0.875
+    assert bar["met"] is True
+    assert bar["losing"] == [{"cell": "lost covariate, gin", "ours": 0.2, "theirs": 0.2}]
+    worse = judged([*records, *methods("lost2", vanilla=0.2, gduq=0.3)])["ece-vanilla"]
+    assert worse["met"] is False
+
+
+def test_no_worse_takes_equal_ones():
+    records = methods("d", "nll", "id_test", vanilla=0.5, gduq=0.5)
+    records += methods("d", vanilla=0.2, gduq=0.1)
+    assert judged(records)["id-nll"]["met"] is True
+
+
+def test_networks_of_a_dataset_are_cells_and_are_also_shown_joined():
+    records = methods("d", vanilla=0.3, gduq=0.1)
+    records += [{**r, "model": "gcn"} for r in methods("d", vanilla=0.3, gduq=0.31)]
+    cells, sets = judged(records)["ece-vanilla"]["parts"]
+    assert (cells["value"], sets["value"]) == (0.5, 1.0)
+    assert sets["wanted"] is None
+
+
+def test_one_bad_cell_fails_the_accuracy():
+    records = [r for i in range(9) for r in methods(f"d{i}", "accuracy", vanilla=0.5, gduq=0.6)]
+    assert judged(records)["ood-accuracy"]["met"] is True
+    records += methods("bad", "accuracy", vanilla=0.5, gduq=0.47)
+    bar = judged(records)["ood-accuracy"]
+    assert [p["met"] for p in bar["parts"]] == [True, False]
+    assert bar["met"] is False
+
+
+def test_what_was_not_measured_is_neither_met_nor_missed():
+    assert {bar["met"] for bar in judged([]).values()} == {None}
+
+
+def cost(kind, seconds, **more):
+    return record(seconds, f"{kind}_seconds", "", **more)
+
+
+def test_the_ensemble_is_beaten_only_at_the_cost_of_one_network():
+    records = methods("d1", ensemble=0.2, gduq=0.2)
+    for kind in ("train", "predict"):
+        records += [cost(kind, 100.0), cost(kind, 110.0, variant="gduq")]
+    assert judged(records)["ensemble"]["met"] is True
+    ratio = record(1.5, "train_ratio", "", table="runtime", dataset="x", shift="", model="",
+                   variant="gduq")  # fmt: skip
+    assert judged([*records, ratio])["ensemble"]["met"] is False
+
+
+def test_pretrained_is_held_against_its_own_frozen_network():
+    records = methods("d1", vanilla=0.3, pretrained=0.2)
+    records += [cost("train", 100.0), cost("train", 5.0, variant="gduq-pretrained")]
+    assert judged(records)["pretrained"]["met"] is True
+    own = record(0.1, variant="gduq-pretrained base")
+    assert judged([*records, own])["pretrained"]["met"] is False
+
+
+def detection(count, **scores):
+    settings = [(f"d{i}", "covariate", "gin") for i in range(count)]
+    records = [r for i in range(count) for r in methods(f"d{i}", "auroc", vanilla=0.6, gduq=0.5)]
+    for score, values in scores.items():
+        records += [r for i, v in enumerate(values)
+                    for r in methods(f"d{i}", f"auroc_{score}", gduq=v)]  # fmt: skip
+    return judged(records, [table("ood-detection", settings)])["detection"]
+
+
+def test_detection_is_judged_with_one_score_for_all():
+    split = detection(8, entropy=[0.7] * 4 + [0.5] * 4, energy=[0.5] * 4 + [0.7] * 4)
+    assert [p["value"] for p in split["parts"][:2]] == [4.0, 8.0]  # one score; best of each
+    assert split["met"] is False
+    assert detection(8, energy=[0.7] * 6 + [0.5] * 2)["met"] is True
+    assert detection(5, energy=[0.7] * 5)["met"] is False  # six are wanted, of how many ever
+
+
+def test_error_prediction_counts_smaller_errors():
+    settings = [(f"d{i}", "covariate", "gin") for i in range(8)]
+    records = [
+        r
+        for i in range(8)
+        for r in methods(f"d{i}", "gep_error", vanilla=0.2, gduq=0.1 if i < 6 else 0.3)
+    ]
+    records += methods("d0", vanilla=0.2, gduq=0.1)
+    bar = judged(records, [table("error-prediction", settings)])["error-prediction"]
+    assert (bar["parts"][0]["value"], bar["met"], len(bar["losing"])) == (6.0, True, 2)
+
+
+def test_auto_may_be_a_tenth_worse_than_the_best_layer():
+    records = methods("d1", auto=0.109, gduq_input=0.1, gduq_1=0.2)
+    assert judged(records)["auto"]["met"] is True
+    records += methods("d2", auto=0.12, gduq_input=0.1, gduq_1=0.2)
+    bar = judged(records)["auto"]
+    assert (bar["parts"][0]["value"], bar["met"]) == (0.5, False)
+    assert [x["cell"] for x in bar["losing"]] == ["d2 covariate, gin"]
+
+
+def test_a_note_stands_beside_its_bar():
+    records = methods("d1", vanilla=0.1, gduq=0.2)
+    found = judged(records, **{"ece-vanilla": " Why. "})
+    assert found["ece-vanilla"]["note"] == "Why."
+    with pytest.raises(ValueError, match="which is no bar"):
+        judged(records, nonsense="?")
+
+
+# -- the choice of a calibrator -------------------------------------------------------------------
+
+
+def overconfident(rows=400, seed=0, scale=5.0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(rows, 3)) * 1.5
+    odds = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    target = np.array([generator.choice(3, p=p) for p in odds])
+    return Prediction(torch.tensor(logits * scale), target=torch.tensor(target))
+
+
+def fit_temperature(p):
+    def fit(seen):
+        calibrator = TemperatureScaling().fit(p, rows=seen)
+        return lambda held: calibrator(p[held])
+
+    return fit
+
+
+def test_the_score_is_that_of_rows_not_fitted_on():
+    p, used = overconfident(101), []
+
+    def fit(seen):
+        def held_out(held):
+            used.append((set(seen.tolist()), set(held.tolist())))
+            return p[held]
+
+        return held_out
+
+    score = crossed_nll(len(p), fit)
+    assert score == pytest.approx(metrics.nll(p))  # the identity, whatever it was fitted on
+    for seen, held in used:
+        assert not seen & held
+    assert set.union(*(held for _, held in used)) == set(range(101))
+
+
+def by_heart(p):
+    """A calibrator that is perfect on the rows it was fitted on and certain elsewhere."""
+
+    def fit(seen):
+        known = set(seen.tolist())
+
+        def predict(held):
+            label = [int(p.target[i]) if i in known else 0 for i in held.tolist()]
+            sure = 9.0 * torch.nn.functional.one_hot(torch.tensor(label), 3).double()
+            return Prediction(sure, target=p.target[held])
+
+        assert metrics.accuracy(predict(seen)) == 1.0
+        return predict
+
+    return fit
+
+
+@pytest.mark.parametrize("scale", [1.0, 5.0])
+def test_what_was_learnt_by_heart_is_not_chosen(scale):
+    p = overconfident(scale=scale)
+    scores = {"by heart": crossed_nll(len(p), by_heart(p)), "none": metrics.nll(p)}
+    assert choose(list(scores), scores.__getitem__) == "none"
+
+
+def test_temperature_is_chosen_for_the_overconfident():
+    p = overconfident()
+    scores = {"none": metrics.nll(p), "temperature": crossed_nll(len(p), fit_temperature(p))}
+    assert choose(list(scores), scores.__getitem__) == "temperature"
+
+
+def test_what_cannot_be_fitted_on_half_is_not_chosen():
+    def fit(seen):
+        raise results.InputError("more rows", len(seen))
+
+    assert crossed_nll(10, fit) == math.inf
+
+
+# -- from runs on disk ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bench_root(tmp_path_factory):
+    """A table of its own with few, short runs, made as `gduq bench` makes them."""
+    from dataclasses import replace
+
+    from gduq.experiments import bench, specs, tables
+
+    root = tmp_path_factory.mktemp("bench")
+    small = replace(
+        tables.TABLES["node-shift"],
+        smoke=tables.TABLES["node-shift"].smoke[:1],
+        variants=("gduq",),
+        calibrators=("cagcn", "vector"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "TABLES", {"node-shift": small})
+        patch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], node_epochs=3))
+        bench.bench("node-shift", "smoke", root, workers=0, progress=False)
+        yield root, small
+
+
+def collected(bench_root):
+    import results_collect
+
+    root, small = bench_root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results_collect, "TABLES", {"node-shift": small})
+        return results_collect.collect([root], ["smoke"])
+
+
+def test_collecting_keeps_the_table_and_adds_what_it_lacks(bench_root):
+    given = collected(bench_root)
+    assert {tuple(r) for r in given["records"]} == {KEYS}
+    root, _ = bench_root
+    known = json.loads((root / "tables" / "node-shift-smoke.json").read_text())["records"]
+    index = {tuple(r[k] for k in KEYS[:8]): r for r in given["records"]}
+    for r in known:
+        found = index[tuple(r[k] for k in KEYS[:8])]
+        assert found["mean"] == pytest.approx(r["mean"], rel=1e-4)
+    there = {(r["variant"], r["calibrator"], r["split"], r["metric"]) for r in given["records"]}
+    for variant in ("vanilla", "ensemble", "mcdropout", "gduq"):
+        assert (variant, "none", "", "train_seconds") in there
+        for metric in ("accuracy", "ece", "ece100", "nll", "brier", "aurc"):
+            assert {(variant, "none", s, metric) for s in ("id_test", "ood_test")} <= there
+    assert {
+        ("vanilla", "chosen", "ood_test", "ece"),
+        ("gduq", "chosen", "ood_test", "ece"),
+    } <= there
+
+
+def test_a_table_made_with_other_settings_is_refused(bench_root):
+    from dataclasses import replace
+
+    root, small = bench_root
+    changed = replace(small, smoke=(replace(small.smoke[0], lr=0.5),))
+    with pytest.raises(results.InputError, match="made with the settings of now"):
+        collected((root, changed))
+
+
+def test_schedules_say_what_is_equal(bench_root):
+    (only,) = collected(bench_root)["schedule"]
+    assert (only["epochs"], only["hidden"], only["seeds"]) == (3, 16, 2)
+    assert only["rows"]["ood_test"] == 140
+    assert only["unequal"] == {}
+    assert only["gduq"]["at"]
+
+
+def test_collected_pages_are_whole(bench_root, tmp_path):
+    given = collected(bench_root)
+    given["bars"] = bars(given["records"], given["tables"])
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    written = results.write(given, tmp_path)
+    assert {"RESULTS.md", "results/node-shift.md", results.SUMMARY, results.PICTURE} <= set(written)
+    stored = json.loads((tmp_path / results.SUMMARY).read_text(encoding="utf-8"))
+    again = results.files(stored, (tmp_path / "README.md").read_text(encoding="utf-8"))
+    assert again == {name: (tmp_path / name).read_text(encoding="utf-8") for name in written}
+    assert "None" not in again["RESULTS.md"]
+    assert "nan" not in again["RESULTS.md"]
+
+
+def test_a_folder_without_tables_is_an_error(tmp_path, capsys):
+    assert results.main(["--root", str(tmp_path), "-o", str(tmp_path)]) == 2
+    assert "expected tables of scale paper or small" in capsys.readouterr().err
+
+
+def test_the_chosen_calibrator_never_sees_a_test_row(bench_root):
+    from gduq.experiments.folder import RunFolder
+
+    root, _ = bench_root
+    folders = [RunFolder(path.parent) for path in sorted(root.glob("*/finished"))]
+    folder = next(f for f in folders if "cagcn" in f.scores and f.config.method.kind == "vanilla")
+    names = ("none", "temperature", "cagcn", "vector")
+    (folder.path / "choice.json").unlink(missing_ok=True)
+    first = chosen_calibrator(folder, names)
+    assert first in names
+    kept = json.loads((folder.path / "choice.json").read_text())
+    for split in ("id_test", "ood_val", "ood_test"):  # labels that would make any choice absurd
+        path = folder.path / "predictions" / f"{split}.npz"
+        p = Prediction.from_npz(path)
+        Prediction(p.samples, target=(p.label + 1) % p.num_classes).to_npz(path)
+    (folder.path / "choice.json").unlink()
+    assert chosen_calibrator(folder, names) == first
+    assert json.loads((folder.path / "choice.json").read_text()) == pytest.approx(kept)
