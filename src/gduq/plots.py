@@ -135,8 +135,8 @@ def risk_coverage(
             if resamples:
                 band = metrics.risk_band(p, resamples=resamples, level=level, seed=seed)
                 told = band.coverage * len(curve.risk) >= min(_FEW, len(curve.risk))
-                _fill(axes, *(_array(v[told]) for v in (band.coverage, band.low, band.high)),
-                      i, crowded=len(named) > _CROWD)  # fmt: skip
+                x, low, high = (_array(v[told]) for v in (band.coverage, band.low, band.high))
+                _fill(axes, x, low, high, i, crowded=len(named) > _CROWD)
                 top = max(top, float(band.high[-1]))
         if len(named) == 1:
             size = np.arange(1, len(curve.risk) + 1)
