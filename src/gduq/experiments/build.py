@@ -104,6 +104,10 @@ def _degrees(view: View) -> list[int]:
 def anchored(config: RunConfig, net: nn.Module) -> nn.Module:
     """The network with anchors, as the config has it."""
     method = config.method
+    if method.head is not None and isinstance(net, GNN) and net.config["head"] != method.head:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            net = net.with_head(method.head)
     return anchor(
         net,
         at=method.at,
