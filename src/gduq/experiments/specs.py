@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,7 +21,8 @@ def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
 
 def _gduq(at: int | str, draws: int = 10) -> dict[str, Any]:
     """The settings that docs/choices.md has the evidence for; before the readout, draws cost."""
-    ours = {"method.scope": "graph", "method.head": "mlp"}
+    scope = "row" if at == "readout" else "graph"  # as at prediction; a head sees row by row
+    ours = {"method.scope": scope, "method.head": "mlp"}
     return _anchored(at, **ours, **{"training.draws": draws, "training.mask": 0.2})
 
 
@@ -54,6 +55,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "method.size": 3,
     },
 }
+
+
+def _of_the_paper(changes: Mapping[str, Any]) -> bool:
+    return "method.at" in changes and "method.head" not in changes
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class Setting:
             most = self.small_size[1]
         epochs = self.epochs if most is None else min(most, self.epochs)
         changes = VARIANTS[variant]
-        if size.extra_epochs and changes.get("method.scope") == "row" and not self.on_nodes:
+        if size.extra_epochs and _of_the_paper(changes) and not self.on_nodes:
             epochs += 50
         plain = RunConfig(
             data={"name": self.data, "limit": None if self.on_nodes else size.limit},
@@ -210,7 +215,7 @@ class Table:
         own = self.calibrators[: SCALES[scale].calibrators]
         if variant == "vanilla":
             return ("t2", "temperature", _ON_COPIES, *own)
-        if VARIANTS[variant].get("method.scope") == "row":  # the paper's, with its rescaling
+        if _of_the_paper(VARIANTS[variant]):  # with its rescaling
             return ("rescaled_paper", "rescaled_released", "temperature", *own)
         return ("temperature", _ON_COPIES, *own)
 
