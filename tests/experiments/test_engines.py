@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import textwrap
 import time
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from gduq.errors import InputError
 from gduq.experiments.engines import map_cells
@@ -60,6 +63,36 @@ def test_here_and_in_processes_are_the_same():
 
 def test_no_cells():
     assert map_cells([], work, progress=False) == []
+
+
+ENGINES = [
+    {"workers": 0},
+    {"workers": 2},
+    pytest.param({"engine": "ray", "workers": 2}, marks=pytest.mark.slow),
+]
+
+
+def skip_without_ray(options):
+    if options.get("engine") == "ray":
+        pytest.importorskip("ray")
+
+
+@pytest.mark.parametrize("options", ENGINES)
+def test_cells_wait_for_those_they_need(options):
+    skip_without_ray(options)
+    cells = [("stamp", 0), ("stamp", 0), ("stamp", 0.3), ("raise", "x"), ("stamp", 0)]
+    needs = [[2, 4], [3], [], [], [2]]
+    found = map_cells(cells, work, **options, progress=False, needs=needs)
+    assert [o.ok for o in found] == [True, True, True, False, True]  # also after a failure
+    times = {i: o.value for i, o in enumerate(found) if o.ok}
+    for i, before in [(0, 2), (0, 4), (4, 2)]:
+        assert times[i][0] >= times[before][1]
+
+
+def test_needs_that_cannot_be_met():
+    for needs in ([[1], [0]], [[2], []], [[0], []], [[]]):
+        with pytest.raises(InputError, match=r"needs|circle"):
+            map_cells([1, 2], work, workers=0, progress=False, needs=needs)
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("dask", None), ("local", -1), ("local", True)])
@@ -144,20 +177,51 @@ def test_lines_in_a_pipe(capsys):
 
 
 def test_a_live_view_on_a_terminal(monkeypatch, capsys):
-    from rich.console import Console
-
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.delenv("CI", raising=False)
+    terminal(monkeypatch)
     with watching("cells", ["alpha", "beta", "gamma"], True) as watch:
         watch.started(0)
         watch.started(1)
+        watch.told(0, "epoch 9/9")
+        watch.told(1, "epoch 3/50  loss 0.500  val accuracy 0.750  ECE 0.100")
         watch.ended(0, None)
-        console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-        console.print(watch)
-    text = console.export_text()
+        text = shown(watch, width=100)
+        narrow = shown(watch, width=30)
     assert "cells: 1/3 done, 1 running, 0 failed" in text
-    assert "left" in text
+    assert text.splitlines()[1].endswith("left")  # below the bar, and whole
     assert "beta" in text
     assert "gamma" not in text
-    console.file.close()
+    assert "loss 0.500  val accuracy 0.750  ECE 0.100" in text
+    assert "epoch 9/9" not in text
+    assert len(narrow.splitlines()) <= len(text.splitlines()) + 2  # cut, not wrapped
     capsys.readouterr()
+
+
+def terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.delenv("CI", raising=False)
+
+
+def shown(watch, width):
+    console = Console(width=width, file=io.StringIO(), force_terminal=True)
+    console.print(watch)
+    return Text.from_ansi(console.file.getvalue()).plain
+
+
+@pytest.mark.parametrize("options", ENGINES)
+def test_news_of_running_cells_is_shown_on_a_terminal(options, monkeypatch, capsys):
+    skip_without_ray(options)
+    terminal(monkeypatch)
+    map_cells([("tell", 1.5)], work, **options)
+    assert "epoch 1/2  loss 0.500" in capsys.readouterr().err
+
+
+def test_news_is_for_terminals_only(monkeypatch, capsys):
+    cells = [("tell", 0)]
+    map_cells(cells, work, workers=0)
+    in_a_pipe = capsys.readouterr().err
+    terminal(monkeypatch)
+    map_cells(cells, work, workers=0, progress=False)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("CI", "1")
+    map_cells(cells, work, workers=0)
+    assert capsys.readouterr().err == in_a_pipe == "[1/1] ('tell', 0): done\n"

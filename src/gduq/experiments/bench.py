@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -15,6 +15,8 @@ from gduq.experiments.folder import FINISHED, RunFolder
 from gduq.experiments.result import BenchResult, record, verdicts
 from gduq.experiments.run import requirements, run
 from gduq.experiments.specs import ScaleName, Setting, Table
+from gduq.experiments.telling import heard
+from gduq.experiments.tracking import EpochNews
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,19 +158,14 @@ def _cells(
                 yield {**key, "split": split, "metric": metric}, values, note
 
 
-def _run_all(name: str, configs: Sequence[RunConfig], work: _Work) -> dict[str, tuple[str, str]]:
+def _run_all(name: str, configs: Iterable[RunConfig], work: _Work) -> dict[str, tuple[str, str]]:
     """Do what is not done yet, what others need first; titles and tracebacks of failures."""
-    failures: dict[str, tuple[str, str]] = {}
-    levels = _levels(configs)
-    for depth, level in enumerate(levels):
-        todo = [config for config in level if not _done(config, work.root)]
-        stage = f" ({depth + 1} of {len(levels)})" if len(levels) > 1 else ""
-        worker = _Cell(str(work.root))
-        outcomes = work.map(todo, worker, f"{name}{stage}", name=lambda c: c.title)
-        for outcome in outcomes:
-            if not outcome.ok:
-                failures[outcome.cell.hash] = (outcome.cell.title, outcome.error)
-    return failures
+    todo = [config for config in _wanted(configs) if not _done(config, work.root)]
+    place = {config.hash: i for i, config in enumerate(todo)}
+    needs = [[place[r.hash] for r in requirements(c) if r.hash in place] for c in todo]
+    worker = _Cell(str(work.root))
+    outcomes = work.map(todo, worker, name, name=lambda c: c.title, needs=needs)
+    return {o.cell.hash: (o.cell.title, o.error) for o in outcomes if not o.ok}
 
 
 class _Cell:
@@ -178,26 +175,24 @@ class _Cell:
         self.root = root
 
     def __call__(self, config: RunConfig) -> None:
-        run(config, self.root, progress=False, evaluate=False)
+        news = EpochNews(config.training.epochs) if heard() else None
+        run(config, self.root, progress=False, logger=news, evaluate=False)
 
 
-def _levels(configs: Sequence[RunConfig]) -> list[list[RunConfig]]:
-    """Every run once, with all calibrators asked of it; those that others need come first."""
+def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """Every run once, with all calibrators asked of it, and those that others need."""
     wanted: dict[str, RunConfig] = {}
-    depth: dict[str, int] = {}
 
-    def visit(config: RunConfig) -> int:
+    def visit(config: RunConfig) -> None:
+        for needed in requirements(config):
+            visit(needed)
         known = wanted.get(config.hash)
         names = dict.fromkeys((*(known.calibrators if known else ()), *config.calibrators))
         wanted[config.hash] = config.with_({"calibrators": tuple(names)})
-        if config.hash not in depth:
-            depth[config.hash] = 1 + max(map(visit, requirements(config)), default=-1)
-        return depth[config.hash]
 
     for config in configs:
         visit(config)
-    count = 1 + max(depth.values(), default=-1)
-    return [[wanted[h] for h in wanted if depth[h] == level] for level in range(count)]
+    return list(wanted.values())
 
 
 def _done(config: RunConfig, root: Path) -> bool:

@@ -7,6 +7,7 @@ it dies, only the cell it had is lost and another takes its place; when its pare
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -19,6 +20,8 @@ from typing import Any
 from joblib.externals.loky.backend import get_context  # type: ignore[import-untyped]
 
 from gduq.experiments.engines import Ended, attempt, one_thread
+from gduq.experiments.todo import Todo
+from gduq.experiments.watching import Watch
 
 try:  # a package of its own since joblib 1.6
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -55,27 +58,32 @@ class _Worker:
 def in_processes(
     cells: Sequence[Any],
     worker: Callable[[Any], Any],
+    todo: Todo,
     size: int,
-    started: Callable[[int], None],
+    watch: Watch,
 ) -> Iterator[Ended]:
-    """Cells as they end, done by ``size`` processes."""
-    code = cloudpickle.dumps(worker)
-    todo = list(range(len(cells)))[::-1]
+    """Cells as they end, done by at most ``size`` processes."""
+    code = cloudpickle.dumps((worker, watch.live))
     crew: list[_Worker] = []
     try:
         while todo or any(w.cell is not None for w in crew):
-            while todo and len(crew) < size:
-                crew.append(_hire(code))
-            for idle in crew:
-                if idle.cell is None and todo:
-                    i = todo.pop()
-                    started(i)
-                    idle.give(i, cells[i])
+            idle = [w for w in crew if w.cell is None]
+            wanted = min(size - len(crew), todo.ready - len(idle))
+            hired = [_hire(code) for _ in range(wanted)]
+            crew += hired
+            for member in [*idle, *hired][: todo.ready]:
+                i = todo.take()
+                watch.started(i)
+                member.give(i, cells[i])
             for busy in _ready(crew):
-                yield _collect(busy)
+                ended = _collect(busy, watch)
+                if ended is None:
+                    continue
                 if busy.cell is not None:  # it is no more
                     crew.remove(busy)
                     busy.stop()
+                yield ended
+                todo.ended(ended[0])
     finally:  # also on Ctrl-C, or when nobody wants the rest
         for member in crew:
             member.stop()
@@ -91,21 +99,25 @@ def _hire(code: bytes) -> _Worker:
 
 
 def _ready(crew: list[_Worker]) -> list[_Worker]:
-    """Busy workers that have answered or died; waits for the first."""
+    """Busy workers that have something to say or have died; waits for the first."""
     busy = {w.pipe: w for w in crew if w.cell is not None}
     return [busy[pipe] for pipe in wait(list(busy))]  # type: ignore[index]
 
 
-def _collect(worker: _Worker) -> Ended:
-    """The answer of a worker, which is then idle; one that died keeps its cell."""
+def _collect(worker: _Worker, watch: Watch) -> Ended | None:
+    """The answer of a worker, which is then idle; one that died keeps its cell. ``None``: news."""
     i = worker.cell
     assert i is not None
     try:
-        value, error, seconds = cloudpickle.loads(worker.pipe.recv_bytes())
+        said = cloudpickle.loads(worker.pipe.recv_bytes())
     except (EOFError, OSError):
         worker.process.join(5)
         return i, None, _obituary(worker.process.exitcode), time.perf_counter() - worker.since
+    if isinstance(said, str):
+        watch.told(i, said)
+        return None
     worker.cell = None
+    value, error, seconds = said
     return i, value, error, seconds
 
 
@@ -133,13 +145,18 @@ def _serve(pipe: Connection, code: bytes, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends us
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     one_thread()
-    worker = cloudpickle.loads(code)
+    worker, live = cloudpickle.loads(code)
+
+    def tell(text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody there: the thread above ends us
+            pipe.send_bytes(cloudpickle.dumps(text))
+
     while True:
         try:
             cell = cloudpickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             return
-        pipe.send_bytes(_answer(attempt(worker, cell)))
+        pipe.send_bytes(_answer(attempt(worker, cell, tell if live else None)))
 
 
 def _answer(outcome: tuple[Any, str | None, float]) -> bytes:

@@ -7,17 +7,21 @@ from typing import Any
 
 from gduq.errors import InputError
 from gduq.experiments.engines import Ended, attempt, one_thread
+from gduq.experiments.todo import Todo
+from gduq.experiments.watching import Watch
 
 __all__ = ["on_ray"]
 
 _THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LOOK = 0.5  # seconds between two looks at the news, where somebody watches
 
 
 def on_ray(
     cells: Sequence[Any],
     worker: Callable[[Any], Any],
+    todo: Todo,
     workers: int | None,
-    started: Callable[[int], None],
+    watch: Watch,
     address: str | None = None,
 ) -> Iterator[Ended]:
     """Cells as they end, each a Ray task with one CPU; at most ``workers`` at a time.
@@ -30,7 +34,7 @@ def on_ray(
     if ours:
         _connect(ray, address, workers)
     try:
-        yield from _tasks(ray, cells, worker, workers or len(cells), started)
+        yield from _tasks(ray, cells, worker, todo, workers or len(cells), watch)
     finally:
         if ours:
             ray.shutdown()
@@ -60,25 +64,34 @@ def _tasks(
     ray: Any,
     cells: Sequence[Any],
     worker: Callable[[Any], Any],
+    todo: Todo,
     most: int,
-    started: Callable[[int], None],
+    watch: Watch,
 ) -> Iterator[Ended]:
     """A new task whenever one ends; nothing is retried, as a cell may be what kills."""
     task = ray.remote(num_cpus=1, max_retries=0)(_task)
+    board = ray.remote(num_cpus=0)(_Board).remote() if watch.live else None
     shared = ray.put(worker)
-    todo = list(range(len(cells)))[::-1]
     running: dict[Any, int] = {}
     try:
         while todo or running:
-            while todo and len(running) < most:
-                i = todo.pop()
-                running[task.remote(shared, cells[i])] = i
-                started(i)
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            yield _ended(ray, running.pop(ready), ready)
+            while todo.ready and len(running) < most:
+                i = todo.take()
+                running[task.remote(shared, cells[i], i, board)] = i
+                watch.started(i)
+            ready, _ = ray.wait(list(running), timeout=None if board is None else _LOOK)
+            for reference in ready:
+                ended = _ended(ray, running.pop(reference), reference)
+                yield ended
+                todo.ended(ended[0])
+            if board is not None:
+                for i, text in ray.get(board.take.remote()).items():
+                    watch.told(i, text)
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
+        if board is not None:
+            ray.kill(board)
 
 
 def _ended(ray: Any, i: int, reference: Any) -> Ended:
@@ -89,6 +102,23 @@ def _ended(ray: Any, i: int, reference: Any) -> Ended:
     return i, value, error, seconds
 
 
-def _task(worker: Callable[[Any], Any], cell: Any) -> tuple[Any, str | None, float]:
+class _Board:
+    """Where tasks pin the latest news of their cells."""
+
+    def __init__(self) -> None:
+        self.news: dict[int, str] = {}
+
+    def pin(self, i: int, text: str) -> None:
+        self.news[i] = text
+
+    def take(self) -> dict[int, str]:
+        found, self.news = self.news, {}
+        return found
+
+
+def _task(
+    worker: Callable[[Any], Any], cell: Any, i: int, board: Any
+) -> tuple[Any, str | None, float]:
     one_thread()
-    return attempt(worker, cell)
+    tell = None if board is None else lambda text: board.pin.remote(i, text)
+    return attempt(worker, cell, tell)

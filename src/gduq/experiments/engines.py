@@ -10,11 +10,15 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from gduq.data.parallel import default_workers
 from gduq.errors import InputError
+from gduq.experiments.telling import heard_by
+from gduq.experiments.todo import Todo
 from gduq.experiments.watching import Watch, watching
 
 __all__ = ["ENGINES", "Outcome", "attempt", "map_cells"]
@@ -48,6 +52,7 @@ def map_cells(
     title: str = "cells",
     name: Callable[[C], str] = str,
     address: str | None = None,
+    needs: Sequence[Sequence[int]] = (),
 ) -> list[Outcome[C, R]]:
     """Do ``worker(cell)`` for every cell, whatever happens to some of them.
 
@@ -57,11 +62,14 @@ def map_cells(
         engine: ``"local"`` or ``"ray"`` (needs the ``[ray]`` extra).
         workers: How many at a time; one a core by default (for Ray: as many as the cluster takes).
             0 does the work in this process, which then shares the fate of the cells.
-        progress: Show cells done, running and failed, and the time left: live on a terminal, a
-            line a cell elsewhere. ``False`` is silent.
+        progress: Show cells done, running and failed, the time left and what running cells tell
+            (`gduq.experiments.telling`): live on a terminal, a line a cell elsewhere. ``False`` is
+            silent.
         title: What the cells are, for the view.
         name: What to call a cell there.
         address: Of a Ray cluster; ``"auto"`` looks for one. A local one is started by default.
+        needs: For every cell the numbers of those that must have ended, well or not, before it
+            starts.
 
     Returns:
         One `Outcome` a cell, in the order of the cells.
@@ -76,8 +84,11 @@ def map_cells(
     if workers is not None and (isinstance(workers, bool) or workers < 0):
         raise InputError("workers >= 0", repr(workers))
     outcomes: dict[int, Outcome[C, R]] = {}
+    todo = Todo(len(cells), needs)
     with watching(title, [name(cell) for cell in cells], progress) as watch:
-        for i, value, error, seconds in _stream(cells, worker, engine, workers, address, watch):
+        for i, value, error, seconds in _stream(
+            cells, worker, todo, engine, workers, address, watch
+        ):
             outcomes[i] = Outcome(cells[i], value, error, seconds)
             watch.ended(i, error)
     return [outcomes[i] for i in range(len(cells))]
@@ -89,6 +100,7 @@ Ended = tuple[int, Any, str | None, float]  # which cell, its value, its traceba
 def _stream(
     cells: Sequence[Any],
     worker: Callable[[Any], Any],
+    todo: Todo,
     engine: str,
     workers: int | None,
     address: str | None,
@@ -100,33 +112,41 @@ def _stream(
     if engine == "ray":
         from gduq.experiments.engine_ray import on_ray
 
-        return on_ray(cells, worker, workers, watch.started, address)
+        return on_ray(cells, worker, todo, workers, watch, address)
     if workers == 0:
-        return _here(cells, worker, watch)
+        return _here(cells, worker, todo, watch)
     from gduq.experiments.engine_local import in_processes
 
     size = min(workers or default_workers(), len(cells))
-    return in_processes(cells, worker, size, watch.started)
+    return in_processes(cells, worker, todo, size, watch)
 
 
-def _here(cells: Sequence[Any], worker: Callable[[Any], Any], watch: Watch) -> Iterator[Ended]:
+def _here(
+    cells: Sequence[Any], worker: Callable[[Any], Any], todo: Todo, watch: Watch
+) -> Iterator[Ended]:
     import torch
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for i, cell in enumerate(cells):
+        while todo:
+            i = todo.take()
             watch.started(i)
-            yield (i, *attempt(worker, cell))
+            tell = partial(watch.told, i) if watch.live else None
+            yield (i, *attempt(worker, cells[i], tell))
+            todo.ended(i)
     finally:
         torch.set_num_threads(threads)
 
 
-def attempt(worker: Callable[[Any], Any], cell: Any) -> tuple[Any, str | None, float]:
+def attempt(
+    worker: Callable[[Any], Any], cell: Any, listener: Callable[[str], None] | None = None
+) -> tuple[Any, str | None, float]:
     """Value, traceback and seconds of one cell; only an interrupt gets through."""
     start = time.perf_counter()
     try:
-        value, error = worker(cell), None
+        with nullcontext() if listener is None else heard_by(listener):
+            value, error = worker(cell), None
     except Exception:
         value, error = None, traceback.format_exc()
     return value, error, time.perf_counter() - start

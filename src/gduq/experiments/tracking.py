@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -11,16 +12,20 @@ from lightning_fabric.loggers.logger import Logger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from gduq.errors import InputError
+from gduq.experiments.telling import tell
+from gduq.training.history import Epoch
+from gduq.training.progress import numbers
 
-__all__ = ["Logger", "fabric_with"]
+__all__ = ["EpochNews", "Logger", "fabric_with"]
 
 
 def fabric_with(logger: Logger | str | None, folder: Path) -> Fabric | None:
     """A Fabric on one device that logs every epoch; ``None`` without a logger.
 
     Args:
-        logger: ``"csv"`` (``log/metrics.csv`` in the folder), ``"tensorboard"``, or a logger of
-            Fabric, such as Lightning's for MLflow or Weights & Biases.
+        logger: ``"csv"`` (``log/metrics.csv`` in the folder), ``"tensorboard"``, or any object with
+            the ``log_metrics`` of a Fabric logger, such as Lightning's for MLflow or Weights &
+            Biases. An object is used as it is; closing it is its owner's business.
         folder: The folder of the run.
 
     Example:
@@ -30,7 +35,8 @@ def fabric_with(logger: Logger | str | None, folder: Path) -> Fabric | None:
     if logger is None:
         return None
     found = _named(logger, folder) if isinstance(logger, str) else logger
-    if not isinstance(found, Logger):
+    # Not by class: the packages lightning and lightning_fabric each have a Logger of their own.
+    if not callable(getattr(found, "log_metrics", None)):
         raise InputError("'csv', 'tensorboard' or a Fabric logger", type(found).__name__)
     accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     return Fabric(accelerator=accelerator, devices=1, loggers=[found])
@@ -49,3 +55,31 @@ def _named(name: str, folder: Path) -> Logger:
                 "pip install tensorboard.",
             ) from None
     raise InputError("a logger 'csv' or 'tensorboard', or a Fabric logger", repr(name))
+
+
+class EpochNews(Logger):
+    """Tells whoever watches the run (`gduq.experiments.telling`) about its latest epoch.
+
+    Args:
+        epochs: How many there will be.
+
+    Example:
+        >>> from gduq.experiments.telling import heard_by
+        >>> with heard_by(print):
+        ...     EpochNews(50).log_metrics({"epoch": 3, "loss": 0.5, "lr": 0.1, "seconds": 1.0}, 3)
+        epoch 3/50  loss 0.500
+    """
+
+    name, version = "news", ""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self._epochs = epochs
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """One line with loss, and validation accuracy and ECE if there are any."""
+        record = Epoch(**metrics)
+        tell(f"epoch {record.epoch}/{self._epochs}{numbers(record)}")
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing to tell."""

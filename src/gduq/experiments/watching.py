@@ -17,9 +17,12 @@ _SHOWN = 8  # running cells that the live view names
 class Watch:
     """Counts what runs and what has ended; this one says nothing."""
 
+    live = False  # whether news of running cells is shown
+
     def __init__(self, title: str, names: Sequence[str]) -> None:
         self.title, self.names = title, names
         self.running: dict[int, float] = {}
+        self.news: dict[int, str] = {}
         self.done = self.failed = 0
         self.start = time.monotonic()
 
@@ -27,9 +30,14 @@ class Watch:
         """Cell i is on its way."""
         self.running[i] = time.monotonic()
 
+    def told(self, i: int, text: str) -> None:
+        """Cell i says how far it is."""
+        self.news[i] = text
+
     def ended(self, i: int, error: str | None) -> None:
         """Cell i is done, or has failed with this traceback."""
         self.running.pop(i, None)
+        self.news.pop(i, None)
         self.done += error is None
         self.failed += error is not None
 
@@ -67,21 +75,34 @@ class _Lines(Watch):
 
 
 class _Live(Watch):
-    """A bar, the counts and the running cells, renewed in place."""
+    """A bar, the counts and the running cells with their news, renewed in place."""
+
+    live = True
 
     def __rich__(self) -> Any:
         from rich.console import Group
+        from rich.padding import Padding
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
         now = time.monotonic()
+        bar = ProgressBar(total=len(self.names), completed=self.done + self.failed, width=60)
         lines: list[Any] = [
-            ProgressBar(total=len(self.names), completed=self.done + self.failed, width=60),
+            Padding(bar, 0),  # a bare bar ends without a line break
             Text(self.summary, style="red" if self.failed else ""),
         ]
         for i, since in list(self.running.items())[:_SHOWN]:
-            lines.append(Text(f"  {self.names[i]}  {duration(now - since)}", style="dim"))
+            lines.append(_line(f"  {self.names[i]}  {duration(now - since)}", style="dim"))
+            if i in self.news:
+                lines.append(_line(f"    {self.news[i]}", style="dim"))
         return Group(*lines)
+
+
+def _line(text: str, style: str) -> Any:
+    """One line of the terminal, whatever its width."""
+    from rich.text import Text
+
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 @contextmanager
