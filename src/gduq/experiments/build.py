@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from gduq.anchored import anchor
 from gduq.baselines import MCDropout
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
+from gduq.data.view import SPLIT_NAMES
 from gduq.errors import InputError
 from gduq.experiments.config import ModelConfig, RunConfig
 from gduq.nn import GNN
@@ -29,13 +30,27 @@ def splits_of(config: RunConfig) -> Splits:
 
 @lru_cache(maxsize=2)
 def _splits(name: str, seed: int, limit: int | None, encoded: int) -> Splits:
-    splits = load(name, seed=seed, limit=limit)
+    splits = _loaded(name, seed, limit)
     if not encoded or splits.train.graphs[0].get("pe") is not None:
         return splits
     known: dict[int, Data] = {}
     views: dict[str, Any] = {split: _encoded(view, encoded, known) for split, view in splits}
     severe = {split: _encoded(view, encoded, known) for split, view in splits.severities.items()}
     return splits.with_(**views, severities=severe)
+
+
+def _loaded(name: str, seed: int, limit: int | None) -> Splits:
+    """As `gduq.data.load` has it, but a limit of more rows than there are means all of them.
+
+    So that one limit serves all datasets of a table.
+    """
+    try:
+        return load(name, seed=seed, limit=limit)
+    except InputError as error:
+        most = limit is not None and limit >= len(SPLIT_NAMES)  # not fewer rows than splits
+        if not most or not error.expected.startswith("a limit from"):
+            raise
+        return load(name, seed=seed)
 
 
 def _encoded(view: View, channels: int, known: dict[int, Data]) -> View:
