@@ -21,7 +21,8 @@ class InputError(ValueError):
     """
 
     def __init__(self, expected: str, got: object, do: str = "") -> None:
-        super().__init__(f"expected {expected}, got {got}." + (f" {do}" if do else ""))
+        stop = "" if str(got).endswith(".") else "."  # what was got may be a sentence
+        super().__init__(f"expected {expected}, got {got}{stop}" + (f" {do}" if do else ""))
         self.expected, self.got, self.do = expected, got, do
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:

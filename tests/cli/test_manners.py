@@ -61,6 +61,43 @@ def test_shell_completion(shell):
     assert "train" not in done.stdout
 
 
+def completed(*words):
+    """What bash would offer for the last word, and the heavy modules that were imported for it."""
+    environment = {**os.environ, "_GDUQ_COMPLETE": "complete_bash"}
+    environment |= {"COMP_WORDS": " ".join(["gduq", *words]), "COMP_CWORD": str(len(words))}
+    code = (
+        "import sys; sys.argv[0] = 'gduq'; from gduq.cli import app\n"
+        "try: app(prog_name='gduq')\n"
+        "finally: print([m for m in ('torch', 'numpy', 'pandas', 'rich') if m in sys.modules],"
+        " file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stderr.strip() == "[]"
+    return done.stdout.split()
+
+
+def test_tables_and_datasets_are_completed():
+    assert completed("bench", "node-") == ["node-shift", "node-layerwise"]
+    assert completed("bench", "size-shift", "--scale", "s") == ["smoke", "small"]
+    motifs = ["motif/size/covariate", "motif/size/concept", "motif/size/no_shift"]
+    assert completed("train", "--data", "motif/s") == motifs
+    assert completed("data", "prepare", "motif/s") == motifs
+    assert completed("data", "describe", "motif/s") == motifs
+    assert completed("train", "--method", "v") == ["vanilla"]
+
+
+def test_names_offered_are_those_that_exist():
+    from gduq.cli.completion import TABLES as offered
+    from gduq.cli.completion import datasets
+    from gduq.data import names
+    from gduq.experiments.tables import TABLES
+
+    assert offered == tuple(TABLES)
+    assert tuple(datasets("")) == names()
+
+
 def test_no_arguments_show_the_help():
     assert "Usage: gduq" in CliRunner().invoke(app, [], prog_name="gduq").output
 

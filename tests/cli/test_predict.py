@@ -12,10 +12,11 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq.data import save
+from gduq.errors import InputError
 from gduq.experiments import serving
 from gduq.experiments.rowfiles import join_files, row_file
 from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import predict_files
+from gduq.experiments.serving import join_served, predict_files
 from tests.cli.cases import CLASSES, anchored, bundle, network, ring, rings, run, spoilt
 
 PLAIN = ["file", "row", "label", "class", "confidence", "epistemic", "aleatoric",
@@ -251,13 +252,33 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
     assert not (tmp_path / "out.jsonl.rejects.csv").exists()
 
 
-def test_when_no_graph_can_be_read_nothing_is_written(tmp_path, model):
+def test_when_no_graph_can_be_read_all_are_listed(tmp_path, model):
     wide = save([ring(4, i, channels=5) for i in range(3)], tmp_path / "wide.safetensors")
-    out = tmp_path / "out.csv"
+    out, listed = tmp_path / "out.csv", tmp_path / "out.csv.rejects.csv"
     result = run("predict", model, wide, "-o", out, code=2)
     assert "features of width 3" in result.stderr
+    assert f"All are listed in {listed}." in result.stderr
+    assert ".." not in result.stderr
     assert not out.exists()
-    assert len(rows_of(tmp_path / "out.csv.rejects.csv")) == 3
+    assert len(rows_of(listed)) == 3
+
+
+def test_parts_without_an_answer_are_listed_together(tmp_path):
+    service, parts = Service(anchored(), class_names=CLASSES), []
+    for i in range(2):
+        wide = save([ring(4, i, channels=5)], tmp_path / f"wide{i}.safetensors")
+        parts.append(predict_files(service, [wide], tmp_path / f"{i}.csv", allow_none=True))
+    with pytest.raises(InputError, match=r"none; the first of 2: .*wide0"):
+        join_served(parts, tmp_path / "all.csv")
+    assert len(rows_of(tmp_path / "all.csv.rejects.csv")) == 2
+    assert not (tmp_path / "all.csv").exists()
+
+
+def test_any_other_error_leaves_nothing_behind(tmp_path, model):
+    path = save(spoilt(rings(30, seed=1), 3), tmp_path / "spoilt.safetensors")
+    before = set(tmp_path.iterdir())
+    run("predict", model, path, "-o", tmp_path / "out.csv", "--ood-score", "knn", code=2)
+    assert set(tmp_path.iterdir()) == before
 
 
 # -- memory --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 
 import gduq
 from gduq.data import save
-from tests.cli.cases import run
+from tests.cli.cases import CLASSES, anchored, bundle, rings, run
 
 OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "input",
            "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
@@ -66,6 +66,50 @@ def test_evaluate_shows_and_writes(trained, tmp_path):
     run("evaluate", trained, "-o", tmp_path / "e.json")
     again = gduq.Evaluation.from_json(tmp_path / "e.json")
     assert again.value("id_test", "accuracy").value >= 0
+
+
+def test_evaluate_a_bundle_on_files(tmp_path):
+    cal = gduq.calibration.TemperatureScaling().fit(gduq.predict(anchored(), rings(60, seed=2)))
+    model = bundle(tmp_path / "model", cal)
+    files = {s: save(rings(40, i), tmp_path / f"{s}.safetensors", CLASSES)
+             for i, s in enumerate(("id_val", "id_test", "strange"))}  # fmt: skip
+    one = json.loads(run("evaluate", model, "--data", files["id_test"], "--json").stdout)
+    rows = {(r["split"], r["calibrator"], r["measure"]): r["value"] for r in one["table"]}
+    p = gduq.predict(anchored(), rings(40, 1))
+    assert rows["id_test", "none", "nll"] == pytest.approx(gduq.metrics.nll(p), rel=1e-5)
+    assert rows["id_test", "temperature", "nll"] == pytest.approx(gduq.metrics.nll(cal(p)), 1e-5)
+    named = [f"--data=id_val={files['id_val']}", f"--data=ood_test={files['strange']}"]
+    two = json.loads(run("evaluate", model, *named, "--method", "vector", "--json").stdout)
+    found = {(r["split"], r["calibrator"], r["kind"]) for r in two["table"]}
+    assert ("ood_test", "vector", "metrics") in found
+    assert ("ood_test", "none", "ood") in found
+    mistakes = [
+        ((), "gduq evaluate"),
+        (("--data", files["id_test"], "--method", "vector"), "--data id_val=FILE"),
+        (("--data", "motif/basis/covarite"), "Near: motif/basis/covariate"),
+        (("--data", files["id_test"], "--data", "nowhere"), "'nowhere'"),
+        (("--data", files["id_test"], "--data", files["id_test"]), "--data split=FILE"),
+        (("--data", save(rings(3, label=False), tmp_path / "u.safetensors")), "no labels"),
+    ]
+    for arguments, says in mistakes:
+        assert says in run("evaluate", model, *arguments, code=2).stderr
+    assert "gduq predict --calibrator" in run("calibrate", model, code=2).stderr
+
+
+def test_evaluate_a_model_on_a_dataset(root, trained):
+    result = run("evaluate", trained, "--data", "cbas/color/covariate", "--json")
+    found = json.loads(result.stdout)
+    assert {r["split"] for r in found["table"]} >= {"id_test", "ood_test"}
+    again = json.loads(run("evaluate", trained, "--data", "cbas/color/concept", "--json").stdout)
+    own = json.loads(run("evaluate", trained, "--json").stdout)
+    assert value(again, "ood_test", "nll") == pytest.approx(value(own, "ood_test", "nll"))
+    assert value(found, "ood_test", "nll") != value(own, "ood_test", "nll")
+
+
+def value(found, split, measure):
+    (row,) = (r for r in found["table"] if r["kind"] == "metrics" and r["calibrator"] == "none"
+              and (r["split"], r["measure"]) == (split, measure))  # fmt: skip
+    return row["value"]
 
 
 @pytest.mark.parametrize("ending", ["html", "md", "tex", "json", "csv"])

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, Limit, Root, Seed, app, print_json, print_rows
+from gduq.cli.completion import datasets
 from gduq.errors import InputError
 
 __all__ = ["data_app"]
@@ -47,7 +48,7 @@ def data_list(as_json: AsJson = False) -> None:
 
 @data_app.command("prepare")
 def data_prepare(
-    name: str,
+    name: Annotated[str, typer.Argument(help="As in `gduq data list`.", autocompletion=datasets)],
     root: Root = None,
     seed: Seed = 0,
     limit: Limit = None,
@@ -69,7 +70,12 @@ def data_prepare(
 
 @data_app.command("describe")
 def data_describe(
-    name: Annotated[str, typer.Argument(help="A dataset's name, or your own file or TU folder.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A dataset's name, or your own file or TU folder.", autocompletion=datasets
+        ),
+    ],
     by: Annotated[
         str,
         typer.Option(

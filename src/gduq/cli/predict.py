@@ -54,7 +54,7 @@ Score = Annotated[
     str, typer.Option(help="msp, entropy, energy, epistemic, spread, mahalanobis or knn.")
 ]
 Target = Annotated[
-    str | None, typer.Option(help="Tables: the column of labels in the calibration data.")
+    str | None, typer.Option(help="Tables: the column of labels, where labels are needed.")
 ]
 Rejects = Annotated[
     Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.cli.completion import among, datasets
+from gduq.cli.predict import Call, Network, Smiles, Target
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "evaluate", "train"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
+_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout")
 _MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
 
 
@@ -32,9 +35,15 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Change a value: --set training.epochs=50. Repeat as needed."),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Dataset, as in `gduq data list`.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Dataset, as in `gduq data list`.", autocompletion=datasets),
+    ] = None,
     method: Annotated[
-        str | None, typer.Option(help="vanilla, anchored, ensemble or mcdropout.")
+        str | None,
+        typer.Option(
+            help="vanilla, anchored, ensemble or mcdropout.", autocompletion=among(_KINDS)
+        ),
     ] = None,
     at: Annotated[str | None, typer.Option(help="Anchors: input, a layer number, readout.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How long to train.")] = None,
@@ -127,6 +136,9 @@ def calibrate(
     from gduq.experiments.calibrated import export
     from gduq.experiments.folder import RunFolder
 
+    _no_bundle(
+        run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
+    )
     names, folder = _calibrators(method or ["temperature"], corrupted), RunFolder(run)
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
@@ -136,6 +148,12 @@ def calibrate(
             export(folder, names[0], output)
     rows = [row for row in _scores(folder) if row["calibrator"] in ("none", *names)]
     print_rows(rows, as_json)
+
+
+def _no_bundle(path: Path, do: str) -> None:
+    """Tell who hands over a bundle what to do with it."""
+    if (path / "bundle.json").is_file() and not (path / "config.json").is_file():
+        raise InputError("a run folder of `gduq train`", f"{path}, which is a bundle", do)
 
 
 def _calibrators(names: list[str], corrupted: bool) -> list[str]:
@@ -158,11 +176,30 @@ def _fitted(folder: RunFolder, names: list[str]) -> None:
             raise InputError(f"calibrators that fit this run, not {name}", skipped[name])
 
 
+Judged = Annotated[
+    Path, typer.Argument(help="A run folder of `gduq train`; with --data also a bundle.")
+]
+On = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        help="Judge on this instead: a dataset's name, or a file of labelled graphs; "
+        "split=FILE for several.",
+        autocompletion=datasets,
+    ),
+]
+
+
 @app.command()
 def evaluate(
-    run: Run,
+    run: Judged,
+    data: On = None,
     method: Methods = None,
     corrupted: Corrupted = False,
+    smiles: Smiles = "smiles",
+    target: Target = None,
+    net: Network = None,
+    call: Call = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this .json or .md file instead.")
     ] = None,
@@ -170,17 +207,28 @@ def evaluate(
 ) -> None:
     """Show everything measured of a run: every split and calibrator, with intervals.
 
-    Calibrators named by --method are fitted first and stay with the run.
+    Calibrators named by --method are fitted first and stay with the run. With --data the model is
+    judged on other data; calibrators are then fitted on id_val, and nothing is kept.
     """
     from gduq.experiments.folder import RunFolder
     from gduq.experiments.rowfiles import check_output
 
-    names, folder = _calibrators(method or [], corrupted), RunFolder(run)
+    names = _calibrators(method or [], corrupted)
     if output is not None:
         check_output(output, (".json", ".md"))
-    with status("Evaluating", as_json):
-        _fitted(folder, names)
-        found = folder.evaluation()
+    if data:
+        from gduq.cli.judge import judge
+        from gduq.cli.serve import Request
+
+        with status("Evaluating", as_json):
+            request = Request(run, smiles=smiles, target=target, net=net, call=call)
+            found = judge(request, data, names)
+    else:
+        _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
+        folder = RunFolder(run)
+        with status("Evaluating", as_json):
+            _fitted(folder, names)
+            found = folder.evaluation()
     if output is None:
         typer.echo(found.to_json() if as_json else found.to_markdown(), nl=False)
         return

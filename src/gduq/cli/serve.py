@@ -27,7 +27,16 @@ from gduq.prediction import Prediction
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["Request", "bundle_of", "first_graph", "load_network", "make_service", "serve"]
+__all__ = [
+    "Request",
+    "bundle_of",
+    "first_graph",
+    "labelled",
+    "load_model",
+    "load_network",
+    "make_service",
+    "serve",
+]
 
 
 @dataclass(frozen=True)
@@ -90,15 +99,22 @@ def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
 def make_service(request: Request) -> Service:
     """The model with calibrator and thresholds."""
     bundle, run = bundle_of(request.bundle)
-    _check_code(describe(bundle).model, request.net, request.call)
-    model, saved = load(bundle, *_own_code(request.net, request.call))
+    model, saved = load_model(request)
     settings = Settings(request.alpha, request.coverage, request.accuracy, request.score)
-    service = Service(_on(model, request.device), saved, describe(bundle).class_names, settings)
+    service = Service(model, saved, describe(bundle).class_names, settings)
     known = _reference(request, service, run)
     if request.calibrator is not None:
         service.calibrator, rest = _fitted(request.calibrator, known, saved)
         known = service.calibrated(rest)
     return service if known is None else service.refer_to(known)
+
+
+def load_model(request: Request) -> tuple[nn.Module, Calibrator | None]:
+    """The model of a bundle or run on its device, and the calibrator saved with it."""
+    bundle, _ = bundle_of(request.bundle)
+    _check_code(describe(bundle).model, request.net, request.call)
+    model, saved = load(bundle, *_own_code(request.net, request.call))
+    return _on(model, request.device), saved
 
 
 def _check_code(spec: Spec, net: str | None, call: str | None) -> None:
@@ -128,7 +144,7 @@ def _on(model: nn.Module, device: str) -> nn.Module:
 def _reference(request: Request, service: Service, run: RunFolder | None) -> Prediction | None:
     """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
     if request.calibration_data is not None:
-        return _labelled(request, service, request.calibration_data)
+        return labelled(request, service, request.calibration_data, "the calibration data")
     if run is None:
         return None
     known = run.predictions().get("id_val")
@@ -142,7 +158,8 @@ def _reference(request: Request, service: Service, run: RunFolder | None) -> Pre
     return None if known is None else service.calibrated(known)
 
 
-def _labelled(request: Request, service: Service, path: Path) -> Prediction:
+def labelled(request: Request, service: Service, path: Path, what: str) -> Prediction:
+    """Predictions of a file in which every graph is sound and has a label."""
     targets = () if request.target is None else (request.target,)
     names = service.class_names
     items = stream(path, smiles=request.smiles, targets=targets, class_names=names)
@@ -150,10 +167,10 @@ def _labelled(request: Request, service: Service, path: Path) -> Prediction:
     graphs: list[Data] = []
     for index, item in items:
         if isinstance(item, Reject):
-            raise InputError(f"sound graphs in the calibration data {path}", f"row {index}: {item}")
+            raise InputError(f"sound graphs in {what} {path}", f"row {index}: {item}")
         if item.get("y") is None:
             do = "Tables: name the column with --target." if path.suffix in (".csv", ".tsv") else ""
-            raise InputError(f"labelled graphs in the calibration data {path}", "no labels", do)
+            raise InputError(f"labelled graphs in {what} {path}", "no labels", do)
         graphs.append(item)
         if len(graphs) == request.batch_size:
             parts.append(service.answer(graphs))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, app, print_rows
+from gduq.cli.completion import TABLES, among
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,13 +22,22 @@ _ENDINGS = {".md": "to_markdown", ".tex": "to_latex", ".json": "to_json", ".csv"
 @app.command()
 def bench(
     name: Annotated[
-        str | None, typer.Argument(help="A table; without one, all of them are listed.")
+        str | None,
+        typer.Argument(
+            help="A table; without one, all of them are listed.", autocompletion=among(TABLES)
+        ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute), small (an hour on two cores) or paper.")
+        str,
+        typer.Option(
+            help="smoke (a minute), small (an hour on two cores) or paper.",
+            autocompletion=among(("smoke", "small", "paper")),
+        ),
     ] = "smoke",
     root: Annotated[Path, typer.Option(help="Folder of all runs and tables.")] = Path("out/bench"),
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    engine: Annotated[
+        str, typer.Option(help="local or ray.", autocompletion=among(("local", "ray")))
+    ] = "local",
     workers: Annotated[
         int | None, typer.Option(min=0, help="Processes (default: one a core); 0: in this one.")
     ] = None,
@@ -68,7 +78,10 @@ def bench(
 def _listed() -> list[dict[str, Any]]:
     from gduq.experiments.tables import TABLES
 
-    return [{"name": name, "row": "" if t.row is None else t.row, "shows": t.title} for name, t in TABLES.items()]
+    return [
+        {"name": name, "row": "" if t.row is None else t.row, "shows": t.title}
+        for name, t in TABLES.items()
+    ]
 
 
 def _check_table_file(path: Path) -> None:

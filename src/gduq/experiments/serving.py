@@ -74,7 +74,8 @@ def predict_files(
     """Answer for all graphs of some files or TU folders, ``batch_size`` in memory at a time.
 
     A graph that cannot be read, or that the model refuses, is listed with the reason and left out.
-    Both files are written atomically.
+    Both files are written atomically, at the end: an error leaves neither. If no graph could be
+    answered, that is an error too, but the list is written.
 
     Args:
         service: The model.
@@ -101,12 +102,22 @@ def predict_files(
                     writer.write(str(source), rows, p)
                     done.graphs += len(rows)
                 notify(done.graphs + done.rejected)
-        if not done.graphs and not allow_none:
-            got = f"none; the first of {done.rejected}: {done.first}" if done.rejected else "none"
-            raise InputError("at least one graph the model can read", got)
+    if not done.graphs and not allow_none:
+        raise _nothing(done)
     done.rows, done.abstained, done.columns = writer.rows, writer.abstained, writer.names
     done.shift_pvalue = writer.shift_pvalue()
     return done
+
+
+def _nothing(done: Served) -> InputError:
+    """No graph could be answered; the list of them, if there were any, is in place."""
+    if not done.rejected:
+        return InputError("at least one graph the model can read", "none")
+    return InputError(
+        "at least one graph the model can read",
+        f"none; the first of {done.rejected}: {done.first}",
+        f"All are listed in {done.rejects}.",
+    )
 
 
 _Item = tuple[int, Data | Reject]
@@ -184,9 +195,9 @@ class _RejectFile:
         self._writer.writerow(["file", "row", "line", "reason", "text"])
         self._done.rejects = self._path
 
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()  # in place also when all graphs were refused: it says why
-        if self._writer is None:
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+        if self._writer is None and error[0] is None:
             self._path.unlink(missing_ok=True)  # of an earlier call
 
 
@@ -253,24 +264,27 @@ def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = No
     The p-value is that of the part which differs most, multiplied by the number of parts.
     """
     full = [part for part in parts if part.rows]
-    if not full:
-        raise InputError("at least one graph the model can read", "none")
-    join_files([part.path for part in full], output)
     listed = [part.rejects for part in parts if part.rejects is not None]
     target = Path(f"{output}.rejects.csv") if rejects is None else rejects
     if listed:
         join_files(listed, target)
     else:
         target.unlink(missing_ok=True)
+    first = next((part.first for part in parts if part.first), "")
+    rejected = sum(part.rejected for part in parts)
+    where = target if listed else None
+    if not full:
+        raise _nothing(Served(output, rejected=rejected, rejects=where, first=first))
+    join_files([part.path for part in full], output)
     abstained = [part.abstained for part in full if part.abstained is not None]
     pvalues = [part.shift_pvalue for part in full if part.shift_pvalue is not None]
     return Served(
         output,
         sum(part.graphs for part in parts),
         sum(part.rows for part in parts),
-        sum(part.rejected for part in parts),
-        target if listed else None,
-        next((part.first for part in parts if part.first), ""),
+        rejected,
+        where,
+        first,
         sum(abstained) if abstained else None,
         min(1.0, len(pvalues) * min(pvalues)) if pvalues else None,
         full[0].columns,
