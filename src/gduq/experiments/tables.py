@@ -39,7 +39,7 @@ _NODE = (
             "gcn",
             epochs=1000,
             small=(f"cora-ml/{d}/{s}", *_COAUTHOR.get((d, s), ())),
-            small_size=(None, 80),
+            small_size=(None, 60),
         )
         for d in ("degree", "word")
         for s in _SHIFTS
@@ -51,8 +51,8 @@ _NODE = (
 def _small_size(name: str, conv: str) -> tuple[int | None, int]:
     """PNA takes several times as long as the rest; all 1113 graphs of PROTEINS are few."""
     if conv == "pna":
-        return 600, 30
-    return None if name == "PROTEINS" else 2000, 40
+        return 500, 25
+    return None if name == "PROTEINS" else 1500, 40
 
 
 _SIZE = tuple(
@@ -100,7 +100,7 @@ _ROTATED = tuple(
         batch_size=128,
         positional=positional,
         hidden=64,
-        small_size=(1000, 12) if conv == "gated_gcn" else (600, 12),
+        small_size=(800, 10) if conv == "gated_gcn" else (500, 10),
     )
     for shift in ("rotation", "noise")
     for conv, positional in (("gated_gcn", None), ("gated_gcn", "laplacian"), ("gps", "laplacian"))
