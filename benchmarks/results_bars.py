@@ -59,7 +59,7 @@ _NO_WORSE = (
     Share("aurc", "OOD AURC no worse than vanilla's", 0.60, metric="aurc", equal=True),
     Share(
         "chosen-calibrator",
-        "OOD ECE with the calibrator chosen on validation data, no worse than vanilla's with its",
+        "OOD ECE with the calibrator chosen on validation, no worse than vanilla's with its own",
         0.70,
         Method("gduq", CHOSEN),
         Method("vanilla", CHOSEN),
@@ -134,8 +134,8 @@ def _losing(pairs: Pairs, equal: bool = False) -> Pairs:
 def _share_parts(pairs: Pairs, least: float, equal: bool = False) -> list[Part]:
     cells, sets = len(pairs), joined(pairs)
     return [
-        part(f"share of {cells} cells", _share(pairs, equal), ">=", least, "share"),
-        part(f"share of {len(sets)} datasets × shifts, networks averaged",
+        part(f"of {cells} cells", _share(pairs, equal), ">=", least, "share"),
+        part(f"of {len(sets)} datasets × shifts, networks averaged",
              _share(sets, equal), ">=", None, "share"),
     ]  # fmt: skip
 
@@ -152,9 +152,13 @@ def _difference_bar(index: Index, name: str, what: str, split: str, least: float
     gains = [a - b for a, b in pairs.values()]
     parts = [
         part(
-            f"mean over {len(gains)} cells", mean(gains) if gains else None, ">=", least, "points"
+            f"on average over {len(gains)} cells",
+            mean(gains) if gains else None,
+            ">=",
+            least,
+            "points",
         ),
-        part("worst cell", min(gains, default=None), ">=", -0.02, "points"),
+        part("in the worst cell", min(gains, default=None), ">=", -0.02, "points"),
     ]
     lost = {c: (a, b) for c, (a, b) in pairs.items() if a < b}
     return bar(name, what, parts, lost)
@@ -163,7 +167,7 @@ def _difference_bar(index: Index, name: str, what: str, split: str, least: float
 # -- bars with costs ------------------------------------------------------------------------------
 
 
-def _cost(index: Index, method: Method, metric: str) -> float | None:
+def cost(index: Index, method: Method, metric: str) -> float | None:
     """Seconds of all runs of a method over those of vanilla on the same cells."""
     pairs = index.pairs(method, VANILLA, metric, "")
     return sum(a for a, _ in pairs.values()) / sum(b for _, b in pairs.values()) if pairs else None
@@ -184,7 +188,7 @@ def _ensemble_bar(index: Index, records: Sequence[Mapping[str, Any]]) -> Bar:
     pairs = index.pairs(GDUQ, ENSEMBLE, "ece")
     parts = _share_parts(pairs, 0.60, equal=True)
     for kind, word, most in (("train", "training", 1.3), ("predict", "prediction", 1.2)):
-        timed, seen = _timed(records, GDUQ, f"{kind}_ratio"), _cost(index, GDUQ, f"{kind}_seconds")
+        timed, seen = _timed(records, GDUQ, f"{kind}_ratio"), cost(index, GDUQ, f"{kind}_seconds")
         if timed is not None:
             parts.append(
                 part(f"{word}, against one network (table runtime)", timed, "<=", most, "ratio")
@@ -197,10 +201,10 @@ def _ensemble_bar(index: Index, records: Sequence[Mapping[str, Any]]) -> Bar:
 def _pretrained_bar(index: Index) -> Bar:
     own = index.pairs(PRETRAINED, BASE, "ece")
     pairs = {**index.pairs(PRETRAINED, VANILLA, "ece"), **own}
-    cost = _cost(index, PRETRAINED, "train_seconds")
+    time = cost(index, PRETRAINED, "train_seconds")
     parts = [
         *_share_parts(pairs, 0.75),
-        part("training time against the frozen network's", cost, "<=", 0.10, "ratio"),
+        part("the training time of the frozen network", time, "<=", 0.10, "ratio"),
     ]
     what = "Pretrained: OOD ECE lower than its own frozen network's, in a tenth of the time"
     return bar("pretrained", what, parts, _losing(pairs))
@@ -251,11 +255,11 @@ def _detection_bar(index: Index, settings: Sequence[Cell]) -> Bar:
     pairs = against(one, theirs)
     strong = {c: index.mean(c, VANILLA, _metric(plain)) for c in seen}
     parts = [
-        part(f"wins of {len(seen)} settings, {score} in all of them", _wins(pairs), ">=", 6.0,
+        part(f"of {len(seen)} settings, {score} in all of them", _wins(pairs), ">=", 6.0,
              "count"),
-        part(f"wins of {len(seen)} settings, the best score of each (chosen on the test)",
+        part(f"of {len(seen)} settings, the best score of each (chosen on the test)",
              _wins(against({c: _best(index, c, GDUQ) for c in seen}, theirs)), ">=", None, "count"),
-        part(f"wins of {len(seen)} settings, {score} against vanilla's best score ({plain})",
+        part(f"of {len(seen)} settings, {score} against vanilla's best score ({plain})",
              _wins(against(one, strong)), ">=", None, "count"),
     ]  # fmt: skip
     what = "OOD detection: AUROC higher than that of vanilla's confidence"
@@ -265,7 +269,7 @@ def _detection_bar(index: Index, settings: Sequence[Cell]) -> Bar:
 def _error_bar(index: Index, settings: Sequence[Cell]) -> Bar:
     pairs = index.pairs(GDUQ, VANILLA, "gep_error", among=settings)
     wins = float(sum(a < b for a, b in pairs.values())) if pairs else None
-    parts = [part(f"wins of {len(pairs)} settings", wins, ">=", 6.0, "count")]
+    parts = [part(f"of {len(pairs)} settings", wins, ">=", 6.0, "count")]
     what = "Accuracy under shift predicted with a smaller error than vanilla's"
     return bar("error-prediction", what, parts, _losing(pairs))
 
@@ -276,9 +280,9 @@ def _auto_bar(index: Index) -> Bar:
     best = [a <= b for a, b in pairs.values()]
     share = len(close) / len(pairs) if pairs else None
     parts = [
-        part(f"share of {len(pairs)} cells", share, ">=", 0.75, "share"),
-        part("share with the best layer itself", _mean(best), ">=", None, "share"),
-        part("training time against vanilla's", _cost(index, AUTO, "train_seconds"), "<=", None,
+        part(f"of {len(pairs)} cells", share, ">=", 0.75, "share"),
+        part("with the best layer itself", _mean(best), ">=", None, "share"),
+        part("the training time of vanilla", cost(index, AUTO, "train_seconds"), "<=", None,
              "ratio"),
     ]  # fmt: skip
     what = 'at="auto": OOD ECE within 10 % of the best layer\'s'

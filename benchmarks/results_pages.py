@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results_cells import (
@@ -58,6 +58,7 @@ def pages(summary: Summary) -> dict[str, str]:
     made = [table for table in summary["tables"] if table["made"]]
     return {
         "RESULTS.md": results_page(summary),
+        "results/schedule.md": schedule_page(summary),
         **{f"results/{table['name']}.md": table_page(summary, table) for table in made},
     }
 
@@ -95,19 +96,27 @@ Collected {about["date"]}: {about["runs"]} runs, {about["hours"]:g} hours of tra
 
 def _bars(summary: Summary) -> str:
     bars = summary["bars"]
-    met, unknown = (sum(bar["met"] is value for bar in bars) for value in (True, None))
-    open_ = f"; {unknown} not measured (in full)" if unknown else ""
+    met = sum(bar["met"] is True for bar in bars)
     rows = []
     for bar in bars:
         asked = [p for p in bar["parts"] if p["wanted"] is not None]
         rows.append([bar["what"], "; ".join(map(reached, asked)),
                      "; ".join(map(wanted, asked)), verdict(bar["met"])])  # fmt: skip
-    table = markdown(["G-ΔUQ (defaults)", "reached", "wanted", ""], rows)
+    table = markdown(["bar", "reached", "wanted", ""], rows)
     notes = "\n".join(filter(None, map(_about_bar, bars)))
+    said = "\n\n".join(filter(None, [_said(bars, True), _said(bars, False), _said(bars, None)]))
     return (
-        f"## What holds, what does not\n\n{met} of {len(bars)} bars are met{open_}.\n\n{table}\n\n"
+        f"## What holds, what does not\n\n{met} of {len(bars)} bars are met. G-ΔUQ with its "
+        f"defaults, under shift:\n\n{said}\n\n{table}\n\n"
         f"Cells on the losing side (ours against theirs), and what else was seen:\n\n{notes}"
     )
+
+
+def _said(bars: Sequence[Record], met: bool | None) -> str:
+    """The bars with a verdict, in words."""
+    heads = {True: "Holds", False: "Does not hold", None: "Not measured, or not in full"}
+    own = [bar["what"] for bar in bars if bar["met"] is met]
+    return f"**{heads[met]}:** {'; '.join(own)}." if own else ""
 
 
 def _about_bar(bar: Record) -> str:
@@ -115,7 +124,7 @@ def _about_bar(bar: Record) -> str:
             for x in bar["losing"]]  # fmt: skip
     also = [reached(p) for p in bar["parts"] if p["wanted"] is None and p["value"] is not None]
     said = [
-        f"also: {'; '.join(also)}." if also else "",
+        f"{'; '.join(also)}." if also else "",
         f"Lost: {'; '.join(lost)}." if lost else "",
         bar["note"],
     ]
@@ -127,21 +136,28 @@ def _about_bar(bar: Record) -> str:
 
 
 def _equal(summary: Summary) -> str:
+    return (
+        "## Equal treatment\n\nEpochs, learning rate, batches and the rule that picks the epoch "
+        f"({_selection(summary)}) are those of vanilla for every method. {_unequal(summary)} "
+        "Data, widths, epochs and seeds of every cell: [results/schedule.md](results/schedule.md). "
+        "How the defaults of G-ΔUQ were chosen: [docs/choices.md](docs/choices.md). "
+        f"{_chosen(summary)}"
+    )
+
+
+def schedule_page(summary: Summary) -> str:
+    """results/schedule.md: on what and how long every cell was trained."""
     rows = []
     for s in summary["schedule"]:
         sizes = "/".join(str(s["rows"].get(k, "–")) for k in ("train", "id_val", ID, OOD))
         own = ", ".join(f"{k} {v}" for k, v in s["gduq"].items())
-        rows.append([f"{s['dataset']} {s['shift']}, {s['model']}", str(s["epochs"]),
-                     str(s["hidden"]), str(s["layers"]), f"{s['lr']:g}", str(s["batch_size"]),
+        numbers = [f"{s[k]:g}" for k in ("epochs", "hidden", "layers", "lr", "weight_decay")]
+        batch = "whole graph" if s["task"] == "node" else str(s["batch_size"])
+        rows.append([f"{s['dataset']} {s['shift']}, {s['model']}", s["scale"], *numbers, batch,
                      sizes, str(s["seeds"]), own or "–"])  # fmt: skip
-    heads = ["cell", "epochs", "width", "layers", "lr", "batch", "rows: train/val/ID/OOD", "seeds",
-             "G-ΔUQ"]  # fmt: skip
-    return (
-        "## Schedules\n\nEpochs, learning rate, batches and the rule that picks the epoch "
-        f"({_selection(summary)}) are those of vanilla for every method. {_unequal(summary)} "
-        "How the defaults of G-ΔUQ were chosen: [docs/choices.md](docs/choices.md). "
-        f"{_chosen(summary)}\n\n" + markdown(heads, rows)
-    )
+    heads = ["cell", "scale", "epochs", "width", "layers", "learning rate", "weight decay",
+             "batch", "rows: train/val/ID/OOD", "seeds", "G-ΔUQ"]  # fmt: skip
+    return f"# Schedules\n\nOf all methods alike. {_unequal(summary)}\n\n{markdown(heads, rows)}\n"
 
 
 def _selection(summary: Summary) -> str:

@@ -43,7 +43,8 @@ def picture(summary: Mapping[str, Any]) -> str:
         low, high = min(values.values()), max(values.values())
         body.append(_text(_name(cell), _LEFT - 10, y + 4, "end"))
         body.append(_line(_across(low, most), y, _across(high, most), y, _PALE, 2))
-        body += [_mark(m, _across(v, most), y) for m, v in values.items()]
+        under = sorted(values, key=lambda m: m != GDUQ)  # the largest mark hides no other
+        body += [_mark(m, _across(values[m], most), y) for m in under]
     total = height + 44
     label = f"OOD ECE of {len(MARKS)} methods on {len(drawn)} cells; lower is better"
     return (
@@ -91,7 +92,7 @@ def _legend() -> list[str]:
     parts, x, y = [], 16, 24
     for method in MARKS:
         name = NAMES[method]
-        width = 24 + round(6.6 * len(name))
+        width = 36 + round(5.7 * len(name))
         parts += [_mark(method, x, y), _text(name, x + 11, y + 4, "start", method == GDUQ)]
         x += width
     return parts

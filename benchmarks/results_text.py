@@ -84,15 +84,13 @@ class Verdicts:
 # -- bars -----------------------------------------------------------------------------------------
 
 
-def amount(value: float | None, unit: str) -> str:
+def amount(value: float, unit: str) -> str:
     """A value of a bar in its unit.
 
     Example:
         >>> amount(0.875, "share"), amount(-0.012, "points"), amount(1.25, "ratio")
         ('88 %', '−1.2 points', '1.25×')
     """
-    if value is None:
-        return "not measured"
     if unit == "share":
         return f"{100 * value:.0f} %"
     if unit == "points":
@@ -102,13 +100,15 @@ def amount(value: float | None, unit: str) -> str:
 
 def reached(part: Record) -> str:
     """What a part of a bar came to."""
-    text = f"{amount(part['value'], part['unit'])} ({part['what']})"
-    return text if part["met"] is not False else f"**{text}**"
+    if part["value"] is None:
+        return "not measured"
+    text = amount(part["value"], part["unit"])
+    return f"{text if part['met'] is not False else f'**{text}**'} {part['what']}"
 
 
 def wanted(part: Record) -> str:
     sign = {">=": "≥", "<=": "≤"}[part["sign"]]
-    return f"{sign} {amount(part['wanted'], part['unit'])}"
+    return f"{sign} {amount(part['wanted'], part['unit'])}".replace("+0.0", "0")
 
 
 def verdict(met: bool | None) -> str:
