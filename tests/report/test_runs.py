@@ -7,7 +7,7 @@ import pytest
 from gduq.errors import InputError
 from gduq.experiments.config import RunConfig
 from gduq.experiments.run import run
-from gduq.report import build, subject_from_run
+from gduq.report import build, subject_from_run, subjects_from_runs
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,20 @@ def test_a_run_without_its_data(folder, monkeypatch):
     subject = subject_from_run(folder, name="mine")
     assert subject.splits is None
     assert subject.name == "mine"
+
+
+def test_runs_that_differ_in_the_seed_are_one_subject(folder):
+    root, config = folder.path.parent, folder.config
+    more = {"seed": {"seed": 1}, "wider": {"model.hidden_channels": 9}}
+    made = {k: run(config.with_(change), root, progress=False, evaluate=False).path
+            for k, change in more.items()}  # fmt: skip
+    paths = [made["seed"], made["wider"], folder.path]
+    several, wider = subjects_from_runs(paths, data=False)
+    assert several.name == "gcn anchored at input (2 seeds)"
+    assert [r.config["seed"] for r in several.runs] == [0, 1]
+    assert not wider.runs
+    values = [run.value("ood_test", "accuracy").value for run in several.runs]
+    assert several.value("ood_test", "accuracy").value == pytest.approx(sum(values) / 2)
 
 
 def test_no_run(tmp_path):

@@ -39,8 +39,10 @@ def report(
 ) -> None:
     """Write one page about runs that a person can read.
 
-    The first run is what the others are compared with. The page needs no network. Of a table with
-    several datasets the page shows the runs of the first; markdown, latex, json and csv show all.
+    The first run is what the others are compared with; of a folder of runs, a vanilla one. Runs
+    that differ in the seed only are shown as one model, with means over seeds. The page needs no
+    network. Of a table with several datasets the page shows the runs of the first; markdown, latex,
+    json and csv show all.
     """
     kind = _kind(output, form)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
@@ -49,13 +51,10 @@ def report(
         _say(write_table(_table(runs[0]), output, kind), runs, as_json)
         return
     folders = [folder for path in runs for folder in _run_folders(path)]
-    from gduq.report import subject_from_run, write
+    from gduq.report import subjects_from_runs, write
 
     with status("Reading", as_json) as line:
-        subjects = []
-        for folder in folders:
-            line.update(f"Reading {folder.name}")
-            subjects.append(subject_from_run(folder))
+        subjects = subjects_from_runs(folders, notify=lambda name: line.update(f"Reading {name}"))
         line.update("Writing")
         command = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
         path = write(subjects, output, kind, title, reproduce=command)
@@ -86,11 +85,20 @@ def _run_folders(path: Path) -> list[Path]:
         return _runs_of(_table(path), path.parent.parent)
     if (path / "config.json").is_file():
         return [path]
-    found = sorted(child.parent for child in path.glob("*/finished"))
+    found = [child.parent for child in path.glob("*/finished")]
     if not found:
         got = f"{path}, which {'has no finished run' if path.is_dir() else 'does not exist'}"
         raise InputError("a run folder, or a folder of runs", got, "Make one with `gduq train`.")
-    return found
+    return sorted(found, key=_place)
+
+
+def _place(path: Path) -> tuple[bool, str, str, int]:
+    """Where a run stands among others of its folder: vanilla first, then by title and seed."""
+    from gduq.experiments.folder import RunFolder
+
+    config = RunFolder(path).config
+    title = config.title.removesuffix(f"seed {config.seed}")
+    return config.method.kind != "vanilla", config.data.name, title, config.seed
 
 
 def _table(path: Path) -> BenchResult:
@@ -100,7 +108,7 @@ def _table(path: Path) -> BenchResult:
 
 
 def _runs_of(table: BenchResult, root: Path) -> list[Path]:
-    """Runs that can be compared row by row: of one dataset, network and seed."""
+    """Runs that can be compared row by row: of one dataset and network, all seeds."""
     from gduq.experiments.folder import RunFolder
 
     if not table.runs:
@@ -108,5 +116,5 @@ def _runs_of(table: BenchResult, root: Path) -> list[Path]:
         raise InputError("a table made of runs", table.name, do)
     configs: dict[Path, Any] = {root / run: RunFolder(root / run).config for run in table.runs}
     first = next(iter(configs.values()))
-    same = (first.data, first.model, first.seed)
-    return [path for path, c in configs.items() if (c.data, c.model, c.seed) == same]
+    same = (first.data, first.model)
+    return [path for path, c in configs.items() if (c.data, c.model) == same]

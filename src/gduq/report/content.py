@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gduq import metrics
-from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.scores import clear, difference, measured, sampling
+from gduq.report import seeds
+from gduq.report.scores import clear, pool, sampling
 from gduq.report.subject import Subject, is_severity, main_split, splits_of
 from gduq.report.tables import Cell, Table, number, share, text
 from gduq.report.verdict import cost_ratios
@@ -61,35 +61,34 @@ def _score_rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[
     table = table[(table["kind"] == "metrics") & (table["split"] == split)]
     for calibrator in dict.fromkeys(table["calibrator"]):
         found = {name: subject.value(split, name, calibrator) for name in ("accuracy", *_SCORES)}
+        found["gap"] = seeds.number("gap", subject, split, calibrator)
         name = subject.name if calibrator == "none" else f"{subject.name} + {calibrator}"
         marks = _marks(first, subject, split) if calibrator == "none" else {}
+        apart = {key: _spread(subject, split, key, calibrator) for key in found}
         yield (
             text(name),
-            share(found["accuracy"], marks.get("accuracy", "")),
-            share(_gap(subject, split, calibrator), marks.get("distance", ""), signed=True),
-            *(number(found[key], mark=marks.get(key, "")) for key in _SCORES),
+            share(found["accuracy"], marks.get("accuracy", ""), spread=apart["accuracy"]),
+            share(found["gap"], marks.get("distance", ""), signed=True, spread=apart["gap"]),
+            *(number(found[key], mark=marks.get(key, ""), spread=apart[key]) for key in _SCORES),
         )
 
 
-def _gap(subject: Subject, split: str, calibrator: str) -> Interval | float:
-    p = subject.labelled(split)
-    if p is not None and calibrator != "none":
-        fitted = subject.calibrator(calibrator)
-        try:
-            p = None if fitted is None else fitted(p)
-        except InputError:  # calibrators that need the whole graph cannot map a part
-            p = None
-    return math.nan if p is None else measured("gap", p, sampling(subject.result))
+def _spread(subject: Subject, split: str, measure: str, calibrator: str) -> float:
+    """How far the runs of a subject lie apart."""
+    if measure == "gap":
+        found = [seeds.number("gap", run, split, calibrator) for run in subject.runs]
+    else:
+        found = [run.value(split, measure, calibrator) for run in subject.runs]
+    return seeds.spread(f.value for f in found)
 
 
 def _marks(first: Subject, subject: Subject, split: str) -> dict[str, str]:
     """Where a subject is better or worse than the first one, beyond the interval."""
-    p, q = first.labelled(split), subject.labelled(split)
-    if subject is first or p is None or q is None:
+    if subject is first:
         return {}
-    marks, options = {}, sampling(first.result)
+    marks = {}
     for name in ("accuracy", "distance", *_SCORES):
-        found = difference(name, p, q, options)
+        found = seeds.change(name, first, subject, split)
         if found is not None and clear(found):
             marks[name] = "better" if (found.value > 0) == (name in _UP) else "worse"
     return marks
@@ -119,7 +118,7 @@ def subgroups(subjects: Sequence[Subject]) -> Table | None:
     if split is None:
         return None
     shown = [s for s in subjects if s.labelled(split)][:_GROUPED]
-    found = [{(g, size): pair for g, size, *pair in _groups(s, split)} for s in shown]
+    found = [_pooled_groups(s, split) for s in shown]
     rows = []
     for group, size in dict.fromkeys(key for part in found for key in part):
         pairs = [part.get((group, size), _MISSING) for part in found]
@@ -128,6 +127,17 @@ def subgroups(subjects: Sequence[Subject]) -> Table | None:
     heads = [f"{measure} {s.name}" for measure in ("Accuracy,\u00a0%:", "ECE:") for s in shown]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
     return Table(f"Parts of {split}", ("Group", "Rows", *heads), tuple(rows), note)
+
+
+def _pooled_groups(subject: Subject, split: str) -> dict[tuple[str, int], list[Interval]]:
+    """Accuracy and ECE by group and its rows, as means over the runs of a subject."""
+    runs = [{(g, size): pair for g, size, *pair in _groups(run, split)}
+            for run in seeds.runs_of(subject)]  # fmt: skip
+    level = sampling(subject.result)["level"]
+    return {
+        key: [pool([run[key][i] for run in runs if key in run], level) for i in range(2)]
+        for key in runs[0]
+    }
 
 
 def _groups(subject: Subject, split: str) -> Iterator[tuple[str, int, Interval, Interval]]:
@@ -214,17 +224,25 @@ def records(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
     """All evaluations as rows with a ``subject``, and the gap of every labelled split."""
     found: list[dict[str, Any]] = []
     for subject in subjects:
-        rows = subject.result.table.to_dict(orient="records")
-        found += [{"subject": subject.name} | _named(row) for row in rows]
+        rows = map(_named, subject.result.table.to_dict(orient="records"))
+        found += [{"subject": subject.name} | _over_runs(subject, row) for row in rows]
         for split in splits_of([subject]):
             if subject.labelled(split) is not None:
-                gap = measured("gap", subject.predictions[split], sampling(subject.result))
+                gap = seeds.number("gap", subject, split)
                 found.append({
                     "subject": subject.name, "kind": "metrics", "split": split,
                     "calibrator": "none", "variant": "", "measure": "confidence_gap",
                     **gap._asdict(), "rows": len(subject.predictions[split]), "against": "",
                 })  # fmt: skip
     return found
+
+
+def _over_runs(subject: Subject, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the first run's evaluation with the means over all runs."""
+    if not subject.runs:
+        return row
+    key = (row[name] for name in ("split", "measure", "calibrator", "variant"))
+    return {**row, **subject.value(*key)._asdict()}
 
 
 def _named(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gduq.report import content, figures, graphs
 from gduq.report.figures import MOST, Figure
 from gduq.report.subject import Subject, checked, main_split, splits_of
 from gduq.report.tables import Table, plain, to_latex, to_markdown
-from gduq.report.verdict import verdict
+from gduq.report.verdict import sure_and_right, verdict
 
 __all__ = ["FORMATS", "build", "write"]
 
@@ -67,19 +67,21 @@ def build(
 
 def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
     split = main_split(subjects)
+    drawn = [s.first for s in subjects]  # a picture is of one run, and its title says which
     return {
         "subjects": [{"name": s.name, "config": _json(s.config)} for s in subjects],
+        "seeds": any(s.runs for s in subjects),
         "data": subjects[0].splits,
         "split": split,
         "verdict": verdict(subjects),
         "gaps": _gaps(subjects, split),
         "scorecards": content.scorecards(subjects),
-        "reliability": _reliability(subjects),
-        "risk": [figures.risk_coverage(subjects, s) for s in _shown(subjects)],
-        "histograms": _histograms(subjects, split),
+        "reliability": _reliability(drawn),
+        "risk": [figures.risk_coverage(drawn, s) for s in _shown(drawn)],
+        "histograms": _histograms(drawn, split),
         "severity": _severity(subjects),
-        "drawn": _drawn(subjects, split),
-        "colours": graphs.colour_legend(subjects, split) if split else (),
+        "drawn": _drawn(drawn, split),
+        "colours": graphs.colour_legend(drawn, split) if split else (),
         "detection": content.detection(subjects),
         "subgroups": content.subgroups(subjects),
         "costs": content.costs(subjects),
@@ -95,15 +97,13 @@ def _json(config: Any) -> str:
 
 def _gaps(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
     """How sure and how right each subject is, in percent."""
-    known = [(s.name, s.labelled(split)) for s in subjects[:MOST]] if split else []
+    if split is None:
+        return []
+    known = [s for s in subjects[:MOST] if s.labelled(split) is not None]
+    pairs = [sure_and_right(s, split) for s in known]
     return [
-        {
-            "name": name,
-            "sure": 100 * float(p.confidence.double().mean()),
-            "right": 100 * float(p.correct.double().mean()),
-        }
-        for name, p in known
-        if p is not None
+        {"name": s.name, "sure": sure, "right": right}
+        for s, (sure, right) in zip(known, pairs, strict=True)
     ]
 
 

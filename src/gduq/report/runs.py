@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -11,9 +11,10 @@ from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.experiments.folder import RunFolder
 from gduq.prediction import Prediction
+from gduq.report.seeds import pooled
 from gduq.report.subject import Subject
 
-__all__ = ["subject_from_run"]
+__all__ = ["subject_from_run", "subjects_from_runs"]
 
 
 def subject_from_run(
@@ -39,6 +40,32 @@ def subject_from_run(
         folder.evaluation(),
         {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
     )
+
+
+def subjects_from_runs(
+    paths: Iterable[str | PathLike[str] | RunFolder],
+    data: bool = True,
+    notify: Callable[[str], None] = lambda _: None,
+) -> list[Subject]:
+    """Subjects of finished runs, in order; runs that differ in the seed only become one.
+
+    Args:
+        paths: Run folders.
+        data: As in `subject_from_run`.
+        notify: Called with the name of each folder before it is read.
+    """
+    groups: dict[str, list[RunFolder]] = {}
+    for path in paths:
+        folder = path if isinstance(path, RunFolder) else RunFolder(path)
+        groups.setdefault(folder.config.with_({"seed": 0}).hash, []).append(folder)
+    found = []
+    for group in groups.values():
+        runs = []
+        for folder in sorted(group, key=lambda run: run.config.seed):
+            notify(folder.path.name)
+            runs.append(subject_from_run(folder, data=data))
+        found.append(pooled(runs))
+    return found
 
 
 def _name(folder: RunFolder) -> str:

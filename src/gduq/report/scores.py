@@ -5,7 +5,9 @@ All come from the same resamples of rows, so a difference is paired: what is har
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +20,7 @@ from gduq.metrics import Interval, binned, read, scores
 from gduq.metrics.resampling import Block, interval, resample_counts, share_interval
 from gduq.prediction import Prediction
 
-__all__ = ["MEASURES", "clear", "difference", "measured", "sampling"]
+__all__ = ["MEASURES", "clear", "difference", "measured", "pool", "sampling"]
 
 
 def _gap(block: Block, bins: int) -> Tensor:
@@ -81,6 +83,34 @@ def difference(
     tail = (1 - options["level"]) / 2
     ends = torch.quantile(draws, draws.new_tensor([tail, 1 - tail])).tolist()
     return Interval(value, min(low, ends[0]), max(high, ends[1]))
+
+
+def pool(found: Sequence[Interval], level: float = 0.95) -> Interval:
+    r"""The mean of a number over n training runs, judged on the same rows.
+
+    Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
+    intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
+    none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
+    errors do, in squares. A single run is left as it is.
+
+    Example:
+        >>> pool([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
+        Interval(value=0.2, low=0.1, high=0.3)
+        >>> pool([Interval(0.1, 0.1, 0.1), Interval(0.3, 0.3, 0.3)]).low < 0
+        True
+    """
+    known = [f for f in found if not math.isnan(f.value)]
+    if len(known) < 2:
+        return known[0] if known else Interval(math.nan, math.nan, math.nan)
+    from scipy.stats import t
+
+    values = [f.value for f in known]
+    mean = statistics.fmean(values)
+    size = len(values)
+    seeds = t.ppf((1 + level) / 2, size - 1) * statistics.stdev(values) / math.sqrt(size)
+    below = statistics.fmean(f.value - f.low for f in known)
+    above = statistics.fmean(f.high - f.value for f in known)
+    return Interval(mean, mean - math.hypot(below, seeds), mean + math.hypot(above, seeds))
 
 
 def clear(found: Interval | None) -> bool:

@@ -15,6 +15,7 @@ from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
+from gduq.report.scores import pool, sampling
 
 __all__ = ["Subject", "checked", "is_severity", "main_split", "shift_name", "splits_of"]
 
@@ -33,6 +34,8 @@ class Subject:
         splits: The data, for drawn graphs and subgroups.
         evaluation: What `gduq.evaluate` found; computed when missing.
         info: Versions and machine of the run; those of this process when missing.
+        runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled` makes
+            such a subject. Numbers are then means over the runs, pictures show the first.
 
     Example:
         >>> import torch
@@ -48,6 +51,7 @@ class Subject:
     splits: Splits | None = field(default=None, repr=False)
     evaluation: Evaluation | None = field(default=None, repr=False)
     info: Mapping[str, Any] | None = None
+    runs: tuple[Subject, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.predictions, Mapping) or not self.predictions:
@@ -83,9 +87,17 @@ class Subject:
     def value(
         self, split: str, measure: str, calibrator: str = "none", variant: str = ""
     ) -> Interval:
-        """A number of the evaluation; NaN where it was not measured."""
+        """A number of the evaluation, or its mean over runs; NaN where it was not measured."""
+        if self.runs:
+            found = [run.value(split, measure, calibrator, variant) for run in self.runs]
+            return pool(found, sampling(self.result)["level"])
         missing = Interval(math.nan, math.nan, math.nan)
         return self._numbers.get((split, measure, calibrator, variant), missing)
+
+    @property
+    def first(self) -> Subject:
+        """The run that pictures are of: itself, or the first of several, which its name says."""
+        return self.runs[0] if self.runs else self
 
     @cached_property
     def _refitted(self) -> dict[str, Calibrator | None]:
@@ -133,7 +145,9 @@ def _with_seeds(subjects: list[Subject]) -> list[Subject]:
     often = Counter(s.name for s in subjects)
     seeds = [(s.config or {}).get("seed") for s in subjects]
     return [
-        replace(s, name=f"{s.name}, seed {seed}") if often[s.name] > 1 and seed is not None else s
+        replace(s, name=f"{s.name}, seed {seed}")
+        if often[s.name] > 1 and isinstance(seed, int)
+        else s
         for s, seed in zip(subjects, seeds, strict=True)
     ]
 

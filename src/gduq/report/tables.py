@@ -43,33 +43,40 @@ def text(value: object) -> Cell:
     return Cell(str(value))
 
 
-def number(found: Interval | float, digits: int = 3, mark: str = "") -> Cell:
-    """A number with its interval, if it has one.
+def number(
+    found: Interval | float, digits: int = 3, mark: str = "", spread: float = math.nan
+) -> Cell:
+    """A number with its interval, if it has one, and its spread over runs, if there were several.
 
     Example:
         >>> number(Interval(0.1234, 0.1, 0.2))
         Cell(text='0.123', value=0.1234, detail='0.100 to 0.200', mark='')
+        >>> number(0.1234, spread=0.01).text
+        '0.123 ± 0.010'
     """
-    return _cell(found, 1.0, f".{digits}f", mark)
+    return _cell(found, 1.0, f".{digits}f", mark, spread)
 
 
-def share(found: Interval | float, mark: str = "", signed: bool = False) -> Cell:
-    """A share as percentage (or percentage points) with its interval, if it has one.
+def share(
+    found: Interval | float, mark: str = "", signed: bool = False, spread: float = math.nan
+) -> Cell:
+    """A share as percentage (or percentage points) with its interval and spread, if it has any.
 
     Example:
         >>> share(Interval(0.5, 0.25, 0.75)).text, share(-0.125, signed=True).text
         ('50.0', '−12.5')
     """
-    return _cell(found, 100.0, "+.1f" if signed else ".1f", mark)
+    return _cell(found, 100.0, "+.1f" if signed else ".1f", mark, spread)
 
 
-def _cell(found: Interval | float, factor: float, style: str, mark: str) -> Cell:
+def _cell(found: Interval | float, factor: float, style: str, mark: str, spread: float) -> Cell:
     value, low, high = found if isinstance(found, Interval) else (found, math.nan, math.nan)
     if math.isnan(value):
         return Cell("–", math.nan)
     shown = [_signed(f"{factor * v:{style}}") for v in (value, low, high)]
     detail = "" if math.isnan(low) else f"{shown[1]} to {shown[2]}"
-    return Cell(shown[0], value, detail, mark)  # type: ignore[arg-type]
+    apart = "" if math.isnan(spread) else f" ± {factor * spread:{style.lstrip('+')}}"
+    return Cell(shown[0] + apart, value, detail, mark)  # type: ignore[arg-type]
 
 
 def _signed(shown: str) -> str:
@@ -151,6 +158,7 @@ _LATEX = (
     ("−", "$-$"),
     ("–", "--"),
     ("×", r"$\times$"),
+    ("±", r"$\pm$"),
     ("Δ", r"$\Delta$"),
 )
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from statistics import fmean
+from typing import Literal
 
 from gduq.metrics import Interval
-from gduq.prediction import Prediction
-from gduq.report.scores import clear, difference, measured, sampling
+from gduq.report import seeds
+from gduq.report.scores import clear, sampling
 from gduq.report.subject import Subject, main_split, shift_name
 
-__all__ = ["Point", "Verdict", "cost_ratios", "verdict"]
+__all__ = ["Point", "Verdict", "cost_ratios", "sure_and_right", "verdict"]
 
 Tone = Literal["good", "bad", "neutral"]
 _COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
@@ -43,6 +44,7 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
 
     Example:
         >>> import torch
+        >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.tensor([[9.0, 0.0]]).repeat(40, 1), torch.tensor([0, 1] * 20))
         >>> verdict([Subject("vanilla", {"ood_test": p})]).headline.split(":")[0]
         'Under shift, vanilla is over-confident by 50 points'
@@ -52,24 +54,28 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     if p is None or split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
-    options = sampling(first.result)
-    gap = measured("gap", p, options)
-    points = [*_at_home(first, split, options)]
-    points += [_change(first, other, split, gap, options) for other in subjects[1:]]
+    gap = seeds.number("gap", first, split)
+    points = [*_at_home(first, split)]
+    points += [_change(first, other, split, gap) for other in subjects[1:]]
     return Verdict(
-        f"{shift_name(subjects, split)}, {first.name} is {_state(gap)}: {_sure(p)}.",
+        f"{shift_name(subjects, split)}, {first.name} is {_state(gap)}: {_sure(first, split)}.",
         "bad" if clear(gap) else "neutral",
         tuple(points),
-        _note(split, len(p), options["level"]),
+        _note(subjects, split, len(p)),
     )
 
 
-def _note(split: str, rows: int, level: float) -> str:
-    return (
+def _note(subjects: Sequence[Subject], split: str, rows: int) -> str:
+    level = 100 * sampling(subjects[0].result)["level"]
+    note = (
         f"Judged on {rows} rows of {split}. Points are percentage points; in brackets stands the "
-        f"{100 * level:g} % interval from resampling these rows. Training again with another seed "
-        "can move the numbers further than that."
+        f"{level:g} % interval from resampling these rows"
     )
+    if any(s.runs for s in subjects):
+        note += ", with the spread over training seeds where there are several"
+    if all(s.runs for s in subjects):
+        return f"{note}."
+    return f"{note}. Training again with another seed can move the numbers further than that."
 
 
 # -- the first subject ---------------------------------------------------------------------------
@@ -85,38 +91,40 @@ def _side(gap: Interval) -> str:
     return "over-confident" if gap.value > 0 else "under-confident"
 
 
-def _sure(p: Prediction) -> str:
-    sure, right = 100 * float(p.confidence.mean()), 100 * float(p.correct.double().mean())
+def _sure(subject: Subject, split: str) -> str:
+    sure, right = sure_and_right(subject, split)
     return f"on average it is {sure:.0f} % sure and {right:.0f} % right"
 
 
-def _at_home(first: Subject, split: str, options: Mapping[str, Any]) -> list[Point]:
+def sure_and_right(subject: Subject, split: str) -> tuple[float, float]:
+    """Mean confidence and accuracy in percent, over all runs of a subject."""
+    known = [run.labelled(split) for run in seeds.runs_of(subject)]
+    pairs = [(p.confidence.double().mean(), p.correct.double().mean()) for p in known if p]
+    return tuple(100 * fmean(map(float, column)) for column in zip(*pairs, strict=True))  # type: ignore[return-value]
+
+
+def _at_home(first: Subject, split: str) -> list[Point]:
     """The same without shift, if there is such a split."""
-    p = first.labelled("id_test")
-    if split == "id_test" or p is None:
+    if split == "id_test" or first.labelled("id_test") is None:
         return []
-    gap = measured("gap", p, options)
-    text = (
-        f"On data like its training data (id_test) it is {_state(gap)} {_range(gap)}: {_sure(p)}."
-    )
-    return [Point(first.name, text)]
+    gap = seeds.number("gap", first, "id_test")
+    state = f"{_state(gap)} {_range(gap)}: {_sure(first, 'id_test')}"
+    return [Point(first.name, f"On data like its training data (id_test) it is {state}.")]
 
 
 # -- the others ----------------------------------------------------------------------------------
 
 
-def _change(
-    first: Subject, other: Subject, split: str, gap: Interval, options: Mapping[str, Any]
-) -> Point:
-    p, q = first.labelled(split), other.labelled(split)
-    if p is None or q is None:
+def _change(first: Subject, other: Subject, split: str, gap: Interval) -> Point:
+    if other.labelled(split) is None:
         return Point(other.name, f"It has no labelled predictions on {split}.")
-    nearer, better = (difference(name, p, q, options) for name in ("distance", "accuracy"))
+    nearer, better = (seeds.change(name, first, other, split) for name in ("distance", "accuracy"))
     if nearer is None or better is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
         return Point(other.name, text)
+    before = seeds.number("distance", first, split).value
     parts = [
-        _nearer(nearer, gap, measured("gap", q, options)),
+        _nearer(nearer, gap, seeds.number("gap", other, split), before),
         _accuracy(better),
         _cost(first, other),
     ]
@@ -131,8 +139,8 @@ def _tone(nearer: Interval, better: Interval) -> Tone:
     return "good" if good else "bad" if bad else "neutral"
 
 
-def _nearer(change: Interval, gap: Interval, now: Interval) -> str:
-    """What becomes of the gap between confidence and accuracy."""
+def _nearer(change: Interval, gap: Interval, now: Interval, before: float | None = None) -> str:
+    """What becomes of the gap between confidence and accuracy, whose size was ``before``."""
     if not clear(change):
         return (
             f"No clear change in how far confidence is from accuracy: a gap of "
@@ -143,7 +151,8 @@ def _nearer(change: Interval, gap: Interval, now: Interval) -> str:
     if change.value > 0:
         return f"Its confidence is further off: {state}."
     crossed = " and crosses over" if clear(now) and now.value * gap.value < 0 else ""
-    return f"{_cut(abs(now.value) / abs(gap.value))}{crossed}: {state}."
+    size = abs(gap.value) if before is None else before  # gaps of several runs may cancel
+    return f"{_cut(1 + change.value / size)}{crossed}: {state}."
 
 
 def _cut(ratio: float) -> str:
@@ -174,6 +183,7 @@ def cost_ratios(first: Subject, other: Subject) -> dict[str, float]:
 
     Example:
         >>> import torch
+        >>> from gduq.prediction import Prediction
         >>> p = {"test": Prediction(torch.eye(2))}
         >>> cost_ratios(Subject("a", p, {"train": 2}), Subject("b", p, {"train": 6}))
         {'train': 3.0}

@@ -1,0 +1,144 @@
+"""Runs that differ in the seed only: one model, whose numbers are means over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+
+import pytest
+import torch
+from scipy.stats import t
+
+from gduq.errors import InputError
+from gduq.metrics import Interval
+from gduq.prediction import Prediction
+from gduq.report import Subject, build, write
+from gduq.report.content import records, scorecards, subgroups
+from gduq.report.scores import clear, pool
+from gduq.report.seeds import change, number, pooled, spread
+from gduq.report.verdict import verdict
+from tests.report.cases import evaluated
+
+TARGET = (torch.arange(400) % 4 == 0).long()  # class 0 is right in 300 of 400 rows
+
+
+def run(confidence: float, seed: int, name: str = "model", **more) -> Subject:
+    """Always class 0, with one confidence: 75 % right, a gap of confidence - 0.75."""
+    logit = math.log(confidence / (1 - confidence))
+    p = Prediction(torch.tensor([[logit, 0.0]], dtype=torch.float64).repeat(400, 1), TARGET)
+    config = {"seed": seed, "data": {"name": "d"}}
+    return evaluated(Subject(name, {"ood_test": p}, config=config, **more))
+
+
+def model(*confidences: float, name: str = "model", first: int = 0) -> Subject:
+    return pooled(run(c, first + i, name) for i, c in enumerate(confidences))
+
+
+def test_rows_and_seeds_both_widen_an_interval():
+    found = [Interval(0.1, 0.05, 0.2), Interval(0.2, 0.1, 0.35), Interval(0.6, 0.5, 0.8)]
+    mean, low, high = pool(found, 0.9)
+    seeds = t.ppf(0.95, 2) * statistics.stdev([0.1, 0.2, 0.6]) / math.sqrt(3)
+    assert mean == pytest.approx(0.3)
+    assert mean - low == pytest.approx(math.hypot((0.05 + 0.1 + 0.1) / 3, seeds))
+    assert high - mean == pytest.approx(math.hypot((0.1 + 0.15 + 0.2) / 3, seeds))
+    assert pool(found[:1]) == found[0]
+    missing = Interval(math.nan, math.nan, math.nan)
+    assert pool([found[0], missing]) == found[0]
+    assert math.isnan(pool([missing]).value)
+
+
+def test_one_name_and_means_of_all_numbers():
+    subject = model(0.95, 0.85, 0.9)
+    assert subject.name == "model (3 seeds)"
+    assert subject.config["seed"] == [0, 1, 2]
+    assert [r.name for r in subject.runs] == [f"model, seed {i}" for i in range(3)]
+    assert number("gap", subject, "ood_test").value == pytest.approx(0.15)
+    nll = [r.result.value("ood_test", "nll").value for r in subject.runs]
+    assert subject.value("ood_test", "nll").value == pytest.approx(statistics.fmean(nll))
+    assert pooled([subject.runs[0]]) is subject.runs[0]
+    with pytest.raises(InputError):
+        pooled([])
+
+
+def test_the_scorecard_shows_the_mean_and_the_spread():
+    subject = model(0.95, 0.85, 0.9)
+    (table,) = scorecards([subject])
+    gap = table.rows[0][table.columns.index("Gap,\u00a0points")]
+    assert gap.value == pytest.approx(0.15)
+    assert gap.text == "+15.0 ± 5.0"
+    assert math.isnan(spread([0.1]))
+    (alone,) = scorecards([subject.runs[0]])
+    assert "±" not in "".join(cell.text for cell in alone.rows[0])
+
+
+def test_what_differs_from_seed_to_seed_is_not_called_a_change():
+    first = model(0.95, 0.95, 0.95, name="vanilla")
+    steady = model(0.80, 0.82, 0.81, name="steady")
+    moody = model(0.76, 0.76, 0.999, name="moody")  # better twice, worse once
+    for i in range(2):  # over rows alone the difference of every pair is beyond doubt
+        found = change("distance", first.runs[i], moody.runs[i], "ood_test")
+        assert found.value < 0
+        assert clear(found)
+    points = {p.about: p for p in verdict([first, steady, moody]).points}
+    assert points["steady (3 seeds)"].tone == "good"
+    assert points["steady (3 seeds)"].text.startswith("Cuts the gap by 70 %")
+    assert points["moody (3 seeds)"].tone == "neutral"
+    assert "No clear change" in points["moody (3 seeds)"].text
+    marks = {row[0].text: row[2].mark for row in scorecards([first, steady, moody])[0].rows}
+    assert marks["steady (3 seeds)"] == "better"
+    assert marks["moody (3 seeds)"] == ""
+
+
+def test_runs_are_paired_by_seed():
+    first, other = [run(c, i) for i, c in enumerate((0.8, 0.9))], [run(0.85, 1), run(0.78, 0)]
+    found = change("distance", pooled(first), pooled(other), "ood_test")
+    assert found.value == pytest.approx(-0.035)
+    # differences of -0.02 and -0.05, not of +0.05 and -0.12
+    half = t.ppf(0.975, 1) * statistics.stdev([-0.02, -0.05]) / math.sqrt(2)
+    assert found.high - found.value == pytest.approx(half, rel=0.05)
+    single = change("distance", run(0.8, 7), pooled(other), "ood_test")
+    assert single.value == pytest.approx(0.015)
+
+
+def test_gaps_that_cancel_are_not_called_closed():
+    first = model(0.95, 0.95, 0.95, 0.95, name="vanilla")
+    swinging = model(0.69, 0.81, 0.69, 0.81, name="swinging")  # gaps of 6 points, mean 0
+    (point,) = verdict([first, swinging]).points
+    assert point.text.startswith("Cuts the gap by 70 %")
+
+
+def test_the_note_says_what_intervals_cover():
+    several, one = model(0.95, 0.9), run(0.9, 0, "one")
+    assert verdict([several]).note.endswith(
+        "with the spread over training seeds where there are several."
+    )
+    assert "another seed" in verdict([several, one]).note
+    assert "spread over training seeds" not in verdict([one]).note
+
+
+def test_pictures_are_of_one_run_and_say_which(tmp_path):
+    page = build([model(0.95, 0.9, name="a<b"), run(0.8, 0, "one")])
+    assert "a&lt;b (2 seeds)" in page
+    assert "Reliability of a&lt;b, seed 0 on ood_test" in page
+    assert "show one run" in page
+    table = write([model(0.95, 0.9)], tmp_path / "t.csv").read_text()
+    rows = {r["measure"]: r for r in csv.DictReader(io.StringIO(table))}
+    assert float(rows["confidence_gap"]["value"]) == pytest.approx(0.175)
+    assert float(rows["accuracy"]["value"]) == pytest.approx(0.75)
+    assert len(records([model(0.95, 0.9)])) == len(records([run(0.95, 0)]))
+
+
+def test_groups_are_means_over_seeds():
+    several = subgroups([model(0.95, 0.85)])
+    runs = [subgroups([run(c, 0)]) for c in (0.95, 0.85)]
+    for row, one, two in zip(several.rows, *(table.rows for table in runs), strict=True):
+        assert row[0] == one[0]
+        assert row[3].value == pytest.approx((one[3].value + two[3].value) / 2)
+
+
+def test_costs_are_means():
+    runs = [run(0.9, i, cost={"train_seconds": s}) for i, s in enumerate((2.0, 4.0))]
+    assert pooled(runs).cost == {"train_seconds": 3.0}
+    assert pooled([runs[0], run(0.9, 2)]).cost is None
