@@ -1,6 +1,5 @@
 """The docs: the site builds, tutorials run, commands exist, nothing is fetched."""
 
-import html
 import os
 import re
 import runpy
@@ -59,11 +58,18 @@ def test_the_api_shows_what_the_library_is_made_of(site):
     assert ":math:" not in text
 
 
-def test_tutorials_are_in_the_pages(site):
-    text = "".join(html.unescape(page.read_text()) for page in site.glob("*.html"))
-    for tutorial in TUTORIALS:
-        for title in re.findall("^# %% (.*)", tutorial.read_text(), re.MULTILINE):
-            assert f"# %% {title}" in text, tutorial.name
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_are_in_the_pages(path):
+    """Word for word, and in the text itself: pages are also read on GitHub, without mkdocs."""
+    code = f"```python\n{path.read_text().rstrip()}\n```\n"
+    pages = [page for page in PAGES if code in page.read_text()]
+    assert len(pages) == 1, f"copy {path.name} into its page anew"
+    assert f"]({path.relative_to(DOCS)})" in pages[0].read_text()
+
+
+def test_pages_need_no_mkdocs_to_be_read():
+    for page in PAGES:
+        assert not re.search(r"--8<--|^!!! ", page.read_text(), re.MULTILINE), page
 
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
