@@ -155,6 +155,8 @@ def _cells(
             for metric in table.metrics:
                 key = {**where, "variant": variant, "calibrator": calibrator}
                 values = [run.get(calibrator, {}).get(split, {}).get(metric) for run in scores]
+                if not note and all(value is None for value in values):
+                    continue  # it does not apply: scores on features to an ensemble, say
                 yield {**key, "split": split, "metric": metric}, values, note
 
 
