@@ -71,13 +71,14 @@ class Scale:
     limit: int | None = None  # graphs, in all splits together
     seeds: int | None = None
     calibrators: int | None = None  # how many of the table's
+    batch_size: int | None = None  # the most; few graphs in large batches are few steps
     extra_epochs: bool = False  # the paper's 50 more for its anchored models on graph tasks
     weight_decay: float = 0.0  # of every method alike; docs/choices.md
 
 
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale(16, 3, 10, 240, 2, 2),
-    "small": Scale(64, 50, 400, 3000, 5, None, weight_decay=1e-3),
+    "small": Scale(64, 50, 400, 3000, 5, None, batch_size=32, weight_decay=1e-3),
     "paper": Scale(extra_epochs=True),
 }
 
@@ -155,7 +156,7 @@ class Setting:
             training={
                 "epochs": epochs,
                 "lr": self.lr,
-                "batch_size": self.batch_size,
+                "batch_size": min(size.batch_size or self.batch_size, self.batch_size),
                 "weight_decay": size.weight_decay,
                 "select": "last",  # as the released code has it
             },

@@ -51,8 +51,8 @@ _NODE = (
 def _small_size(name: str, conv: str) -> tuple[int | None, int]:
     """PNA takes several times as long as the rest; all 1113 graphs of PROTEINS are few."""
     if conv == "pna":
-        return 500, 25
-    return None if name == "PROTEINS" else 1500, 40
+        return 500, 20
+    return None if name == "PROTEINS" else 1500, 30
 
 
 _SIZE = tuple(
