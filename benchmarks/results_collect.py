@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +26,7 @@ from results_choice import chosen_calibrator
 
 Values = list[float | None]
 Key = dict[str, str]
-_BOTH = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")  # ID and OOD
-_ON_OOD = ("auroc", "gep_error")
+_MEASURES = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
 _CALIBRATED = ("vanilla", "gduq")  # whose best calibrator is chosen
 _SCHEDULE = ("epochs", "lr", "batch_size", "weight_decay", "select", "patience", "class_weights")
 _SMOKE = "Smoke scale:"
@@ -51,7 +51,8 @@ def collect(roots: Sequence[Path], scales: Sequence[str]) -> dict[str, Any]:
         )
     records: list[dict[str, Any]] = []
     known: set[tuple[Any, ...]] = set()
-    for one in made.values():
+    for name, one in made.items():
+        print(f"collecting {name} ...", file=sys.stderr, flush=True)
         size = len(one.result.records)
         extra = [*_new(one.extra(), map(_key, one.result.records))]
         judged = verdicts([*one.result.records, *extra])
@@ -208,8 +209,8 @@ class Made:
         names += [CHOSEN] if variant in _CALIBRATED else []
         for calibrator in names:
             own = [self._chosen(variant, h) if calibrator == CHOSEN else calibrator for h in hashes]
-            for split, metrics in ((ID, _BOTH), (OOD, (*_BOTH, *_ON_OOD))):
-                for metric in metrics if calibrator == "none" else _BOTH:
+            for split in (ID, OOD):
+                for metric in _MEASURES:
                     values = [self._scores.get(h, {}).get(name, {}).get(split, {}).get(metric)
                               for h, name in zip(hashes, own, strict=True)]  # fmt: skip
                     yield {"calibrator": calibrator, "split": split, "metric": metric}, values
