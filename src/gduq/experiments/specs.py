@@ -100,7 +100,7 @@ class Setting:
     virtual_node: bool = False
     positional: str | None = None
     hidden: int = 300
-    small: tuple[str, ...] = ()
+    small: tuple[str, ...] | None = None
     small_size: tuple[int | None, int] | None = None
 
     @property
@@ -125,8 +125,8 @@ class Setting:
         return find(self.data).task == "node"
 
     def at(self, scale: ScaleName) -> tuple[Setting, ...]:
-        """The setting, or at small scale one for each dataset that stands in."""
-        if scale != "small" or not self.small:
+        """The setting, or at small scale one for each dataset that stands in (maybe none)."""
+        if scale != "small" or self.small is None:
             return (self,)
         return tuple(replace(self, data=name) for name in self.small)
 
