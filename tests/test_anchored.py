@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -18,11 +19,13 @@ from gduq.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.nn.settings import Point
+from gduq.owners import Owners
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
 POINTS: tuple[Point, ...] = ("input", 1, 2, "readout")
 CASES = [(conv, at) for conv in CONVS for at in POINTS]
+DEEPER = [case for case in CASES if case[1] != "input"]  # something comes before and can be frozen
 
 
 def anchored(net: GNN, at: Point, k: int = 4, **options: object) -> gduq.Anchored:
@@ -179,7 +182,7 @@ def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
     x = torch.randn(4000, 30).double() * torch.linspace(0.1, 2, 30) + 1
     graph = Data(x=x, edge_index=torch.zeros(2, 0).long(), y=torch.zeros(4000).long())
     model.fit_anchors(graph).train()
-    owners = gduq.anchored._Owners(model, graph, 1, 0.0, _generator(0))
+    owners = Owners(model, graph, 1, 0.0, _generator(0))
     shift = owners._shift(x, 4000, None, None)[0]
     explicit = model.linear.shift(model.source.draw(x, 4000, _generator(1)))
     torch.testing.assert_close(shift.mean(0), explicit.mean(0), rtol=0, atol=0.1)
@@ -275,6 +278,17 @@ def test_deepcopy_to_and_state_dict() -> None:
         assert model.cuda().sample(graph.cuda()).is_cuda
 
 
+def test_anchor_takes_what_the_class_takes() -> None:
+    assert inspect.signature(gduq.anchor) == inspect.signature(gduq.Anchored)
+    net = make_net("gin")
+    one, two = (
+        gduq.anchor(net, 1, 3, "gaussian", seed=5),
+        gduq.Anchored(net, 1, 3, "gaussian", seed=5),
+    )
+    assert repr(one) == repr(two)
+    assert all(map(torch.equal, one.parameters(), two.parameters()))
+
+
 def test_same_seed_same_model() -> None:
     net = make_net("gin")
     first, second = gduq.anchor(net, at=1, seed=3), gduq.anchor(net, at=1, seed=3)
@@ -299,7 +313,7 @@ def test_freeze_holds_the_virtual_node_too(at: Point) -> None:
     torch.testing.assert_close(model.represent(graph), h)
 
 
-@pytest.mark.parametrize(("conv", "at"), CASES)
+@pytest.mark.parametrize(("conv", "at"), DEEPER)
 def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
     model = anchored(make_net(conv), at, freeze=True)
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -313,10 +327,20 @@ def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
     assert not torch.equal(model.linear.weight, before["linear.weight"])
     assert torch.equal(model.represent(graph), h)
     frozen = {n for m in model.cut.prefix_modules() for n, _ in m.named_parameters()}
-    assert at == "input" or frozen
+    assert frozen
 
 
-@pytest.mark.parametrize(("conv", "at"), CASES)
+def test_nothing_to_freeze_at_the_input() -> None:
+    with pytest.raises(InputError, match=r"something to freeze, got freeze=True at 'input'"):
+        gduq.anchor(make_net("gin"), at="input", freeze=True)
+    with pytest.raises(InputError, match="something to freeze"):
+        gduq.anchor(torch_geometric.nn.GCN(4, 8, 2), at="input", freeze=True)
+    embedded = GNN(4, 8, 2, num_layers=2, categories=[3])  # embeddings come before
+    model = gduq.anchor(embedded, at="input", freeze=True)
+    assert not any(p.requires_grad for p in model.cut.net.embeddings.parameters())
+
+
+@pytest.mark.parametrize(("conv", "at"), DEEPER)
 @pytest.mark.parametrize("task", ["node", "graph"])
 def test_cached_prefix_changes_nothing(conv: str, at: Point, task: str) -> None:
     model = anchored(make_net(conv, task=task), at, freeze=True, anchors=Watched()).train()

@@ -320,18 +320,27 @@ def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
 @pytest.mark.parametrize(
     "net",
     [
-        make_net(dropout=0.0),
-        make_net(conv="gps", dropout=0.0),
         GAT(4, 8, 2, 3).double(),
         Net(Ignoring(nn.Dropout(0.0))).double(),
         Net(Ignoring(nn.Identity())).double(),
     ],
-    ids=["gin", "gps", "GAT", "p = 0", "none"],
+    ids=["GAT", "p = 0", "none"],
 )
 def test_a_network_without_dropout(net: nn.Module, node_graph: Data) -> None:
     node_graph.y = None
     with pytest.raises(InputError, match=r"with dropout.*which drops nothing.*dropout > 0"):
         MCDropout(net).sample(node_graph)
+
+
+@pytest.mark.parametrize("at", [None, "input", "readout", "auto"])
+@pytest.mark.parametrize("conv", ["gin", "gps"])
+def test_a_zoo_network_without_dropout_is_refused_at_once(conv: str, at: str | None) -> None:
+    nets = [make_net(conv=conv, dropout=p) for p in (0.0, 0.1)]
+    if at is not None:
+        nets = [gduq.anchor(net, at=at) for net in nets]
+    with pytest.raises(InputError, match=r"with dropout.*GNN, which drops nothing.*dropout > 0"):
+        MCDropout(nets[0])
+    MCDropout(nets[1])
 
 
 @pytest.mark.parametrize("number", [0, -1, True, 2.5, None])

@@ -26,7 +26,7 @@ LAYERS = (
     ("graph",),
     ("anchors", "anchored_linear"),
     ("nn",),
-    ("anchored", "baselines"),
+    ("anchored", "auto", "baselines", "owners"),
     ("prediction",),
     ("calibration", "conformal", "ood", "generalization", "abstention"),
     ("data", "shifts"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from gduq.anchored import Anchored, anchor
     from gduq.anchored_linear import AnchoredLinear
+    from gduq.auto import AutoAnchored
     from gduq.baselines import Ensemble, MCDropout
     from gduq.bundle import load, save
     from gduq.errors import BundleError, InputError, NotFittedError
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Anchored": "anchored",
     "AnchoredLinear": "anchored_linear",
+    "AutoAnchored": "auto",
     "BundleError": "errors",
     "Ensemble": "baselines",
     "Evaluation": "evaluation",
@@ -55,6 +57,7 @@ _HOME = {
 __all__ = [
     "Anchored",
     "AnchoredLinear",
+    "AutoAnchored",
     "BundleError",
     "Ensemble",
     "Evaluation",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any, Literal
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +13,19 @@ from torch.utils._pytree import tree_map
 from torch_geometric.data import Data
 
 from gduq.anchored_linear import AnchoredLinear, Init
-from gduq.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.anchors import GaussianAnchors, Source, make_source, source_name
+from gduq.auto import AutoAnchored
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import is_sparse, keep_rows
 from gduq.graph import iterate, label_rows, num_graphs, on_device, repeat
 from gduq.nn.call import Call
 from gduq.nn.cut import State, evaluating, make_cut
+from gduq.nn.gnn import GNN
+from gduq.nn.widths import anchor_names
+from gduq.owners import Owners, anchor_rows
 
 __all__ = ["Anchored", "Scope", "anchor"]
 
 Scope = Literal["row", "graph"]
-Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
 
 _CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
@@ -55,6 +58,12 @@ class Anchored(nn.Module):
     ) -> None:
         super().__init__()
         _check_choices(num_anchors, scope, init)
+        if freeze and _is_first(net, at):
+            raise InputError(
+                "a place behind something to freeze",
+                f"freeze=True at {at!r}",
+                "Anchor deeper (see gduq.cut_points), or leave freeze out.",
+            )
         seed = int(seed)
         self.at, self.num_anchors, self.seed, self.init = at, num_anchors, seed, init
         self.scope: Scope = scope or "row"
@@ -65,8 +74,9 @@ class Anchored(nn.Module):
             self.cut = make_cut(copy.deepcopy(net), at, call, keep=init == "identity")
             self.linear = AnchoredLinear.reading_for(self.cut.plain, init, generator)
             del self.cut.__dict__["plain"]
-        self.source = _source(anchors, at, self.cut.channels)
-        self.source_name = _source_name(anchors, self.source)
+        # the input stands still, deeper representations move
+        self.source = make_source(anchors, self.cut.channels, moving=at != "input")
+        self.source_name = source_name(self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
         self.cut.frozen = freeze
         if freeze:
@@ -111,7 +121,7 @@ class Anchored(nn.Module):
             logits, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
             return logits.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
         state = self._cached_state(graph)
-        owners = _Owners(self, graph, draws, mask, generator)
+        owners = Owners(self, graph, draws, mask, generator)
         if state is None and not self.frozen:
             logits = self.cut.run(graph, owners.read)
         else:
@@ -262,123 +272,33 @@ class Anchored(nn.Module):
         )
 
 
-class _Owners:
-    """Who gets which anchor in one training pass: D draws for every row, or for every graph."""
-
-    def __init__(
-        self,
-        model: Anchored,
-        graph: Data,
-        draws: int,
-        mask: float,
-        generator: torch.Generator | None,
-    ) -> None:
-        self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
-        self.mask_share = mask
-        self.node_task = model.cut.node_task(graph)
-        self.masked = torch.empty(0)
-
-    def read(self, h: Tensor) -> Tensor:
-        """``z`` ``[D, n, m]`` for fresh anchors, and `masked` for the rows of the output."""
-        model, rows = self.model, h.size(0)
-        source_rows = anchor_rows(h, self.graph)
-        model.source.observe(source_rows)
-        of_graph = self._graph_of(rows)
-        shared = model.scope == "graph" and of_graph is not None
-        owners = num_graphs(self.graph) if shared else rows
-        masked = self._mask(rows, of_graph)  # [D, rows] or None
-        shift = self._shift(source_rows, owners, masked, of_graph if shared else None)
-        if not shared and model.cut.gain(self.graph, shift) is not None:
-            z = model.cut.mix(model.linear.residual(h) + shift, self.graph)
-        else:
-            gain = model.cut.gain(self.graph, shift)
-            weight = model.linear.weight[:, : model.linear.in_features]
-            z = model.cut.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
-        return z if model.linear.bias is None else z + model.linear.bias
-
-    def masked_outputs(self, rows: int) -> Tensor:
-        """`masked` for the rows of the output, which tell nodes and graphs apart for sure."""
-        of_graph = self._graph_of(rows)
-        if self.masked.size(1) == rows or of_graph is None:
-            return self.masked
-        return self.masked[:, of_graph]
-
-    def _shift(
-        self, rows: Tensor, owners: int, masked: Tensor | None, of_graph: Tensor | None
-    ) -> Tensor:
-        """What the anchors add, ``[D, n, m]``."""
-        linear, source = self.model.linear, self.model.source
-        draws, of_owner = self.draws, masked
-        if masked is not None and of_graph is not None:  # from rows to graphs
-            of_owner = masked.new_zeros(draws, owners).index_copy_(1, of_graph, masked)
-        flat = None if of_owner is None else of_owner.flatten()
-        wide = linear.in_features > linear.out_features
-        if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
-            source._require_rows()
-            mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
-            shift = linear.gaussian_shift(mean, std, draws * owners, flat, self.generator)
-        else:
-            like = rows.values() if is_sparse(rows) else rows
-            c = source.draw(rows, draws * owners, self.generator).to(like.dtype)
-            shift = linear.shift(c, flat)
-        shift = shift.view(draws, owners, -1)
-        if of_graph is not None:
-            shift = shift[:, of_graph]
-        return shift
-
-    def _graph_of(self, rows: int) -> Tensor | None:
-        """The graph each row belongs to, or ``None`` where rows are graphs."""
-        if not self.model.cut.needs_graph and not self.node_task:
-            return None
-        if rows != self.graph.num_nodes:
-            return None
-        batch = self.graph.get("batch")
-        device = self.model.linear.weight.device
-        return torch.zeros(rows, dtype=torch.int64, device=device) if batch is None else batch
-
-    def _mask(self, rows: int, of_graph: Tensor | None) -> Tensor | None:
-        """Which rows at the cut have no anchor half; also sets `masked` for the output's rows."""
-        by_graph = of_graph is not None and (not self.node_task or self.model.scope == "graph")
-        units = num_graphs(self.graph) if by_graph else rows
-        device = self.model.linear.weight.device
-        if not self.mask_share:
-            out = rows if self.node_task or of_graph is None else num_graphs(self.graph)
-            self.masked = torch.zeros(self.draws, out, dtype=torch.bool, device=device)
-            return None
-        chosen = torch.rand(self.draws, units, generator=self.generator).to(device)
-        chosen = chosen < self.mask_share
-        at_cut = chosen[:, of_graph] if by_graph else chosen
-        self.masked = at_cut if self.node_task else chosen
-        return at_cut
+_P = ParamSpec("_P")
+_Model = TypeVar("_Model")
 
 
-def anchor_rows(h: Tensor, graph: Data) -> Tensor:
-    """The rows of ``h`` that anchors may come from: those that carry a training label."""
-    rows = label_rows(graph, h.size(0))
-    if isinstance(rows, slice):
-        if rows.stop is None:
-            return h
-        return keep_rows(h, torch.arange(h.size(0), device=h.device) < rows.stop)
-    return keep_rows(h, rows)
+def _taking(
+    arguments_of: Callable[_P, object],
+) -> Callable[[Callable[..., _Model]], Callable[_P, _Model]]:
+    """Give a function the arguments of another one, for readers, editors and type checkers."""
+
+    def with_them(function: Callable[..., _Model]) -> Callable[_P, _Model]:
+        function.__signature__ = inspect.signature(arguments_of)  # type: ignore[attr-defined]
+        return function
+
+    return with_them
 
 
+@_taking(Anchored)
 def anchor(
-    net: nn.Module,
-    at: int | str = "readout",
-    num_anchors: int = 10,
-    anchors: Source | None = None,
-    scope: Scope | None = None,
-    init: Init = "random",
-    freeze: bool = False,
-    call: Call | None = None,
-    seed: int = 0,
-) -> Anchored:
+    net: nn.Module, at: int | str = "readout", *args: Any, **options: Any
+) -> Anchored | AutoAnchored:
     """Wrap a network so that one trained model answers with K hypotheses.
 
     Args:
         net: A `gduq.nn.GNN` or any PyTorch Geometric module. It is copied, not changed.
         at: Where to cut. For a `GNN`: ``"input"``, a layer number from 1 to L - 1 (the layer that
-            reads the pair) or ``"readout"``. For any other module: ``"input"`` or the dotted
+            reads the pair) or ``"readout"``; or ``"auto"``, and `gduq.fit` finds out which is
+            best (see `AutoAnchored`). For any other module: ``"input"`` or the dotted
             path of the submodule that reads the pair; a ``Linear`` there is widened, before
             anything else a map of the same width is put in. `gduq.cut_points` lists the places.
         num_anchors: K, the size of the bank.
@@ -392,7 +312,8 @@ def anchor(
         seed: For the new weights and the choice of the bank.
 
     Returns:
-        The wrapped model: an ordinary module that trains in any loop.
+        The wrapped model: an ordinary module that trains in any loop (with ``at="auto"``: in
+        `gduq.fit`, which chooses).
 
     Example:
         >>> from gduq.nn import GNN
@@ -401,30 +322,29 @@ def anchor(
         >>> model.fit_bank([graph] * 12).sample(graph).shape
         torch.Size([10, 1, 3])
     """
-    return Anchored(net, at, num_anchors, anchors, scope, init, freeze, call, seed)
+    if at != "auto":
+        return Anchored(net, at, *args, **options)
+    given = inspect.signature(Anchored).bind(net, at, *args, **options).arguments
+    places = _candidates(net, given.get("freeze", False))
+    return AutoAnchored(Anchored(net, place, *args, **options) for place in places)
 
 
-def _source(anchors: Source | None, at: int | str, channels: int) -> Anchors:
-    if anchors is None:
-        anchors = "gaussian" if at == "input" else "shuffle"
-    if isinstance(anchors, Anchors):
-        return copy.deepcopy(anchors)
-    if isinstance(anchors, Tensor):
-        if anchors.dim() == 2 and anchors.size(1) != channels:
-            raise InputError(f"fixed anchors of width {channels}", anchors.size(1))
-        return FixedAnchors(anchors)
-    if anchors == "gaussian":  # the input stands still, deeper representations move
-        return GaussianAnchors(channels, momentum=None if at == "input" else 0.1)
-    if anchors == "shuffle":
-        return ShuffledAnchors()
-    raise InputError(
-        "anchors 'gaussian', 'shuffle', a tensor [k, d] or an Anchors object", repr(anchors)
-    )
+def _candidates(net: nn.Module, freeze: bool) -> list[int | str]:
+    """The places ``at="auto"`` chooses from."""
+    if not isinstance(net, GNN):
+        names = ", ".join(map(repr, ["input", *anchor_names(net)]))
+        raise InputError(
+            "a gduq.nn.GNN with at='auto'",
+            type(net).__name__,
+            "Name the candidates: gduq.AutoAnchored(gduq.anchor(net, at=place) for place in "
+            f"places), with places from {names}.",
+        )
+    return [place for place in net.points if not (freeze and _is_first(net, place))]
 
 
-def _source_name(anchors: Source | None, source: Anchors) -> str:
-    names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
-    return names.get(type(source), type(source).__name__)
+def _is_first(net: nn.Module, at: int | str) -> bool:
+    """Whether nothing that learns comes before a place."""
+    return at == "input" and not (isinstance(net, GNN) and len(net.embeddings))
 
 
 def _check_one_graph(graph: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,15 @@ from torch import Tensor, nn
 from gduq.errors import InputError, NotFittedError
 from gduq.functional import is_sparse, normal, take_rows
 
-__all__ = ["Anchors", "FixedAnchors", "GaussianAnchors", "ShuffledAnchors"]
+__all__ = [
+    "Anchors",
+    "FixedAnchors",
+    "GaussianAnchors",
+    "ShuffledAnchors",
+    "Source",
+    "make_source",
+    "source_name",
+]
 
 
 class Anchors(nn.Module, ABC):
@@ -180,7 +190,8 @@ class GaussianAnchors(Anchors):
         self.settled.fill_(True)
         return self
 
-    def _require_rows(self) -> None:
+    def require_rows(self) -> None:
+        """Raise unless training rows have been seen."""
         if not self.count:
             raise NotFittedError(
                 "a Gaussian that has seen training rows",
@@ -189,7 +200,7 @@ class GaussianAnchors(Anchors):
             )
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-        self._require_rows()
+        self.require_rows()
         noise = normal((count, self._mean.numel()), rows.dtype, rows.device, generator)
         return self._mean.to(rows.dtype) + noise * self._std.to(rows.dtype)
 
@@ -202,6 +213,38 @@ class GaussianAnchors(Anchors):
 
     def extra_repr(self) -> str:
         return f"{self._mean.numel()}, momentum={self.momentum}"
+
+
+Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
+
+
+def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
+    """The source of anchors that a user asked for.
+
+    Args:
+        choice: As in `gduq.anchor`; ``None`` takes shuffled rows where they move, else a Gaussian.
+        channels: d.
+        moving: Whether the representation changes in training; a Gaussian then forgets.
+    """
+    if isinstance(choice, Anchors):
+        return copy.deepcopy(choice)
+    if isinstance(choice, Tensor):
+        if choice.dim() == 2 and choice.size(1) != channels:
+            raise InputError(f"fixed anchors of width {channels}", choice.size(1))
+        return FixedAnchors(choice)
+    if choice == "gaussian" or (choice is None and not moving):
+        return GaussianAnchors(channels, momentum=0.1 if moving else None)
+    if choice == "shuffle" or choice is None:
+        return ShuffledAnchors()
+    raise InputError(
+        "anchors 'gaussian', 'shuffle', a tensor [k, d] or an Anchors object", repr(choice)
+    )
+
+
+def source_name(source: Anchors) -> str:
+    """The name a user asks for a source by, or its class."""
+    names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
+    return names.get(type(source), type(source).__name__)
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
+from gduq.anchored import Anchored
+from gduq.auto import AutoAnchored, settled
 from gduq.errors import InputError
 from gduq.functional import ForcedDropout
 from gduq.graph import check_graph, label_rows
 from gduq.nn.call import Call, call_network
 from gduq.nn.cut import evaluating
+from gduq.nn.gnn import GNN
 
 __all__ = ["Ensemble", "MCDropout", "sample"]
 
@@ -58,7 +61,7 @@ class Ensemble(nn.Module):
         call: Call | None = None,
     ) -> None:
         super().__init__()
-        networks = _make(members, size)
+        networks = [settled(network) for network in _make(members, size)]
         _check_independent(networks)
         self.members, self.call = nn.ModuleList(networks), call
 
@@ -100,7 +103,10 @@ class MCDropout(nn.Module):
         super().__init__()
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
             raise InputError("num_samples >= 1, a whole number", repr(num_samples))
-        self.net, self.num_samples, self.seed, self.call = net, num_samples, seed, call
+        backbone = _backbone(net)
+        if type(backbone) is GNN and backbone.config["dropout"] == 0:
+            raise _drops_nothing(backbone)  # of other networks only a pass can tell
+        self.net, self.num_samples, self.seed, self.call = settled(net), num_samples, seed, call
 
     def forward(self, graph: Data) -> Tensor:
         """The network's own output, as in training."""
@@ -111,17 +117,27 @@ class MCDropout(nn.Module):
         with _seeded(self.seed), ForcedDropout() as dropout:
             passes = [sample(self.net, graph, self.call) for _ in range(self.num_samples)]
         if dropout.calls == 0:
-            raise InputError(
-                "a network with dropout for MCDropout",
-                f"{type(self.net).__name__}, which drops nothing",
-                "Build it with dropout > 0.",
-            )
+            raise _drops_nothing(self.net)
         return torch.cat(passes)
 
     def fit_bank(self, data: Any, **options: Any) -> MCDropout:
         """Fit the bank of an anchored network."""
         _fit_bank(self.net, data, options)
         return self
+
+
+def _backbone(net: nn.Module) -> nn.Module:
+    """The network inside the wrapper, if there is one."""
+    first = net.candidates[0] if isinstance(net, AutoAnchored) else net
+    return first.cut.net if isinstance(first, Anchored) else first
+
+
+def _drops_nothing(net: nn.Module) -> InputError:
+    return InputError(
+        "a network with dropout for MCDropout",
+        f"{type(net).__name__}, which drops nothing",
+        "Build it with dropout > 0.",
+    )
 
 
 @contextmanager

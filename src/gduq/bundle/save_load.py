@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from gduq.anchored import Anchored
+from gduq.auto import AutoAnchored, settled
 from gduq.bundle import files
 from gduq.bundle.blueprint import Spec, as_json, leaves, needs_call, one_line, rebuild, spec_of
 from gduq.errors import BundleError, InputError, NotFittedError
@@ -86,7 +87,7 @@ def save(
         True
     """
     folder = Path(path)
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    model = settled(getattr(model, "_orig_mod", model))  # what torch.compile wrapped
     files.check_target(folder, overwrite)
     parts = {"weights": _tensors(model)}
     spec = spec_of(model)
@@ -157,6 +158,8 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     for name, module in model.named_modules():
+        if isinstance(module, AutoAnchored):
+            _ = module.chosen  # raises: whatever holds a chosen one holds it alone
         if isinstance(module, Anchored) and module.bank.size(0) == 0:
             raise NotFittedError(
                 "a model that can predict, with its bank of anchors",

@@ -24,6 +24,7 @@ __all__ = [
     "Rows",
     "as_batches",
     "cached",
+    "check_range",
     "class_counts",
     "even_size",
     "labels",
@@ -204,6 +205,16 @@ def class_counts(source: Batches, name: str) -> Tensor:
     if found.numel() == 0:
         raise InputError(f"at least one labelled row in {name}", "none")
     return torch.bincount(found)
+
+
+def check_range(counts: Tensor, classes: int, name: str) -> None:
+    """Raise if there are labels that no class of the model stands for."""
+    if counts.numel() > classes:
+        raise InputError(
+            f"labels from 0 to {classes - 1} in {name}, one a class of the model",
+            f"labels up to {counts.numel() - 1}",
+            "Build the model with more out_channels, or renumber the classes.",
+        )
 
 
 def some(

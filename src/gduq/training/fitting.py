@@ -12,11 +12,13 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from gduq.auto import AutoAnchored, settled
 from gduq.baselines import Ensemble, MCDropout
 from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.training.checkpoint import weights
+from gduq.training.halving import choose
 from gduq.training.history import History
 from gduq.training.loss import ClassWeights
 from gduq.training.run import train as train_one
@@ -70,7 +72,8 @@ def fit(
 
     Args:
         model: `Anchored`, a plain network, `Ensemble` (members with seeds ``seed``, ``seed + 1``,
-            ...), or `MCDropout` (its network).
+            ...), `MCDropout` (its network), or `AutoAnchored`, whose place is then chosen: see
+            `gduq.training.halving`.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
         val: Data to judge every epoch by: loss, accuracy and ECE of the mean logits, for anchored
@@ -145,9 +148,13 @@ def _fit(
     title: str = "",
 ) -> History:
     """Any model: what it is made of is trained, one after the other."""
+    if isinstance(model, AutoAnchored) and not model.is_settled:
+        return choose(model, train, val, settings, fabric, resume, progress, title)
+    model = settled(model)
     if isinstance(model, MCDropout):
         inner = _with_call(settings, model.call)
         history = _fit(model.net, train, val, inner, resume, progress, fabric, title)
+        model.net = settled(model.net)
         model.eval()
         return history
     if isinstance(model, Ensemble):
@@ -156,6 +163,7 @@ def _fit(
             own, folder = _of_member(model, settings, resume, i)
             name = f"member {i + 1} of {len(model.members)}"
             histories.append(_fit(member, train, val, own, folder, progress, fabric, name))
+            model.members[i] = settled(member)
         model.eval()
         return History(members=tuple(histories))
     return train_one(model, train, val, settings, fabric, resume, progress, title)
@@ -193,7 +201,11 @@ def _in_parallel(
     pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered")
     with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
         try:
-            for i, history, state in pool(jobs):
+            for i, history, state, choice in pool(jobs):
+                member = model.members[i]
+                if isinstance(member, AutoAnchored) and not member.is_settled:
+                    member.settle(*choice)
+                model.members[i] = settled(member)
                 model.members[i].load_state_dict(state)
                 histories[i] = history
                 advance()
@@ -207,11 +219,12 @@ def _in_parallel(
 
 def _remote(
     i: int, member: nn.Module, train: Any, val: Any, settings: Settings, folder: Path | None
-) -> tuple[int, History, dict[str, Tensor]]:
-    """Train one member in a process of its own."""
+) -> tuple[int, History, dict[str, Tensor], Any]:
+    """Train one member in a process of its own; also what it chose, if it had a choice."""
     torch.set_num_threads(1)
     history = _fit(member, train, val, settings, folder, progress=False)
-    return i, history, weights(member)
+    choice = (member.at, member.scores) if isinstance(member, AutoAnchored) else None
+    return i, history, weights(settled(member)), choice
 
 
 def _check_processes(model: nn.Module, processes: int, fabric: Fabric | None) -> None:

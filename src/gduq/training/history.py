@@ -35,6 +35,7 @@ class History:
         records: One `Epoch` each; empty for an ensemble.
         kept_epoch: The epoch whose weights the model has now; 0 for an ensemble.
         members: The history of each member of an ensemble.
+        given_up: The histories of the places that ``at="auto"`` tried and dropped.
 
     Example:
         >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
@@ -45,6 +46,7 @@ class History:
     records: tuple[Epoch, ...] = ()
     kept_epoch: int = 0
     members: tuple[History, ...] = ()
+    given_up: tuple[History, ...] = ()
 
     def __len__(self) -> int:
         return len(self.records)
@@ -56,8 +58,10 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Time spent in all epochs, those before a resumption included."""
-        return sum(r.seconds for r in self.records) + sum(m.seconds for m in self.members)
+        """Time spent in all epochs: those before a resumption, of members, and of dropped places
+        included."""
+        others = self.members + self.given_up
+        return sum(r.seconds for r in self.records) + sum(other.seconds for other in others)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row an epoch; for an ensemble with a column ``member``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +27,7 @@ from gduq.training.batches import (
     Loader,
     as_batches,
     cached,
+    check_range,
     class_counts,
     even_size,
     labels,
@@ -44,7 +45,7 @@ from gduq.training.loss import class_weights, row_losses
 from gduq.training.progress import epoch_bar
 from gduq.training.randomness import derived, isolated, seed_all
 from gduq.training.settings import Settings
-from gduq.training.step import Step, checked_fabric
+from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
@@ -63,16 +64,13 @@ def train(
 ) -> History:
     """Train one network, plain or anchored; `gduq.fit` describes the arguments."""
     fabric = checked_fabric(fabric)
-    with isolated(fabric.device), _evaluating_after(model):
+    with isolated(fabric.device), evaluating_after(model):
         run = Run(model, as_batches(train_data, "train"), settings, fabric)
         if val_data is not None:
             run.judge_by(as_batches(val_data, "val"))
         run.continue_from(resume)
-        if not run.finished:
-            with epoch_bar(settings.epochs, len(run.records), progress, title) as show:
-                run.epochs(show)
-            run.finish()
-        return History(run.records, run.kept_epoch)
+        run.complete(progress, title)
+        return run.history
 
 
 class Run:
@@ -110,7 +108,7 @@ class Run:
 
     def judge_by(self, val: Batches) -> None:
         """Validate on these rows after every epoch."""
-        _check_range(class_counts(val, "val"), self.classes, "val")
+        check_range(class_counts(val, "val"), self.classes, "val")
         self.val = val
 
     def continue_from(self, folder: str | Path | None) -> None:
@@ -193,7 +191,7 @@ class Run:
             logits = sample(self.model, self.probe[0], self.settings.call)
         targets(self.probe[0], logits.size(1))
         classes = max(2, logits.size(2))
-        _check_range(self.counts, classes, "train")
+        check_range(self.counts, classes, "train")
         return classes
 
     def _fit_bank_to_probe(self) -> None:
@@ -217,17 +215,44 @@ class Run:
         best = best_epoch(self.records) if self.settings.select == "best" else None
         return len(self.records) if best is None else best
 
-    def epochs(self, show: Callable[[Epoch], None]) -> None:
-        """Train until done, with a checkpoint after every epoch."""
-        while not self._done:
-            record = self._epoch(len(self.records) + 1)
-            self.records += (record,)
-            if self.kept_epoch == record.epoch:
-                self.best = weights(self.model) if self.settings.select == "best" else {}
-            self._save()
-            numbers = {k: v for k, v in asdict(record).items() if v is not None}
-            self.fabric.log_dict(numbers, step=record.epoch)
-            show(record)
+    @property
+    def history(self) -> History:
+        """What happened so far."""
+        return History(self.records, self.kept_epoch)
+
+    def epochs(self, until: int, progress: bool, title: str = "") -> None:
+        """Train up to an epoch or until done, with a checkpoint after every epoch."""
+        if self._done or len(self.records) >= until:
+            return
+        with epoch_bar(until, len(self.records), progress, title) as show:
+            while not self._done and len(self.records) < until:
+                record = self._epoch(len(self.records) + 1)
+                self.records += (record,)
+                if self.kept_epoch == record.epoch:
+                    self.best = weights(self.model) if self.settings.select == "best" else {}
+                self._save()
+                numbers = {k: v for k, v in asdict(record).items() if v is not None}
+                self.fabric.log_dict(numbers, step=record.epoch)
+                show(record)
+
+    def complete(self, progress: bool, title: str = "") -> None:
+        """Train all epochs that are left, and finish."""
+        if not self.finished:
+            self.epochs(self.settings.epochs, progress, title)
+            self.finish()
+
+    @contextmanager
+    def as_it_would_end(self) -> Iterator[None]:
+        """Within this context the model has the weights that are to be kept so far."""
+        last = weights(self.model)
+        self.model.load_state_dict(self._kept(last))
+        try:
+            yield
+        finally:
+            self.model.load_state_dict(last)
+
+    def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.best if self.kept_epoch != len(self.records) else last
 
     def _epoch(self, epoch: int) -> Epoch:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
@@ -336,7 +361,7 @@ class Run:
     def _save(self, **more: Any) -> None:
         if self.checkpoint is None or not self.fabric.is_global_zero:
             return
-        best = self.best if self.kept_epoch != len(self.records) else {}
+        best = self._kept({})
         last = more.pop("last", None) or weights(self.model)
         optimizer = optimizer_tensors(self.optimizer.optimizer)
         self.checkpoint.save(State(self.records, last, optimizer, best, **more))
@@ -344,7 +369,7 @@ class Run:
     def finish(self) -> None:
         """Keep the chosen weights, fit the bank to all training rows, and say so on disk."""
         last = weights(self.model)
-        kept = self.best if self.kept_epoch != len(self.records) else last
+        kept = self._kept(last)
         self.model.load_state_dict(kept)
         self.optimizer.zero_grad()
         if isinstance(self.model, Anchored):
@@ -354,26 +379,3 @@ class Run:
         final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
         self._save(last=last, final=final, finished=True)
         self.finished = True
-
-
-def _check_range(counts: Tensor, classes: int, name: str) -> None:
-    if counts.numel() > classes:
-        raise InputError(
-            f"labels from 0 to {classes - 1} in {name}, one a class of the model",
-            f"labels up to {counts.numel() - 1}",
-            "Build the model with more out_channels, or renumber the classes.",
-        )
-
-
-@contextmanager
-def _evaluating_after(model: nn.Module) -> Iterator[None]:
-    """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
-    bank = model.bank if isinstance(model, Anchored) else None
-    try:
-        yield
-    except BaseException:
-        if bank is not None:
-            model.bank = bank
-        raise
-    finally:
-        model.eval()

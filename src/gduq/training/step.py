@@ -1,6 +1,9 @@
-"""The pass of one step, and the Fabric it runs on."""
+"""The pass of one step, the Fabric it runs on, and the state a model is left in."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from lightning_fabric import Fabric
@@ -14,7 +17,7 @@ from gduq.errors import InputError
 from gduq.graph import check_graph
 from gduq.nn.call import Call, call_network
 
-__all__ = ["Step", "checked_fabric"]
+__all__ = ["Step", "checked_fabric", "evaluating_after"]
 
 
 class Step(nn.Module):
@@ -54,3 +57,17 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
             "a launched Fabric", "one that is not", "Call fabric.launch() first."
         ) from error
     return fabric
+
+
+@contextmanager
+def evaluating_after(model: nn.Module) -> Iterator[None]:
+    """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
+    bank = model.bank if isinstance(model, Anchored) else None
+    try:
+        yield
+    except BaseException:
+        if bank is not None:
+            model.bank = bank
+        raise
+    finally:
+        model.eval()
