@@ -153,6 +153,17 @@ def test_aps_covers_and_sizes_like_mapie():
     assert np.mean(ours, axis=0) == pytest.approx(np.mean(theirs, axis=0), rel=0.02)
 
 
+def test_raps_covers_like_mapie():
+    ours, theirs = [], []
+    for seed in range(20):
+        p_val, p_test = draw(400, seed), draw(1000, 100 + seed)
+        ours.append(RAPS(0.2, shift_level=0, seed=seed).fit(p_val)(p_test).coverage)
+        other = mapie_sets("raps", p_val, p_test, 0.2, include_last_label="randomized")
+        theirs.append(other.gather(1, p_test.target.unsqueeze(1)).double().mean().item())
+    assert np.mean(ours) == pytest.approx(0.8, abs=0.02)  # standard error: 0.006
+    assert np.mean(theirs) == pytest.approx(np.mean(ours), abs=0.025)
+
+
 def test_scores_equal_their_formulas():
     p = draw(30, 0)
     rows = conformal.split.read(p)

@@ -95,6 +95,13 @@ def test_evaluate_fits_what_is_asked_for(trained, splits):
             assert found.value(*where).value == pytest.approx(expected.value(*where).value)
 
 
+def test_subgroups_when_asked_for(trained):
+    found = gduq.Evaluation.from_json(run("evaluate", trained, "--subgroups", "--json").stdout)
+    groups = found.table[found.table.kind == "subgroups"]
+    assert {v.split(":")[0] for v in groups.variant} >= {"degree", "homophily", "distance"}
+    assert "## Subgroups" not in run("evaluate", trained).stdout
+
+
 def test_copies_of_graph_tasks(root):
     made = run("train", "--data", "motif/basis/covariate", "--set", "data.limit=100",
                "--method", "anchored", "--at", "readout", "--epochs", "1",
@@ -103,6 +110,8 @@ def test_copies_of_graph_tasks(root):
     folder = root / json.loads(made.stdout)["hash"]
     found = run("evaluate", folder, "--method", "anchor_aware", "--corrupted", "--json")
     assert COPIES in {row["calibrator"] for row in json.loads(found.stdout)["table"]}
+    grouped = run("evaluate", folder, "--subgroups", "--json")
+    assert "size" in {row["variant"].split(":")[0] for row in json.loads(grouped.stdout)["table"]}
     refused = run("calibrate", folder, "--method", "gats", code=2)
     assert "a node task on one graph" in refused.stderr
 
@@ -113,6 +122,7 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
         (("calibrate", trained, "--method", "anchor_awere"), "Near: anchor_aware"),
         (("calibrate", trained, "--method", "spline", "--corrupted"), "--method anchor_aware"),
         (("evaluate", trained, "--corrupted"), "--method anchor_aware"),
+        (("evaluate", trained, "--data", __file__, "--subgroups"), "--subgroups with a run"),
         (("evaluate", trained, "--method", "foo"), "There are temperature, "),
         (("calibrate", trained, "--method", "gats", "--method", "vector", "-o", tmp_path / "b"),
          "one --method"),

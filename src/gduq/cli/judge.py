@@ -16,19 +16,24 @@ from gduq.experiments.service import Service
 __all__ = ["judge"]
 
 
-def judge(request: Request, data: Sequence[str], methods: Sequence[str] = ()) -> Evaluation:
+def judge(
+    request: Request, data: Sequence[str], methods: Sequence[str] = (), subgroups: bool = False
+) -> Evaluation:
     """Everything measured of a bundle, or of a run's model, on other data.
 
     Args:
         request: The bundle, and how its files are read.
         data: One name of a dataset, or files; ``split=FILE`` says which split a file is.
         methods: Calibrators to fit on ``id_val``, next to the one in the bundle.
+        subgroups: Also measure groups of rows; for a dataset only.
     """
     files = _files(data)
     model, saved = load_model(request)
     calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
     if files is None:
-        return evaluate(model, load(data[0]), calibrators)
+        return evaluate(model, load(data[0]), calibrators, subgroups=subgroups)
+    if subgroups:
+        raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
     if methods and "id_val" not in files:
         raise InputError(f"--data id_val=FILE to fit {methods[0]} on", ", ".join(data))
     service = Service(model, None, describe(bundle_of(request.bundle)[0]).class_names)

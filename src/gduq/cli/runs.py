@@ -176,6 +176,12 @@ def _fitted(folder: RunFolder, names: list[str]) -> None:
             raise InputError(f"calibrators that fit this run, not {name}", skipped[name])
 
 
+Subgroups = Annotated[
+    bool,
+    typer.Option(
+        "--subgroups", help="Also groups by degree, size, homophily, distance to training nodes."
+    ),
+]
 Judged = Annotated[
     Path, typer.Argument(help="A run folder of `gduq train`; with --data also a bundle.")
 ]
@@ -196,6 +202,7 @@ def evaluate(
     data: On = None,
     method: Methods = None,
     corrupted: Corrupted = False,
+    subgroups: Subgroups = False,
     smiles: Smiles = "smiles",
     target: Target = None,
     net: Network = None,
@@ -212,6 +219,7 @@ def evaluate(
     """
     from gduq.experiments.folder import RunFolder
     from gduq.experiments.rowfiles import check_output
+    from gduq.experiments.run import evaluated
 
     names = _calibrators(method or [], corrupted)
     if output is not None:
@@ -222,13 +230,15 @@ def evaluate(
 
         with status("Evaluating", as_json):
             request = Request(run, smiles=smiles, target=target, net=net, call=call)
-            found = judge(request, data, names)
+            found = judge(request, data, names, subgroups)
     else:
         _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
         folder = RunFolder(run)
         with status("Evaluating", as_json):
             _fitted(folder, names)
-            found = folder.evaluation()
+            found = evaluated(folder, subgroups=True) if subgroups else folder.evaluation()
+    for name, reason in found.settings.get("skipped", {}).items():
+        typer.echo(f"Note: without {name}: {reason}", err=True)
     if output is None:
         typer.echo(found.to_json() if as_json else found.to_markdown(), nl=False)
         return

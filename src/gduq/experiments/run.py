@@ -21,7 +21,7 @@ from gduq.bundle import load as load_bundle
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation import evaluate
+from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.copies import VARIANTS
 from gduq.experiments import build
 from gduq.experiments.calibrated import Calibrated
@@ -32,7 +32,7 @@ from gduq.experiments.tracking import Logger, fabric_with
 from gduq.prediction import Prediction, predict
 from gduq.training import History, fit
 
-__all__ = ["evaluate_run", "recalibrate", "requirements", "run"]
+__all__ = ["evaluate_run", "evaluated", "recalibrate", "requirements", "run"]
 
 _LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
@@ -272,20 +272,31 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
 def evaluate_run(folder: RunFolder) -> None:
     """Write ``metrics.json``: the whole `Evaluation`, with every calibrator of the scores."""
     with locked(folder.path):
-        calibrated = Calibrated(folder)
-        names = [name for name in folder.scores if name not in ("none", "skipped")]
-        # by name: `evaluate` then keeps the rows of calibrators and thresholds apart
-        wanted: dict[str, Any] = {n: calibrated.fitted(n) if n in FIXED else n for n in names}
-        resamples = folder.config.resamples
-        if folder.info["task"] == "node":
-            found = evaluate(calibrated.model, calibrated.views, wanted, resamples=resamples)
-        else:
-            severe = folder.info["severities"]
-            ood = [split for split in calibrated.raw if split.startswith("ood") or split in severe]
-            copies = calibrated.copies if any(name in VARIANTS for name in names) else None
-            found = evaluate(
-                calibrated.raw, None, wanted, corrupted=copies, ood=ood, resamples=resamples
-            )
         temporary = folder.path / ".metrics.json"
-        found.to_json(temporary)
+        evaluated(folder).to_json(temporary)
         temporary.replace(folder.path / "metrics.json")
+
+
+def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
+    """Everything measured of a run, with every calibrator of its scores; nothing is written.
+
+    Args:
+        folder: A finished run.
+        subgroups: Also measure groups of rows, see `gduq.evaluate`.
+    """
+    calibrated = Calibrated(folder)
+    names = [name for name in folder.scores if name not in ("none", "skipped")]
+    # by name: `evaluate` then keeps the rows of calibrators and thresholds apart
+    wanted: dict[str, Any] = {n: calibrated.fitted(n) if n in FIXED else n for n in names}
+    options: dict[str, Any] = {"resamples": folder.config.resamples, "subgroups": subgroups}
+    if folder.info["task"] == "node":
+        return evaluate(calibrated.model, calibrated.views, wanted, **options)
+    severe = folder.info["severities"]
+    return evaluate(
+        calibrated.raw,
+        calibrated.views if subgroups else None,
+        wanted,
+        corrupted=calibrated.copies if any(name in VARIANTS for name in names) else None,
+        ood=[split for split in calibrated.raw if split.startswith("ood") or split in severe],
+        **options,
+    )
