@@ -44,6 +44,11 @@ def test_rows_and_seeds_both_widen_an_interval():
     assert mean - low == pytest.approx(math.hypot((0.05 + 0.1 + 0.1) / 3, seeds))
     assert high - mean == pytest.approx(math.hypot((0.1 + 0.15 + 0.2) / 3, seeds))
     assert pool(found[:1]) == found[0]
+    wide = [Interval(0.1, 0.0, 0.2), Interval(0.9, 0.8, 1.0)]
+    assert pool(wide, measure="accuracy")[1:] == (0.0, 1.0)  # no accuracy is below 0 or above 1
+    assert pool(wide, measure="nll").low == 0.0
+    assert pool(wide, measure="nll").high > 1
+    assert pool(wide, measure="gap").low < 0
     missing = Interval(math.nan, math.nan, math.nan)
     assert pool([found[0], missing]) == found[0]
     assert math.isnan(pool([missing]).value)

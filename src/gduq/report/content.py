@@ -135,9 +135,10 @@ def _pooled_groups(subject: Subject, split: str) -> dict[tuple[str, int], list[I
             for run in seeds.runs_of(subject)]  # fmt: skip
     level = sampling(subject.result)["level"]
     return {
-        key: [pool([run[key][i] for run in runs if key in run], level) for i in range(2)]
+        key: [pool([run[key][i] for run in runs if key in run], level, measure)
+              for i, measure in enumerate(("accuracy", "ece"))]
         for key in runs[0]
-    }
+    }  # fmt: skip
 
 
 def _groups(subject: Subject, split: str) -> Iterator[tuple[str, int, Interval, Interval]]:
@@ -184,7 +185,7 @@ def costs(subjects: Sequence[Subject]) -> Table | None:
         cells = [Cell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else Cell("–") for k in keys]
         rows.append((text(subject.name), *cells))
     names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
-    note = f"Relative to {first.name} in the same run."
+    note = f"Relative to {first.name}."
     return Table("Cost", ("Model", *names), tuple(rows), note)
 
 

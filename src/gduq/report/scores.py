@@ -43,6 +43,9 @@ MEASURES: dict[str, Callable[[Block, int], Tensor]] = {
 }
 
 
+_SHARES = ("accuracy", "ece", "ece100", "adaptive_ece", "classwise_ece", "aurc", "auroc", "fpr95")
+
+
 def sampling(evaluation: Evaluation) -> dict[str, Any]:
     """Bins, resamples, level and seed an evaluation was made with."""
     default: Mapping[str, Any] = {"bins": 15, "resamples": 1000, "level": 0.95, "seed": 0}
@@ -85,7 +88,7 @@ def difference(
     return Interval(value, min(low, ends[0]), max(high, ends[1]))
 
 
-def pool(found: Sequence[Interval], level: float = 0.95) -> Interval:
+def pool(found: Sequence[Interval], level: float = 0.95, measure: str = "") -> Interval:
     r"""The mean of a number over n training runs, judged on the same rows.
 
     Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
@@ -93,11 +96,18 @@ def pool(found: Sequence[Interval], level: float = 0.95) -> Interval:
     none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
     errors do, in squares. A single run is left as it is.
 
+    Args:
+        found: The number and its interval over rows, run by run; NaN is left out.
+        level: Coverage of the interval.
+        measure: What is measured; an interval ends where the measure does. The gap and differences
+            (``""``) have no ends.
+
     Example:
         >>> pool([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
         Interval(value=0.2, low=0.1, high=0.3)
-        >>> pool([Interval(0.1, 0.1, 0.1), Interval(0.3, 0.3, 0.3)]).low < 0
-        True
+        >>> runs = [Interval(0.1, 0.1, 0.1), Interval(0.3, 0.3, 0.3)]
+        >>> pool(runs).low < 0, pool(runs, measure="ece").low
+        (True, 0.0)
     """
     known = [f for f in found if not math.isnan(f.value)]
     if len(known) < 2:
@@ -110,7 +120,12 @@ def pool(found: Sequence[Interval], level: float = 0.95) -> Interval:
     seeds = t.ppf((1 + level) / 2, size - 1) * statistics.stdev(values) / math.sqrt(size)
     below = statistics.fmean(f.value - f.low for f in known)
     above = statistics.fmean(f.high - f.value for f in known)
-    return Interval(mean, mean - math.hypot(below, seeds), mean + math.hypot(above, seeds))
+    low, high = mean - math.hypot(below, seeds), mean + math.hypot(above, seeds)
+    if measure not in ("", "gap"):
+        low = max(low, min(0.0, *(f.low for f in known)))
+    if measure in _SHARES:
+        high = min(high, max(1.0, *(f.high for f in known)))
+    return Interval(mean, low, high)
 
 
 def clear(found: Interval | None) -> bool:

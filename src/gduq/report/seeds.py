@@ -64,7 +64,7 @@ def number(name: str, subject: Subject, split: str, calibrator: str = "none") ->
     options = sampling(subject.result)
     known = [calibrated(run, split, calibrator) for run in runs_of(subject)]
     found = [measured(name, p, options) for p in known if p is not None]
-    return pool(found, options["level"])
+    return pool(found, options["level"], name)
 
 
 def spread(values: Iterable[float]) -> float:

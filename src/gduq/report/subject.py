@@ -90,7 +90,7 @@ class Subject:
         """A number of the evaluation, or its mean over runs; NaN where it was not measured."""
         if self.runs:
             found = [run.value(split, measure, calibrator, variant) for run in self.runs]
-            return pool(found, sampling(self.result)["level"])
+            return pool(found, sampling(self.result)["level"], measure)
         missing = Interval(math.nan, math.nan, math.nan)
         return self._numbers.get((split, measure, calibrator, variant), missing)
 
