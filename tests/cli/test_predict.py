@@ -325,9 +325,9 @@ def test_files_are_joined_in_order(tmp_path, ending):
 
 @pytest.mark.slow  # two processes that import torch
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine):
+def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine, request):
     if engine == "ray":
-        pytest.importorskip("ray")
+        request.getfixturevalue("ray_of_two")
     ending = "parquet"
     paths = [save(rings(9, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4)]
     paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))

@@ -330,8 +330,7 @@ def test_two_benches_on_one_folder(root, tmp_path):
 
 @pytest.mark.slow  # two processes and a Ray of two workers a table
 @pytest.mark.parametrize("name", ["node-shift", "size-shift"])
-def test_ray_and_processes_give_the_same(name, root, tmp_path):
-    pytest.importorskip("ray")
+def test_ray_and_processes_give_the_same(name, root, tmp_path, ray_of_two):
     here = make(name, root)
     on_ray = make(name, tmp_path / "ray", engine="ray", workers=2)
     pooled = make(name, tmp_path / "local", workers=2)

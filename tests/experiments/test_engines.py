@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gduq.errors import InputError
 from gduq.experiments.engines import map_cells
-from gduq.experiments.watching import watching
+from gduq.experiments.watching import Watch, watching
 from tests.experiments.jobs import work
 
 CELLS = [
@@ -65,21 +65,16 @@ def test_no_cells():
     assert map_cells([], work, progress=False) == []
 
 
-ENGINES = [
-    {"workers": 0},
-    {"workers": 2},
-    pytest.param({"engine": "ray", "workers": 2}, marks=pytest.mark.slow),
-]
+@pytest.fixture(params=[0, 2, pytest.param("ray", marks=pytest.mark.slow)])
+def options(request):
+    """An engine: here, in two processes, on a Ray of two workers."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_of_two")
+        return {"engine": "ray", "workers": 2}
+    return {"workers": request.param}
 
 
-def skip_without_ray(options):
-    if options.get("engine") == "ray":
-        pytest.importorskip("ray")
-
-
-@pytest.mark.parametrize("options", ENGINES)
 def test_cells_wait_for_those_they_need(options):
-    skip_without_ray(options)
     cells = [("stamp", 0), ("stamp", 0), ("stamp", 0.3), ("raise", "x"), ("stamp", 0)]
     needs = [[2, 4], [3], [], [], [2]]
     found = map_cells(cells, work, **options, progress=False, needs=needs)
@@ -154,9 +149,30 @@ def test_interrupted_or_killed_no_worker_stays(tmp_path, how):
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same():
-    pytest.importorskip("ray")
+def test_ray_gives_the_same(ray_of_two):
     check(map_cells(CELLS, work, engine="ray", workers=2, progress=False))
+    assert ray_of_two.is_initialized()  # a cluster that was connected before stays so
+
+
+OWN_RAY = """
+    import ray
+    from gduq.experiments.engines import map_cells
+
+    found = map_cells([1, 2, 3], lambda n: 10 * n, engine="ray", workers=2, progress=False)
+    print([o.value for o in found], ray.is_initialized())
+"""
+
+
+@pytest.mark.slow
+def test_a_local_ray_is_started_and_stopped(tmp_path):
+    pytest.importorskip("ray")
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(OWN_RAY))
+    for _ in range(3):  # a busy machine may need more than the 30 seconds that Ray takes
+        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
+        if "a local Ray that starts" not in done.stderr:
+            break
+    assert done.stdout.splitlines()[-1:] == ["[10, 20, 30] False"], done.stderr
 
 
 def test_ray_is_optional(monkeypatch):
@@ -207,16 +223,22 @@ def shown(watch, width):
     return Text.from_ansi(console.file.getvalue()).plain
 
 
-@pytest.mark.parametrize("options", ENGINES)
-def test_news_of_running_cells_is_shown_on_a_terminal(options, monkeypatch, capsys):
-    skip_without_ray(options)
+def test_news_of_running_cells_reaches_the_live_view(options, monkeypatch, capsys, tmp_path):
     terminal(monkeypatch)
-    map_cells([("tell", 1.5)], work, **options)
-    assert "epoch 1/2  loss 0.500" in capsys.readouterr().err
+    views, told = [], Watch.told
+
+    def hear(self, i, text):
+        told(self, i, text)
+        views.append(shown(self, width=100))
+        (tmp_path / "heard").touch()
+
+    monkeypatch.setattr(Watch, "told", hear)
+    map_cells([("tell", str(tmp_path / "heard"))], work, **options)
+    assert "epoch 1/2  loss 0.500" in views[0]
 
 
 def test_news_is_for_terminals_only(monkeypatch, capsys):
-    cells = [("tell", 0)]
+    cells = [("tell", None)]
     map_cells(cells, work, workers=0)
     in_a_pipe = capsys.readouterr().err
     terminal(monkeypatch)
@@ -224,4 +246,4 @@ def test_news_is_for_terminals_only(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CI", "1")
     map_cells(cells, work, workers=0)
-    assert capsys.readouterr().err == in_a_pipe == "[1/1] ('tell', 0): done\n"
+    assert capsys.readouterr().err == in_a_pipe == "[1/1] ('tell', None): done\n"

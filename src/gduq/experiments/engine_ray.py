@@ -58,6 +58,11 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
         ray.init(address=address or "local", runtime_env={"env_vars": _THREADS}, **options)
     except ConnectionError as error:
         raise InputError("a Ray cluster that answers", f"{address} ({error})") from None
+    except Exception as error:  # Ray gives a local one 30 seconds, and then says just Exception
+        if "timed out during startup" not in str(error):
+            raise
+        do = "Try again when the machine is less busy, or use engine='local'."
+        raise InputError("a local Ray that starts", "none within Ray's time limit", do) from error
 
 
 def _tasks(
