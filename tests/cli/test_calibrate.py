@@ -13,7 +13,8 @@ from gduq.experiments.folder import RunFolder
 from tests.cli.cases import run
 
 OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "1",
-           "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
+           "--epochs", "30", "--set", "training.lr=0.02", "--set", "model.conv=gcn",
+           "--set", "model.hidden_channels=8",
            "--set", "resamples=20", "--set", "calibrators=[]")  # fmt: skip
 COPIES = "anchor_aware+corrupted"
 
