@@ -112,5 +112,12 @@ def mean(values: Sequence[float]) -> float:
 
 
 def rounded(value: Any, digits: int = 5) -> Any:
-    """To so many significant digits; everything but floats stays as it is."""
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+    """To so many significant digits; whole numbers and everything but floats stay as they are.
+
+    Example:
+        >>> rounded(0.1234567), rounded(2001310.0)
+        (0.12346, 2001310.0)
+    """
+    if not isinstance(value, float) or value.is_integer():
+        return value
+    return float(f"{value:.{digits}g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,10 +64,16 @@ def collect(roots: Sequence[Path], scales: Sequence[str]) -> dict[str, Any]:
         "about": _about([run for one in made.values() for run in one.runs]),
         "schedule": _once(schedules),
         "choices": [c for one in made.values() for c in one.choices()],
-        "tables": [_described(name, one, scales[0]) for name, one in found.items()],
+        "tables": [_described(name, found[name], scales[-1]) for name in sorted(found, key=_row)],
         "tests": [_tested(r) for r in records if r["verdict"] in ("better", "worse")],
         "records": [{k: rounded(r[k]) for k in KEYS} for r in records],
     }
+
+
+def _row(name: str) -> float:
+    """The place of a table: rows of the paper first."""
+    row = TABLES[name].row
+    return math.inf if row is None else row
 
 
 def _key(r: Mapping[str, Any]) -> tuple[Any, ...]:

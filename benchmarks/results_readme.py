@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results_bars import cost
+from results_bars import cost, timed
 from results_cells import (
     ENSEMBLE,
     GDUQ,
@@ -29,7 +29,7 @@ _SHORT = {
     ENSEMBLE: "ensemble of 3",
     GDUQ: "G-ΔUQ",
 }
-_COSTS = {"training time": "train_seconds", "prediction time": "predict_seconds"}
+_COSTS = {"training time": "train", "prediction time": "predict"}
 _GROUPS = {
     "node-shift": "nodes: concept and covariate shift",
     "size-shift": "graphs: larger than in training",
@@ -50,7 +50,7 @@ def readme_block(summary: Summary) -> str:
     groups["graphs: further cells"] = [c for c in cells if index.table(c) not in _GROUPS]
     groups["all"] = cells
     rows = [_group_row(index, text, own, shown) for text, own in groups.items() if own]
-    rows += [_cost_row(index, text, metric, shown) for text, metric in _COSTS.items()]
+    rows += [_cost_row(summary["records"], text, kind, shown) for text, kind in _COSTS.items()]
     heads = ["mean OOD ECE", "cells", *_SHORT.values(), "OOD accuracy: vanilla → G-ΔUQ"]
     met = sum(bar["met"] is True for bar in summary["bars"])
     seeds = sorted({s["seeds"] for s in summary["schedule"]})
@@ -79,7 +79,13 @@ def _group_row(
     return [text, str(len(cells)), *bold, accuracy]
 
 
-def _cost_row(index: Index, text: str, metric: str, shown: Sequence[Method]) -> list[str]:
-    """Seconds of all runs over vanilla's; what is done to logits afterwards costs next to none."""
-    values = [cost(index, Method(m.variant), metric) for m in shown]
-    return [text, "", *("–" if v is None else f"{v:.2f}×" for v in values), ""]
+def _cost_row(
+    records: Sequence[Mapping[str, Any]], text: str, kind: str, shown: Sequence[Method]
+) -> list[str]:
+    """Times over vanilla's, measured alone if they are; calibrating logits costs next to none."""
+    index, found = Index(records), []
+    for method in (Method(m.variant) for m in shown):
+        alone = timed(records, method, f"{kind}_ratio")
+        value = cost(index, method, f"{kind}_seconds") if alone is None else alone
+        found.append("–" if value is None else f"{value:.2f}×")
+    return [text, "", *found, ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from results_cells import NAMES, OOD, T2, TS, Method, mean
+from results_cells import NAMES, OOD, T2, TS, VANILLA, Method, mean
 from results_text import METRICS, Record, Verdicts, column, figure, markdown, number
 
 _DIGEST = ("accuracy", "ece", "ece100", "auroc", "gep_error", "train_ratio", "predict_ratio")
@@ -49,7 +49,8 @@ def _agreement(records: Sequence[Record]) -> str:
 def _means(records: Sequence[Record]) -> str:
     """A row a method: means over cells, and beside the paper's over the cells it prints."""
     uncalibrated = [r for r in records if r["split"] in (OOD, "") and _shown(r)]
-    metrics = [m for m in _DIGEST if any(r["metric"] == m for r in uncalibrated)]
+    asked = {r["metric"] for r in uncalibrated if (r["variant"], r["calibrator"]) == VANILLA}
+    metrics = [m for m in _DIGEST if m in asked]  # what other tables lack may stand here too
     if not metrics:
         return ""
     printed = {m for m in metrics if any(_paper(r) for r in uncalibrated if r["metric"] == m)}
