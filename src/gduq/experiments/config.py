@@ -62,8 +62,8 @@ class MethodConfig(_Part):
     runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ...; ``mcdropout`` keeps the dropout
     of the vanilla run on. With ``pretrained_from`` an anchored model starts from the network of
     another run: ``"vanilla"`` (the same config without anchors, trained first if need be) or the
-    folder of a bundle or run. ``head`` is a head of the anchored network's own; without it, that
-    of the backbone.
+    folder of a bundle or run. ``head`` is the anchored network's own; ``None`` keeps that of the
+    backbone.
     """
 
     kind: Kind = "vanilla"
@@ -72,7 +72,7 @@ class MethodConfig(_Part):
     scope: Literal["row", "graph"] | None = None
     num_anchors: int = Field(10, ge=1)
     init: Literal["random", "identity"] = "random"
-    head: HeadKind | None = None
+    head: HeadKind | None = "mlp"
     freeze: bool = False
     pretrained_from: str | None = None
     size: int = Field(3, ge=1)
@@ -104,8 +104,8 @@ class TrainingConfig(_Part):
     lr: float = Field(1e-3, gt=0)
     batch_size: int = Field(32, ge=1)
     weight_decay: float = Field(0.0, ge=0)
-    draws: int = Field(1, ge=1)
-    mask: float = Field(0.0, ge=0, lt=1)
+    draws: int | None = Field(None, ge=1)
+    mask: float | None = Field(None, ge=0, lt=1)
     milestones: tuple[int, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
     select: Literal["best", "last"] = "best"

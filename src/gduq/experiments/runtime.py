@@ -83,6 +83,8 @@ def _prediction(model: nn.Module, splits: Splits) -> float:
 def _epoch(config: RunConfig, model: nn.Module, splits: Splits) -> float:
     """Median seconds of an epoch after the first."""
     training = config.training
+    anchored = config.method.is_anchored
+    own: dict[str, Any] = {"draws": training.draws, "mask": training.mask} if anchored else {}
     history = fit(
         model,
         splits.train,
@@ -90,6 +92,7 @@ def _epoch(config: RunConfig, model: nn.Module, splits: Splits) -> float:
         lr=training.lr,
         batch_size=training.batch_size,
         progress=False,
+        **own,
     )
     return statistics.median(record.seconds for record in history.records[1:])
 

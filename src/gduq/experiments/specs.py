@@ -13,10 +13,12 @@ __all__ = ["CONTROLS", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "T
 ScaleName = Literal["smoke", "small", "paper"]
 CONTROLS = ("vanilla", "ensemble", "mcdropout")
 _ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: temperature scaling on spoilt copies too
+_ONE_DRAW = {"training.draws": 1, "training.mask": 0.0}
 
 
 def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
-    return {"method.kind": "anchored", "method.at": at, "method.scope": "row", **changes}
+    published = {"method.scope": "row", "method.head": None, **_ONE_DRAW}
+    return {"method.kind": "anchored", "method.at": at, **published, **changes}
 
 
 def _gduq(at: int | str, draws: int = 10) -> dict[str, Any]:
@@ -58,7 +60,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def _of_the_paper(changes: Mapping[str, Any]) -> bool:
-    return "method.at" in changes and "method.head" not in changes
+    return "method.at" in changes and changes["method.head"] is None
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,13 @@ class Scale:
     limit: int | None = None  # graphs, in all splits together
     seeds: int | None = None
     calibrators: int | None = None  # how many of the table's
-    batch_size: int | None = None  # the most; few graphs in large batches are few steps
     extra_epochs: bool = False  # the paper's 50 more for its anchored models on graph tasks
     weight_decay: float = 0.0  # of every method alike; docs/choices.md
 
 
 SCALES: dict[ScaleName, Scale] = {
     "smoke": Scale(16, 3, 10, 240, 2, 2),
-    "small": Scale(64, 50, 400, 3000, 5, None, batch_size=32, weight_decay=1e-3),
+    "small": Scale(64, 50, 400, 3000, 5, None, weight_decay=1e-3),
     "paper": Scale(extra_epochs=True),
 }
 
@@ -156,7 +157,7 @@ class Setting:
             training={
                 "epochs": epochs,
                 "lr": self.lr,
-                "batch_size": min(size.batch_size or self.batch_size, self.batch_size),
+                "batch_size": self.batch_size,
                 "weight_decay": size.weight_decay,
                 "select": "last",  # as the released code has it
             },

@@ -97,6 +97,11 @@ class Cut(nn.Module, ABC):
         """Whether `suffix` reads the graph."""
         return True
 
+    @property
+    def deep_head(self) -> bool:
+        """Whether `suffix` is a head of several layers, and nothing else."""
+        return False
+
     def prefix_modules(self) -> list[nn.Module]:
         """The modules known to run before the cut only."""
         return []
@@ -157,6 +162,10 @@ class GNNCut(Cut):
     @property
     def needs_graph(self) -> bool:
         return self.point != "readout"
+
+    @property
+    def deep_head(self) -> bool:
+        return self.point == "readout" and not isinstance(self.net.head.rest, nn.Identity)
 
     def prefix_modules(self) -> list[nn.Module]:
         return self.net.prefix_modules(self.point)
