@@ -122,6 +122,7 @@ def _history(content: dict[str, Any]) -> History:
         tuple(Epoch(**record) for record in content["records"]),
         content["kept_epoch"],
         tuple(_history(member) for member in content["members"]),
+        tuple(_history(place) for place in content.get("given_up", ())),
     )
 
 

@@ -183,10 +183,8 @@ def _predicted(
 
 def _with_features(config: RunConfig, model: nn.Module, view: View, p: Prediction) -> Prediction:
     """With representations, where they are no wider than a hidden layer."""
-    method = config.method
-    if method.kind not in ("vanilla", "anchored") or (
-        method.kind == "anchored" and method.at == "input"
-    ):
+    at_input = getattr(model, "at", None) == "input"  # chosen by at="auto", too
+    if config.method.kind not in ("vanilla", "anchored") or at_input:
         return p
     if config.model.hidden_channels > _WIDE:
         return p
