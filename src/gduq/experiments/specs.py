@@ -89,7 +89,8 @@ class Setting:
     """A dataset with the network and schedule the paper has for it.
 
     ``small`` names the data that stands in at small scale where raw files are hard to come by;
-    ``small_size`` is the most graphs (``None``: all) and epochs there, for what takes long.
+    ``small_size`` is the most graphs (``None``: all) and epochs there, for what takes long, and
+    ``small_lr`` the learning rate, for schedules so short that the published one does not arrive.
     """
 
     data: str
@@ -103,6 +104,7 @@ class Setting:
     hidden: int = 300
     small: tuple[str, ...] | None = None
     small_size: tuple[int | None, int] | None = None
+    small_lr: float | None = None
 
     @property
     def dataset(self) -> str:
@@ -156,7 +158,7 @@ class Setting:
             },
             training={
                 "epochs": epochs,
-                "lr": self.lr,
+                "lr": (self.small_lr if scale == "small" else None) or self.lr,
                 "batch_size": self.batch_size,
                 "weight_decay": size.weight_decay,
                 "select": "last",  # as the released code has it
