@@ -561,6 +561,25 @@ def test_members_are_trained_as_on_their_own() -> None:
         assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
 
 
+def test_defaults_are_each_networks_own() -> None:
+    """Ten draws and masking where only a two-layer head is anchored; the plain way elsewhere."""
+    data, options = graphs(9), {"epochs": 2, "seed": 4, **QUIET}
+
+    def members() -> list[nn.Module]:
+        deep = anchored("readout", gnn={"head": "mlp"})
+        return [deep, anchored(1, seed=1, gnn={"head": "mlp"}), anchored(seed=2), gnn(3)]
+
+    together = gduq.Ensemble(members())
+    fit(together, data, **options)
+    explicit = [{"draws": 10, "mask": 0.2}, {"draws": 1, "mask": 0.0}, {}, {}]
+    for i, alone in enumerate(members()):
+        fit(alone, data, **{**options, "seed": 4 + i}, **explicit[i])
+        assert equal(alone, together.members[i])
+    inside = gduq.MCDropout(members()[0])
+    fit(inside, data, **options)
+    assert equal(inside.net, together.members[0])
+
+
 def test_members_in_processes_get_the_same_weights() -> None:
     models = [
         gduq.Ensemble(

@@ -12,7 +12,6 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gduq.anchored import Anchored
 from gduq.auto import AutoAnchored, settled
 from gduq.baselines import Ensemble, MCDropout
 from gduq.data.parallel import progress_bar
@@ -118,14 +117,13 @@ def fit(
         (3, torch.Size([5, 1, 2]))
     """
     model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper shares the parameters
-    deep = _has_deep_head(model)
     settings = Settings(
         epochs=epochs,
         lr=lr,
         batch_size=batch_size,
         weight_decay=weight_decay,
-        draws=(10 if deep else 1) if draws is None else draws,
-        mask=(0.2 if deep else 0.0) if mask is None else mask,
+        draws=draws,
+        mask=mask,
         class_weights=class_weights,
         milestones=tuple(milestones),
         gamma=gamma,
@@ -228,12 +226,6 @@ def _remote(
     history = _fit(member, train, val, settings, folder, progress=False)
     choice = (member.at, member.scores) if isinstance(member, AutoAnchored) else None
     return i, history, weights(settled(member)), choice
-
-
-def _has_deep_head(model: nn.Module) -> bool:
-    """Whether only two-layer heads are anchored: what docs/choices.md has the evidence for."""
-    models = list(model.members) if isinstance(model, Ensemble) else [model]
-    return all(isinstance(one, Anchored) and one.cut.deep_head for one in models)
 
 
 def _check_processes(model: nn.Module, processes: int, fabric: Fabric | None) -> None:

@@ -90,10 +90,11 @@ class Run:
         self.checkpoint: Checkpoint | None = None
         self.finished = False
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
-        if not isinstance(model, Anchored) and (settings.draws > 1 or settings.mask > 0):
+        self.draws, self.mask = settings.draws_and_mask(model)
+        if not isinstance(model, Anchored) and (self.draws > 1 or self.mask > 0):
             raise InputError(
                 "draws=1 and mask=0 for a network without anchors",
-                f"draws={settings.draws}, mask={settings.mask}",
+                f"draws={self.draws}, mask={self.mask}",
             )
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))
@@ -304,7 +305,7 @@ class Run:
 
     def _pass(self, graph: Data) -> tuple[Tensor, Tensor]:
         try:
-            logits, masked = self.step(graph, self.settings.draws, self.settings.mask)
+            logits, masked = self.step(graph, self.draws, self.mask)
         except RuntimeError as error:
             if "find_unused_parameters" not in str(error):
                 raise

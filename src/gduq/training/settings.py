@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from gduq.anchored import Anchored
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.training.loss import ClassWeights
@@ -26,8 +27,8 @@ class Settings:
     lr: float
     batch_size: int
     weight_decay: float
-    draws: int
-    mask: float
+    draws: int | None
+    mask: float | None
     class_weights: ClassWeights
     milestones: tuple[int, ...]
     gamma: float
@@ -37,16 +38,18 @@ class Settings:
     call: Call | None
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("draws", 1), ("seed", 0)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
             _check_whole(name, getattr(self, name), least)
-        if self.patience is not None:
-            _check_whole("patience", self.patience, 1)
+        for name in ("draws", "patience"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
         for milestone in self.milestones:
             _check_whole("milestones", milestone, 1)
         _check_range("lr", self.lr, self.lr > 0, "above 0")
         _check_range("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
         _check_range("gamma", self.gamma, 0 < self.gamma <= 1, "above 0 and at most 1")
-        _check_range("mask", self.mask, 0 <= self.mask < 1, "from 0 to below 1")
+        if self.mask is not None:
+            _check_range("mask", self.mask, 0 <= self.mask < 1, "from 0 to below 1")
         if self.select not in ("best", "last"):
             raise InputError("select 'best' or 'last'", repr(self.select))
         if isinstance(self.class_weights, Tensor):  # a tuple, to be compared and written as text
@@ -56,9 +59,16 @@ class Settings:
         r"""The learning rate in an epoch (from 1): :math:`lr \cdot \gamma^{\#\{m < epoch\}}`."""
         return self.lr * self.gamma ** sum(milestone < epoch for milestone in self.milestones)
 
+    def draws_and_mask(self, model: nn.Module) -> tuple[int, float]:
+        """As asked for, or the defaults of a network: docs/choices.md has the evidence."""
+        deep = isinstance(model, Anchored) and model.cut.deep_head
+        draws, mask = (10, 0.2) if deep else (1, 0.0)
+        return self.draws or draws, mask if self.mask is None else self.mask
+
     def identity(self, model: nn.Module, counts: Tensor, **more: Any) -> dict[str, Any]:
         """What a resumed run must have in common with the one before; epochs may grow."""
         fields = {k: v for k, v in asdict(self).items() if k not in ("epochs", "call")}
+        fields["draws"], fields["mask"] = self.draws_and_mask(model)
         rows = f"{int(counts.sum())} rows ({_short(counts.tolist())})"
         return {**fields, "train": rows, "model": _signature(model), **more}
 
