@@ -152,6 +152,7 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
     broken = make("node-shift", tmp_path)
     weak = {c.hash for *_, c in TABLES["node-shift"].configs("smoke", 2) if is_weak(c)}
     assert len(broken.failures) == len(weak) > 0
+    assert "cbas/color/concept gcn nfa, seed 0" in broken.failures  # in the words of the table
     assert all("the cat" in text and "Traceback" in text for text in broken.failures.values())
     assert "Failed runs" in broken.to_markdown()
     anchored = [r for r in broken.records if r["variant"] == "nfa"]
@@ -306,6 +307,7 @@ def finished(root):
     return {path.parent.name for path in Path(root).glob("*/finished")}
 
 
+@pytest.mark.timeout(1800)  # processes that import torch, on a machine that may be busy
 def test_killed_in_the_middle_the_second_call_gives_the_same_table(root, tmp_path):
     whole = make("node-shift", root, seeds=1)
     process = start(tmp_path, workers=2)
@@ -322,6 +324,7 @@ def test_killed_in_the_middle_the_second_call_gives_the_same_table(root, tmp_pat
         assert (tmp_path / name / "finished").stat().st_mtime_ns == then
 
 
+@pytest.mark.timeout(1800)  # processes that import torch, on a machine that may be busy
 def test_two_benches_on_one_folder(root, tmp_path):
     whole = make("node-shift", root, seeds=1)
     both = [start(tmp_path, workers=0) for _ in range(2)]  # in step: both want the same run next
@@ -333,6 +336,7 @@ def test_two_benches_on_one_folder(root, tmp_path):
     assert saved.records == whole.records
 
 
+@pytest.mark.timeout(1800)  # processes that import torch, on a machine that may be busy
 @pytest.mark.slow  # two processes and a Ray of two workers a table
 @pytest.mark.parametrize("name", ["node-shift", "size-shift"])
 def test_ray_and_processes_give_the_same(name, root, tmp_path, ray_of_two):

@@ -115,7 +115,7 @@ def _trained(
     name: str, table: Table, scale: ScaleName, seeds: int, work: _Work, command: str
 ) -> BenchResult:
     configs = list(table.configs(scale, seeds))
-    failures = _run_all(name, [config for *_, config in configs], work)
+    failures = _run_all(name, configs, work)
     found: dict[tuple[Setting, str], list[dict[str, Any]]] = {}
     for setting, variant, _, config in configs:
         scores = {} if config.hash in failures else RunFolder(work.root / config.hash).scores
@@ -160,14 +160,22 @@ def _cells(
                 yield {**key, "split": split, "metric": metric}, values, note
 
 
-def _run_all(name: str, configs: Iterable[RunConfig], work: _Work) -> dict[str, tuple[str, str]]:
+def _run_all(
+    name: str, cells: Sequence[tuple[Setting, str, int, RunConfig]], work: _Work
+) -> dict[str, tuple[str, str]]:
     """Do what is not done yet, what others need first; titles and tracebacks of failures."""
-    todo = [config for config in _wanted(configs) if not _done(config, work.root)]
+    titles = {config.hash: f"{setting.data} {setting.model} {variant}, seed {seed}"
+              for setting, variant, seed, config in reversed(cells)}  # fmt: skip
+    wanted = _wanted(config for *_, config in cells)
+    todo = [config for config in wanted if not _done(config, work.root)]
     place = {config.hash: i for i, config in enumerate(todo)}
     needs = [[place[r.hash] for r in requirements(c) if r.hash in place] for c in todo]
-    worker = _Cell(str(work.root))
-    outcomes = work.map(todo, worker, name, name=lambda c: c.title, needs=needs)
-    return {o.cell.hash: (o.cell.title, o.error) for o in outcomes if not o.ok}
+
+    def title(config: RunConfig) -> str:
+        return titles.get(config.hash, config.title)  # members of ensembles are in no cell
+
+    outcomes = work.map(todo, _Cell(str(work.root)), name, name=title, needs=needs)
+    return {o.cell.hash: (title(o.cell), o.error) for o in outcomes if not o.ok}
 
 
 class _Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ class EpochNews(Logger):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """One line with loss, and validation accuracy and ECE if there are any."""
-        record = Epoch(**metrics)
+        known = {f.name: metrics[f.name] for f in fields(Epoch) if f.name in metrics}
+        if not {"epoch", "loss", "lr", "seconds"} <= set(known):
+            return  # whatever else is logged is no epoch
+        record = Epoch(**known)
         tell(f"epoch {record.epoch}/{self._epochs}{numbers(record)}")
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
