@@ -281,6 +281,8 @@ def _differs(config: RunConfig, plain: RunConfig) -> dict[str, Any]:
     ours, theirs = config.training.model_dump(), plain.training.model_dump()
     found = {k: ours[k] for k in _SCHEDULE if ours[k] != theirs[k]}
     net, other = config.model.model_dump(), plain.model.model_dump()
+    if config.method.is_anchored and config.method.head not in (None, other["head"]):
+        found["head"] = config.method.head
     return {**found, **{k: v for k, v in net.items() if v != other[k]}}
 
 

@@ -45,7 +45,7 @@ def train(
             help="vanilla, anchored, ensemble or mcdropout.", autocompletion=among(_KINDS)
         ),
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Anchors: input, a layer number, readout.")] = None,
+    at: Annotated[str | None, typer.Option(help="Anchors: input, a layer, readout, auto.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How long to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
     root: Annotated[

@@ -44,7 +44,8 @@ class _Worker:
 
     def give(self, i: int, cell: Any) -> None:
         self.cell, self.since = i, time.perf_counter()
-        self.pipe.send_bytes(cloudpickle.dumps(cell))
+        with contextlib.suppress(OSError):  # it died while it was idle: collected as dead
+            self.pipe.send_bytes(cloudpickle.dumps(cell))
 
     def stop(self) -> None:
         self.pipe.close()

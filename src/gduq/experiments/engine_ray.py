@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -90,8 +91,9 @@ def _tasks(
                 yield ended
                 todo.ended(ended[0])
             if board is not None:
-                for i, text in ray.get(board.take.remote()).items():
-                    watch.told(i, text)
+                with contextlib.suppress(ray.exceptions.RayError):  # news may be lost
+                    for i, text in ray.get(board.take.remote(), timeout=_LOOK).items():
+                        watch.told(i, text)
     finally:
         for reference in running:
             ray.cancel(reference, force=True)

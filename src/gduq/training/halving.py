@@ -159,7 +159,7 @@ class _Notes:
         do = "Delete the folder to start afresh, or pass another resume= folder."
         try:
             known = json.loads(path.read_text())
-            scores = dict(zip(self.scores, known.pop("scores"), strict=False))
+            scores = dict(zip(self.scores, known.pop("scores"), strict=True))
         except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
             raise InputError(f"the scores of places in {path}", error, do) from error
         if known != self.identity:
