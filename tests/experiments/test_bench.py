@@ -197,7 +197,7 @@ def test_a_table_can_be_named_at_every_scale():
     assert config.model.hidden_channels == 300
     assert config.data.limit is None
     small = {s.dataset for s in TABLES["node-shift"].settings_at("small")}
-    assert "coauthor-cs/word" in small
+    assert "cora-ml/word" in small
     assert "cora/word" not in small
 
 
