@@ -467,7 +467,8 @@ def test_schedules_say_what_is_equal(bench_root):
     (only,) = collected(bench_root)["schedule"]
     assert (only["epochs"], only["hidden"], only["seeds"]) == (3, 16, 1)
     assert only["rows"]["ood_test"] == 140
-    assert only["unequal"] == {}
+    assert only["unequal"]["gduq"] == {"head": "mlp"}  # its own; the schedule is vanilla's
+    assert all(different == {"head": "mlp"} for different in only["unequal"].values())
     assert only["gduq"]["at"]
 
 
