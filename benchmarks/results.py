@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _copy_figures(summary, options.root, folder)
         else:
             summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        summary["bars"] = bars(summary["records"], summary["tables"], read_notes(folder / NOTES))
+        summary["bars"] = bars(summary, read_notes(folder / NOTES))
         written = write(summary, folder)
     except (InputError, OSError, ValueError) as error:
         print(f"Error: {error}", file=sys.stderr)

@@ -11,27 +11,25 @@ from results_cells import (
     BASE,
     ENSEMBLE,
     GDUQ,
+    GDUQ_COPIES,
     ID,
     LAYERS,
     OOD,
     PRETRAINED,
     T2,
     TS,
+    TS_COPIES,
     VANILLA,
     Cell,
     Index,
     Method,
-    joined,
     mean,
-    rounded,
 )
-
-Bar = dict[str, Any]
-Part = dict[str, Any]
-Pairs = Mapping[Cell, tuple[float, float]]
+from results_detection import detection_bar, error_bar, settings_of
+from results_parts import Bar, Pairs, Part, bar, losing, mean_or_none, part, share, share_parts
 
 CHOSEN = "chosen"
-SCORES = ("msp", "entropy", "energy", "epistemic", "spread")
+PLACE_SECONDS = "place_train_seconds"  # what the layer that at="auto" picked takes by itself
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,23 @@ class Share:
     metric: str = "ece"
     split: str = OOD
     equal: bool = False  # is enough
+    beside: tuple[tuple[str, Method, Method], ...] = ()  # further shares, only shown
 
 
+_CONTROL = "temperature scaling on clean and corrupted rows"
 _LOWER = (
     Share("ece-vanilla", "OOD ECE lower than vanilla's", 0.85),
     Share("ece-t2", "OOD ECE lower than vanilla's with T = 2", 0.70, theirs=T2),
-    Share("ece-ts", "OOD ECE lower than vanilla's with temperature scaling", 0.70, theirs=TS),
+    Share(
+        "ece-ts",
+        "OOD ECE lower than vanilla's with temperature scaling",
+        0.70,
+        theirs=TS,
+        beside=(
+            (f"lower than vanilla's with {_CONTROL}", GDUQ, TS_COPIES),
+            ("lower than that if G-ΔUQ is calibrated on both too", GDUQ_COPIES, TS_COPIES),
+        ),
+    ),
     Share("nll-vanilla", "OOD NLL lower than vanilla's", 0.85, metric="nll"),
 )
 _NO_WORSE = (
@@ -68,31 +77,27 @@ _NO_WORSE = (
 )
 
 
-def bars(
-    records: Sequence[Mapping[str, Any]],
-    tables: Sequence[Mapping[str, Any]],
-    notes: Mapping[str, str] | None = None,
-) -> list[Bar]:
+def bars(summary: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> list[Bar]:
     """Every bar with the value reached, its verdict, the cells on the losing side and a note.
 
     Args:
-        records: Of the summary.
-        tables: Of the summary; they say which settings detection is judged on.
+        summary: Its records; its tables, which say on what detection is judged; its tests, choices
+            and schedule, as far as they are there.
         notes: By name of the bar, written by hand.
     """
-    index, notes = Index(records), notes or {}
+    index, notes = Index(summary["records"]), notes or {}
     found = [
-        *(_share_bar(index, share) for share in _LOWER),
+        *(_share_bar(index, one, summary) for one in _LOWER),
         _difference_bar(index, "ood-accuracy", "OOD accuracy not below vanilla's", OOD, 0.0),
         _difference_bar(
             index, "id-accuracy", "ID accuracy at most half a point below vanilla's", ID, -0.005
         ),
-        *(_share_bar(index, share) for share in _NO_WORSE),
-        _ensemble_bar(index, records),
-        _pretrained_bar(index, records),
-        _detection_bar(index, _settings(tables, "ood-detection")),
-        _error_bar(index, _settings(tables, "error-prediction")),
-        _auto_bar(index),
+        *(_share_bar(index, one, summary) for one in _NO_WORSE),
+        _ensemble_bar(index, summary),
+        _pretrained_bar(index, summary),
+        detection_bar(index, settings_of(summary["tables"], "ood-detection")),
+        error_bar(index, settings_of(summary["tables"], "error-prediction")),
+        _auto_bar(index, summary),
     ]
     unknown = sorted(set(notes) - {bar["name"] for bar in found})
     if unknown:
@@ -100,52 +105,30 @@ def bars(
     return [{**bar, "note": notes.get(bar["name"], "").strip()} for bar in found]
 
 
-# -- parts of a bar -------------------------------------------------------------------------------
+# -- bars on shares and differences ---------------------------------------------------------------
 
 
-def part(what: str, value: float | None, sign: str, wanted: float | None, unit: str) -> Part:
-    """One number and what was wanted of it; without a wish it is only shown."""
-    value = None if value is None else rounded(value)
-    met = None
-    if value is not None and wanted is not None:
-        met = value >= wanted if sign == ">=" else value <= wanted
-    return {"what": what, "value": value, "sign": sign, "wanted": wanted, "unit": unit, "met": met}
+def _share_bar(index: Index, one: Share, summary: Mapping[str, Any]) -> Bar:
+    pairs = index.pairs(one.ours, one.theirs, one.metric, one.split)
+    parts = share_parts(pairs, one.least, one.equal)
+    parts += _tested(pairs, one, summary.get("tests", ()))
+    for what, ours, theirs in one.beside:
+        other = index.pairs(ours, theirs, one.metric, one.split)
+        parts.append(part(f"of {len(other)} cells {what}", share(other), ">=", None, "share"))
+    return bar(one.name, one.what, parts, losing(pairs, one.equal))
 
 
-def bar(name: str, what: str, parts: Sequence[Part], losing: Pairs) -> Bar:
-    """A bar is met if all its parts are; unknown if none is known to fail and one is unknown."""
-    verdicts = [p["met"] for p in parts if p["wanted"] is not None]
-    met = False if False in verdicts else None if None in verdicts else True
-    lost = [{"cell": str(cell), "ours": a, "theirs": b} for cell, (a, b) in losing.items()]
-    return {"name": name, "what": what, "met": met, "parts": list(parts), "losing": lost}
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return mean(values) if values else None
-
-
-def _share(pairs: Mapping[Any, tuple[float, float]], equal: bool = False) -> float | None:
-    wins = [a < b or (equal and a == b) for a, b in pairs.values()]
-    return _mean(wins)
-
-
-def _losing(pairs: Pairs, equal: bool = False) -> Pairs:
-    return {c: (a, b) for c, (a, b) in pairs.items() if not (a < b or (equal and a == b))}
-
-
-def _share_parts(pairs: Pairs, least: float, equal: bool = False) -> list[Part]:
-    cells, sets = len(pairs), joined(pairs)
-    return [
-        part(f"of {cells} cells", _share(pairs, equal), ">=", least, "share"),
-        part(f"of {len(sets)} datasets × shifts, networks averaged",
-             _share(sets, equal), ">=", None, "share"),
-    ]  # fmt: skip
-
-
-def _share_bar(index: Index, share: Share) -> Bar:
-    pairs = index.pairs(share.ours, share.theirs, share.metric, share.split)
-    parts = _share_parts(pairs, share.least, share.equal)
-    return bar(share.name, share.what, parts, _losing(pairs, share.equal))
+def _tested(pairs: Pairs, one: Share, tests: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Cells with a verdict of the paired test, which is only made against the same calibrator."""
+    if one.ours.calibrator != one.theirs.calibrator or not tests:
+        return []
+    key = (*one.ours, one.split, one.metric, ", ".join(one.theirs))
+    names = ("variant", "calibrator", "split", "metric", "versus")
+    found = {Cell(t["dataset"], t["shift"], t["model"]): t["verdict"]
+             for t in tests if tuple(t[k] for k in names) == key}  # fmt: skip
+    said = [found.get(cell) for cell in pairs]
+    what = f"cells better and {said.count('worse')} worse by the paired test"
+    return [part(what, float(said.count("better")), ">=", None, "count")]
 
 
 def _difference_bar(index: Index, name: str, what: str, split: str, least: float) -> Bar:
@@ -153,7 +136,7 @@ def _difference_bar(index: Index, name: str, what: str, split: str, least: float
     pairs = index.pairs(GDUQ, VANILLA, "accuracy", split)
     gains = [a - b for a, b in pairs.values()]
     parts = [
-        part(f"on average over {len(gains)} cells", _mean(gains), ">=", least, "points"),
+        part(f"on average over {len(gains)} cells", mean_or_none(gains), ">=", least, "points"),
         part("in the worst cell", min(gains, default=None), ">=", -0.02, "points"),
     ]
     lost = {c: (a, b) for c, (a, b) in pairs.items() if a < b}
@@ -177,123 +160,74 @@ def timed(records: Sequence[Mapping[str, Any]], method: Method, metric: str) -> 
         if (r["table"], r["variant"], r["calibrator"], r["metric"]) == ("runtime", *method, metric)
         and r["mean"] is not None
     ]
-    return _mean(there)
+    return mean_or_none(there)
 
 
-def _cost_parts(
-    records: Sequence[Mapping[str, Any]], method: Method, kind: str, most: float
-) -> list[Part]:
+def _cost_parts(summary: Mapping[str, Any], method: Method, kind: str, most: float) -> list[Part]:
     """Time against one network's: the table of runtimes counts, or else that of the runs.
 
     The runs shared the machine with others, so their times are only shown where there is a better
-    measurement.
+    measurement. That table has seconds of an epoch: whoever trains fewer of them pays for fewer.
     """
-    word = {"train": "training", "predict": "prediction"}[kind]
+    word, records = {"train": "training", "predict": "prediction"}[kind], summary["records"]
     alone = timed(records, method, f"{kind}_ratio")
     seen = cost(Index(records), method, f"{kind}_seconds")
+    table = "table runtime"
+    if alone is not None and kind == "train" and method == PRETRAINED:
+        epochs = _epochs(summary)
+        alone, table = alone * epochs, f"{table}: an epoch, × {epochs:.2g} of the epochs"
     found = [part(f"the {word} time of one network (all runs, on a shared machine)", seen, "<=",
                   most if alone is None else None, "ratio")]  # fmt: skip
     if alone is not None:
-        what = f"the {word} time of one network (table runtime)"
+        what = f"the {word} time of one network ({table})"
         found.insert(0, part(what, alone, "<=", most, "ratio"))
     return found
 
 
-def _ensemble_bar(index: Index, records: Sequence[Mapping[str, Any]]) -> Bar:
+def _epochs(summary: Mapping[str, Any]) -> float:
+    """How many epochs the pretrained variant adds, over those of vanilla."""
+    divided = [(s["divided"][PRETRAINED.variant][1], s["epochs"])
+               for s in summary.get("schedule", ())
+               if PRETRAINED.variant in s.get("divided", {})]  # fmt: skip
+    return mean([own / whole for own, whole in divided]) if divided else 1.0
+
+
+def _ensemble_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     pairs = index.pairs(GDUQ, ENSEMBLE, "ece")
     parts = [
-        *_share_parts(pairs, 0.60, equal=True),
-        *_cost_parts(records, GDUQ, "train", 1.3),
-        *_cost_parts(records, GDUQ, "predict", 1.2),
+        *share_parts(pairs, 0.60, equal=True),
+        *_cost_parts(summary, GDUQ, "train", 1.3),
+        *_cost_parts(summary, GDUQ, "predict", 1.2),
     ]
     what = "OOD ECE no worse than an ensemble of 3, at about the cost of one network"
-    return bar("ensemble", what, parts, _losing(pairs, equal=True))
+    return bar("ensemble", what, parts, losing(pairs, equal=True))
 
 
-def _pretrained_bar(index: Index, records: Sequence[Mapping[str, Any]]) -> Bar:
+def _pretrained_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     own = index.pairs(PRETRAINED, BASE, "ece")
     pairs = {**index.pairs(PRETRAINED, VANILLA, "ece"), **own}
-    parts = [*_share_parts(pairs, 0.75), *_cost_parts(records, PRETRAINED, "train", 0.10)]
+    parts = [*share_parts(pairs, 0.75), *_cost_parts(summary, PRETRAINED, "train", 0.10)]
     what = "Pretrained: OOD ECE lower than its own frozen network's, in a tenth of the time"
-    return bar("pretrained", what, parts, _losing(pairs))
+    return bar("pretrained", what, parts, losing(pairs))
 
 
-# -- detection, error prediction, the automatic layer ---------------------------------------------
+# -- the automatic layer --------------------------------------------------------------------------
 
 
-def _settings(tables: Sequence[Mapping[str, Any]], name: str) -> list[Cell]:
-    return [Cell(*s) for table in tables if table["name"] == name for s in table["settings"]]
-
-
-def _metric(score: str) -> str:
-    return "auroc" if score == "msp" else f"auroc_{score}"
-
-
-def _wins(pairs: Pairs) -> float | None:
-    return float(sum(a > b for a, b in pairs.values())) if pairs else None
-
-
-def _best_score(index: Index, method: Method, settings: Sequence[Cell]) -> str:
-    """The one score with the highest mean AUROC over all settings that have it."""
-    found = {}
-    for score in SCORES:
-        values = [index.mean(cell, method, _metric(score)) for cell in settings]
-        if values and None not in values:
-            found[score] = mean([v for v in values if v is not None])
-    return max(found, key=lambda score: found[score]) if found else "msp"
-
-
-def _best(index: Index, cell: Cell, method: Method) -> float | None:
-    values = [index.mean(cell, method, _metric(score)) for score in SCORES]
-    return max((v for v in values if v is not None), default=None)
-
-
-def _detection_bar(index: Index, settings: Sequence[Cell]) -> Bar:
-    """Judged with one score for all settings: a score a setting would be chosen on the test."""
-    seen = [c for c in settings if index.mean(c, GDUQ, "auroc") is not None
-            and index.mean(c, VANILLA, "auroc") is not None]  # fmt: skip
-    theirs = {c: index.mean(c, VANILLA, "auroc") or 0.0 for c in seen}
-    score, plain = _best_score(index, GDUQ, seen), _best_score(index, VANILLA, seen)
-
-    def against(found: Mapping[Cell, float | None], other: Mapping[Cell, float | None]) -> Pairs:
-        return {c: (a, b) for c in seen
-                if (a := found[c]) is not None and (b := other[c]) is not None}  # fmt: skip
-
-    one = {c: index.mean(c, GDUQ, _metric(score)) for c in seen}
-    pairs = against(one, theirs)
-    strong = {c: index.mean(c, VANILLA, _metric(plain)) for c in seen}
-    parts = [
-        part(f"of {len(seen)} settings, {score} in all (best on average)", _wins(pairs), ">=", 6.0,
-             "count"),
-        part(f"of {len(seen)} settings, the best score of each (chosen on the test)",
-             _wins(against({c: _best(index, c, GDUQ) for c in seen}, theirs)), ">=", None, "count"),
-        part(f"of {len(seen)} settings, {score} against vanilla's best score ({plain})",
-             _wins(against(one, strong)), ">=", None, "count"),
-    ]  # fmt: skip
-    what = "OOD detection: AUROC higher than that of vanilla's confidence"
-    return bar("detection", what, parts, {c: p for c, p in pairs.items() if not p[0] > p[1]})
-
-
-def _error_bar(index: Index, settings: Sequence[Cell]) -> Bar:
-    pairs = index.pairs(GDUQ, VANILLA, "gep_error", among=settings)
-    wins = float(sum(a < b for a, b in pairs.values())) if pairs else None
-    parts = [part(f"of {len(pairs)} settings", wins, ">=", 6.0, "count")]
-    what = "Accuracy under shift predicted with a smaller error than vanilla's"
-    return bar("error-prediction", what, parts, _losing(pairs))
-
-
-def _auto_bar(index: Index) -> Bar:
+def _auto_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     pairs = dict(_auto_pairs(index))
     close = {c: (a, b) for c, (a, b) in pairs.items() if a <= 1.1 * b}
     best = [a <= b for a, b in pairs.values()]
-    share = len(close) / len(pairs) if pairs else None
+    share_ = len(close) / len(pairs) if pairs else None
     parts = [
-        part(f"of {len(pairs)} cells", share, ">=", 0.75, "share"),
-        part("with the best layer itself", _mean(best), ">=", None, "share"),
+        part(f"of {len(pairs)} cells", share_, ">=", 0.75, "share"),
+        part("the training time of the layer it picked", _auto_cost(index), "<=", 2.0, "ratio"),
+        part("with the best layer itself", mean_or_none(best), ">=", None, "share"),
         part("the training time of vanilla", cost(index, AUTO, "train_seconds"), "<=", None,
              "ratio"),
+        *_places(summary.get("choices", ())),
     ]  # fmt: skip
-    what = 'at="auto": OOD ECE within 10 % of the best layer\'s'
+    what = 'at="auto": OOD ECE within 10 % of the best layer\'s, in twice its time'
     return bar("auto", what, parts, {c: p for c, p in pairs.items() if c not in close})
 
 
@@ -303,3 +237,21 @@ def _auto_pairs(index: Index) -> Iterator[tuple[Cell, tuple[float, float]]]:
         fixed = [v for m in LAYERS if (v := index.mean(cell, m, "ece")) is not None]
         if ours is not None and len(fixed) > 1:
             yield cell, (ours, min(fixed))
+
+
+def _auto_cost(index: Index) -> float | None:
+    """Seconds over all runs whose layer was also trained by itself, over what that took."""
+    found = []
+    for cell in index.cells:
+        own, fixed = (index.record(cell, AUTO, m, "") for m in ("train_seconds", PLACE_SECONDS))
+        if own and fixed and fixed["seeds"] and own["seeds"] == fixed["seeds"]:
+            found.append((own["mean"] * own["seeds"], fixed["mean"] * fixed["seeds"]))
+    return sum(a for a, _ in found) / sum(b for _, b in found) if found else None
+
+
+def _places(choices: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """How often which layer was picked."""
+    picked = [c["chosen"] for c in choices if c["variant"] == AUTO.variant]
+    places = dict.fromkeys(place for one in picked for place in one)
+    return [part(f"runs picked {place}", float(sum(one.get(place, 0) for one in picked)), ">=",
+                 None, "count") for place in places]  # fmt: skip

@@ -11,6 +11,8 @@ KEYS = (
     *("mean", "std", "seeds", "paper", "scale", "command"),
 )
 ID, OOD = "id_test", "ood_test"
+CORRUPTED = "corrupted"  # copies of validation rows, spoilt; stands for a split
+ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: a temperature, fitted on copies too
 
 
 class Cell(NamedTuple):
@@ -34,9 +36,11 @@ class Method(NamedTuple):
 VANILLA = Method("vanilla")
 T2 = Method("vanilla", "t2")
 TS = Method("vanilla", "temperature")
+TS_COPIES = Method("vanilla", ON_COPIES)
 ENSEMBLE = Method("ensemble")
 MC_DROPOUT = Method("mcdropout")
 GDUQ = Method("gduq")
+GDUQ_COPIES = Method("gduq", ON_COPIES)
 PRETRAINED = Method("gduq-pretrained")
 BASE = Method("gduq-pretrained base")  # its frozen network, where that is not the vanilla one
 AUTO = Method("auto")
@@ -46,6 +50,7 @@ NAMES = {
     VANILLA: "vanilla",
     T2: "vanilla, T = 2",
     TS: "vanilla, temperature scaling",
+    TS_COPIES: "vanilla, temperature scaling on clean and corrupted rows",
     ENSEMBLE: "ensemble of 3",
     MC_DROPOUT: "MC dropout",
     GDUQ: "G-ΔUQ",

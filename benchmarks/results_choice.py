@@ -1,4 +1,4 @@
-"""The best calibrator of a run, chosen on validation data alone."""
+"""The best calibrator of a run, chosen on validation data alone, clean and corrupted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from gduq import metrics
+from gduq.calibration import METHODS
 from gduq.errors import InputError
 from gduq.evaluation.copies import VARIANTS
 from gduq.experiments.calibrated import Calibrated
 from gduq.experiments.folder import RunFolder, write_json
 from gduq.prediction import Prediction
 
-_KEPT = "choice.json"
+KEPT, _VERSION = "chosen.json", 1  # a new rule needs a new number
+Fit = Callable[[Tensor], Callable[[Prediction], Prediction]]
 
 
 def choose(candidates: Sequence[str], scored: Callable[[str], float]) -> str:
@@ -32,70 +34,85 @@ def choose(candidates: Sequence[str], scored: Callable[[str], float]) -> str:
     return min(scores, key=lambda name: scores[name])
 
 
-def crossed_nll(rows: int, fit: Callable[[Tensor], Callable[[Tensor], Prediction]]) -> float:
+def crossed_nll(clean: Prediction, copies: Sequence[Prediction], fit: Fit) -> float:
     r"""NLL on validation rows that the calibrator has not seen, halves taking turns.
 
-    .. math:: \frac{1}{n}\Big(\sum_{i \in B} -\log p_A(y_i) + \sum_{i \in A} -\log p_B(y_i)\Big)
+    .. math:: \frac{1}{n}\Big(\sum_{i \in B} \ell_A(i) + \sum_{i \in A} \ell_B(i)\Big), \qquad
+        \ell_A(i) = -\frac{1}{2}\Big(\log p_A(y_i \mid x_i) +
+        \frac{1}{m}\sum_{k} \log p_A(y_i \mid x_i^k)\Big)
 
-    where :math:`p_A` is calibrated on half A. Infinite where a half is too little to fit on.
+    where :math:`p_A` is calibrated on half A and :math:`x_i^k` is the k-th corrupted copy of row i.
+    Infinite where a half is too little to fit on.
 
     Args:
-        rows: Number n of validation rows.
-        fit: From the rows to fit on to a function that predicts other rows.
+        clean: All n validation rows.
+        copies: The same rows corrupted in m ways; without any, the clean rows count alone.
+        fit: From the rows to fit on to a calibrator.
     """
-    order = torch.randperm(rows, generator=torch.Generator().manual_seed(0))
-    halves = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
+    order = torch.randperm(len(clean), generator=torch.Generator().manual_seed(0))
+    halves = order.tensor_split([(len(clean) + 1) // 2])
     total = 0.0
     try:
         for seen, held in (halves, halves[::-1]):
-            total += metrics.nll(fit(seen)(held)) * len(held)
+            calibrated = fit(seen)
+            total += len(held) * _nll([calibrated(p[held]) for p in (clean, *copies)])
     except InputError:
         return math.inf
-    return total / rows
+    return total / len(clean)
+
+
+def _nll(parts: Sequence[Prediction]) -> float:
+    """Of clean rows (the first part) and copies, half and half."""
+    clean, *copies = (float(metrics.nll(part)) for part in parts)
+    return 0.5 * (clean + sum(copies) / len(copies)) if copies else clean
 
 
 def chosen_calibrator(folder: RunFolder, candidates: Sequence[str]) -> str:
     """The calibrator of a run with the lowest `crossed_nll` on ``id_val``; kept in the folder.
 
     What then counts is that calibrator fitted on all of ``id_val``. No test row is looked at.
+    Calibrators that read the graph around the rows cannot be tried on corrupted copies and are
+    left out.
 
     Args:
         folder: A finished run.
         candidates: Names, ``"none"`` among them; what could not be fitted is left out.
     """
     scores = folder.scores
-    names = [name for name in candidates if name in scores]
-    kept = folder.path / _KEPT
-    known: dict[str, float] = json.loads(kept.read_text()) if kept.is_file() else {}
+    names = [name for name in candidates if name in scores and not _reads_graph(name)]
+    known = _read(folder)
     missing = [name for name in names if name not in known]
     if missing:
         calibrated = Calibrated(folder)
         known |= {name: _score(calibrated, name) for name in missing}
-        write_json(kept, known)
+        write_json(folder.path / KEPT, {"version": _VERSION, "nll": known})
     return choose(names, lambda name: math.inf if known[name] is None else known[name])
 
 
-def _score(calibrated: Calibrated, name: str) -> float:
-    p = calibrated.raw["id_val"]
-    if name == "none":
-        return metrics.nll(p)
-    full = calibrated.fitted(name)  # with all it was built from; the halves are fitted on copies
-    whole = calibrated.whole if full.needs_graph else None
-    rows = None if whole is None else _numbers(whole.rows["id_val"])
+def _read(folder: RunFolder) -> dict[str, float]:
+    """What an earlier call with the same rule has found."""
+    path = folder.path / KEPT
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    found: dict[str, float] = kept["nll"] if kept.get("version") == _VERSION else {}
+    return found
 
-    def fit(seen: Tensor) -> Callable[[Tensor], Prediction]:
+
+def _reads_graph(name: str) -> bool:
+    return name != "none" and METHODS[VARIANTS.get(name, name)].needs_graph
+
+
+def _score(calibrated: Calibrated, name: str) -> float:
+    p, copies = calibrated.raw["id_val"], calibrated.copies
+    if name == "none":
+        return _nll([p, *copies])
+    full = calibrated.fitted(name)  # with all it was built from; the halves are fitted on copies
+
+    def fit(seen: Tensor) -> Callable[[Prediction], Prediction]:
         more: dict[str, Any] = {}
         if name in VARIANTS:
-            more["corrupted"] = [spoilt[seen] for spoilt in calibrated.copies]
+            more["corrupted"] = [spoilt[seen] for spoilt in copies]
         half = copy(full)
-        if whole is None or rows is None:
-            half.fit(p, rows=seen, **more)
-            return lambda held: half(p[held])
-        half.fit(whole.p, rows=rows[seen], **more)
-        return lambda held: half(whole.p, rows=rows[held])
+        half.fit(p, rows=seen, **more)
+        return half
 
-    return crossed_nll(len(p), fit)
-
-
-def _numbers(rows: Tensor) -> Tensor:
-    return rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+    return crossed_nll(p, copies, fit)

@@ -21,15 +21,16 @@ from gduq.experiments.run import requirements
 from gduq.experiments.scores import FIXED
 from gduq.experiments.specs import ScaleName, Setting, Table
 from gduq.experiments.tables import TABLES
-from results_bars import CHOSEN
-from results_cells import BASE, ID, KEYS, OOD, rounded
+from results_bars import CHOSEN, PLACE_SECONDS
+from results_cells import AUTO, BASE, GDUQ, ID, KEYS, ON_COPIES, OOD, PRETRAINED, rounded
 from results_choice import chosen_calibrator
 
 Values = list[float | None]
 Key = dict[str, str]
 _MEASURES = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
 _CALIBRATED = ("vanilla", "gduq")  # whose best calibrator is chosen
-_SCHEDULE = ("epochs", "lr", "batch_size", "weight_decay", "select", "patience", "class_weights")
+_SCHEDULE = ("lr", "batch_size", "weight_decay", "select", "patience", "class_weights")
+_DIVIDED = (GDUQ.variant, PRETRAINED.variant)  # may put an anchored head on a plain network
 _SMOKE = "Smoke scale:"
 
 
@@ -88,13 +89,19 @@ def _new(
 
 
 def _once(schedules: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One a cell: that of the first table with G-ΔUQ, or of the first."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """One a cell: of the first table with G-ΔUQ, or of the first; with the variants of all."""
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in schedules:
-        known = found.setdefault((one["dataset"], one["shift"], one["model"]), one)
-        if not known["gduq"] and one["gduq"]:
-            found[one["dataset"], one["shift"], one["model"]] = one
-    return list(found.values())
+        cells.setdefault((one["dataset"], one["shift"], one["model"]), []).append(one)
+    return [_merged(tables) for tables in cells.values()]
+
+
+def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = next((one for one in tables if one["gduq"]), tables[0])
+    alike = [one for one in tables if one["scale"] == first["scale"]]
+    parts = {key: {v: d for one in alike for v, d in one[key].items()}
+             for key in ("divided", "unequal")}  # fmt: skip
+    return {**first, **parts}
 
 
 def _tested(r: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,8 +195,8 @@ class Made:
         return {name: folder.scores for name, folder in self._folders.items()}
 
     @cached_property
-    def _seconds(self) -> dict[str, dict[str, Any]]:
-        return {name: folder.info["seconds"] for name, folder in self._folders.items()}
+    def _infos(self) -> dict[str, dict[str, Any]]:
+        return {name: folder.info for name, folder in self._folders.items()}
 
     # -- numbers that the table itself does not have ---------------------------------------------
 
@@ -198,7 +205,8 @@ class Made:
         for (setting, variant), configs in self.cells.items():
             hashes = [config.hash for config in configs]
             where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
-            for key, values in self._numbers(variant, hashes):
+            for key, values in (*self._costs(setting, variant, hashes),
+                                *self._numbers(variant, hashes)):  # fmt: skip
                 yield record(
                     self.name,
                     {**where, "variant": variant, **key},
@@ -209,18 +217,46 @@ class Made:
                 )
 
     def _numbers(self, variant: str, hashes: Sequence[str]) -> Iterator[tuple[Key, Values]]:
-        for kind in ("train", "predict"):
-            values: Values = [self._seconds.get(h, {}).get(kind) for h in hashes]
-            yield {"calibrator": "none", "split": "", "metric": f"{kind}_seconds"}, values
         names = ["none", *(["t2", "temperature"] if variant == "vanilla" else [])]
-        names += [CHOSEN] if variant in _CALIBRATED else []
+        names += [ON_COPIES, CHOSEN] if variant in _CALIBRATED else []
         for calibrator in names:
             own = [self._chosen(variant, h) if calibrator == CHOSEN else calibrator for h in hashes]
             for split in (ID, OOD):
                 for metric in _MEASURES:
-                    values = [self._scores.get(h, {}).get(name, {}).get(split, {}).get(metric)
-                              for h, name in zip(hashes, own, strict=True)]  # fmt: skip
+                    pairs = zip(hashes, own, strict=True)
+                    values: Values = [
+                        self._scores.get(h, {}).get(name, {}).get(split, {}).get(metric)
+                        for h, name in pairs
+                    ]
                     yield {"calibrator": calibrator, "split": split, "metric": metric}, values
+
+    def _costs(
+        self, setting: Setting, variant: str, hashes: Sequence[str]
+    ) -> Iterator[tuple[Key, Values]]:
+        found = {f"{kind}_seconds": [self._seconds(variant, h, kind) for h in hashes]
+                 for kind in ("train", "predict")}  # fmt: skip
+        if variant == AUTO.variant:
+            found[PLACE_SECONDS] = self._place_seconds(setting, hashes)
+        for metric, values in found.items():
+            yield {"calibrator": "none", "split": "", "metric": metric}, values
+
+    def _seconds(self, variant: str, hash_: str, kind: str) -> float | None:
+        """G-ΔUQ pays for the plain network it trains first; a pretrained one was there before."""
+        seconds = self._infos.get(hash_, {}).get("seconds", {})
+        found: float | None = seconds.get(kind)
+        if found is not None and kind == "train" and variant == GDUQ.variant:
+            found += seconds.get("plain", 0.0)
+        return found
+
+    def _place_seconds(self, setting: Setting, hashes: Sequence[str]) -> Values:
+        """What the picked layers take by themselves, seed by seed; nothing unless all are known."""
+        found: Values = []
+        for seed, hash_ in enumerate(hashes):
+            variant = f"gduq-{self._infos.get(hash_, {}).get('place')}"
+            fixed = self.cells.get((setting, variant), [])[seed : seed + 1]
+            found += [self._seconds(variant, config.hash, "train") for config in fixed]
+        whole = len(found) == len(hashes) and None not in found
+        return found if whole else [None] * len(hashes)
 
     def _chosen(self, variant: str, hash_: str) -> str:
         if hash_ not in self._folders:
@@ -230,11 +266,14 @@ class Made:
         return chosen_calibrator(self._folders[hash_], ("none", *fitted))
 
     def choices(self) -> Iterator[dict[str, Any]]:
-        """How often which calibrator was chosen."""
+        """How often which calibrator was chosen, and by at="auto" which layer."""
         for (setting, variant), configs in self.cells.items():
-            if variant not in _CALIBRATED:
+            if variant == AUTO.variant:
+                names = [str(self._infos.get(c.hash, {}).get("place", "")) for c in configs]
+            elif variant in _CALIBRATED:
+                names = [self._chosen(variant, c.hash) for c in configs]
+            else:
                 continue
-            names = [self._chosen(variant, c.hash) for c in configs]
             where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
             counts = {name: names.count(name) for name in dict.fromkeys(filter(None, names))}
             yield {"table": self.name, **where, "variant": variant, "chosen": counts}
@@ -265,8 +304,10 @@ class Made:
             "limit": plain.data.limit,
             "rows": {} if folder is None else folder.info["rows"],
             "gduq": {} if own is None else _own(own),
+            "divided": {v: [_before(configs[v]), configs[v].training.epochs]
+                        for v in _DIVIDED if v in configs},
             "unequal": {v: d for v, config in configs.items() if (d := _differs(config, plain))},
-        }
+        }  # fmt: skip
 
 
 def _own(config: RunConfig) -> dict[str, Any]:
@@ -276,10 +317,29 @@ def _own(config: RunConfig) -> dict[str, Any]:
     return {**method, "draws": config.training.draws, "mask": config.training.mask}
 
 
+def _before(config: RunConfig) -> int:
+    """Epochs of the plain network that a run starts from; 0 for a run from scratch."""
+    if config.method.kind != "anchored" or config.method.pretrained_from != "vanilla":
+        return 0
+    return requirements(config)[0].training.epochs
+
+
+def _extra_epochs(config: RunConfig, plain: RunConfig) -> int | str | None:
+    """In words what is not vanilla's number of epochs, the plain network's included."""
+    before, own, whole = _before(config), config.training.epochs, plain.training.epochs
+    if before + own == whole:
+        return None
+    if before == whole:
+        return f"{own / whole:.2g} × vanilla's on top of a finished vanilla network"
+    return f"{own} on top of {before} of a plain network" if before else own
+
+
 def _differs(config: RunConfig, plain: RunConfig) -> dict[str, Any]:
     """Training and backbone as far as they are not vanilla's."""
     ours, theirs = config.training.model_dump(), plain.training.model_dump()
-    found = {k: ours[k] for k in _SCHEDULE if ours[k] != theirs[k]}
+    epochs = _extra_epochs(config, plain)
+    found = {} if epochs is None else {"epochs": epochs}
+    found |= {k: ours[k] for k in _SCHEDULE if ours[k] != theirs[k]}
     net, other = config.model.model_dump(), plain.model.model_dump()
     if config.method.is_anchored and config.method.head not in (None, other["head"]):
         found["head"] = config.method.head

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results_cells import (
+    AUTO,
     GDUQ,
     ID,
     NAMES,
@@ -36,7 +37,12 @@ Numbers are means ± standard deviations over seeds. **Bold**: better than vanil
 over seeds, p < 0.05; ▼: worse. The tests are not corrected for their number: of a hundred
 comparisons without any difference about five come out bold or ▼. ECE has 15 bins; the paper's code
 has 100. T = 2 halves the logits of the vanilla network; temperature scaling is fitted on
-`id_val`."""
+`id_val`, and where it says so half on corrupted copies of those rows (features noised and masked,
+edges dropped and rewired)."""
+_PAID = (
+    "G-ΔUQ pays for all it trains, the plain network it starts from on node tasks included; the "
+    "pretrained ones only for what comes on top of a network that was there before."
+)
 _COLUMNS: tuple[tuple[str, str, bool], ...] = (  # metric, split, with its deviation
     ("accuracy", OOD, True),
     ("ece", OOD, True),
@@ -138,7 +144,8 @@ def _about_bar(bar: Record) -> str:
 def _equal(summary: Summary) -> str:
     return (
         "## Equal treatment\n\nEpochs, learning rate, batches and the rule that picks the epoch "
-        f"({_selection(summary)}) are those of vanilla for every method. {_unequal(summary)} "
+        f"({_selection(summary)}) are those of vanilla for every method. {_unequal(summary)}"
+        f"{_in_turn(summary)} "
         "Data, widths, epochs and seeds of every cell: [results/schedule.md](results/schedule.md). "
         "How the defaults of G-ΔUQ were chosen: [docs/choices.md](docs/choices.md). "
         f"{_chosen(summary)}"
@@ -153,11 +160,34 @@ def schedule_page(summary: Summary) -> str:
         own = ", ".join(f"{k} {v}" for k, v in s["gduq"].items())
         numbers = [f"{s[k]:g}" for k in ("epochs", "hidden", "layers", "lr", "weight_decay")]
         batch = "whole graph" if s["task"] == "node" else str(s["batch_size"])
+        parts = [_divided(s, variant) for variant in ("gduq", "gduq-pretrained")]
         rows.append([f"{s['dataset']} {s['shift']}, {s['model']}", s["scale"], *numbers, batch,
-                     sizes, str(s["seeds"]), own or "–"])  # fmt: skip
+                     sizes, str(s["seeds"]), *parts, own or "–"])  # fmt: skip
     heads = ["cell", "scale", "epochs", "width", "layers", "learning rate", "weight decay",
-             "batch", "rows: train/val/ID/OOD", "seeds", "G-ΔUQ"]  # fmt: skip
-    return f"# Schedules\n\nOf all methods alike. {_unequal(summary)}\n\n{markdown(heads, rows)}\n"
+             "batch", "rows: train/val/ID/OOD", "seeds", "epochs of G-ΔUQ",
+             "epochs of G-ΔUQ, pretrained", "G-ΔUQ"]  # fmt: skip
+    return (
+        f"# Schedules\n\nOf all methods alike. {_unequal(summary)}{_in_turn(summary)} {_PAID}\n\n"
+        f"{markdown(heads, rows)}\n"
+    )
+
+
+def _divided(s: Record, variant: str) -> str:
+    """Epochs of the plain network and of the head that is put on it."""
+    if variant not in s.get("divided", {}):
+        return "–"
+    before, own = s["divided"][variant]
+    return f"{before} plain + {own}" if before else str(own)
+
+
+def _in_turn(summary: Summary) -> str:
+    """What is to be said if G-ΔUQ divides its epochs."""
+    if not any(s.get("divided", {}).get("gduq", [0])[0] for s in summary["schedule"]):
+        return ""
+    return (
+        " On node tasks gduq spends a part of its epochs on a plain network and the rest on the "
+        "anchored head: together as many as vanilla has."
+    )
 
 
 def _selection(summary: Summary) -> str:
@@ -179,7 +209,7 @@ def _unequal(summary: Summary) -> str:
 
 def _chosen(summary: Summary) -> str:
     counts: dict[str, dict[str, int]] = {}
-    for choice in summary["choices"]:
+    for choice in (c for c in summary["choices"] if c["variant"] != AUTO.variant):
         own = counts.setdefault(choice["variant"], {})
         for name, times in choice["chosen"].items():
             own[name] = own.get(name, 0) + times
@@ -190,9 +220,11 @@ def _chosen(summary: Summary) -> str:
     if not said:
         return ""
     return (
-        "The best calibrator is chosen run by run among none and those of the table that are "
-        "fitted, by NLL on the half of `id_val` that it was not fitted on, halves taking turns: "
-        f"{'; '.join(said)}."
+        "The best calibrator is chosen run by run, alike for both, among none and those of the "
+        "table that are fitted, by NLL on the half of `id_val` that it was not fitted on, halves "
+        "taking turns; half of that NLL is of the clean rows, half of corrupted copies of the same "
+        "rows. CaGCN and GATS read the graph around the rows, cannot be tried on copies and are "
+        f"not among them. Chosen were: {'; '.join(said)}."
     )
 
 
@@ -212,7 +244,7 @@ def _comparison(index: Index, verdicts: Verdicts) -> str:
                          *_costs(index, cell, method)])  # fmt: skip
     return (
         "## Every cell\n\nTraining and prediction: seconds of the runs over vanilla's (runs shared "
-        "the machine; the table runtime was measured alone).\n\n" + markdown(heads, rows)
+        f"the machine; the table runtime was measured alone). {_PAID}\n\n{markdown(heads, rows)}"
     )
 
 

@@ -17,10 +17,14 @@ METRICS = {
     "aurc": "AURC",
     "auroc": "AUROC",
     "gep_error": "error of the predicted accuracy",
+    "gep_error_confidence_difference": "error by confidence difference",
+    "gep_error_average_confidence": "error by average confidence",
+    "gep_error_disagreement": "error by disagreement",
     "train_ratio": "training, × vanilla",
     "predict_ratio": "prediction, × vanilla",
     "train_seconds": "training, s",
     "predict_seconds": "prediction, s",
+    "place_train_seconds": "training of the layer picked, s",
 }
 SPLITS = {"id_test": "ID", "ood_test": "OOD"}
 _EXACT = 1000.0  # larger numbers are counts

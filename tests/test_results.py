@@ -14,7 +14,7 @@ from gduq.calibration import TemperatureScaling
 from gduq.prediction import Prediction
 from results_bars import bars
 from results_cells import KEYS, rounded
-from results_choice import choose, chosen_calibrator, crossed_nll
+from results_choice import KEPT, choose, chosen_calibrator, crossed_nll
 from results_pages import pages
 from results_picture import MARKS, data, picture
 from results_readme import readme_block
@@ -46,7 +46,7 @@ def test_every_record_has_these_keys(summary):
 
 def test_the_bars_follow_from_the_records(summary):
     notes = results.read_notes(ROOT / results.NOTES)
-    assert summary["bars"] == bars(summary["records"], summary["tables"], notes)
+    assert summary["bars"] == bars(summary, notes)
 
 
 def test_every_page_says_what_the_summary_says(summary):
@@ -119,7 +119,7 @@ def made_by_hand():
              "runs": 3, "hours": 2.0}  # fmt: skip
     return {
         "about": about,
-        "bars": bars(records, tables),
+        "bars": bars({"records": records, "tables": tables}),
         "schedule": [schedule(d) for d in ("d1", "d2", "d3")],
         "choices": [],
         "tables": tables,
@@ -211,8 +211,9 @@ def test_without_numbers_the_block_says_so():
 # -- bars -----------------------------------------------------------------------------------------
 
 
-def judged(records, tables=(), **notes):
-    return {bar["name"]: bar for bar in bars(records, tables, notes)}
+def judged(records, tables=(), more=None, **notes):
+    summary = {"records": records, "tables": tables, **(more or {})}
+    return {bar["name"]: bar for bar in bars(summary, notes)}
 
 
 def test_a_share_counts_cells_and_names_those_lost():
@@ -282,42 +283,152 @@ def test_pretrained_is_held_against_its_own_frozen_network():
     assert judged([*records, own])["pretrained"]["met"] is False
 
 
-def detection(count, **scores):
+def detection(count, plain=(), **scores):
+    """The bar, from AUROCs on corrupted validation rows (one for all settings) and on test rows."""
     settings = [(f"d{i}", "covariate", "gin") for i in range(count)]
     records = [r for i in range(count) for r in methods(f"d{i}", "auroc", vanilla=0.6, gduq=0.5)]
-    for score, values in scores.items():
-        records += [r for i, v in enumerate(values)
-                    for r in methods(f"d{i}", f"auroc_{score}", gduq=v)]  # fmt: skip
+    for score, (corrupted, values) in scores.items():
+        metric = "auroc" if score == "msp" else f"auroc_{score}"
+        for i, value in enumerate(values):
+            records += methods(f"d{i}", metric, gduq=value)
+            records += methods(f"d{i}", metric, "corrupted", gduq=corrupted)
+    for score, (corrupted, value) in dict(plain).items():
+        for i in range(count):
+            records += methods(f"d{i}", f"auroc_{score}", vanilla=value)
+            records += methods(f"d{i}", f"auroc_{score}", "corrupted", vanilla=corrupted)
     return judged(records, [table("ood-detection", settings)])["detection"]
 
 
 def test_detection_is_judged_with_one_score_for_all():
-    split = detection(8, entropy=[0.7] * 4 + [0.5] * 4, energy=[0.5] * 4 + [0.7] * 4)
-    assert [p["value"] for p in split["parts"][:2]] == [4.0, 8.0]  # one score; best of each
+    split = detection(8, entropy=(0.6, [0.7] * 4 + [0.5] * 4), energy=(0.5, [0.5] * 4 + [0.7] * 4))
+    one, strong, best = split["parts"]
+    assert (one["value"], best["value"]) == (4.0, 8.0)
+    assert strong["wanted"] is best["wanted"] is None
+    assert "entropy (chosen on corrupted validation rows)" in one["what"]
     assert split["met"] is False
-    assert detection(8, energy=[0.7] * 6 + [0.5] * 2)["met"] is True
-    assert detection(5, energy=[0.7] * 5)["met"] is False  # six are wanted, of how many ever
+    assert detection(8, energy=(0.5, [0.7] * 6 + [0.5] * 2))["met"] is True
+    assert detection(5, energy=(0.5, [0.7] * 5))["met"] is False  # six are wanted, of how many ever
+
+
+def test_no_score_is_chosen_on_the_test():
+    best_there = detection(8, knn=(0.4, [0.9] * 8), mahalanobis=(0.6, [0.5] * 8))
+    assert "mahalanobis" in best_there["parts"][0]["what"]
+    assert (best_there["met"], best_there["parts"][2]["value"]) == (False, 8.0)
+
+
+def test_vanilla_may_choose_its_score_too():
+    bar = detection(8, plain={"energy": (0.9, 0.8)}, knn=(0.6, [0.7] * 8))
+    assert bar["met"] is True  # against confidence, as in the paper
+    assert bar["parts"][1]["value"] == 0.0
+    assert "energy" in bar["parts"][1]["what"]
+
+
+def test_a_score_that_a_setting_lacks_is_not_chosen():
+    bar = detection(8, knn=(0.9, [0.9] * 7), energy=(0.6, [0.7] * 8))
+    assert "energy" in bar["parts"][0]["what"]
+
+
+def test_without_corrupted_rows_the_default_is_judged():
+    records = methods("d", "auroc", vanilla=0.6, gduq=0.5)
+    records += methods("d", "auroc_energy", gduq=0.9)
+    tables = [table("ood-detection", [("d", "covariate", "gin")])]
+    judged_part = judged(records, tables)["detection"]["parts"][0]
+    assert judged_part["value"] == 0.0
+    assert "msp (the default" in judged_part["what"]
+
+
+def errors(count=8, chosen=True):
+    """Ours is best by disagreement, vanilla by its average confidence, on corrupted rows."""
+    records = methods("d0", vanilla=0.2, gduq=0.1)
+    for i in range(count):
+        found = {"gep_error": {"vanilla": (0.2, 0.2), "gduq": (0.3, 0.1)},
+                 "gep_error_average_confidence": {"vanilla": (0.1, 0.3)},
+                 "gep_error_disagreement": {"gduq": (0.1, 0.2 if i < 6 else 0.4)}}  # fmt: skip
+        for metric, sides in found.items():
+            records += methods(f"d{i}", metric, **{side: v[1] for side, v in sides.items()})
+            if chosen:
+                copies = {side: v[0] for side, v in sides.items()}
+                records += methods(f"d{i}", metric, "corrupted", **copies)
+    settings = [(f"d{i}", "covariate", "gin") for i in range(count)]
+    return judged(records, [table("error-prediction", settings)])["error-prediction"]
 
 
 def test_error_prediction_counts_smaller_errors():
-    settings = [(f"d{i}", "covariate", "gin") for i in range(8)]
-    records = [
-        r
-        for i in range(8)
-        for r in methods(f"d{i}", "gep_error", vanilla=0.2, gduq=0.1 if i < 6 else 0.3)
-    ]
-    records += methods("d0", vanilla=0.2, gduq=0.1)
-    bar = judged(records, [table("error-prediction", settings)])["error-prediction"]
+    bar = errors()
     assert (bar["parts"][0]["value"], bar["met"], len(bar["losing"])) == (6.0, True, 2)
+    assert bar["losing"][0] == {"cell": "d6 covariate, gin", "ours": 0.4, "theirs": 0.3}
+    ours, theirs = bar["parts"][0]["what"].split(" against ")
+    assert "disagreement (chosen on corrupted" in ours
+    assert "average confidence (chosen on corrupted" in theirs
+    assert (bar["parts"][1]["value"], bar["parts"][1]["wanted"]) == (8.0, None)
+    assert errors(chosen=False)["parts"][0]["value"] == 8.0  # by the paper's threshold
+
+
+def auto_runs(dataset, seconds, alone, seeds=3):
+    own = {"dataset": dataset, "variant": "auto", "seeds": seeds}
+    return [record(seconds, "train_seconds", "", **own),
+            record(alone, "place_train_seconds", "", **own)]  # fmt: skip
 
 
 def test_auto_may_be_a_tenth_worse_than_the_best_layer():
     records = methods("d1", auto=0.109, gduq_input=0.1, gduq_1=0.2)
+    assert judged(records)["auto"]["met"] is None  # its time is not known
+    records += auto_runs("d1", 15.0, 10.0)
     assert judged(records)["auto"]["met"] is True
     records += methods("d2", auto=0.12, gduq_input=0.1, gduq_1=0.2)
     bar = judged(records)["auto"]
     assert (bar["parts"][0]["value"], bar["met"]) == (0.5, False)
     assert [x["cell"] for x in bar["losing"]] == ["d2 covariate, gin"]
+
+
+def test_auto_may_take_twice_the_time_of_the_layer_it_picks():
+    records = methods("d1", auto=0.1, gduq_input=0.1, gduq_1=0.2)
+    records += [*auto_runs("d1", 30.0, 10.0), *methods("d2", vanilla=0.1)]
+    assert judged(records)["auto"]["met"] is False
+    records += auto_runs("d2", 10.0, 15.0, seeds=6)  # sums over runs: 150 against 120
+    bar = judged(records)["auto"]
+    assert (bar["parts"][1]["value"], bar["met"]) == (1.25, True)
+
+
+def test_the_layers_that_auto_picked_are_counted():
+    choices = [{"variant": "auto", "chosen": {"readout": 2, "1": 1}},
+               {"variant": "auto", "chosen": {"readout": 3}},
+               {"variant": "gduq", "chosen": {"temperature": 3}}]  # fmt: skip
+    parts = judged([], more={"choices": choices})["auto"]["parts"]
+    picked = {p["what"]: p["value"] for p in parts if p["unit"] == "count"}
+    assert picked == {"runs picked readout": 5.0, "runs picked 1": 1.0}
+
+
+def test_the_stronger_control_stands_beside_temperature_scaling():
+    records = [*methods("d1", ts=0.3, gduq=0.2), *methods("d2", ts=0.3, gduq=0.2)]
+    copies = {"calibrator": "anchor_aware+corrupted"}
+    records += [record(0.1, dataset="d1", **copies), record(0.25, dataset="d2", **copies)]
+    records += [record(0.05, dataset=d, variant="gduq", **copies) for d in ("d1", "d2")]
+    bar = judged(records)["ece-ts"]
+    assert [(p["value"], p["wanted"]) for p in bar["parts"][-2:]] == [(0.5, None), (1.0, None)]
+    assert bar["met"] is True
+    page = pages({**made_by_hand(), "records": records})["RESULTS.md"]
+    assert "|  | vanilla, temperature scaling on clean and corrupted rows | – | 0.100" in page
+
+
+def test_verdicts_of_the_paired_test_are_counted():
+    records = [r for i in range(3) for r in methods(f"d{i}", vanilla=0.3, gduq=0.2)]
+    ours = [r for r in records if r["variant"] == "gduq"]
+    said = [{**{k: r[k] for k in KEYS[:8]}, "versus": "vanilla, none", "verdict": v, "p": 0.01}
+            for r, v in zip(ours, ("better", "better", "worse"), strict=True)]  # fmt: skip
+    parts = judged(records, more={"tests": said})["ece-vanilla"]["parts"]
+    assert (parts[-1]["value"], parts[-1]["wanted"]) == (2.0, None)
+    assert parts[-1]["what"] == "cells better and 1 worse by the paired test"
+
+
+def test_pretrained_pays_for_the_epochs_it_trains():
+    records = methods("d1", vanilla=0.3, pretrained=0.2)
+    records += [ratio(0.4, variant="gduq-pretrained")]
+    assert judged(records)["pretrained"]["met"] is False
+    plan = [{"epochs": 50, "divided": {"gduq-pretrained": [50, 10]}}]
+    bar = judged(records, more={"schedule": plan})["pretrained"]
+    assert [p["value"] for p in bar["parts"] if "0.2 of the epochs" in p["what"]] == [0.08]
+    assert bar["met"] is True
 
 
 def test_a_note_stands_beside_its_bar():
@@ -340,42 +451,60 @@ def overconfident(rows=400, seed=0, scale=5.0):
 
 
 def fit_temperature(p):
-    def fit(seen):
-        calibrator = TemperatureScaling().fit(p, rows=seen)
-        return lambda held: calibrator(p[held])
-
-    return fit
+    return lambda seen: TemperatureScaling().fit(p, rows=seen)
 
 
 def test_the_score_is_that_of_rows_not_fitted_on():
     p, used = overconfident(101), []
+    numbered = Prediction(p.samples, target=p.target, features=torch.arange(101.0)[:, None])
 
     def fit(seen):
-        def held_out(held):
-            used.append((set(seen.tolist()), set(held.tolist())))
-            return p[held]
+        def held_out(q):
+            used.append((set(seen.tolist()), set(q.features.flatten().long().tolist())))
+            return q
 
         return held_out
 
-    score = crossed_nll(len(p), fit)
+    score = crossed_nll(numbered, [numbered], fit)
     assert score == pytest.approx(metrics.nll(p))  # the identity, whatever it was fitted on
+    assert len(used) == 4  # two halves, clean and corrupted
     for seen, held in used:
         assert not seen & held
     assert set.union(*(held for _, held in used)) == set(range(101))
+
+
+def test_half_of_the_score_is_that_of_corrupted_copies():
+    p, copies = overconfident(100), [overconfident(100, seed=1), overconfident(100, seed=2)]
+    score = crossed_nll(p, copies, lambda seen: lambda q: q)
+    spoilt = sum(metrics.nll(copy) for copy in copies) / 2
+    assert score == pytest.approx((metrics.nll(p) + spoilt) / 2)
+
+
+def test_what_does_not_hold_up_on_copies_is_not_chosen():
+    p, spoilt = overconfident(scale=0.5), overconfident(scale=20.0)
+    fit = fit_temperature(p)  # sharpens, as the clean rows ask for
+
+    def scores(copies):
+        none = crossed_nll(p, copies, lambda seen: lambda q: q)
+        return {"none": none, "temperature": crossed_nll(p, copies, fit)}
+
+    for copies, best in (([], "temperature"), ([spoilt], "none")):
+        assert choose(["none", "temperature"], scores(copies).__getitem__) == best
 
 
 def by_heart(p):
     """A calibrator that is perfect on the rows it was fitted on and certain elsewhere."""
 
     def fit(seen):
-        known = set(seen.tolist())
+        known = {tuple(row) for row in p.logits[seen].tolist()}
 
-        def predict(held):
-            label = [int(p.target[i]) if i in known else 0 for i in held.tolist()]
-            sure = 9.0 * torch.nn.functional.one_hot(torch.tensor(label), 3).double()
-            return Prediction(sure, target=p.target[held])
+        def predict(q):
+            there = [tuple(row) in known for row in q.logits.tolist()]
+            label = torch.where(torch.tensor(there), q.target, 0)
+            sure = 9.0 * torch.nn.functional.one_hot(label, 3).double()
+            return Prediction(sure, target=q.target)
 
-        assert metrics.accuracy(predict(seen)) == 1.0
+        assert metrics.accuracy(predict(p[seen])) == 1.0
         return predict
 
     return fit
@@ -384,13 +513,13 @@ def by_heart(p):
 @pytest.mark.parametrize("scale", [1.0, 5.0])
 def test_what_was_learnt_by_heart_is_not_chosen(scale):
     p = overconfident(scale=scale)
-    scores = {"by heart": crossed_nll(len(p), by_heart(p)), "none": metrics.nll(p)}
+    scores = {"by heart": crossed_nll(p, [], by_heart(p)), "none": metrics.nll(p)}
     assert choose(list(scores), scores.__getitem__) == "none"
 
 
 def test_temperature_is_chosen_for_the_overconfident():
     p = overconfident()
-    scores = {"none": metrics.nll(p), "temperature": crossed_nll(len(p), fit_temperature(p))}
+    scores = {"none": metrics.nll(p), "temperature": crossed_nll(p, [], fit_temperature(p))}
     assert choose(list(scores), scores.__getitem__) == "temperature"
 
 
@@ -398,10 +527,31 @@ def test_what_cannot_be_fitted_on_half_is_not_chosen():
     def fit(seen):
         raise results.InputError("more rows", len(seen))
 
-    assert crossed_nll(10, fit) == math.inf
+    assert crossed_nll(overconfident(10), [], fit) == math.inf
 
 
 # -- from runs on disk ----------------------------------------------------------------------------
+
+
+def run_of(root, variant):
+    """The run of the first seed: its config's method tells which."""
+    asked = {
+        "gduq": ("readout", 2),
+        "gduq-pretrained": ("readout", 4),
+        "auto": ("auto", None),
+        "gduq-1": (1, None),
+    }
+    found = {}
+    for path in sorted(root.glob("*/config.json")):
+        method = json.loads(path.read_text())["method"]
+        if method["kind"] == "anchored":
+            found[method["at"], method["plain_epochs"]] = path.parent
+    return found[asked[variant]]
+
+
+def note_place(root, place):
+    path = run_of(root, "auto") / "info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "place": place}))
 
 
 @pytest.fixture(scope="module")
@@ -415,13 +565,14 @@ def bench_root(tmp_path_factory):
     small = replace(
         tables.TABLES["node-shift"],
         smoke=tables.TABLES["node-shift"].smoke[:1],
-        variants=("gduq",),
+        variants=("gduq", "gduq-pretrained", "auto", "gduq-1"),
         calibrators=("cagcn",),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "TABLES", {"node-shift": small})
-        patch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], node_epochs=3))
+        patch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], node_epochs=4))
         bench.bench("node-shift", "smoke", root, workers=0, seeds=1, progress=False)
+        note_place(root, 1)
         yield root, small
 
 
@@ -465,16 +616,71 @@ def test_a_table_made_with_other_settings_is_refused(bench_root):
 
 def test_schedules_say_what_is_equal(bench_root):
     (only,) = collected(bench_root)["schedule"]
-    assert (only["epochs"], only["hidden"], only["seeds"]) == (3, 16, 1)
+    assert (only["epochs"], only["hidden"], only["seeds"]) == (4, 16, 1)
     assert only["rows"]["ood_test"] == 140
-    assert only["unequal"]["gduq"] == {"head": "mlp"}  # its own; the schedule is vanilla's
-    assert all(different == {"head": "mlp"} for different in only["unequal"].values())
+    assert only["divided"] == {"gduq": [2, 2], "gduq-pretrained": [4, 1]}
+    extra = "0.25 × vanilla's on top of a finished vanilla network"
+    assert only["unequal"] == {"gduq-pretrained": {"epochs": extra}}  # gduq has as many in all
     assert only["gduq"]["at"]
+
+
+def test_a_cell_of_two_tables_names_the_exceptions_of_both():
+    from results_collect import _once
+
+    first = {**schedule("d1"), "divided": {"gduq": [0, 50]}, "unequal": {"readout": {"lr": 1}}}
+    extra = {"gduq-pretrained": {"epochs": "more"}}
+    second = {**first, "divided": {"gduq-pretrained": [50, 10]}, "unequal": extra}
+    (only,) = _once([first, second])
+    assert only["divided"] == {"gduq": [0, 50], "gduq-pretrained": [50, 10]}
+    assert set(only["unequal"]) == {"readout", "gduq-pretrained"}
+    page = pages({**made_by_hand(), "schedule": [only]})["results/schedule.md"]
+    assert "| 50 | 50 plain + 10 |" in page
+
+
+def test_epochs_that_are_divided_are_shown():
+    turns = {**schedule("d1"), "divided": {"gduq": [25, 25]}}
+    given = {**made_by_hand(), "schedule": [turns]}
+    assert "| 25 plain + 25 | – |" in pages(given)["results/schedule.md"]
+    assert "On node tasks gduq spends a part" in pages(given)["RESULTS.md"]
+    assert "on nodes G-ΔUQ spends a part" in readme_block(given)
+    assert "spends a part" not in readme_block(made_by_hand())
+
+
+def test_only_the_pretrained_network_was_paid_for_before(bench_root):
+    root, _ = bench_root
+    costs = {r["variant"]: r["mean"] for r in collected(bench_root)["records"]
+             if r["metric"] == "train_seconds"}  # fmt: skip
+    for variant, kinds in (("gduq", ("train", "plain")), ("gduq-pretrained", ("train",))):
+        seconds = json.loads((run_of(root, variant) / "info.json").read_text())["seconds"]
+        assert seconds["plain"] > 0
+        assert costs[variant] == pytest.approx(sum(seconds[k] for k in kinds), rel=1e-4)
+
+
+def test_auto_is_held_against_the_layer_it_picked(bench_root):
+    given = collected(bench_root)
+    found = {(r["variant"], r["metric"]): r["mean"] for r in given["records"]}
+    assert found["auto", "place_train_seconds"] == found["gduq-1", "train_seconds"]
+    (picked,) = (c["chosen"] for c in given["choices"] if c["variant"] == "auto")
+    assert picked == {"1": 1}
+    auto = next(b for b in bars(given) if b["name"] == "auto")
+    ratio_ = found["auto", "train_seconds"] / found["gduq-1", "train_seconds"]
+    assert auto["parts"][1]["value"] == pytest.approx(ratio_, rel=1e-3)
+
+
+def test_a_place_that_was_not_trained_has_no_seconds(bench_root):
+    root, _ = bench_root
+    note_place(root, "input")
+    try:
+        given = collected(bench_root)
+    finally:
+        note_place(root, 1)
+    (seconds,) = (r["mean"] for r in given["records"] if r["metric"] == "place_train_seconds")
+    assert seconds is None
 
 
 def test_collected_pages_are_whole(bench_root, tmp_path):
     given = collected(bench_root)
-    given["bars"] = bars(given["records"], given["tables"])
+    given["bars"] = bars(given)
     (tmp_path / "README.md").write_text(README, encoding="utf-8")
     written = results.write(given, tmp_path)
     assert {"RESULTS.md", "results/node-shift.md", results.SUMMARY, results.PICTURE} <= set(written)
@@ -496,15 +702,36 @@ def test_the_chosen_calibrator_never_sees_a_test_row(bench_root):
     root, _ = bench_root
     folders = [RunFolder(path.parent) for path in sorted(root.glob("*/finished"))]
     folder = next(f for f in folders if "cagcn" in f.scores and f.config.method.kind == "vanilla")
-    names = ("none", "temperature", "cagcn")
-    (folder.path / "choice.json").unlink(missing_ok=True)
+    names = ("none", "temperature", "anchor_aware+corrupted", "cagcn")
+    (folder.path / KEPT).unlink(missing_ok=True)
     first = chosen_calibrator(folder, names)
-    assert first in names
-    kept = json.loads((folder.path / "choice.json").read_text())
+    kept = json.loads((folder.path / KEPT).read_text())
+    assert set(kept["nll"]) == set(names[:3])  # cagcn reads the graph
+    assert first in kept["nll"]
     for split in ("id_test", "ood_val", "ood_test"):  # labels that would make any choice absurd
         path = folder.path / "predictions" / f"{split}.npz"
         p = Prediction.from_npz(path)
         Prediction(p.samples, target=(p.label + 1) % p.num_classes).to_npz(path)
-    (folder.path / "choice.json").unlink()
+    (folder.path / KEPT).unlink()
     assert chosen_calibrator(folder, names) == first
-    assert json.loads((folder.path / "choice.json").read_text()) == pytest.approx(kept)
+    assert json.loads((folder.path / KEPT).read_text())["nll"] == pytest.approx(kept["nll"])
+
+
+def test_a_choice_is_kept_until_the_rule_changes(bench_root):
+    from gduq.experiments.folder import RunFolder
+
+    root, _ = bench_root
+    folder = RunFolder(run_of(root, "gduq"))
+    names = ("none", "temperature")
+    chosen_calibrator(folder, names)
+    path = folder.path / KEPT
+    kept = json.loads(path.read_text())
+    for name, other in (names, names[::-1]):
+        absurd = {**kept, "nll": {name: -1.0, other: 9.0}}
+        path.write_text(json.dumps(absurd))
+        assert chosen_calibrator(folder, names) == name  # read, not made again
+    path.write_text(json.dumps({**absurd, "version": -1}))
+    chosen_calibrator(folder, names)
+    assert json.loads(path.read_text())["nll"] == pytest.approx(
+        {name: kept["nll"][name] for name in names}
+    )
