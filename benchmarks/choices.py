@@ -1,10 +1,12 @@
 """The search behind the defaults: which anchoring (and which plain network) is best on validation.
 
-    python benchmarks/choices.py [--only NAME ...] [--seeds N] [--root out/choices] [--json FILE]
+    python benchmarks/choices.py [--only NAME ...] [--cells NAME ...] [--seeds N] [--root FOLDER]
 
-Every candidate of both sides is trained on the development cells with seeds that no table uses, and
-judged on ``id_val`` and on corrupted copies of it; no shifted split is read. Plain networks get as
-many candidates as anchored ones. The page docs/choices.md is written from what this prints.
+Every candidate of both sides is trained on the development cells, with the schedules of the tables
+at small scale and seeds that no table uses, and judged on ``id_val`` and under a stand-in for shift
+that is made of the same rows: corrupted copies, or the largest of the *training* graphs, left out
+of training (cells "... by size"). No shifted split is read. Plain networks get as many candidates
+as anchored ones. The page docs/choices.md is written from what this prints.
 """
 
 from __future__ import annotations
@@ -13,132 +15,138 @@ import argparse
 import itertools
 import json
 import statistics
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from gduq import metrics, shifts
-from gduq.bundle import load
-from gduq.data import View
+from gduq.data import Splits, View
 from gduq.experiments import build
 from gduq.experiments.config import RunConfig
 from gduq.experiments.engines import map_cells
 from gduq.experiments.folder import write_json
-from gduq.experiments.run import run
+from gduq.experiments.specs import Setting
+from gduq.experiments.tables import TABLES
 from gduq.prediction import Prediction, predict
+from gduq.training import fit
 
 FIRST_SEED = 100  # tables use 0, 1, 2, ...
-EDGES = ("edge_drop", "edge_rewire")
-CORRUPTIONS = ("feature_noise", "feature_mask", *EDGES)
 SEVERITY = 4
+BY_SIZE = " by size"  # the largest fifth of the training graphs stands for the shift
 
-_GIN = {"conv": "gin", "hidden_channels": 64}
-_GCN = {"conv": "gcn", "hidden_channels": 64}
-CELLS: dict[str, dict[str, Any]] = {
-    "tu/PROTEINS/size": {"model": _GIN, "training": {"epochs": 50, "batch_size": 64}},
-    "motif-lpe/basis/covariate": {
-        "limit": 2000, "model": {**_GIN, "positional": "laplacian"}, "training": {"epochs": 30},
-    },
-    "cbas/color/concept": {"model": _GCN, "training": {"epochs": 400, "lr": 3e-3}},
-    "cbas/color/covariate": {"model": _GCN, "training": {"epochs": 400, "lr": 3e-3}},
-    "webkb/university/covariate": {"model": _GCN, "training": {"epochs": 200}},
-    "cora-ml/degree/covariate": {"model": _GCN, "training": {"epochs": 200}},
-}  # fmt: skip
-
-_PAPER = {"graph": "readout", "node": "input"}
+NODES = (
+    *("webkb/university/covariate gcn", "cora-ml/degree/concept gcn"),
+    *("cbas/color/concept gcn", "cbas/color/covariate gcn"),
+)
+GRAPHS = ("tu/PROTEINS/size gin", "tu/NCI109/size gin")
+LARGER = ("tu/PROTEINS/size gin", "tu/NCI1/size gcn", "sst2/length/covariate gin")
+CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
 
-def _anchored(at: Any, **training: Any) -> dict[str, Any]:
-    head = training.pop("head", "linear")
-    scope = training.pop("scope", "graph")
-    return {
-        "model": {"head": head},
-        "method": {"kind": "anchored", "at": at, "scope": scope, "head": None},
-        "training": {"draws": 1, "mask": 0.0, **training},
-    }
+def _anchored(plain: float = 0.0, freeze: bool = True, **training: Any) -> dict[str, Any]:
+    """Anchors at the readout; ``plain`` is the share of epochs before they are put on."""
+    return {"plain": plain, "freeze": freeze and plain > 0, "draws": 10, **training}
 
 
 CANDIDATES: dict[str, dict[str, Any]] = {
-    "paper": _anchored(_PAPER, scope="row"),
-    "readout mlp": _anchored("readout", head="mlp"),
-    "readout mlp, mask .2": _anchored("readout", head="mlp", mask=0.2),
-    "readout mlp, 4 draws, mask .2": _anchored("readout", head="mlp", draws=4, mask=0.2),
-    "readout mlp, 4 draws, mask .1": _anchored("readout", head="mlp", draws=4, mask=0.1),
-    "readout mlp, 10 draws, mask .1": _anchored("readout", head="mlp", draws=10, mask=0.1),
-    "readout mlp, rows, 10 draws, mask .2": _anchored(
-        "readout", head="mlp", scope=None, draws=10, mask=0.2
-    ),
-    "layer 2, 4 draws, mask .1": _anchored(2, draws=4, mask=0.1),
-    "input, 4 draws, mask .1": _anchored("input", draws=4, mask=0.1),
+    "from the start, no mask": _anchored(mask=0.0),
+    "from the start, mask .2": _anchored(mask=0.2),
+    "from the start, mask .3": _anchored(mask=0.3),
+    "after half, frozen, no mask": _anchored(0.5, mask=0.0),
+    "after half, frozen, mask .2": _anchored(0.5, mask=0.2),
+    "after half, frozen, mask .3": _anchored(0.5, mask=0.3),
     **{
-        f"plain, {head} head, dropout {dropout}, decay {decay:g}": {
-            "model": {"head": head, "dropout": dropout},
-            "method": {"kind": "vanilla"},
-            "training": {"weight_decay": decay},
-        }
-        for head, dropout, decay in (
-            *itertools.product(("linear", "mlp"), (0.5, 0.2), (0.0, 1e-3)),
-            ("linear", 0.5, 1e-4),
-        )
+        f"plain, {head} head, dropout {dropout}": {"model": {"head": head, "dropout": dropout}}
+        for head, dropout in itertools.product(("linear", "mlp"), (0.5, 0.2))
     },
-}
-
-
-def config(cell: str, candidate: str, seed: int) -> RunConfig:
-    """The run of a candidate on a development cell."""
-    base, own = CELLS[cell], CANDIDATES[candidate]
-    task = "graph" if cell.startswith(("tu/", "motif", "cmnist")) else "node"
-    method = dict(own["method"])
-    if isinstance(method.get("at"), Mapping):
-        method["at"] = method["at"][task]
-    return RunConfig(
-        data={"name": cell, "limit": base.get("limit")},
-        model={**base["model"], **own["model"]},
-        method=method,
-        training={"select": "last", **base["training"], **own["training"]},
-        calibrators=(),
-        seed=seed,
-    )
+    "plain, mlp head, no weight decay": {
+        "model": {"head": "mlp"}, "training": {"weight_decay": 0.0},
+    },
+    "plain, mlp head, half the epochs": {"model": {"head": "mlp"}, "epochs": 0.5},
+}  # fmt: skip
 
 
 class Judge:
     """Trains one candidate and measures it on validation data, once."""
 
     def __init__(self, root: str) -> None:
-        self.root = root
+        self.root = Path(root)
 
     def __call__(self, what: tuple[str, str, int]) -> dict[str, Any]:
-        folder = run(config(*what), self.root, progress=False, evaluate=False)
-        kept = folder.path / "validation.json"
+        cell, candidate, seed = what
+        kept = self.root / f"{cell} {candidate} {seed}.json".replace("/", "_").replace(" ", "-")
         if not kept.is_file():
-            write_json(kept, self._measured(folder))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(kept, _judged(cell, CANDIDATES[candidate], seed))
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
 
-    def _measured(self, folder: Any) -> dict[str, Any]:
-        view = build.splits_of(folder.config).id_val
-        model, _ = load(folder.bundle)
-        scores = {"clean": _scores(predict(model, view))}
-        has_features = view.graphs[0].get("x") is not None
-        for name in CORRUPTIONS if has_features else EDGES:
-            scores[name] = _scores(predict(model, _corrupted(view, name)))
-        return {"scores": scores, "seconds": folder.info["seconds"]}
+
+def _judged(cell: str, candidate: dict[str, Any], seed: int) -> dict[str, Any]:
+    config = setting(cell).config("vanilla", seed, "small")
+    splits, shifted = data(config, by_size=cell.endswith(BY_SIZE))
+    model, seconds = trained(config, candidate, splits)
+    scores = {"clean": _scores(predict(model, splits.id_val))}
+    for name, view in shifted.items():
+        scores[name] = _scores(predict(model, view))
+    return {"scores": scores, "seconds": seconds}
 
 
-def _corrupted(view: View, name: str) -> View:
-    change = getattr(shifts, name)
-    changed: View = change(view, SEVERITY, seed=0)
-    return changed
+def setting(cell: str) -> Setting:
+    """Data, network and schedule of a cell, as the tables have them."""
+    name, conv = cell.removesuffix(BY_SIZE).split(" ")
+    found = (s for table in TABLES.values() for s in table.settings_at("small"))
+    return next(s for s in found if s.data == name and s.conv == conv)
+
+
+def data(config: RunConfig, by_size: bool) -> tuple[Splits, dict[str, View]]:
+    """What to train and validate on, and the views that stand for a shift."""
+    splits = build.splits_of(config)
+    assert splits.id_val is not None
+    if not by_size:
+        changes = [shifts.edge_drop, shifts.edge_rewire]
+        if splits.id_val.graphs[0].get("x") is not None:
+            changes += [shifts.feature_noise, shifts.feature_mask]
+        return splits, {c.__name__: c(splits.id_val, SEVERITY, seed=0) for c in changes}
+    graphs = sorted(splits.train.graphs, key=lambda graph: (graph.num_nodes, graph.num_edges))
+    large = -(-len(graphs) // 5)
+    rest = graphs[:-large]
+    order = torch.randperm(len(rest), generator=torch.Generator().manual_seed(config.seed))
+    val, train = order[: len(rest) // 5].tolist(), order[len(rest) // 5 :].tolist()
+    views = {"train": View([rest[i] for i in train]), "id_val": View([rest[i] for i in val])}
+    return splits.with_(**views), {"larger": View(graphs[-large:])}
+
+
+def trained(
+    config: RunConfig, candidate: dict[str, Any], splits: Splits
+) -> tuple[nn.Module, float]:
+    """The model of a candidate and the seconds it took; anchored ones have a two-layer head."""
+    changes = {f"training.{k}": v for k, v in candidate.get("training", {}).items()}
+    changes |= {f"model.{k}": v for k, v in candidate.get("model", {"head": "mlp"}).items()}
+    config = config.with_(changes)
+    whole = round(config.training.epochs * candidate.get("epochs", 1.0))
+    before = round(whole * candidate.get("plain", 1.0))
+    options = {**config.training.model_dump(), "seed": config.seed, "progress": False}
+    model: nn.Module = build.network(config.model, splits, config.seed)
+    seconds = 0.0
+    if before:
+        plain = {**options, "draws": 1, "mask": 0.0, "epochs": before}
+        seconds += fit(model, splits.train, **plain).seconds
+    if "plain" in candidate:
+        method = {"kind": "anchored", "freeze": candidate["freeze"]}
+        model = build.anchored(config.with_({"method": method}), model)
+        own = {"draws": candidate["draws"], "mask": candidate["mask"], "epochs": whole - before}
+        seconds += fit(model, splits.train, **{**options, **own}).seconds
+    return model, seconds
 
 
 def _scores(p: Prediction) -> dict[str, float]:
-    mixed = p.with_samples(p.samples.softmax(-1).mean(0, keepdim=True).log())
     return {
         "accuracy": metrics.accuracy(p),
         "ece": metrics.ece(p, strict=False),
         "nll": metrics.nll(p),
-        "ece_mixed": metrics.ece(mixed, strict=False),
-        "nll_mixed": metrics.nll(mixed),
     }
 
 
@@ -148,13 +156,11 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", default=list(CELLS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--root", default="out/choices")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    names = [n for n in CANDIDATES if any(n == o for o in options.only)]
-    todo = [(cell, name, seed) for seed in seeds for name in names for cell in options.cells]
+    todo = [(c, n, s) for s in seeds for n in options.only for c in options.cells]
     outcomes = map_cells(
-        todo, Judge(options.root), title="choices", name=lambda w: f"{w[0]} {w[1]} {w[2]}"
+        todo, Judge(options.root), title="choices", name=lambda w: f"{w[0]}, {w[1]}, {w[2]}"
     )
     records = []
     for outcome in outcomes:
@@ -163,32 +169,30 @@ def main() -> None:
             print(outcome.error)
             continue
         records.append({"cell": cell, "candidate": candidate, "seed": seed, **outcome.value})
-    if options.json:
-        options.json.write_text(json.dumps(records, indent=1) + "\n")
-    print(table(records))
+    for title, cells in (("Node tasks", NODES), ("Graph tasks", set(CELLS) - set(NODES))):
+        own = [r for r in records if r["cell"] in cells]
+        if own:
+            count = len({r["cell"] for r in own})
+            print(f"**{title}**, means over {count} cells, {options.seeds} seed(s):\n")
+            print(table(own) + "\n")
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """A row a candidate: means over cells and seeds, on clean and on corrupted validation data."""
+    """A row a candidate: means over cells and seeds, on clean validation data and under shift."""
     lines = [
-        "| candidate | accuracy | ECE | NLL | accuracy, corrupted | ECE, corrupted "
-        "| NLL, corrupted | NLL of mean probabilities, corrupted |",
-        "|---|---|---|---|---|---|---|---|",
+        "| candidate | accuracy | ECE | NLL | accuracy, shifted | ECE, shifted | NLL, shifted |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name in dict.fromkeys(r["candidate"] for r in records):
-        own = [r for r in records if r["candidate"] == name]
-        clean = [_mean(own, m, ("clean",)) for m in ("accuracy", "ece", "nll")]
-        shifted = [_mean(own, m, CORRUPTIONS) for m in ("accuracy", "ece", "nll", "nll_mixed")]
-        figures = " | ".join(f"{v:.3f}" for v in (*clean, *shifted))
-        lines.append(f"| {name} | {figures} |")
+        own = [r["scores"] for r in records if r["candidate"] == name]
+        figures = [f"{statistics.fmean(_of(s, m, clean) for s in own):.3f}"
+                   for clean in (True, False) for m in ("accuracy", "ece", "nll")]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 
-def _mean(records: list[dict[str, Any]], metric: str, on: tuple[str, ...]) -> float:
-    return statistics.fmean(
-        statistics.fmean(r["scores"][where][metric] for where in on if where in r["scores"])
-        for r in records
-    )
+def _of(scores: dict[str, dict[str, float]], metric: str, clean: bool) -> float:
+    return statistics.fmean(v[metric] for k, v in scores.items() if (k == "clean") == clean)
 
 
 if __name__ == "__main__":

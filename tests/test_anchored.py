@@ -415,6 +415,29 @@ def test_sources_by_default() -> None:
     assert gduq.anchor(net, at=1, anchors="gaussian").source.momentum == 0.1
 
 
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("scope", ["row", "graph"])
+def test_behind_the_readout_only_labelled_nodes_cost_anything(freeze: bool, scope: str) -> None:
+    """Identical anchors take the chance away: the same logits, of the labelled nodes alone."""
+    net = make_net("gcn", task="node", head="mlp")
+    model = gduq.anchor(net, at="readout", scope=scope, freeze=freeze).double().train()
+    graph = Batch.from_data_list([make_graph(n, n) for n in (4, 3, 6)])
+    graph.y = torch.arange(13) % 3
+    graph.row_mask = torch.arange(13) % 2 == 0
+    anchors = torch.randn(1, 8, generator=_generator(3)).double()
+    model.source = FixedAnchors(anchors)
+    everything, _ = model.training_pass(graph, draws=2)
+    some, masked = model.training_pass(graph, draws=2, labelled=True)
+    torch.testing.assert_close(some, everything[:, graph.row_mask])
+    assert masked.shape == (2, 7)
+    some.sum().backward()
+    reached = [p.grad is not None for p in model.cut.net.layers.parameters()]
+    assert all(reached) if not freeze else not any(reached)
+    _, hidden = model.training_pass(graph, 50, 0.5, _generator(0), labelled=True)
+    per_graph = hidden[:, :2].eq(hidden[:, :1]).all() and hidden[:, 2:4].eq(hidden[:, 2:3]).all()
+    assert bool(per_graph) == (scope == "graph")  # nodes 0, 2 | 4, 6 | 8, 10, 12
+
+
 def test_neighbor_loader_shaped_batches() -> None:
     """Seed nodes first and a stored batch_size: only the seeds are answered for."""
     model = anchored(make_net("gcn", task="node"), 1)

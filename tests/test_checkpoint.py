@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch_geometric.loader import DataLoader
 import gduq
 from gduq import InputError
 from gduq.training import fit
+from gduq.training import run as run_module
 from gduq.training.checkpoint import (
     Checkpoint,
     State,
@@ -38,6 +40,12 @@ from tests.test_training import anchored, equal, gnn
 
 OPTIONS: dict[str, Any] = {"lr": 0.05, "batch_size": 5, "milestones": [2], "progress": False}
 FILE = "checkpoint.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are so short here that most would have no checkpoint."""
+    monkeypatch.setattr(run_module, "_RARELY", 0)
 
 
 def die(*args: Any, **options: Any) -> None:
@@ -405,3 +413,20 @@ def test_states_that_are_not_tensors() -> None:
 
     with pytest.raises(InputError, match="tensors only"):
         weights(Odd(2, 2))
+
+
+def test_short_epochs_do_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, data = MODELS["plain"]
+    written, save = [], Checkpoint.save
+
+    def slow(self: Checkpoint, state: Any) -> None:
+        written.append(len(state.records))
+        time.sleep(0.2)
+        save(self, state)
+
+    monkeypatch.setattr(run_module, "_RARELY", 20)
+    monkeypatch.setattr(Checkpoint, "save", slow)
+    fit(make(0), data, data, epochs=8, resume=tmp_path, **OPTIONS)
+    assert written == [0, 8]  # the start and the end

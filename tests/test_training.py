@@ -312,7 +312,8 @@ def test_history_as_a_table() -> None:
     frame = history.to_dataframe()
     assert list(frame["epoch"]) == [1, 2]
     assert list(frame["loss"]) == [r.loss for r in history.records]
-    assert history.seconds == pytest.approx(frame["seconds"].sum())
+    assert history.around > 0.0
+    assert history.seconds == pytest.approx(frame["seconds"].sum() + history.around)
     ensemble = History(members=(history, history)).to_dataframe()
     assert list(ensemble["member"]) == [0, 0, 1, 1]
 

@@ -9,8 +9,8 @@ net = gduq.nn.GNN(channels, 32, classes, num_layers=3, conv="gin")
 gduq.fit(net, splits.train, splits.id_val, epochs=5, progress=False)
 before = gduq.predict(net, splits.id_test)
 
-# %% The readout's linear map is made anew to read the pair; all before it is frozen and cached
-model = gduq.anchor(net, at="readout", freeze=True)
+# %% A new head of two layers reads the pair; all before it is frozen and cached
+model = gduq.anchor(net.with_head("mlp"), at="readout", freeze=True)
 trainable = sum(w.numel() for w in model.parameters() if w.requires_grad)
 print(f"{trainable} of {sum(w.numel() for w in model.parameters())} parameters are trained")
 gduq.fit(model, splits.train, splits.id_val, epochs=10, lr=3e-3, progress=False)

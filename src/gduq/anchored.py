@@ -102,6 +102,7 @@ class Anchored(nn.Module):
         draws: int = 1,
         mask: float = 0.0,
         generator: torch.Generator | None = None,
+        labelled: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """A pass with ``draws`` random anchors a row, all through one pass of the network.
 
@@ -110,6 +111,8 @@ class Anchored(nn.Module):
             draws: D, copies with anchors of their own; BatchNorm sees their mixture.
             mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
             generator: Source of randomness, or ``None`` for torch's global state.
+            labelled: Leave out nodes without a label where that saves work: behind the readout,
+                which reads every row by itself.
 
         Returns:
             Logits ``[D, rows, C]``, and which of them were masked ``[D, rows]``.
@@ -120,6 +123,8 @@ class Anchored(nn.Module):
         if draws > 1 and not self.cut.holds_copies:
             logits, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
             return logits.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
+        if labelled and not self.cut.needs_graph:
+            graph = self._labelled(graph)
         state = self._cached_state(graph)
         owners = Owners(self, graph, draws, mask, generator)
         if state is None and not self.frozen:
@@ -141,6 +146,20 @@ class Anchored(nn.Module):
             state = self.cut.prefix(graph)
         found: State = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, state)
         return found
+
+    def _labelled(self, graph: Data) -> Data:
+        """The labelled nodes with their representations at the readout, in place of the graph."""
+        if not self.cut.node_task(graph):
+            return graph
+        state = self._cached_state(graph)
+        if state is None:
+            state = self._frozen_prefix(graph) if self.frozen else self.cut.prefix(graph)
+        rows = label_rows(graph, state[0].size(0))
+        h = state[0][rows]
+        kept = Data(cut_0=h, num_nodes=h.size(0))
+        if graph.get("batch") is not None:  # ptr only counts graphs from here on
+            kept.batch, kept.ptr = graph.batch[rows], torch.arange(num_graphs(graph) + 1)
+        return kept
 
     def _cached_state(self, graph: Data) -> State | None:
         """What `cached` left on the graph."""
@@ -227,7 +246,10 @@ class Anchored(nn.Module):
         Memory is bounded under ``torch.no_grad()`` (as in `gduq.predict`); otherwise gradients
         can flow, and all that they need is kept.
         """
+        _check_one_graph(graph)
         with evaluating(self):
+            if not self.cut.needs_graph and self.bank.size(0):
+                graph = self._labelled(graph)
             logits = self._bank_logits(graph)
         return logits[:, label_rows(graph, logits.size(1))]
 

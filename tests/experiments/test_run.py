@@ -144,6 +144,30 @@ def test_pretrained_starts_from_the_plain_run(root):
         go(CONFIG.with_({"method": {**method, "pretrained_from": "/nowhere"}}), root)
 
 
+def test_a_schedule_divided_between_plain_and_anchored(root):
+    method = {"kind": "anchored", "freeze": True, "pretrained_from": "vanilla", "plain_epochs": 3}
+    folder = go(CONFIG.with_({"method": method, "training.epochs": 2}), root)
+    before = RunFolder(root / CONFIG.with_({"training.epochs": 3}).hash)
+    assert (len(before.history), len(folder.history)) == (3, 2)
+    seconds = folder.info["seconds"]
+    assert seconds["plain"] == before.info["seconds"]["train"] > 0
+    assert seconds["train"] == pytest.approx(folder.history.seconds)
+    other = CONFIG.with_({"method": {**method, "plain_epochs": 2}, "training.epochs": 2})
+    assert other.hash != folder.config.hash
+
+
+def test_validation_rows_stand_in_for_shift(root):
+    scores = go(ANCHORED, root).scores["none"]
+    corrupted, clean = scores["corrupted"], scores["id_val"]
+    assert 0.0 <= corrupted["accuracy"] < clean["accuracy"] + 0.2
+    assert {"auroc", "auroc_spread", "gep_error", "gep_error_disagreement"} <= set(corrupted)
+    plain = go(CONFIG, root).scores["none"]
+    assert "gep_error_disagreement" not in plain["ood_test"]  # one hypothesis
+    assert "gep_error_average_confidence" in plain["ood_test"]
+    ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
+    assert "corrupted" not in ensemble.scores["none"]
+
+
 def test_graph_tasks_and_pna(root):
     config = RunConfig(
         data={"name": "motif/basis/covariate", "limit": 120},

@@ -45,8 +45,12 @@ def corrupted_views(view: View, seed: int = 0) -> Iterator[View]:
 
 
 def corrupted_predictions(
-    model: nn.Module, view: View, batch_size: int | None = None, seed: int = 0
+    model: nn.Module,
+    view: View,
+    batch_size: int | None = None,
+    seed: int = 0,
+    features: bool = False,
 ) -> list[Prediction]:
     """What a model says of every copy of `corrupted_views`, row by row as of the view itself."""
     copies = corrupted_views(view, seed)
-    return [predict(model, copy, batch_size=batch_size).to("cpu") for copy in copies]
+    return [predict(model, c, batch_size=batch_size, features=features).to("cpu") for c in copies]

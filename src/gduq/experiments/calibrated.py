@@ -90,7 +90,8 @@ class Calibrated:
     @cached_property
     def copies(self) -> list[Prediction]:
         """Corrupted copies of the rows that calibrators are fitted on."""
-        return corrupted_predictions(self.model, self.views[FIT_ON])
+        features = self.raw[FIT_ON].features is not None
+        return corrupted_predictions(self.model, self.views[FIT_ON], features=features)
 
 
 def export(folder: RunFolder, name: str, output: str | Path) -> Path:

@@ -59,11 +59,13 @@ class MethodConfig(_Part):
     """Where the uncertainty comes from.
 
     ``vanilla`` is the plain network; ``anchored`` is `gduq.anchor`; ``ensemble`` joins ``size``
-    runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ...; ``mcdropout`` keeps the dropout
-    of the vanilla run on. With ``pretrained_from`` an anchored model starts from the network of
-    another run: ``"vanilla"`` (the same config without anchors, trained first if need be) or the
-    folder of a bundle or run. ``head`` is the anchored network's own; ``None`` keeps that of the
-    backbone.
+    runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ... (ensembles of neighbouring seeds
+    share members); ``mcdropout`` keeps the dropout of the vanilla run on.
+
+    With ``pretrained_from`` an anchored model starts from the network of another run:
+    ``"vanilla"`` (the same config without anchors, trained first if need be, for ``plain_epochs``
+    or else for as many epochs) or the folder of a bundle or run. ``head`` is the anchored network's
+    own; ``None`` keeps that of the backbone.
     """
 
     kind: Kind = "vanilla"
@@ -75,6 +77,7 @@ class MethodConfig(_Part):
     head: HeadKind | None = "mlp"
     freeze: bool = False
     pretrained_from: str | None = None
+    plain_epochs: int | None = Field(None, ge=1)
     size: int = Field(3, ge=1)
     member: Literal["vanilla", "anchored"] = "vanilla"
     passes: int = Field(10, ge=1)
@@ -89,7 +92,7 @@ class MethodConfig(_Part):
         kept: tuple[str, ...] = ("kind",)
         if self.is_anchored:
             kept += ("at", "anchors", "scope", "num_anchors", "init", "freeze", "pretrained_from")
-            kept += ("head",)
+            kept += ("plain_epochs", "head")
         if self.kind == "ensemble":
             kept += ("size", "member")
         if self.kind == "mcdropout":

@@ -24,7 +24,7 @@ from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.copies import VARIANTS
 from gduq.experiments import build
-from gduq.experiments.calibrated import Calibrated
+from gduq.experiments.calibrated import FIT_ON, Calibrated
 from gduq.experiments.config import RunConfig
 from gduq.experiments.folder import FINISHED, RunFolder, locked, write_json
 from gduq.experiments.scores import FIXED, check_calibrators, measure
@@ -92,7 +92,15 @@ def requirements(config: RunConfig) -> list[RunConfig]:
     if method.kind == "ensemble":
         kind = {"method.kind": method.member}
         return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
-    plain = bare.with_({"method": {}, "training.draws": 1, "training.mask": 0.0})
+    epochs = method.plain_epochs if method.is_anchored else None
+    plain = bare.with_(
+        {
+            "method": {},
+            "training.draws": 1,
+            "training.mask": 0.0,
+            "training.epochs": epochs or config.training.epochs,
+        }
+    )
     if method.kind == "mcdropout":
         return [plain]
     return [plain] if method.kind == "anchored" and method.pretrained_from == "vanilla" else []
@@ -115,6 +123,9 @@ def _make(
         p.to_npz(path / "predictions" / f"{split}.npz")
     write_json(path / "history.json", asdict(history))
     times = {"train": history.seconds, "predict": sum(seconds.values()), "predicted": seconds}
+    if config.method.kind == "anchored":  # what the network it starts from took, if that was a run
+        before = [RunFolder(root / other.hash) for other in requirements(config)]
+        times["plain"] = sum(folder.info["seconds"]["train"] for folder in before)
     rows = {split: len(p) for split, p in predictions.items()}
     write_json(path / "info.json", _info(config, splits, model, times, rows))
     write_json(path / FINISHED, {"hash": config.hash})
@@ -210,6 +221,7 @@ def _info(
         "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "rows": dict(rows),
         "task": splits.train.task,
+        "place": getattr(model, "at", None),  # where anchors are, also if that was chosen
         "class_names": list(splits.class_names),
         "severities": list(splits.severities),
         "description": splits.description,
@@ -260,7 +272,10 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
     for name in missing:
         scores["skipped"].pop(name, None)
         try:
-            scores[name] = measure(scored.predictions(name), detect=name == "none")
+            plain = name == "none" and folder.config.method.kind in ("vanilla", "anchored")
+            copies = scored.copies if plain and FIT_ON in scored.raw else ()
+            found = scored.predictions(name)
+            scores[name] = measure(found, copies=copies, detect=name == "none")
         except InputError as error:
             scores["skipped"][name] = str(error)
     write_json(folder.path / "scores.json", scores)

@@ -8,8 +8,9 @@ are the two readings of the paper's rescaling.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -24,7 +25,9 @@ from gduq.evaluation.fitting import check_name
 from gduq.prediction import Prediction, Rule
 
 __all__ = [
+    "CORRUPTED",
     "DETECTORS",
+    "ESTIMATORS",
     "FIXED",
     "HIGHER",
     "MEASURES",
@@ -38,10 +41,13 @@ FIXED = ("t2", "rescaled_paper", "rescaled_released")
 _ON_OUTPUTS = ("entropy", "energy", "epistemic", "spread")
 _ON_FEATURES = ("mahalanobis", "knn")
 DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
+ESTIMATORS = ("confidence_difference", "average_confidence", "disagreement")  # next to a threshold
+CORRUPTED = "corrupted"  # stands for a split: copies of the validation rows, spoilt
 MEASURES = (
     *("accuracy", "ece", "ece100", "nll", "brier", "aurc", "auroc"),
     *(f"auroc_{score}" for score in DETECTORS),
     "gep_error",
+    *(f"gep_error_{method}" for method in ESTIMATORS),
 )
 HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is better
 
@@ -97,27 +103,53 @@ def measure(
     fit_on: str = "id_val",
     negatives: str = "id_val",
     *,
+    copies: Sequence[Prediction] = (),
     detect: bool = True,
 ) -> dict[str, dict[str, float]]:
     """Scores by split: `MEASURES`, as far as they apply.
 
     ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``auroc_<score>``
     by one of `DETECTORS` (left out unless ``detect``); ``gep_error`` is the error of the accuracy
-    predicted by a threshold on confidence. As in the paper, both take ``id_val``.
+    predicted by a threshold on confidence, ``gep_error_<method>`` of one of `ESTIMATORS`. As in the
+    paper, all take ``id_val``. With ``copies`` of those rows, spoilt, `CORRUPTED` has the means
+    over the copies: what validation data has to say about shift.
     """
     found: dict[str, dict[str, float]] = {}
     for split, p in predictions.items():
-        if p.target is None:
-            continue
-        scores = {name: float(score(p)) for name, score in _SCORES.items()}
-        if split not in ("train", negatives) and negatives in predictions:
-            scores["auroc"] = ood.auroc(predictions[negatives], p)
-            if detect:
-                scores |= _detected(predictions[negatives], p, predictions.get("train"))
-        if split not in ("train", fit_on) and fit_on in predictions:
-            error = generalization.estimate(predictions[fit_on], p).error
-            scores["gep_error"] = float("nan") if error is None else error
-        found[split] = scores
+        if p.target is not None:
+            found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
+    spoilt = [_of_split(CORRUPTED, p, predictions, (fit_on, negatives), detect) for p in copies]
+    if spoilt:
+        found[CORRUPTED] = {m: math.fsum(s[m] for s in spoilt) / len(spoilt) for m in spoilt[0]}
+    return found
+
+
+def _of_split(
+    split: str,
+    p: Prediction,
+    predictions: Mapping[str, Prediction],
+    on: tuple[str, str],
+    detect: bool,
+) -> dict[str, float]:
+    fit_on, negatives = on
+    scores = {name: float(score(p)) for name, score in _SCORES.items()}
+    if split not in ("train", negatives) and negatives in predictions:
+        scores["auroc"] = ood.auroc(predictions[negatives], p)
+        if detect:
+            scores |= _detected(predictions[negatives], p, predictions.get("train"))
+    if split not in ("train", fit_on) and fit_on in predictions:
+        scores |= _estimated(predictions[fit_on], p)
+    return scores
+
+
+def _estimated(val: Prediction, p: Prediction) -> dict[str, float]:
+    """Errors of the accuracies that every method predicts, as far as it can."""
+    found = {}
+    for method in ("threshold", *ESTIMATORS):
+        with contextlib.suppress(InputError):  # one hypothesis does not disagree
+            error = generalization.estimate(val, p, method).error
+            name = "gep_error" if method == "threshold" else f"gep_error_{method}"
+            found[name] = float("nan") if error is None else error
     return found
 
 

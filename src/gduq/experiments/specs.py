@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gduq.experiments.config import RunConfig
+from gduq.nn.settings import HeadKind
 
 __all__ = ["CONTROLS", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "Table"]
 
@@ -21,14 +22,20 @@ def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
     return {"method.kind": "anchored", "method.at": at, **published, **changes}
 
 
-def _gduq(at: int | str, draws: int = 10) -> dict[str, Any]:
-    """The settings that docs/choices.md has the evidence for; before the readout, draws cost."""
-    scope = "row" if at == "readout" else "graph"  # as at prediction; a head sees row by row
-    ours = {"method.scope": scope, "method.head": "mlp"}
-    return _anchored(at, **ours, **{"training.draws": draws, "training.mask": 0.2})
+def _gduq(at: int | str = "readout", draws: int = 10, mask: float = 0.3) -> dict[str, Any]:
+    """The settings that docs/choices.md has the evidence for."""
+    ours = {"method.head": "mlp", "training.draws": draws, "training.mask": mask}
+    return _anchored(at, **ours)
+
+
+def _anywhere(at: int | str) -> dict[str, Any]:
+    """One setting for all places, to compare them by; before the readout, draws cost."""
+    return {**_gduq(at, draws=4, mask=0.1), "method.scope": "graph"}
 
 
 _FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
+_PLAIN = 0.5  # on nodes: share of the epochs of the plain network; the rest is its anchored head's
+_HEAD = 0.2  # of a head on a network that had all epochs before, next to those
 
 # What a variant changes in the vanilla run. From "nfa" on as the paper has them: an anchor for
 # every row, one draw, no masking, a linear head.
@@ -36,10 +43,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
-    "gduq": _gduq("readout"),
-    "gduq-pretrained": {**_gduq("readout"), **_FROZEN},
-    "auto": _gduq("auto", draws=2),
-    **{f"gduq-{at}": _gduq(at, draws=2) for at in ("input", 1, 2, "readout")},
+    "gduq": _gduq(),
+    "gduq-pretrained": {**_gduq(), **_FROZEN},
+    "auto": _anywhere("auto"),
+    **{f"gduq-{at}": _anywhere(at) for at in ("input", 1, 2, "readout")},
     "nfa": _anchored("input"),
     "L1": _anchored(1),
     "L2": _anchored(2),
@@ -75,11 +82,12 @@ class Scale:
     calibrators: int | None = None  # how many of the table's
     extra_epochs: bool = False  # the paper's 50 more for its anchored models on graph tasks
     weight_decay: float = 0.0  # of every method alike; docs/choices.md
+    head: HeadKind = "linear"  # of every network but G-ΔUQ's, which always has two layers
 
 
 SCALES: dict[ScaleName, Scale] = {
-    "smoke": Scale(16, 3, 10, 240, 2, 2),
-    "small": Scale(64, 50, 400, 3000, 5, None, weight_decay=1e-3),
+    "smoke": Scale(16, 3, 10, 240, 2, 2, head="mlp"),
+    "small": Scale(64, 50, 400, 3000, 5, None, weight_decay=1e-3, head="mlp"),
     "paper": Scale(extra_epochs=True),
 }
 
@@ -90,7 +98,8 @@ class Setting:
 
     ``small`` names the data that stands in at small scale where raw files are hard to come by;
     ``small_size`` is the most graphs (``None``: all) and epochs there, for what takes long, and
-    ``small_lr`` the learning rate, for schedules so short that the published one does not arrive.
+    ``small_lr`` and ``small_batch`` the learning rate and batch size, for schedules so short that
+    the published ones do not arrive.
     """
 
     data: str
@@ -105,6 +114,7 @@ class Setting:
     small: tuple[str, ...] | None = None
     small_size: tuple[int | None, int] | None = None
     small_lr: float | None = None
+    small_batch: int | None = None
 
     @property
     def dataset(self) -> str:
@@ -155,18 +165,30 @@ class Setting:
                 "num_layers": self.num_layers,
                 "virtual_node": self.virtual_node,
                 "positional": self.positional,
+                "head": size.head,
             },
             training={
                 "epochs": epochs,
                 "lr": (self.small_lr if scale == "small" else None) or self.lr,
-                "batch_size": self.batch_size,
+                "batch_size": (self.small_batch if scale == "small" else None) or self.batch_size,
                 "weight_decay": size.weight_decay,
                 "select": "last",  # as the released code has it
             },
             calibrators=calibrators,
             seed=seed,
         )
-        return plain.with_(changes)
+        return plain.with_({**changes, **self._parts(variant, epochs)})
+
+    def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
+        """How a variant divides the epochs between a plain network and an anchored head."""
+        if variant == "gduq" and self.on_nodes:
+            before = max(1, round(_PLAIN * epochs))
+            after = max(1, epochs - before)
+        elif variant == "gduq-pretrained":
+            before, after = epochs, max(1, round(_HEAD * epochs))
+        else:
+            return {}
+        return {**_FROZEN, "method.plain_epochs": before, "training.epochs": after}
 
 
 @dataclass(frozen=True)
@@ -180,6 +202,7 @@ class Table:
         settings: Data and networks.
         smoke: Those of smoke scale, on generated data.
         variants: Methods next to the controls, which are always there.
+        large: Those of them that only the scale of the paper has.
         calibrators: Post-hoc methods for vanilla and anchored models, next to the controls.
         metrics: What is measured.
         splits: Where.
@@ -195,6 +218,7 @@ class Table:
     settings: tuple[Setting, ...]
     smoke: tuple[Setting, ...]
     variants: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
     calibrators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
     splits: tuple[str, ...] = ("id_test", "ood_test")
@@ -229,6 +253,8 @@ class Table:
         """Every run of the table: setting, variant, seed, config."""
         for setting in self.settings_at(scale):
             for variant in dict.fromkeys((*CONTROLS, *self.variants)):
+                if variant in self.large and scale != "paper":
+                    continue
                 names = self.calibrators_of(variant, scale)
                 for seed in range(seeds):
                     yield setting, variant, seed, setting.config(variant, seed, scale, names)

@@ -290,7 +290,17 @@ def _split(
     for i, value in enumerate(whole):
         for graph, rows in zip(graphs, value.cpu().split(sizes[i]), strict=True):
             graph[f"cut_{i}"] = rows
-    return View(graphs, source.rows)
+    if source.rows is None or model.cut.needs_graph:
+        return View(graphs, source.rows)
+    marked = source.rows.split([int(graph.num_nodes or 0) for graph in graphs])
+    kept = [_marked(graph, rows) for graph, rows in zip(graphs, marked, strict=True) if rows.any()]
+    return View(kept, torch.ones(len(source), dtype=torch.bool))
+
+
+def _marked(graph: Data, rows: Tensor) -> Data:
+    """A graph of nothing but the marked nodes, for a network that reads node by node."""
+    columns = {key: value[rows] for key, value in graph.items() if isinstance(value, Tensor)}
+    return Data(**columns, num_nodes=int(rows.sum()))
 
 
 _COUNTS: tuple[Callable[[Data], int], ...] = (

@@ -1,4 +1,4 @@
-"""Crash-safe checkpoints: one safetensors file, replaced whole at every epoch's end.
+"""Crash-safe checkpoints: one safetensors file, replaced whole at an epoch's end.
 
 The file holds the weights, the optimiser's tensors and, in its header, what was trained so far and
 under which settings. Nothing in it is ever executed. Random states are not needed: every epoch is
@@ -40,6 +40,7 @@ class State:
         best: Weights of the best epoch; empty where that is the last.
         final: What of a finished model differs from the kept weights (the bank); empty before.
         finished: Whether the run came to its end.
+        around: Seconds spent outside of epochs.
     """
 
     records: tuple[Epoch, ...]
@@ -48,6 +49,7 @@ class State:
     best: Mapping[str, Tensor] = field(default_factory=dict)
     final: Mapping[str, Tensor] = field(default_factory=dict)
     finished: bool = False
+    around: float = 0.0
 
 
 class Checkpoint:
@@ -77,6 +79,7 @@ class Checkpoint:
                 "identity": self.identity,
                 "records": [asdict(record) for record in state.records],
                 "finished": state.finished,
+                "around": state.around,
                 "layout": _layout(tensors),
             }
         )
@@ -134,7 +137,8 @@ def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    return State(records, finished=known["finished"], **groups)
+    around = known.get("around", 0.0)
+    return State(records, finished=known["finished"], around=around, **groups)
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def fit(
         draws: Anchors a row and step, all through one pass (anchored models). Default: 10 at the
             readout of a network with a two-layer head, where they cost next to nothing; else 1.
         mask: Share of rows whose anchor half is zeroed and whose target is the uniform
-            distribution (anchored models). Default: 0.2 where 10 draws are the default; else 0.
+            distribution (anchored models). Default: 0.3 where 10 draws are the default; else 0.
         class_weights: One weight a class, or ``"balanced"``; for rows that are not masked.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
@@ -97,8 +97,9 @@ def fit(
         call: As in `gduq.anchor`, for a plain network.
         processes: Train the members of an `Ensemble` in so many processes, one thread each.
         progress: Show a bar, on a terminal.
-        resume: Folder for a checkpoint, rewritten at every epoch's end. If there is one, training
-            goes on from it and ends as if it had never stopped.
+        resume: Folder for a checkpoint, rewritten at an epoch's end as often as that takes no more
+            than a twentieth of the time. If there is one, training goes on from it and ends as if
+            it had never stopped.
         fabric: Where to train; default: the first GPU, else the CPU. Its loggers get every
             epoch's figures. For several processes ``Fabric(devices=2, strategy="ddp")``, launched.
 

@@ -119,7 +119,7 @@ def _halve(
         for at, run in runs.items():
             if len(notes.scores[at]) == number:
                 run.epochs(epoch, progress, _named(title, f"round {number + 1} at {at}"))
-                with run.as_it_would_end():
+                with run.timed(), run.as_it_would_end():
                     score = run.fabric.broadcast(judge.score(run.model))
                 notes.add(at, score, write=run.fabric.is_global_zero)
         order = sorted(runs, key=lambda at: notes.scores[at][number])

@@ -36,6 +36,8 @@ class History:
         kept_epoch: The epoch whose weights the model has now; 0 for an ensemble.
         members: The history of each member of an ensemble.
         given_up: The histories of the places that ``at="auto"`` tried and dropped.
+        around: Seconds spent outside of epochs: the one pass of a frozen part, fitting anchors and
+            bank, judging a place.
 
     Example:
         >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
@@ -47,6 +49,7 @@ class History:
     kept_epoch: int = 0
     members: tuple[History, ...] = ()
     given_up: tuple[History, ...] = ()
+    around: float = 0.0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -58,10 +61,11 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Time spent in all epochs: those before a resumption, of members, and of dropped places
-        included."""
+        """Time spent in all epochs and around them: those before a resumption, of members, and of
+        dropped places included."""
         others = self.members + self.given_up
-        return sum(r.seconds for r in self.records) + sum(other.seconds for other in others)
+        own = self.around + sum(r.seconds for r in self.records)
+        return own + sum(other.seconds for other in others)
 
     def to_dataframe(self) -> pd.DataFrame:
         """One row an epoch; for an ensemble with a column ``member``."""

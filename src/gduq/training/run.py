@@ -49,6 +49,7 @@ from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
+_RARELY = 20  # a checkpoint may take this part of the time since the last one
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
 
@@ -89,6 +90,8 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self.checkpoint: Checkpoint | None = None
         self.finished = False
+        self.around = 0.0  # seconds outside of epochs
+        self.saved = (-math.inf, 0.0)  # when the last checkpoint was written, and in how long
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         self.draws, self.mask = settings.draws_and_mask(model)
         if not isinstance(model, Anchored) and (self.draws > 1 or self.mask > 0):
@@ -129,7 +132,7 @@ class Run:
             self._start(saved)
 
     def _restore(self, saved: State) -> None:
-        self.records = saved.records
+        self.records, self.around = saved.records, saved.around
         self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
         if len(self.records) > self.settings.epochs:
             raise InputError(
@@ -152,8 +155,23 @@ class Run:
         )
         self.step, self.optimizer = self.fabric.setup(Step(self.model, settings.call), optimizer)
 
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """What is done within this context belongs to the time around the epochs."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.around += time.perf_counter() - start
+
     def _start(self, saved: State | None) -> None:
-        """Cached prefixes, Gaussian input anchors, the optimiser's past, the first checkpoint."""
+        with self.timed():
+            self._prepare(saved)
+        if saved is None:
+            self._save()
+
+    def _prepare(self, saved: State | None) -> None:
+        """Cached prefixes, Gaussian input anchors, the optimiser's past."""
         model, settings = self.model, self.settings
         self.train = cached(model, self.train)
         self.val = None if self.val is None else cached(model, self.val)
@@ -161,10 +179,8 @@ class Run:
         self.batch_size = even_size(self.train, settings.batch_size, self.fabric.world_size)
         if saved is not None:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
-            return
-        if isinstance(model, Anchored) and model.at == "input":
+        elif isinstance(model, Anchored) and model.at == "input":
             model.fit_anchors(self.train, self.eval_size)
-        self._save()
 
     def _all_counts(self, counts: Tensor) -> Tensor:
         """Rows of each class in the data of all processes; raises unless there are two classes."""
@@ -219,10 +235,10 @@ class Run:
     @property
     def history(self) -> History:
         """What happened so far."""
-        return History(self.records, self.kept_epoch)
+        return History(self.records, self.kept_epoch, around=self.around)
 
     def epochs(self, until: int, progress: bool, title: str = "") -> None:
-        """Train up to an epoch or until done, with a checkpoint after every epoch."""
+        """Train up to an epoch or until done, with checkpoints at the end of epochs."""
         if self._done or len(self.records) >= until:
             return
         with epoch_bar(until, len(self.records), progress, title) as show:
@@ -360,12 +376,19 @@ class Run:
                 buffer.copy_(self.fabric.broadcast(buffer))
 
     def _save(self, **more: Any) -> None:
-        if self.checkpoint is None or not self.fabric.is_global_zero:
+        """Write a checkpoint, unless the last one is so fresh that it would cost more than it can
+        save; the final state is always written."""
+        start = time.perf_counter()
+        fresh = start - self.saved[0] < _RARELY * self.saved[1]
+        if self.checkpoint is None or not self.fabric.is_global_zero or (fresh and not more):
             return
         best = self._kept({})
         last = more.pop("last", None) or weights(self.model)
         optimizer = optimizer_tensors(self.optimizer.optimizer)
-        self.checkpoint.save(State(self.records, last, optimizer, best, **more))
+        state = State(self.records, last, optimizer, best, around=self.around, **more)
+        self.checkpoint.save(state)
+        end = time.perf_counter()
+        self.saved = (end, end - start)
 
     def finish(self) -> None:
         """Keep the chosen weights, fit the bank to all training rows, and say so on disk."""
@@ -375,7 +398,8 @@ class Run:
         self.optimizer.zero_grad()
         if isinstance(self.model, Anchored):
             seed_all(derived(self.settings.seed, _DRY))
-            self.model.fit_bank(self.train, batch_size=self.eval_size)
+            with self.timed():
+                self.model.fit_bank(self.train, batch_size=self.eval_size)
             self._share_buffers()
         final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
         self._save(last=last, final=final, finished=True)

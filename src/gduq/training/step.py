@@ -33,9 +33,10 @@ class Step(nn.Module):
         self.model, self.call = model, call
 
     def forward(self, graph: Data, draws: int, mask: float) -> tuple[Tensor, Tensor]:
-        """Logits ``[D, rows, C]`` and which of them were masked ``[D, rows]``."""
+        """Logits ``[D, rows, C]`` and which of them were masked ``[D, rows]``; of an anchored model
+        maybe those of labelled rows only."""
         if isinstance(self.model, Anchored):
-            return self.model.training_pass(graph, draws, mask)
+            return self.model.training_pass(graph, draws, mask, labelled=True)
         check_graph(graph)
         logits = call_network(self.model, graph, self.call).unsqueeze(0)
         return logits, torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)

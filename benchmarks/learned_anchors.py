@@ -1,0 +1,178 @@
+"""Does it pay to learn where anchors come from? Mean and spread of their Gaussian, for calibration.
+
+    python benchmarks/learned_anchors.py --root FOLDER [--steps 100]
+
+Takes every finished run of the variant ``gduq`` that `gduq bench` left in a folder. Nothing but the
+bank of anchors changes: it is drawn from a Gaussian whose mean and standard deviation (one number a
+dimension) start at those of the training rows and are then moved by Adam to lower the negative
+log-likelihood on one half of ``id_val``. Beside it: the bank the model was trained with, the
+Gaussian before learning, and a temperature fitted on the same half (one number instead of many).
+All are judged on the other half, on corrupted copies of it, and on the shifted test rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq import Anchored, metrics
+from gduq.bundle import load
+from gduq.calibration import TemperatureScaling
+from gduq.evaluation.copies import corrupted_views
+from gduq.experiments import build
+from gduq.experiments.engines import map_cells
+from gduq.experiments.folder import FINISHED, RunFolder
+from gduq.prediction import Prediction, predict
+
+WHERE = ("id_val, other half", "corrupted copies", "ood_test")
+METRICS = ("ece", "nll")
+
+
+class Rows:
+    """Representations at the readout with their labels: all that changes of anchors can touch."""
+
+    def __init__(self, model: Anchored, h: Tensor, y: Tensor) -> None:
+        self.model, self.h, self.y = model, h, y
+
+    @classmethod
+    def of(cls, model: Anchored, view: Any) -> Rows:
+        p = predict(model, view, features=True)
+        assert p.features is not None
+        assert p.target is not None
+        return cls(model, p.features, p.target)
+
+    def __getitem__(self, rows: Tensor) -> Rows:
+        return Rows(self.model, self.h[rows], self.y[rows])
+
+    def logits(self, bank: Tensor) -> Tensor:
+        """``[K, m, C]`` under a bank; gradients reach it."""
+        self.model.bank = bank
+        return self.model.sample(Data(cut_0=self.h, num_nodes=len(self.h)))
+
+    def prediction(self, bank: Tensor) -> Prediction:
+        with torch.no_grad():
+            return Prediction(self.logits(bank), target=self.y)
+
+
+def learned(fit_on: Rows, start: tuple[Tensor, Tensor], noise: Tensor, steps: int) -> Tensor:
+    """The bank whose Gaussian was moved for the likelihood of some rows."""
+    mean = start[0].clone().requires_grad_()
+    spread = torch.zeros_like(start[1]).requires_grad_()  # log of a factor, a dimension
+    optimizer = torch.optim.Adam([mean, spread], lr=0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        bank = mean + start[1] * spread.exp() * noise
+        loss = torch.nn.functional.cross_entropy(fit_on.logits(bank).mean(0), fit_on.y)
+        loss.backward()
+        optimizer.step()
+    return (mean + start[1] * spread.exp() * noise).detach()
+
+
+class Study:
+    """All four ways for one run."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def __call__(self, path: str) -> dict[str, dict[str, dict[str, float]]]:
+        folder = RunFolder(Path(path))
+        model, _ = load(folder.bundle)
+        assert isinstance(model, Anchored)
+        model.requires_grad_(False)
+        splits, own = build.splits_of(folder.config), model.bank
+        assert splits.id_val is not None
+        generator = torch.Generator().manual_seed(folder.config.seed)
+        val = Rows.of(model, splits.id_val)
+        halves = torch.randperm(len(val.y), generator=generator).chunk(2)
+        train = Rows.of(model, splits.train).h
+        start = train.mean(0), train.std(0)
+        noise = torch.randn(own.shape, generator=generator)
+        gaussian = start[0] + start[1] * noise
+        banks = {
+            "own bank": own,
+            "gaussian": gaussian,
+            "gaussian, learned": learned(val[halves[0]], start, noise, self.steps),
+        }
+        copies = [Rows.of(model, view)[halves[1]] for view in corrupted_views(splits.id_val)]
+        places = [[val[halves[1]]], copies, [Rows.of(model, splits.ood_test)]]
+        temperature = TemperatureScaling().fit(val[halves[0]].prediction(own))
+        ways = {
+            name: _scores(partial(Rows.prediction, bank=b), places) for name, b in banks.items()
+        }
+        ways["own bank, temperature"] = _scores(
+            lambda rows: temperature(rows.prediction(own)), places
+        )
+        return ways
+
+
+def _scores(
+    way: Callable[[Rows], Prediction], places: list[list[Rows]]
+) -> dict[str, dict[str, float]]:
+    found = {}
+    for where, parts in zip(WHERE, places, strict=True):
+        ps = [way(rows) for rows in parts]
+        found[where] = {
+            "ece": statistics.fmean(metrics.ece(p, strict=False) for p in ps),
+            "nll": statistics.fmean(metrics.nll(p) for p in ps),
+        }
+    return found
+
+
+def runs(root: Path) -> Iterator[tuple[str, str]]:
+    """Cell and folder of every run of our defaults at the readout, not of a pretrained network."""
+    for path in sorted(root.glob(f"*/{FINISHED}")):
+        config = RunFolder(path.parent).config
+        method, training = config.method, config.training
+        ours = method.kind == "anchored" and method.at == "readout" and training.mask == 0.3
+        if ours and (method.plain_epochs is None or method.plain_epochs == training.epochs):
+            yield f"{config.data.name} {config.model.conv}", str(path.parent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=100)
+    options = parser.parse_args()
+    found = list(runs(options.root))
+    outcomes = map_cells([path for _, path in found], Study(options.steps), title="learned anchors")
+    cells: dict[str, list[Any]] = {}
+    for (cell, _), outcome in zip(found, outcomes, strict=True):
+        if outcome.value is None:
+            print(outcome.error)
+        else:
+            cells.setdefault(cell, []).append(outcome.value)
+    print(f"{len(cells)} cells, {sum(map(len, cells.values()))} runs; "
+          "cells: how often better than the own bank\n")  # fmt: skip
+    print(table(cells))
+
+
+def table(cells: dict[str, list[Any]]) -> str:
+    """A row a way: means over cells, and the number of cells where it beats the own bank."""
+    head = [f"{m.upper()}, {where} (cells)" for where in WHERE for m in METRICS]
+    lines = ["| anchors | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
+    for way in next(iter(cells.values()))[0]:
+        figures = []
+        for where in WHERE:
+            for metric in METRICS:
+                mine = [_mean(c, way, where, metric) for c in cells.values()]
+                theirs = [_mean(c, "own bank", where, metric) for c in cells.values()]
+                wins = sum(a < b for a, b in zip(mine, theirs, strict=True))
+                figures.append(f"{statistics.fmean(mine):.3f} ({wins})")
+        lines.append(f"| {way} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def _mean(runs_of_cell: list[Any], way: str, where: str, metric: str) -> float:
+    return statistics.fmean(run[way][where][metric] for run in runs_of_cell)
+
+
+if __name__ == "__main__":
+    main()
