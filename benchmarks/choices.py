@@ -6,7 +6,8 @@ Every candidate of both sides is trained on the development cells, with the sche
 at small scale and seeds that no table uses, and judged on ``id_val`` and under a stand-in for shift
 that is made of the same rows: corrupted copies, or the largest of the *training* graphs, left out
 of training (cells "... by size"). No shifted split is read. Plain networks get as many candidates
-as anchored ones. The page docs/choices.md is written from what this prints.
+as anchored ones. Then: how long to train an anchored head on a finished network. The page
+docs/choices.md is written from what this prints.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
 
 def _anchored(plain: float = 0.0, freeze: bool = True, **training: Any) -> dict[str, Any]:
-    """Anchors at the readout; ``plain`` is the share of epochs before they are put on."""
+    """Anchors at the readout; ``plain`` is the share of epochs before they are put on.
+
+    With ``more`` that network is finished, and its head gets a share of the epochs on top.
+    """
     return {"plain": plain, "freeze": freeze and plain > 0, "draws": 10, **training}
 
 
@@ -66,6 +70,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     },
     "plain, mlp head, half the epochs": {"model": {"head": "mlp"}, "epochs": 0.5},
 }  # fmt: skip
+FINISHED = {
+    f"{more:g} of the epochs": _anchored(1.0, more=more, mask=0.3) for more in (0.1, 0.2, 0.5)
+}
+EVERY = {**CANDIDATES, **FINISHED}
 
 
 class Judge:
@@ -79,7 +87,7 @@ class Judge:
         kept = self.root / f"{cell} {candidate} {seed}.json".replace("/", "_").replace(" ", "-")
         if not kept.is_file():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json(kept, _judged(cell, CANDIDATES[candidate], seed))
+            write_json(kept, _judged(cell, EVERY[candidate], seed))
         found: dict[str, Any] = json.loads(kept.read_text())
         return found
 
@@ -137,7 +145,8 @@ def trained(
     if "plain" in candidate:
         method = {"kind": "anchored", "freeze": candidate["freeze"]}
         model = build.anchored(config.with_({"method": method}), model)
-        own = {"draws": candidate["draws"], "mask": candidate["mask"], "epochs": whole - before}
+        after = round(candidate.get("more", 0.0) * whole) or whole - before
+        own = {"draws": candidate["draws"], "mask": candidate["mask"], "epochs": after}
         seconds += fit(model, splits.train, **{**options, **own}).seconds
     return model, seconds
 
@@ -152,7 +161,7 @@ def _scores(p: Prediction) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=list(CANDIDATES), metavar="NAME")
+    parser.add_argument("--only", nargs="+", default=list(EVERY), metavar="NAME")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--root", default="out/choices")
@@ -170,11 +179,15 @@ def main() -> None:
             continue
         records.append({"cell": cell, "candidate": candidate, "seed": seed, **outcome.value})
     for title, cells in (("Node tasks", NODES), ("Graph tasks", set(CELLS) - set(NODES))):
-        own = [r for r in records if r["cell"] in cells]
-        if own:
-            count = len({r["cell"] for r in own})
-            print(f"**{title}**, means over {count} cells, {options.seeds} seed(s):\n")
-            print(table(own) + "\n")
+        for names, what in (
+            (CANDIDATES, ""),
+            (FINISHED, ", an anchored head on a finished network"),
+        ):
+            own = [r for r in records if r["cell"] in cells and r["candidate"] in names]
+            if own:
+                count = len({r["cell"] for r in own})
+                print(f"**{title}**{what}, means over {count} cells, {options.seeds} seed(s):\n")
+                print(table(own) + "\n")
 
 
 def table(records: list[dict[str, Any]]) -> str:

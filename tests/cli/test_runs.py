@@ -106,6 +106,16 @@ def test_evaluate_a_model_on_a_dataset(root, trained):
     assert value(found, "ood_test", "nll") != value(own, "ood_test", "nll")
 
 
+def test_evaluate_adds_the_encodings_a_network_reads(tmp_path):
+    made = run("train", "--data", "cbas/color/concept", "--set", "model.positional=laplacian",
+               "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
+               "--set", "training.epochs=2", "--root", tmp_path, "--json")  # fmt: skip
+    path = json.loads(made.stdout)["path"]
+    again = json.loads(run("evaluate", path, "--data", "cbas/color/concept", "--json").stdout)
+    own = json.loads(run("evaluate", path, "--json").stdout)
+    assert value(again, "ood_test", "nll") == pytest.approx(value(own, "ood_test", "nll"))
+
+
 def value(found, split, measure):
     (row,) = (r for r in found["table"] if r["kind"] == "metrics" and r["calibrator"] == "none"
               and (r["split"], r["measure"]) == (split, measure))  # fmt: skip

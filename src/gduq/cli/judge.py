@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from gduq.bundle import describe
 from gduq.cli.serve import Request, bundle_of, labelled, load_model
 from gduq.data import load
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
+from gduq.experiments.build import with_encodings
 from gduq.experiments.service import Service
+from gduq.nn import GNN
 
 __all__ = ["judge"]
 
@@ -31,7 +35,8 @@ def judge(
     model, saved = load_model(request)
     calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
     if files is None:
-        return evaluate(model, load(data[0]), calibrators, subgroups=subgroups)
+        splits = with_encodings(load(data[0]), _encodings(model))
+        return evaluate(model, splits, calibrators, subgroups=subgroups)
     if subgroups:
         raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
     if methods and "id_val" not in files:
@@ -39,6 +44,13 @@ def judge(
     service = Service(model, None, describe(bundle_of(request.bundle)[0]).class_names)
     found = {split: labelled(request, service, path, "the data") for split, path in files.items()}
     return evaluate(found, None, calibrators)
+
+
+def _encodings(model: nn.Module) -> int:
+    """How many Laplacian encodings the network inside reads."""
+    nets = [module for module in model.modules() if isinstance(module, GNN)]
+    wanted = nets and nets[0].config["positional"] == "laplacian"
+    return int(nets[0].config["positional_channels"]) if wanted else 0
 
 
 def _files(data: Sequence[str]) -> dict[str, Path] | None:

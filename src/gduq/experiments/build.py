@@ -18,7 +18,15 @@ from gduq.errors import InputError
 from gduq.experiments.config import ModelConfig, RunConfig
 from gduq.nn import GNN
 
-__all__ = ["all_views", "anchored", "mc_dropout", "network", "splits_of", "trainable"]
+__all__ = [
+    "all_views",
+    "anchored",
+    "mc_dropout",
+    "network",
+    "splits_of",
+    "trainable",
+    "with_encodings",
+]
 
 
 def splits_of(config: RunConfig) -> Splits:
@@ -30,12 +38,16 @@ def splits_of(config: RunConfig) -> Splits:
 
 @lru_cache(maxsize=2)
 def _splits(name: str, seed: int, limit: int | None, encoded: int) -> Splits:
-    splits = _loaded(name, seed, limit)
-    if not encoded or splits.train.graphs[0].get("pe") is not None:
+    return with_encodings(_loaded(name, seed, limit), encoded)
+
+
+def with_encodings(splits: Splits, channels: int) -> Splits:
+    """The same splits with Laplacian encodings, where they are wanted and not there yet."""
+    if not channels or splits.train.graphs[0].get("pe") is not None:
         return splits
     known: dict[int, Data] = {}
-    views: dict[str, Any] = {split: _encoded(view, encoded, known) for split, view in splits}
-    severe = {split: _encoded(view, encoded, known) for split, view in splits.severities.items()}
+    views: dict[str, Any] = {split: _encoded(view, channels, known) for split, view in splits}
+    severe = {split: _encoded(view, channels, known) for split, view in splits.severities.items()}
     return splits.with_(**views, severities=severe)
 
 

@@ -35,7 +35,9 @@ def _anywhere(at: int | str) -> dict[str, Any]:
 
 _FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
 _PLAIN = 0.5  # on nodes: share of the epochs of the plain network; the rest is its anchored head's
-_HEAD = 0.2  # of a head on a network that had all epochs before, next to those
+# Epochs of a head on a network that had all of its own before, relative to those; a node task makes
+# one step an epoch, so it needs more of them.
+_HEAD = {"node": 0.5, "graph": 0.1}
 
 # What a variant changes in the vanilla run. From "nfa" on as the paper has them: an anchor for
 # every row, one draw, no masking, a linear head.
@@ -185,7 +187,8 @@ class Setting:
             before = max(1, round(_PLAIN * epochs))
             after = max(1, epochs - before)
         elif variant == "gduq-pretrained":
-            before, after = epochs, max(1, round(_HEAD * epochs))
+            share = _HEAD["node" if self.on_nodes else "graph"]
+            before, after = epochs, max(1, round(share * epochs))
         else:
             return {}
         return {**_FROZEN, "method.plain_epochs": before, "training.epochs": after}
