@@ -5,14 +5,14 @@
 Every candidate of both sides is trained on the development cells, with the schedules of the tables
 at small scale and seeds that no table uses, and judged on ``id_val`` and under a stand-in for shift
 that is made of the same rows: corrupted copies, or the largest of the *training* graphs, left out
-of training (cells "... by size"). No shifted split is read. Plain networks get as many candidates
-as anchored ones. Then: how long to train an anchored head on a finished network. The page
-docs/choices.md is written from what this prints.
+of training (cells "... by size"). No shifted split is read. Then: how long to train an anchored
+head on a finished network. The page docs/choices.md is written from what this prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import statistics
@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gduq import metrics, shifts
+from gduq import metrics
 from gduq.data import Splits, View
+from gduq.evaluation.copies import changes_of
 from gduq.experiments import build
 from gduq.experiments.config import RunConfig
 from gduq.experiments.engines import map_cells
@@ -46,12 +47,12 @@ LARGER = ("tu/PROTEINS/size gin", "tu/NCI1/size gcn", "sst2/length/covariate gin
 CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
 
-def _anchored(plain: float = 0.0, freeze: bool = True, **training: Any) -> dict[str, Any]:
+def _anchored(plain: float = 0.0, **training: Any) -> dict[str, Any]:
     """Anchors at the readout; ``plain`` is the share of epochs before they are put on.
 
     With ``more`` that network is finished, and its head gets a share of the epochs on top.
     """
-    return {"plain": plain, "freeze": freeze and plain > 0, "draws": 10, **training}
+    return {"plain": plain, "freeze": plain > 0, "draws": 10, **training}
 
 
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -84,7 +85,10 @@ class Judge:
 
     def __call__(self, what: tuple[str, str, int]) -> dict[str, Any]:
         cell, candidate, seed = what
-        kept = self.root / f"{cell} {candidate} {seed}.json".replace("/", "_").replace(" ", "-")
+        own = setting(cell).config("vanilla", seed, "small").hash, json.dumps(EVERY[candidate])
+        digest = hashlib.sha256(repr(own).encode()).hexdigest()[:8]
+        name = f"{cell} {candidate} {seed} {digest}.json"
+        kept = self.root / name.replace("/", "_").replace(" ", "-")
         if not kept.is_file():
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(kept, _judged(cell, EVERY[candidate], seed))
@@ -114,10 +118,8 @@ def data(config: RunConfig, by_size: bool) -> tuple[Splits, dict[str, View]]:
     splits = build.splits_of(config)
     assert splits.id_val is not None
     if not by_size:
-        changes = [shifts.edge_drop, shifts.edge_rewire]
-        if splits.id_val.graphs[0].get("x") is not None:
-            changes += [shifts.feature_noise, shifts.feature_mask]
-        return splits, {c.__name__: c(splits.id_val, SEVERITY, seed=0) for c in changes}
+        spoilt = {c.__name__: c(splits.id_val, SEVERITY) for c in changes_of(splits.id_val)}
+        return splits, spoilt
     graphs = sorted(splits.train.graphs, key=lambda graph: (graph.num_nodes, graph.num_edges))
     large = -(-len(graphs) // 5)
     rest = graphs[:-large]

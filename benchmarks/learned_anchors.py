@@ -131,8 +131,9 @@ def runs(root: Path) -> Iterator[tuple[str, str]]:
     for path in sorted(root.glob(f"*/{FINISHED}")):
         config = RunFolder(path.parent).config
         method, training = config.method, config.training
-        ours = method.kind == "anchored" and method.at == "readout" and training.mask == 0.3
-        if ours and (method.plain_epochs is None or method.plain_epochs == training.epochs):
+        ours = method.kind == "anchored" and method.at == "readout" and training.draws == 10
+        divided = abs((method.plain_epochs or training.epochs) - training.epochs) <= 1
+        if ours and divided and method.pretrained_from in (None, "vanilla"):
             yield f"{config.data.name} {config.model.conv}", str(path.parent)
 
 
@@ -142,6 +143,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
     found = list(runs(options.root))
+    if not found:
+        parser.error(f"no finished run of gduq in {options.root}")
     outcomes = map_cells([path for _, path in found], Study(options.steps), title="learned anchors")
     cells: dict[str, list[Any]] = {}
     for (cell, _), outcome in zip(found, outcomes, strict=True):

@@ -12,6 +12,9 @@ from results_cells import (
     ENSEMBLE,
     GDUQ,
     GDUQ_COPIES,
+    HALF,
+    HALF_T2,
+    HALF_TS,
     ID,
     LAYERS,
     OOD,
@@ -23,7 +26,6 @@ from results_cells import (
     Cell,
     Index,
     Method,
-    mean,
 )
 from results_detection import detection_bar, error_bar, settings_of
 from results_parts import Bar, Pairs, Part, bar, losing, mean_or_none, part, share, share_parts
@@ -47,10 +49,22 @@ class Share:
     beside: tuple[tuple[str, Method, Method], ...] = ()  # further shares, only shown
 
 
+_HALF = "the plain network stopped halfway"  # on nodes, where G-ΔUQ starts from it
 _CONTROL = "temperature scaling on clean and corrupted rows"
 _LOWER = (
-    Share("ece-vanilla", "OOD ECE lower than vanilla's", 0.85),
-    Share("ece-t2", "OOD ECE lower than vanilla's with T = 2", 0.70, theirs=T2),
+    Share(
+        "ece-vanilla",
+        "OOD ECE lower than vanilla's",
+        0.85,
+        beside=((f"lower than {_HALF}'s", GDUQ, HALF),),
+    ),
+    Share(
+        "ece-t2",
+        "OOD ECE lower than vanilla's with T = 2",
+        0.70,
+        theirs=T2,
+        beside=((f"lower than {_HALF}'s with T = 2", GDUQ, HALF_T2),),
+    ),
     Share(
         "ece-ts",
         "OOD ECE lower than vanilla's with temperature scaling",
@@ -59,12 +73,27 @@ _LOWER = (
         beside=(
             (f"lower than vanilla's with {_CONTROL}", GDUQ, TS_COPIES),
             ("lower than that if G-ΔUQ is calibrated on both too", GDUQ_COPIES, TS_COPIES),
+            (f"lower than {_HALF}'s with temperature scaling", GDUQ, HALF_TS),
         ),
     ),
-    Share("nll-vanilla", "OOD NLL lower than vanilla's", 0.85, metric="nll"),
+    Share(
+        "nll-vanilla",
+        "OOD NLL lower than vanilla's",
+        0.85,
+        metric="nll",
+        beside=((f"lower than {_HALF}'s", GDUQ, HALF),),
+    ),
 )
 _NO_WORSE = (
-    Share("id-nll", "ID NLL no worse than vanilla's", 0.70, metric="nll", split=ID, equal=True),
+    Share(
+        "id-nll",
+        "ID NLL no worse than vanilla's",
+        0.70,
+        metric="nll",
+        split=ID,
+        equal=True,
+        beside=((f"lower than {_HALF}'s", GDUQ, HALF),),
+    ),
     Share("aurc", "OOD AURC no worse than vanilla's", 0.60, metric="aurc", equal=True),
     Share(
         "chosen-calibrator",
@@ -163,41 +192,30 @@ def timed(records: Sequence[Mapping[str, Any]], method: Method, metric: str) -> 
     return mean_or_none(there)
 
 
-def _cost_parts(summary: Mapping[str, Any], method: Method, kind: str, most: float) -> list[Part]:
-    """Time against one network's: the table of runtimes counts, or else that of the runs.
+def _cost_parts(
+    records: Sequence[Mapping[str, Any]], method: Method, kind: str, most: float
+) -> list[Part]:
+    """Time against one network's, in whole runs: set-up, frozen parts and banks included.
 
-    The runs shared the machine with others, so their times are only shown where there is a better
-    measurement. That table has seconds of an epoch: whoever trains fewer of them pays for fewer.
+    The runs went two at a time; the table of runtimes, which has epochs measured alone on the
+    machine, stands beside them.
     """
-    word, records = {"train": "training", "predict": "prediction"}[kind], summary["records"]
-    alone = timed(records, method, f"{kind}_ratio")
+    word = {"train": "training", "predict": "prediction"}[kind]
     seen = cost(Index(records), method, f"{kind}_seconds")
-    table = "table runtime"
-    if alone is not None and kind == "train" and method == PRETRAINED:
-        epochs = _epochs(summary)
-        alone, table = alone * epochs, f"{table}: an epoch, × {epochs:.2g} of the epochs"
-    found = [part(f"the {word} time of one network (all runs, on a shared machine)", seen, "<=",
-                  most if alone is None else None, "ratio")]  # fmt: skip
+    found = [part(f"the {word} time of one network (all runs)", seen, "<=", most, "ratio")]
+    alone = timed(records, method, f"{kind}_ratio")
     if alone is not None:
-        what = f"the {word} time of one network ({table})"
-        found.insert(0, part(what, alone, "<=", most, "ratio"))
+        step = "an epoch" if kind == "train" else "a prediction"
+        found.append(part(f"{step} of one network (table runtime)", alone, "<=", None, "ratio"))
     return found
-
-
-def _epochs(summary: Mapping[str, Any]) -> float:
-    """How many epochs the pretrained variant adds, over those of vanilla."""
-    divided = [(s["divided"][PRETRAINED.variant][1], s["epochs"])
-               for s in summary.get("schedule", ())
-               if PRETRAINED.variant in s.get("divided", {})]  # fmt: skip
-    return mean([own / whole for own, whole in divided]) if divided else 1.0
 
 
 def _ensemble_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     pairs = index.pairs(GDUQ, ENSEMBLE, "ece")
     parts = [
         *share_parts(pairs, 0.60, equal=True),
-        *_cost_parts(summary, GDUQ, "train", 1.3),
-        *_cost_parts(summary, GDUQ, "predict", 1.2),
+        *_cost_parts(summary["records"], GDUQ, "train", 1.3),
+        *_cost_parts(summary["records"], GDUQ, "predict", 1.2),
     ]
     what = "OOD ECE no worse than an ensemble of 3, at about the cost of one network"
     return bar("ensemble", what, parts, losing(pairs, equal=True))
@@ -206,7 +224,7 @@ def _ensemble_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
 def _pretrained_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     own = index.pairs(PRETRAINED, BASE, "ece")
     pairs = {**index.pairs(PRETRAINED, VANILLA, "ece"), **own}
-    parts = [*share_parts(pairs, 0.75), *_cost_parts(summary, PRETRAINED, "train", 0.10)]
+    parts = [*share_parts(pairs, 0.75), *_cost_parts(summary["records"], PRETRAINED, "train", 0.1)]
     what = "Pretrained: OOD ECE lower than its own frozen network's, in a tenth of the time"
     return bar("pretrained", what, parts, losing(pairs))
 

@@ -16,11 +16,6 @@ from gduq.experiments.tables import TABLES
 CONFIG = TABLES["node-shift"].smoke[0].config("vanilla", 100, "smoke")
 
 
-def test_both_sides_get_as_many_candidates() -> None:
-    plain = [name for name in choices.CANDIDATES if name.startswith("plain")]
-    assert 2 * len(plain) == len(choices.CANDIDATES)
-
-
 def test_cells_have_the_schedules_of_the_tables() -> None:
     for cell in choices.CELLS:
         found = choices.setting(cell)
@@ -48,7 +43,7 @@ def test_candidates_share_one_schedule(name: str, monkeypatch: pytest.MonkeyPatc
     epochs = [(o["epochs"], o["draws"], o["mask"]) for o in seen]
     half = CONFIG.training.epochs // 2
     anchored = isinstance(model, gduq.Anchored)
-    assert epochs == [(half, 1, 0.0), (half, 10, 0.3)] if anchored else [(half, 1, 0.0)]
+    assert epochs == [(half, 1, 0.0), *([(half, 10, 0.3)] if anchored else [])]
     assert seconds > 0
     assert set(shifted) == {"edge_drop", "edge_rewire", "feature_noise", "feature_mask"}
 

@@ -49,7 +49,7 @@ def judge(
 def _encodings(model: nn.Module) -> int:
     """How many Laplacian encodings the network inside reads."""
     nets = [module for module in model.modules() if isinstance(module, GNN)]
-    wanted = nets and nets[0].config["positional"] == "laplacian"
+    wanted = nets and nets[0].config["positional"] is not None
     return int(nets[0].config["positional_channels"]) if wanted else 0
 
 

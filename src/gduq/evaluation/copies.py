@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from gduq.calibration import METHODS
 from gduq.data.view import View
 from gduq.prediction import Prediction, predict
 from gduq.shifts import edge_drop, edge_rewire, feature_mask, feature_noise
 
-__all__ = ["VARIANTS", "corrupted_predictions", "corrupted_views"]
+__all__ = ["VARIANTS", "changes_of", "corrupted_predictions", "corrupted_views"]
 
 VARIANTS = {f"{name}+corrupted": name for name, cls in METHODS.items() if cls.takes_copies}
 _SEVERITIES = (3, 5)
+
+
+def changes_of(view: View) -> list[Callable[..., View]]:
+    """The corruptions of `gduq.shifts` that fit the graphs; features must be floats to be spoilt."""
+    x = view.graphs[0].get("x")
+    on_features = isinstance(x, Tensor) and x.is_floating_point()
+    return [edge_drop, edge_rewire, *([feature_noise, feature_mask] if on_features else [])]
 
 
 def corrupted_views(view: View, seed: int = 0) -> Iterator[View]:
@@ -35,10 +42,7 @@ def corrupted_views(view: View, seed: int = 0) -> Iterator[View]:
         >>> [len(copy) for copy in corrupted_views(View(graph, rows=ring < 7))]
         [7, 7, 7, 7, 7, 7, 7, 7]
     """
-    changes = [edge_drop, edge_rewire]
-    if view.graphs[0].get("x") is not None:
-        changes += [feature_noise, feature_mask]
-    for change in changes:
+    for change in changes_of(view):
         for severity in _SEVERITIES:
             yield change(view, severity, seed)
             seed += 1

@@ -272,14 +272,21 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
     for name in missing:
         scores["skipped"].pop(name, None)
         try:
-            plain = name == "none" and folder.config.method.kind in ("vanilla", "anchored")
-            copies = scored.copies if plain and FIT_ON in scored.raw else ()
             found = scored.predictions(name)
+            copies = _copies(scored) if name == "none" else []
             scores[name] = measure(found, copies=copies, detect=name == "none")
         except InputError as error:
             scores["skipped"][name] = str(error)
     write_json(folder.path / "scores.json", scores)
     (folder.path / "metrics.json").unlink(missing_ok=True)
+
+
+def _copies(scored: Calibrated) -> list[Prediction]:
+    """Of one network, and where there is something to spoil; an ensemble's would take long."""
+    one = scored.folder.config.method.kind in ("vanilla", "anchored")
+    with contextlib.suppress(InputError):
+        return scored.copies if one and FIT_ON in scored.raw else []
+    return []
 
 
 def evaluate_run(folder: RunFolder) -> None:

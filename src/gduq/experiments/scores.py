@@ -120,7 +120,8 @@ def measure(
             found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
     spoilt = [_of_split(CORRUPTED, p, predictions, (fit_on, negatives), detect) for p in copies]
     if spoilt:
-        found[CORRUPTED] = {m: math.fsum(s[m] for s in spoilt) / len(spoilt) for m in spoilt[0]}
+        common = [m for m in spoilt[0] if all(m in s for s in spoilt)]
+        found[CORRUPTED] = {m: math.fsum(s[m] for s in spoilt) / len(spoilt) for m in common}
     return found
 
 

@@ -39,10 +39,11 @@ _PLAIN = 0.5  # on nodes: share of the epochs of the plain network; the rest is 
 # one step an epoch, so it needs more of them.
 _HEAD = {"node": 0.5, "graph": 0.1}
 
-# What a variant changes in the vanilla run. From "nfa" on as the paper has them: an anchor for
-# every row, one draw, no masking, a linear head.
+# What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
+# every row, one draw, no masking; the head is that of the vanilla network.
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
+    "vanilla-half": {},  # the plain part of gduq on nodes: what stopping early does by itself
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _gduq(),
@@ -183,9 +184,11 @@ class Setting:
 
     def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
         """How a variant divides the epochs between a plain network and an anchored head."""
+        half = max(1, round(_PLAIN * epochs))
+        if variant == "vanilla-half":
+            return {"training.epochs": half}
         if variant == "gduq" and self.on_nodes:
-            before = max(1, round(_PLAIN * epochs))
-            after = max(1, epochs - before)
+            before, after = half, max(1, epochs - half)
         elif variant == "gduq-pretrained":
             share = _HEAD["node" if self.on_nodes else "graph"]
             before, after = epochs, max(1, round(share * epochs))
@@ -244,7 +247,7 @@ class Table:
         if variant in ("ensemble", "mcdropout"):
             return ()
         own = self.calibrators[: SCALES[scale].calibrators]
-        if variant == "vanilla":
+        if variant in ("vanilla", "vanilla-half"):
             return ("t2", "temperature", _ON_COPIES, *own)
         if _of_the_paper(VARIANTS[variant]):  # with its rescaling
             return ("rescaled_paper", "rescaled_released", "temperature", *own)

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
-from gduq import metrics, shifts
+from gduq import metrics
 from gduq.auto import AutoAnchored, Place
 from gduq.data import tensorfile
 from gduq.data.view import View
 from gduq.errors import InputError
+from gduq.evaluation.copies import changes_of
 from gduq.prediction import predict
 from gduq.training.batches import as_batches
 from gduq.training.history import History
@@ -69,11 +70,7 @@ class Judge:
 
     def __init__(self, val: View, batch_size: int) -> None:
         self.batch_size = batch_size
-        changes = [shifts.edge_drop, shifts.edge_rewire]
-        x = val.graphs[0].get("x")
-        if isinstance(x, Tensor) and x.is_floating_point():
-            changes += [shifts.feature_noise, shifts.feature_mask]
-        self.views = [val, *(change(val, SEVERITY) for change in changes)]
+        self.views = [val, *(change(val, SEVERITY) for change in changes_of(val))]
 
     def score(self, model: nn.Module) -> float:
         """The lower, the better."""
@@ -121,6 +118,7 @@ def _halve(
                 run.epochs(epoch, progress, _named(title, f"round {number + 1} at {at}"))
                 with run.timed(), run.as_it_would_end():
                     score = run.fabric.broadcast(judge.score(run.model))
+                run.keep()  # a score is of epochs that are on disk
                 notes.add(at, score, write=run.fabric.is_global_zero)
         order = sorted(runs, key=lambda at: notes.scores[at][number])
         given_up += [runs.pop(at).history for at in order[-(-len(order) // 2) :]]

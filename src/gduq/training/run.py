@@ -258,6 +258,11 @@ class Run:
             self.epochs(self.settings.epochs, progress, title)
             self.finish()
 
+    def keep(self) -> None:
+        """Write a checkpoint now, however fresh the last one is."""
+        self.saved = (-math.inf, 0.0)
+        self._save()
+
     @contextmanager
     def as_it_would_end(self) -> Iterator[None]:
         """Within this context the model has the weights that are to be kept so far."""
