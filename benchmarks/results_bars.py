@@ -46,7 +46,7 @@ class Share:
     metric: str = "ece"
     split: str = OOD
     equal: bool = False  # is enough
-    beside: tuple[tuple[str, Method, Method], ...] = ()  # further shares, only shown
+    beside: tuple[tuple[str, Method, Method], ...] = ()  # only shown, where measured
 
 
 _HALF = "the plain network stopped halfway"  # on nodes, where G-ΔUQ starts from it
@@ -142,8 +142,8 @@ def _share_bar(index: Index, one: Share, summary: Mapping[str, Any]) -> Bar:
     parts = share_parts(pairs, one.least, one.equal)
     parts += _tested(pairs, one, summary.get("tests", ()))
     for what, ours, theirs in one.beside:
-        other = index.pairs(ours, theirs, one.metric, one.split)
-        parts.append(part(f"of {len(other)} cells {what}", share(other), ">=", None, "share"))
+        if other := index.pairs(ours, theirs, one.metric, one.split):
+            parts.append(part(f"of {len(other)} cells {what}", share(other), ">=", None, "share"))
     return bar(one.name, one.what, parts, losing(pairs, one.equal))
 
 

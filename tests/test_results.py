@@ -268,11 +268,30 @@ def test_the_ensemble_is_beaten_only_at_the_cost_of_one_network():
     for kind in ("train", "predict"):
         records += [cost(kind, 100.0), cost(kind, 110.0, variant="gduq")]
     assert judged(records)["ensemble"]["met"] is True
-    assert judged([*records, ratio(1.5)])["ensemble"]["met"] is False  # measured alone: it counts
-    slow = [*records, cost("train", 900.0, variant="gduq", dataset="d2"),
-            cost("train", 100.0, dataset="d2"), *methods("d2", vanilla=0.3)]  # fmt: skip
-    assert judged(slow)["ensemble"]["met"] is False
-    assert judged([*slow, ratio(1.1)])["ensemble"]["met"] is True
+    for kind, kept in (("train", [False, True]), ("predict", [True, False])):
+        slow = [*records, cost(kind, 900.0, variant="gduq", dataset="d2"),
+                cost(kind, 100.0, dataset="d2"), *methods("d2", vanilla=0.3)]  # fmt: skip
+        bar = judged(slow)["ensemble"]
+        assert [p["met"] for p in bar["parts"] if p["unit"] == "ratio"] == kept
+        assert bar["met"] is False
+        assert judged([*slow, ratio(1.0, kind)])["ensemble"]["met"] is False
+
+
+def test_costs_are_those_of_whole_runs_and_the_runtimes_stand_beside():
+    records = methods("d1", ensemble=0.2, gduq=0.2)
+    alone = [ratio(1.5), ratio(1.7), ratio(9.0, "predict")]
+    assert judged([*records, *alone])["ensemble"]["met"] is None  # no run has its seconds
+    for kind in ("train", "predict"):
+        records += [cost(kind, 100.0), cost(kind, 110.0, variant="gduq")]
+    bar = judged([*records, *alone])["ensemble"]
+    found = {p["what"]: (p["value"], p["wanted"]) for p in bar["parts"] if p["unit"] == "ratio"}
+    assert found == {
+        "the training time of one network (all runs)": (1.1, 1.3),
+        "an epoch of one network (table runtime)": (1.6, None),
+        "the prediction time of one network (all runs)": (1.1, 1.2),
+        "a prediction of one network (table runtime)": (9.0, None),
+    }
+    assert bar["met"] is True
 
 
 def test_pretrained_is_held_against_its_own_frozen_network():
@@ -281,6 +300,18 @@ def test_pretrained_is_held_against_its_own_frozen_network():
     assert judged(records)["pretrained"]["met"] is True
     own = record(0.1, variant="gduq-pretrained base")
     assert judged([*records, own])["pretrained"]["met"] is False
+
+
+def test_pretrained_has_a_tenth_of_the_time_however_few_its_epochs():
+    records = methods("d1", vanilla=0.3, pretrained=0.2)
+    records += [cost("train", 100.0), ratio(0.4, variant="gduq-pretrained")]
+    plan = {"schedule": [{"epochs": 50, "divided": {"gduq-pretrained": [50, 10]}}]}
+    for seconds, met in ((10.0, True), (11.0, False)):
+        own = cost("train", seconds, variant="gduq-pretrained")
+        bar = judged([*records, own], more=plan)["pretrained"]
+        costs = [(p["value"], p["wanted"]) for p in bar["parts"] if p["unit"] == "ratio"]
+        assert costs == [(seconds / 100, 0.1), (0.4, None)]  # an epoch stays an epoch
+        assert bar["met"] is met
 
 
 def detection(count, plain=(), **scores):
@@ -411,6 +442,40 @@ def test_the_stronger_control_stands_beside_temperature_scaling():
     assert "|  | vanilla, temperature scaling on clean and corrupted rows | – | 0.100" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "metric", "split", "calibrator"),
+    [("ece-vanilla", "ece", "ood_test", "none"), ("ece-t2", "ece", "ood_test", "t2"),
+     ("ece-ts", "ece", "ood_test", "temperature"), ("nll-vanilla", "nll", "ood_test", "none"),
+     ("id-nll", "nll", "id_test", "none")],
+)  # fmt: skip
+def test_the_network_stopped_halfway_stands_beside(name, metric, split, calibrator):
+    records = [r for d in ("d1", "d2", "d3") for r in methods(d, vanilla=0.3)]  # judged under shift
+    for dataset in ("d1", "d2", "d3"):
+        records += methods(dataset, metric, split, gduq=0.2)
+        if (metric, split, calibrator) != ("ece", "ood_test", "none"):
+            plain = {"dataset": dataset, "calibrator": calibrator}
+            records.append(record(0.3, metric, split, **plain))
+    without = judged(records)[name]
+    assert not any("halfway" in p["what"] for p in without["parts"])  # no cell has it
+    half = {"variant": "vanilla-half", "calibrator": calibrator}
+    records += [record(0.25, metric, split, dataset="d1", **half),
+                record(0.2, metric, split, dataset="d2", **half)]  # fmt: skip
+    bar = judged(records)[name]
+    assert bar["parts"][:-1] == without["parts"]
+    beside = bar["parts"][-1]
+    with_ = {"none": "", "t2": " with T = 2", "temperature": " with temperature scaling"}
+    wording = f"of 2 cells lower than the plain network stopped halfway's{with_[calibrator]}"
+    assert beside["what"] == wording
+    assert (beside["value"], beside["wanted"], beside["met"]) == (0.5, None, None)  # equal: not
+    assert (bar["met"], bar["losing"]) == (True, [])  # it is not judged by it
+
+
+def test_the_network_stopped_halfway_has_a_row():
+    records = methods("d1", vanilla=0.3, vanilla_half=0.25, gduq=0.2)
+    page = pages({**made_by_hand(), "records": records})["RESULTS.md"]
+    assert "|  | vanilla, half of the epochs | – | 0.250" in page
+
+
 def test_verdicts_of_the_paired_test_are_counted():
     records = [r for i in range(3) for r in methods(f"d{i}", vanilla=0.3, gduq=0.2)]
     ours = [r for r in records if r["variant"] == "gduq"]
@@ -419,16 +484,6 @@ def test_verdicts_of_the_paired_test_are_counted():
     parts = judged(records, more={"tests": said})["ece-vanilla"]["parts"]
     assert (parts[-1]["value"], parts[-1]["wanted"]) == (2.0, None)
     assert parts[-1]["what"] == "cells better and 1 worse by the paired test"
-
-
-def test_pretrained_pays_for_the_epochs_it_trains():
-    records = methods("d1", vanilla=0.3, pretrained=0.2)
-    records += [ratio(0.4, variant="gduq-pretrained")]
-    assert judged(records)["pretrained"]["met"] is False
-    plan = [{"epochs": 50, "divided": {"gduq-pretrained": [50, 10]}}]
-    bar = judged(records, more={"schedule": plan})["pretrained"]
-    assert [p["value"] for p in bar["parts"] if "0.2 of the epochs" in p["what"]] == [0.08]
-    assert bar["met"] is True
 
 
 def test_a_note_stands_beside_its_bar():
@@ -565,7 +620,7 @@ def bench_root(tmp_path_factory):
     small = replace(
         tables.TABLES["node-shift"],
         smoke=tables.TABLES["node-shift"].smoke[:1],
-        variants=("gduq", "gduq-pretrained", "auto", "gduq-1"),
+        variants=("vanilla-half", "gduq", "gduq-pretrained", "auto", "gduq-1"),
         calibrators=("cagcn",),
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -605,6 +660,13 @@ def test_collecting_keeps_the_table_and_adds_what_it_lacks(bench_root):
     } <= there
 
 
+def test_the_network_stopped_halfway_is_collected(bench_root):
+    made = {bar["name"]: bar["parts"] for bar in bars(collected(bench_root))}
+    for name in ("ece-vanilla", "ece-t2", "ece-ts", "nll-vanilla", "id-nll"):
+        assert made[name][-1]["what"].startswith("of 1 cells lower than the plain network stopped")
+        assert made[name][-1]["value"] in (0, 1)
+
+
 def test_a_table_made_with_other_settings_is_refused(bench_root):
     from dataclasses import replace
 
@@ -618,9 +680,12 @@ def test_schedules_say_what_is_equal(bench_root):
     (only,) = collected(bench_root)["schedule"]
     assert (only["epochs"], only["hidden"], only["seeds"]) == (4, 16, 1)
     assert only["rows"]["ood_test"] == 140
-    assert only["divided"] == {"gduq": [2, 2], "gduq-pretrained": [4, 1]}
-    extra = "0.25 × vanilla's on top of a finished vanilla network"
-    assert only["unequal"] == {"gduq-pretrained": {"epochs": extra}}  # gduq has as many in all
+    assert only["divided"] == {"gduq": [2, 2], "gduq-pretrained": [4, 2]}
+    extra = "0.5 × vanilla's on top of a finished vanilla network"
+    assert only["unequal"] == {  # gduq has as many in all
+        "vanilla-half": {"epochs": 2},
+        "gduq-pretrained": {"epochs": extra},
+    }
     assert only["gduq"]["at"]
 
 
