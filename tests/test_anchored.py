@@ -415,6 +415,16 @@ def test_sources_by_default() -> None:
     assert gduq.anchor(net, at=1, anchors="gaussian").source.momentum == 0.1
 
 
+def test_seed_nodes_behind_the_readout() -> None:
+    model = anchored(make_net("gcn", task="node", head="mlp"), "readout")
+    graph = make_graph(9, 4)
+    graph.y = torch.arange(9) % 3
+    whole = model.sample(graph)
+    graph["batch_size"] = 4
+    torch.testing.assert_close(model.sample(graph), whole[:, :4])
+    assert model.train().training_pass(graph, labelled=True)[0].shape == (1, 4, 3)
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("scope", ["row", "graph"])
 def test_behind_the_readout_only_labelled_nodes_cost_anything(freeze: bool, scope: str) -> None:

@@ -19,6 +19,7 @@ from gduq.experiments.config import RunConfig
 from gduq.experiments.run import run as run_experiment
 from gduq.nn import GNN
 from gduq.training import halving
+from gduq.training import run as run_module
 from gduq.training.halving import EXTRA, SEVERITY, Judge, rounds
 from gduq.training.run import Run
 from tests.conftest import tiny_graph
@@ -250,13 +251,19 @@ def test_an_interrupted_choice_ends_as_the_whole(
         left[0] -= 1
         return whole(self, epoch)
 
+    monkeypatch.setattr(run_module, "_RARELY", 10**9)  # checkpoints only where they must be
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_epoch", dying)
         with pytest.raises(KeyboardInterrupt):
             fitted(resume=tmp_path)
-    model, expected = fitted(resume=tmp_path), fitted()
+    model, expected = auto(), fitted()
+    history = gduq.fit(model, TRAIN, VAL, epochs=EPOCHS, resume=tmp_path, **OPTIONS)
     assert model.scores == expected.scores
     assert same(model, expected)
+    ends = rounds(len(model.scores), EPOCHS)
+    dropped = [len(scores) for scores in model.scores.values()]
+    dropped.remove(max(dropped))  # the winner's
+    assert sorted(map(len, history.given_up)) == sorted(ends[n - 1] for n in dropped)
     monkeypatch.setattr(Run, "_epoch", lambda *_: pytest.fail("it was finished"))
     assert same(fitted(resume=tmp_path), expected)
 

@@ -430,3 +430,26 @@ def test_short_epochs_do_not_wait_for_the_disk(
     monkeypatch.setattr(Checkpoint, "save", slow)
     fit(make(0), data, data, epochs=8, resume=tmp_path, **OPTIONS)
     assert written == [0, 8]  # the start and the end
+
+
+@pytest.mark.parametrize("case", ["plain", "frozen"])
+def test_an_old_checkpoint_ends_as_the_whole(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped two epochs after the last one was written: they are done again."""
+    make, data = MODELS[case]
+    whole, calls, function = make(0), [], Run._train_epoch
+    expected = fit(whole, data, data, epochs=4, **OPTIONS)
+    monkeypatch.setattr(run_module, "_RARELY", 10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Run,
+            "_train_epoch",
+            lambda *a: die() if len(calls) == 2 else calls.append(1) or function(*a),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            fit(make(0), data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    resumed = make(1)
+    history = fit(resumed, data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    assert equal(whole, resumed)
+    assert [r.loss for r in history.records] == [r.loss for r in expected.records]

@@ -523,6 +523,18 @@ def test_cached_prefix_trains_as_the_uncached(
     assert not torch.equal(before.linear.weight, models[0].linear.weight)
 
 
+def test_a_frozen_readout_leaves_only_marked_nodes() -> None:
+    one, two, three = (node_view().graphs[0].clone() for _ in range(3))
+    nodes = int(one.num_nodes)
+    rows = torch.zeros(3 * nodes, dtype=torch.bool)
+    rows[[1, 2, 2 * nodes, 2 * nodes + 4]] = True  # none in the second graph
+    view = View([one, two, three], rows)
+    kept = cached(anchored("readout", freeze=True, gnn={"task": "node"}), view)
+    assert isinstance(kept, View)
+    assert [int(graph.num_nodes) for graph in kept.graphs] == [2, 2]
+    assert torch.equal(kept.target, view.target)
+
+
 def test_the_frozen_prefix_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = anchored(freeze=True)
     calls = []
@@ -572,7 +584,7 @@ def test_defaults_are_each_networks_own() -> None:
 
     together = gduq.Ensemble(members())
     fit(together, data, **options)
-    explicit = [{"draws": 10, "mask": 0.2}, {"draws": 1, "mask": 0.0}, {}, {}]
+    explicit = [{"draws": 10, "mask": 0.3}, {"draws": 1, "mask": 0.0}, {}, {}]
     for i, alone in enumerate(members()):
         fit(alone, data, **{**options, "seed": 4 + i}, **explicit[i])
         assert equal(alone, together.members[i])

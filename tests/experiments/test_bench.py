@@ -452,3 +452,22 @@ def test_parameter_counts_are_exact(root):
     printed = [r for r in records if r["paper"] is not None]
     assert len(printed) == 23
     assert all(r["mean"] == r["paper"] for r in printed)
+
+
+def test_some_methods_need_the_scale_of_the_paper():
+    table = TABLES["size-shift"]
+    for scale, kept in (("small", False), ("paper", True)):
+        variants = {variant for _, variant, _, _ in table.configs(scale, 1)}
+        assert (set(table.large) <= variants) == kept
+        assert "gduq" in variants
+
+
+def test_epochs_are_divided_not_added():
+    for table in ("node-shift", "size-shift"):
+        for setting in TABLES[table].settings_at("small"):
+            plain, ours = (setting.config(v, 0, "small") for v in ("vanilla", "gduq"))
+            spent = ours.training.epochs + (ours.method.plain_epochs or 0)
+            assert spent == plain.training.epochs
+            assert ours.model == plain.model
+            half = setting.config("vanilla-half", 0, "small")
+            assert not setting.on_nodes or half.training.epochs == ours.method.plain_epochs

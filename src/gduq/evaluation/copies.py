@@ -18,7 +18,7 @@ _SEVERITIES = (3, 5)
 
 
 def changes_of(view: View) -> list[Callable[..., View]]:
-    """The corruptions of `gduq.shifts` that fit the graphs; features must be floats to be spoilt."""
+    """The corruptions of `gduq.shifts` that fit the graphs: only floats can be noised or masked."""
     x = view.graphs[0].get("x")
     on_features = isinstance(x, Tensor) and x.is_floating_point()
     return [edge_drop, edge_rewire, *([feature_noise, feature_mask] if on_features else [])]

@@ -123,6 +123,7 @@ def _history(content: dict[str, Any]) -> History:
         content["kept_epoch"],
         tuple(_history(member) for member in content["members"]),
         tuple(_history(place) for place in content.get("given_up", ())),
+        content.get("around", 0.0),
     )
 
 

@@ -25,8 +25,8 @@ _WIDTHS = {
 
 
 def cells(table: Table, scale: ScaleName) -> Sequence[Setting]:
-    """One a dataset."""
-    return table.settings_at(scale)
+    """One a dataset: the published ones at every scale, counted without any data."""
+    return table.settings
 
 
 def title(setting: Setting) -> str:
