@@ -111,7 +111,7 @@ def test_evaluate_adds_the_encodings_a_network_reads(tmp_path, positional):
     made = run("train", "--data", "cbas/color/concept", "--set", f"model.positional={positional}",
                "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
                "--set", "training.epochs=2", "--root", tmp_path, "--json")  # fmt: skip
-    path = json.loads(made.stdout)["path"]
+    path = tmp_path / json.loads(made.stdout)["hash"]
     again = json.loads(run("evaluate", path, "--data", "cbas/color/concept", "--json").stdout)
     own = json.loads(run("evaluate", path, "--json").stdout)
     assert value(again, "ood_test", "nll") == pytest.approx(value(own, "ood_test", "nll"))
