@@ -463,8 +463,8 @@ def test_the_network_stopped_halfway_stands_beside(name, metric, split, calibrat
     bar = judged(records)[name]
     assert bar["parts"][:-1] == without["parts"]
     beside = bar["parts"][-1]
-    with_ = {"none": "", "t2": " with T = 2", "temperature": " with temperature scaling"}
-    wording = f"of 2 cells lower than the plain network stopped halfway's{with_[calibrator]}"
+    with_ = {"none": "", "t2": ", with T = 2", "temperature": ", with temperature scaling"}
+    wording = f"of 2 cells lower than that of a plain network stopped halfway{with_[calibrator]}"
     assert beside["what"] == wording
     assert (beside["value"], beside["wanted"], beside["met"]) == (0.5, None, None)  # equal: not
     assert (bar["met"], bar["losing"]) == (True, [])  # it is not judged by it
@@ -663,7 +663,7 @@ def test_collecting_keeps_the_table_and_adds_what_it_lacks(bench_root):
 def test_the_network_stopped_halfway_is_collected(bench_root):
     made = {bar["name"]: bar["parts"] for bar in bars(collected(bench_root))}
     for name in ("ece-vanilla", "ece-t2", "ece-ts", "nll-vanilla", "id-nll"):
-        assert made[name][-1]["what"].startswith("of 1 cells lower than the plain network stopped")
+        assert made[name][-1]["what"].startswith("of 1 cells lower than that of a plain network")
         assert made[name][-1]["value"] in (0, 1)
 
 
