@@ -11,7 +11,6 @@ KEYS = (
     *("mean", "std", "seeds", "paper", "scale", "command"),
 )
 ID, OOD = "id_test", "ood_test"
-CORRUPTED = "corrupted"  # copies of validation rows, spoilt; stands for a split
 ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: a temperature, fitted on copies too
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results_cells import CORRUPTED, GDUQ, VANILLA, Cell, Index, Method, mean
+from gduq.experiments import scores
+from results_cells import GDUQ, VANILLA, Cell, Index, Method, mean
 from results_parts import Bar, Pairs, bar, losing, pairs_of, part
 
-_OUTPUTS = ("entropy", "energy", "epistemic", "spread", "mahalanobis", "knn")
-_GUESSES = ("confidence_difference", "average_confidence", "disagreement")
 # The first is the paper's: it needs no choice.
-SCORES = {"msp": "auroc", **{name: f"auroc_{name}" for name in _OUTPUTS}}
+SCORES = {"msp": "auroc", **{name: f"auroc_{name}" for name in scores.DETECTORS}}
 ESTIMATORS = {
     "threshold": "gep_error",
-    **{name.replace("_", " "): f"gep_error_{name}" for name in _GUESSES},
+    **{name.replace("_", " "): f"gep_error_{name}" for name in scores.ESTIMATORS},
 }
 _MOST = 6.0  # settings to win
 
@@ -45,7 +44,7 @@ class Choice:
     ) -> None:
         found = {}
         for name, metric in metrics.items():
-            values = [index.mean(cell, method, metric, CORRUPTED) for cell in settings]
+            values = [index.mean(cell, method, metric, scores.CORRUPTED) for cell in settings]
             known = [v for v in values if v is not None]
             if known and len(known) == len(values):
                 found[name] = mean(known)
