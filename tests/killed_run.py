@@ -22,11 +22,12 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 import gduq
+import gduq.training.checkpoint
 import gduq.training.run
 from gduq.nn import GNN
 
 EPOCHS = 4
-gduq.training.run._RARELY = 0  # a checkpoint after every epoch, however short
+gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
 
 
 def graphs(count: int, seed: int = 0) -> list[Data]:

@@ -18,8 +18,8 @@ from gduq.data import View
 from gduq.experiments.config import RunConfig
 from gduq.experiments.run import run as run_experiment
 from gduq.nn import GNN
+from gduq.training import checkpoint as checkpoint_module
 from gduq.training import halving
-from gduq.training import run as run_module
 from gduq.training.halving import EXTRA, SEVERITY, Judge, rounds
 from gduq.training.run import Run
 from tests.conftest import tiny_graph
@@ -251,7 +251,7 @@ def test_an_interrupted_choice_ends_as_the_whole(
         left[0] -= 1
         return whole(self, epoch)
 
-    monkeypatch.setattr(run_module, "_RARELY", 10**9)  # checkpoints only where they must be
+    monkeypatch.setattr(checkpoint_module, "_RARELY", 10**9)  # checkpoints only where they must be
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_epoch", dying)
         with pytest.raises(KeyboardInterrupt):

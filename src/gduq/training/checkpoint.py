@@ -8,7 +8,9 @@ seeded anew from the run's seed.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,6 +28,7 @@ __all__ = ["Checkpoint", "State", "optimizer_tensors", "restore_optimizer", "wei
 
 FORMAT = 1
 _NAME = "checkpoint.safetensors"
+_RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
 
@@ -63,10 +66,18 @@ class Checkpoint:
     def __init__(self, folder: str | Path, identity: Mapping[str, Any]) -> None:
         self.path = Path(folder).expanduser().absolute() / _NAME
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        self._written = (-math.inf, 0.0)  # when the last one was, and in how long
         _check_writable(self.path.parent)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last one is old enough for the next to cost only a small part of the time."""
+        when, seconds = self._written
+        return time.perf_counter() - when >= _RARELY * seconds
 
     def save(self, state: State) -> None:
         """Write the state; until the last byte is on disk, the one before stays in place."""
+        start = time.perf_counter()
         groups = {
             "last": state.last,
             "optimizer": state.optimizer,
@@ -92,6 +103,8 @@ class Checkpoint:
                 error,
                 "The one before is intact: make room and run again to go on from it.",
             ) from error
+        end = time.perf_counter()
+        self._written = (end, end - start)
 
     def load(self) -> State | None:
         """What is in the folder, or ``None``; raises for a damaged file or another run's."""

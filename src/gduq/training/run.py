@@ -49,7 +49,6 @@ from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
-_RARELY = 20  # a checkpoint may take this part of the time since the last one
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
 
@@ -91,7 +90,6 @@ class Run:
         self.checkpoint: Checkpoint | None = None
         self.finished = False
         self.around = 0.0  # seconds outside of epochs
-        self.saved = (-math.inf, 0.0)  # when the last checkpoint was written, and in how long
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         self.draws, self.mask = settings.draws_and_mask(model)
         if not isinstance(model, Anchored) and (self.draws > 1 or self.mask > 0):
@@ -260,8 +258,7 @@ class Run:
 
     def keep(self) -> None:
         """Write a checkpoint now, however fresh the last one is."""
-        self.saved = (-math.inf, 0.0)
-        self._save()
+        self._save(always=True)
 
     @contextmanager
     def as_it_would_end(self) -> Iterator[None]:
@@ -380,20 +377,17 @@ class Run:
             for buffer in self.model.buffers():
                 buffer.copy_(self.fabric.broadcast(buffer))
 
-    def _save(self, **more: Any) -> None:
-        """Write a checkpoint, unless the last one is so fresh that it would cost more than it can
-        save; the final state is always written."""
-        start = time.perf_counter()
-        fresh = start - self.saved[0] < _RARELY * self.saved[1]
-        if self.checkpoint is None or not self.fabric.is_global_zero or (fresh and not more):
+    def _save(self, always: bool = False, **more: Any) -> None:
+        """Write a checkpoint if one is due; the final state is always written."""
+        if self.checkpoint is None or not self.fabric.is_global_zero:
+            return
+        if not (always or more or self.checkpoint.is_due):
             return
         best = self._kept({})
         last = more.pop("last", None) or weights(self.model)
         optimizer = optimizer_tensors(self.optimizer.optimizer)
         state = State(self.records, last, optimizer, best, around=self.around, **more)
         self.checkpoint.save(state)
-        end = time.perf_counter()
-        self.saved = (end, end - start)
 
     def finish(self) -> None:
         """Keep the chosen weights, fit the bank to all training rows, and say so on disk."""
