@@ -1,28 +1,30 @@
-"""The search behind the defaults: which anchoring (and which plain network) is best on validation.
+"""The search behind the defaults: which anchored head, on which network, is best on validation.
 
-    python benchmarks/choices.py [--only NAME ...] [--cells NAME ...] [--seeds N] [--root FOLDER]
+    python benchmarks/choices.py [--cells NAME ...] [--seeds N] [--root FOLDER]
 
-Every candidate of both sides is trained on the development cells, with the schedules of the tables
-at small scale and seeds that no table uses, and judged on ``id_val`` and under a stand-in for shift
-that is made of the same rows: corrupted copies, or the largest of the *training* graphs, left out
-of training (cells "... by size"). No shifted split is read. Then: how long to train an anchored
-head on a finished network. The page docs/choices.md is written from what this prints.
+Plain networks get a share of the epochs, anchored heads on them the rest: from the network's own
+head or afresh, with more or fewer masked rows, with and without less confidence far from the
+anchors. Schedules are those of the tables at small scale, seeds are such that no table uses. All
+are judged on ``id_val`` and under a stand-in for shift that is made of the same rows: corrupted
+copies, or the largest of the *training* graphs, left out of training (cells "... by size"). No
+shifted split is read. The page docs/choices.md is written from what this prints.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gduq import metrics
+from gduq import Anchored, metrics
+from gduq.anchored_linear import Init
 from gduq.data import Splits, View
 from gduq.evaluation.copies import changes_of
 from gduq.experiments import build
@@ -42,68 +44,72 @@ NODES = (
     *("webkb/university/covariate gcn", "cora-ml/degree/concept gcn"),
     *("cbas/color/concept gcn", "cbas/color/covariate gcn"),
 )
-GRAPHS = ("tu/PROTEINS/size gin", "tu/NCI109/size gin")
+GRAPHS = (
+    *("tu/PROTEINS/size gin", "tu/NCI109/size gin"),
+    *("motif-lpe/basis/covariate gin", "sst2/length/concept gin"),
+)
 LARGER = ("tu/PROTEINS/size gin", "tu/NCI1/size gcn", "sst2/length/covariate gin")
 CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
-
-def _anchored(plain: float = 0.0, **training: Any) -> dict[str, Any]:
-    """Anchors at the readout; ``plain`` is the share of epochs before they are put on.
-
-    With ``more`` that network is finished, and its head gets a share of the epochs on top.
-    """
-    return {"plain": plain, "freeze": plain > 0, "draws": 10, **training}
-
-
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "from the start, no mask": _anchored(mask=0.0),
-    "from the start, mask .2": _anchored(mask=0.2),
-    "from the start, mask .3": _anchored(mask=0.3),
-    "after half, frozen, no mask": _anchored(0.5, mask=0.0),
-    "after half, frozen, mask .2": _anchored(0.5, mask=0.2),
-    "after half, frozen, mask .3": _anchored(0.5, mask=0.3),
-    **{
-        f"plain, {head} head, dropout {dropout}": {"model": {"head": head, "dropout": dropout}}
-        for head, dropout in itertools.product(("linear", "mlp"), (0.5, 0.2))
-    },
-    "plain, mlp head, no weight decay": {
-        "model": {"head": "mlp"}, "training": {"weight_decay": 0.0},
-    },
-    "plain, mlp head, half the epochs": {"model": {"head": "mlp"}, "epochs": 0.5},
-}  # fmt: skip
-FINISHED = {
-    f"{more:g} of the epochs": _anchored(1.0, more=more, mask=0.3) for more in (0.1, 0.2, 0.5)
-}
-EVERY = {**CANDIDATES, **FINISHED}
+SHARES = (0.5, 0.9, 1.0)  # of the epochs that are the plain network's; the head gets the rest
+ON_TOP = 0.1  # of the epochs, for a head on a network that had all of them
+MASKS = (0.1, 0.2, 0.3)
+INITS: tuple[Init, ...] = ("identity", "random")
 
 
 class Judge:
-    """Trains one candidate and measures it on validation data, once."""
+    """Trains a plain network and every anchored head on it, and measures them on validation data.
 
-    def __init__(self, root: str) -> None:
-        self.root = Path(root)
+    Heads of a kind with and without less confidence far from the anchors are one training.
+    """
 
-    def __call__(self, what: tuple[str, str, int]) -> dict[str, Any]:
-        cell, candidate, seed = what
-        own = setting(cell).config("vanilla", seed, "small").hash, json.dumps(EVERY[candidate])
-        digest = hashlib.sha256(repr(own).encode()).hexdigest()[:8]
-        name = f"{cell} {candidate} {seed} {digest}.json"
+    def __init__(self, root: str, masks: Sequence[float] = MASKS) -> None:
+        self.root, self.masks = Path(root), masks
+
+    def __call__(self, what: tuple[str, float, int]) -> dict[str, Any]:
+        cell, share, seed = what
+        config = setting(cell).config("vanilla", seed, "small")
+        name = f"{cell} {share:g} {seed} {config.hash} {'-'.join(map(str, self.masks))}.json"
         kept = self.root / name.replace("/", "_").replace(" ", "-")
         if not kept.is_file():
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json(kept, _judged(cell, EVERY[candidate], seed))
-        found: dict[str, Any] = json.loads(kept.read_text())
-        return found
+            splits, shifted = data(config, by_size=cell.endswith(BY_SIZE))
+            views = {"clean": splits.id_val, **shifted}
+            models = candidates(config, share, splits, self.masks)
+            found = {
+                name: {view: _scores(predict(model, rows)) for view, rows in views.items()}
+                for name, model in models
+            }
+            write_json(kept, found)
+        result: dict[str, Any] = json.loads(kept.read_text())
+        return result
 
 
-def _judged(cell: str, candidate: dict[str, Any], seed: int) -> dict[str, Any]:
-    config = setting(cell).config("vanilla", seed, "small")
-    splits, shifted = data(config, by_size=cell.endswith(BY_SIZE))
-    model, seconds = trained(config, candidate, splits)
-    scores = {"clean": _scores(predict(model, splits.id_val))}
-    for name, view in shifted.items():
-        scores[name] = _scores(predict(model, view))
-    return {"scores": scores, "seconds": seconds}
+def candidates(
+    config: RunConfig, share: float, splits: Splits, masks: Sequence[float]
+) -> Iterator[tuple[str, nn.Module]]:
+    """The plain network of a share of the epochs, and what comes of it with anchors."""
+    config = config.with_({"model.head": "mlp"})
+    whole = config.training.epochs
+    before = max(1, round(share * whole))
+    head = whole - before or max(1, round(ON_TOP * whole))
+    options = {**config.training.model_dump(), "seed": config.seed, "progress": False}
+    plain = build.network(config.model, splits, config.seed)
+    fit(plain, splits.train, **{**options, "draws": 1, "mask": 0.0, "epochs": before})
+    yield named(share), plain
+    for init, mask in itertools.product(INITS, masks):
+        model = Anchored(plain, init=init, freeze=True, seed=config.seed, temper=True)
+        fit(model, splits.train, **{**options, "draws": 10, "mask": mask, "epochs": head})
+        for model.temper in (False, True):
+            yield named(share, init, mask, model.temper), model
+
+
+def named(share: float, init: Init | None = None, mask: float = 0.0, temper: bool = False) -> str:
+    """What a candidate is called in the tables."""
+    if init is None:
+        return f"plain, {share:g} of the epochs"
+    on_top = f" + {ON_TOP:g}" if share == 1.0 else ""
+    return f"after {share:g}{on_top}, {init}, mask {mask:g}{', tempered' if temper else ''}"
 
 
 def setting(cell: str) -> Setting:
@@ -129,30 +135,6 @@ def data(config: RunConfig, by_size: bool) -> tuple[Splits, dict[str, View]]:
     return splits.with_(**views), {"larger": View(graphs[-large:])}
 
 
-def trained(
-    config: RunConfig, candidate: dict[str, Any], splits: Splits
-) -> tuple[nn.Module, float]:
-    """The model of a candidate and the seconds it took; anchored ones have a two-layer head."""
-    changes = {f"training.{k}": v for k, v in candidate.get("training", {}).items()}
-    changes |= {f"model.{k}": v for k, v in candidate.get("model", {"head": "mlp"}).items()}
-    config = config.with_(changes)
-    whole = round(config.training.epochs * candidate.get("epochs", 1.0))
-    before = round(whole * candidate.get("plain", 1.0))
-    options = {**config.training.model_dump(), "seed": config.seed, "progress": False}
-    model: nn.Module = build.network(config.model, splits, config.seed)
-    seconds = 0.0
-    if before:
-        plain = {**options, "draws": 1, "mask": 0.0, "epochs": before}
-        seconds += fit(model, splits.train, **plain).seconds
-    if "plain" in candidate:
-        method = {"kind": "anchored", "freeze": candidate["freeze"]}
-        model = build.anchored(config.with_({"method": method}), model)
-        after = round(candidate.get("more", 0.0) * whole) or whole - before
-        own = {"draws": candidate["draws"], "mask": candidate["mask"], "epochs": after}
-        seconds += fit(model, splits.train, **{**options, **own}).seconds
-    return model, seconds
-
-
 def _scores(p: Prediction) -> dict[str, float]:
     return {
         "accuracy": metrics.accuracy(p),
@@ -163,46 +145,53 @@ def _scores(p: Prediction) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=list(EVERY), metavar="NAME")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--root", default="out/choices")
     options = parser.parse_args()
     seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
-    todo = [(c, n, s) for s in seeds for n in options.only for c in options.cells]
+    todo = [(c, share, s) for s in seeds for share in SHARES for c in options.cells]
     outcomes = map_cells(
         todo, Judge(options.root), title="choices", name=lambda w: f"{w[0]}, {w[1]}, {w[2]}"
     )
     records = []
     for outcome in outcomes:
-        cell, candidate, seed = outcome.cell
+        cell, _, seed = outcome.cell
         if outcome.value is None:
             print(outcome.error)
             continue
-        records.append({"cell": cell, "candidate": candidate, "seed": seed, **outcome.value})
+        records += [
+            {"cell": cell, "candidate": name, "seed": seed, "scores": scores}
+            for name, scores in outcome.value.items()
+        ]
     for title, cells in (("Node tasks", NODES), ("Graph tasks", set(CELLS) - set(NODES))):
-        for names, what in (
-            (CANDIDATES, ""),
-            (FINISHED, ", an anchored head on a finished network"),
-        ):
-            own = [r for r in records if r["cell"] in cells and r["candidate"] in names]
-            if own:
-                count = len({r["cell"] for r in own})
-                print(f"**{title}**{what}, means over {count} cells, {options.seeds} seed(s):\n")
-                print(table(own) + "\n")
+        own = [r for r in records if r["cell"] in cells]
+        if own:
+            count = len({r["cell"] for r in own})
+            print(f"**{title}**, means over {count} cells, {options.seeds} seed(s):\n")
+            print(table(own) + "\n")
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """A row a candidate: means over cells and seeds, on clean validation data and under shift."""
+    """A row a candidate: means over cells and seeds, on clean validation data and under shift.
+
+    The last two columns count where it is better than the plain network of all epochs.
+    """
     lines = [
-        "| candidate | accuracy | ECE | NLL | accuracy, shifted | ECE, shifted | NLL, shifted |",
-        "|---|---|---|---|---|---|---|",
+        "| candidate | accuracy | ECE | NLL | accuracy, shifted | ECE, shifted | NLL, shifted "
+        "| NLL no worse | ECE lower, shifted |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    plain = {(r["cell"], r["seed"]): r["scores"] for r in records if r["candidate"] == named(1.0)}
     for name in dict.fromkeys(r["candidate"] for r in records):
-        own = [r["scores"] for r in records if r["candidate"] == name]
-        figures = [f"{statistics.fmean(_of(s, m, clean) for s in own):.3f}"
+        own = {(r["cell"], r["seed"]): r["scores"] for r in records if r["candidate"] == name}
+        figures = [f"{statistics.fmean(_of(s, m, clean) for s in own.values()):.3f}"
                    for clean in (True, False) for m in ("accuracy", "ece", "nll")]  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(figures)} |")
+        both = [key for key in own if key in plain]
+        kept = sum(_of(own[k], "nll", True) <= _of(plain[k], "nll", True) for k in both)
+        lower = sum(_of(own[k], "ece", False) < _of(plain[k], "ece", False) for k in both)
+        counts = [f"{n} of {len(both)}" for n in (kept, lower)]
+        lines.append(f"| {name} | {' | '.join((*figures, *counts))} |")
     return "\n".join(lines)
 
 

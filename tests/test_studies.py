@@ -32,20 +32,34 @@ def test_larger_graphs_are_left_out_of_training() -> None:
     assert len(train) + len(val) + len(larger) == len(given)
 
 
-@pytest.mark.parametrize(
-    "name", ["after half, frozen, mask .3", "plain, mlp head, half the epochs"]
-)
-def test_candidates_share_one_schedule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", choices.SHARES)
+def test_candidates_share_the_epochs(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(choices, "fit", lambda m, d, **o: seen.append(o) or gduq.fit(m, d, **o))
     splits, shifted = choices.data(CONFIG, by_size=False)
-    model, seconds = choices.trained(CONFIG, choices.CANDIDATES[name], splits)
+    names = [name for name, _ in choices.candidates(CONFIG, share, splits, (0.2,))]
+    whole, plain = CONFIG.training.epochs, round(share * CONFIG.training.epochs)
+    head = whole - plain or round(choices.ON_TOP * whole)
     epochs = [(o["epochs"], o["draws"], o["mask"]) for o in seen]
-    half = CONFIG.training.epochs // 2
-    anchored = isinstance(model, gduq.Anchored)
-    assert epochs == [(half, 1, 0.0), *([(half, 10, 0.3)] if anchored else [])]
-    assert seconds > 0
+    assert epochs == [(plain, 1, 0.0), (head, 10, 0.2), (head, 10, 0.2)]
+    assert len(set(names)) == len(names) == 5  # plain, and with and without tempering each
     assert set(shifted) == {"edge_drop", "edge_rewire", "feature_noise", "feature_mask"}
+
+
+def test_candidates_are_counted_against_the_plain_network() -> None:
+    def scores(clean: float, shifted: float) -> dict[str, dict[str, float]]:
+        return {"clean": {"accuracy": 0.5, "ece": 0.1, "nll": clean},
+                "larger": {"accuracy": 0.5, "ece": shifted, "nll": 1.0}}  # fmt: skip
+
+    rows = [("a", 1.0, 0.3), ("b", 2.0, 0.3)]
+    records = [{"cell": c, "seed": 0, "candidate": choices.named(1.0), "scores": scores(n, e)}
+               for c, n, e in rows]  # fmt: skip
+    other = choices.named(0.9, "identity", 0.2, temper=True)
+    records += [{"cell": c, "seed": 0, "candidate": other, "scores": scores(1.5, 0.2)}
+                for c, *_ in rows]  # fmt: skip
+    last = choices.table(records).splitlines()[-1]
+    assert last.startswith("| after 0.9, identity, mask 0.2, tempered |")
+    assert last.endswith("| 1.500 | 0.500 | 0.200 | 1.000 | 1 of 2 | 2 of 2 |")
 
 
 def test_learning_the_anchors_lowers_what_it_is_to_lower(tmp_path) -> None:

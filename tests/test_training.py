@@ -584,7 +584,7 @@ def test_defaults_are_each_networks_own() -> None:
 
     together = gduq.Ensemble(members())
     fit(together, data, **options)
-    explicit = [{"draws": 10, "mask": 0.3}, {"draws": 1, "mask": 0.0}, {}, {}]
+    explicit = [{"draws": 10, "mask": 0.2}, {"draws": 1, "mask": 0.0}, {}, {}]
     for i, alone in enumerate(members()):
         fit(alone, data, **{**options, "seed": 4 + i}, **explicit[i])
         assert equal(alone, together.members[i])

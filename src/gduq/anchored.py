@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from torch_geometric.data import Data
 
 from gduq.anchored_linear import AnchoredLinear, Init
-from gduq.anchors import GaussianAnchors, Source, make_source, source_name
+from gduq.anchors import GaussianAnchors, Reservoir, Source, make_source, source_name
 from gduq.auto import AutoAnchored
 from gduq.errors import InputError, NotFittedError
 from gduq.graph import iterate, label_rows, num_graphs, on_device, repeat
@@ -22,6 +22,7 @@ from gduq.nn.cut import State, evaluating, make_cut
 from gduq.nn.gnn import GNN
 from gduq.nn.widths import anchor_names
 from gduq.owners import Owners, anchor_rows
+from gduq.tempering import ROWS, reach_of, tempered
 
 __all__ = ["Anchored", "Scope", "anchor"]
 
@@ -43,6 +44,7 @@ class Anchored(nn.Module):
     """
 
     bank: Tensor
+    reach: Tensor
 
     def __init__(
         self,
@@ -51,12 +53,15 @@ class Anchored(nn.Module):
         num_anchors: int = 10,
         anchors: Source | None = None,
         scope: Scope | None = None,
-        init: Init = "random",
+        init: Init | None = None,
         freeze: bool = False,
         call: Call | None = None,
         seed: int = 0,
+        temper: bool | None = None,
     ) -> None:
         super().__init__()
+        if init is None:
+            init = "identity" if freeze else "random"
         _check_choices(num_anchors, scope, init)
         if freeze and _is_first(net, at):
             raise InputError(
@@ -78,6 +83,8 @@ class Anchored(nn.Module):
         self.source = make_source(anchors, self.cut.channels, moving=at != "input")
         self.source_name = source_name(self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
+        self.temper = freeze and not self.cut.needs_graph if temper is None else temper
+        self.register_buffer("reach", self.linear.weight.new_tensor(torch.inf))
         self.cut.frozen = freeze
         if freeze:
             for module in self.cut.prefix_modules():
@@ -215,27 +222,39 @@ class Anchored(nn.Module):
         k = self.num_anchors if k is None else k
         _check_choices(k, None, "random")
         generator = generator or torch.Generator().manual_seed(self.seed)
-        bank = self.source.bank(self._training_rows(data, batch_size), k, generator)
+        some = Reservoir(ROWS, torch.Generator().manual_seed(self.seed))
+        rows = self._training_rows(data, batch_size, some if self.temper else None)
+        bank = self.source.bank(rows, k, generator)
         if bank.size(1) != self.cut.channels:
             raise InputError(f"anchors of width {self.cut.channels}", bank.size(1))
         self.num_anchors = k
         self.bank = bank.detach().to(self.linear.weight).clone()
+        if self.temper:
+            for _ in rows:  # where the anchors did not come from them
+                pass
+            self.reach.fill_(reach_of(some, self.bank))
         return self
 
-    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
-        """Representations of the rows anchors may come from, batch by batch."""
+    def _training_rows(
+        self, data: Any, batch_size: int | None, some: Reservoir | None = None
+    ) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch; ``some`` stay."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
                 _check_no_leak(graph, self.cut.node_task(graph))
                 graph = on_device(graph, self.linear.weight.device)
                 state = self._cached_state(graph) or self.cut.prefix(graph)
-                yield anchor_rows(state[0], graph)
+                rows = anchor_rows(state[0], graph)
+                if some is not None:
+                    some.add(rows)
+                yield rows
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         bank = state_dict.get(prefix + "bank")
         if bank is not None and bank.dim() == 2 and bank.size(1) == self.cut.channels:
             self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
             self.num_anchors = bank.size(0) or self.num_anchors
+        state_dict.setdefault(prefix + "reach", torch.full_like(self.reach, torch.inf))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # -- prediction ----------------------------------------------------------------------------
@@ -285,12 +304,13 @@ class Anchored(nn.Module):
         for part in shift.split(max(1, _CHUNK // max(1, self.cut.cost(base, graph)))):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
             parts.append(self.cut.suffix(z, state, graph, normed=scaled is not None))
-        return torch.cat(parts)
+        logits = torch.cat(parts)
+        return tempered(logits, state[0], self.bank, self.reach) if self.temper else logits
 
     def extra_repr(self) -> str:
         return (
             f"at={self.at!r}, num_anchors={self.num_anchors}, anchors={self.source_name!r}, "
-            f"scope={self.scope!r}, freeze={self.frozen}"
+            f"scope={self.scope!r}, freeze={self.frozen}, temper={self.temper}"
         )
 
 
@@ -327,11 +347,15 @@ def anchor(
         anchors: ``"gaussian"`` (default at the input), ``"shuffle"`` (default elsewhere), a
             tensor ``[k, d]`` of fixed anchors, or an `Anchors` object.
         scope: Who shares an anchor in training: ``"row"`` (default) or ``"graph"``.
-        init: ``"random"``, or ``"identity"``: the wrapped network equals ``net`` for any anchor.
+        init: ``"random"``, or ``"identity"``: the wrapped network equals ``net`` for any anchor
+            (default with ``freeze=True``).
         freeze: Train only the anchored map and what follows it; the rest stays in evaluation
             mode and its outputs can be cached.
         call: ``call(net, graph) -> logits`` where parameter names do not say what to pass.
         seed: For the new weights and the choice of the bank.
+        temper: Whether rows that lie farther from the anchors than nearly all training rows do
+            get logits that are smaller by as much (see `gduq.tempering`). Default: with
+            ``freeze=True`` at the readout of a `GNN`, where every answer has one representation.
 
     Returns:
         The wrapped model: an ordinary module that trains in any loop (with ``at="auto"``: in

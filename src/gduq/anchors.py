@@ -17,6 +17,7 @@ __all__ = [
     "Anchors",
     "FixedAnchors",
     "GaussianAnchors",
+    "Reservoir",
     "ShuffledAnchors",
     "Source",
     "make_source",
@@ -43,6 +44,36 @@ class Anchors(nn.Module, ABC):
         """K anchors ``[K, d]`` from a stream of training rows."""
 
 
+class Reservoir:
+    """A uniform choice of at most ``size`` rows of a stream, in memory for as many.
+
+    Every row gets a random key; the rows with the smallest keys stay.
+
+    Example:
+        >>> some = Reservoir(2, torch.Generator().manual_seed(0))
+        >>> for batch in (torch.zeros(3, 4), torch.ones(5, 4)):
+        ...     some.add(batch)
+        >>> some.seen, some.rows.shape
+        (8, torch.Size([2, 4]))
+    """
+
+    def __init__(self, size: int, generator: torch.Generator) -> None:
+        self.size, self.generator, self.seen = size, generator, 0
+        self.rows: Tensor | None = None
+        self._keys = torch.empty(0, dtype=torch.float64)
+
+    def add(self, rows: Tensor) -> None:
+        """Offer rows ``[n, d]``, dense or sparse CSR."""
+        keys = torch.rand(rows.size(0), generator=self.generator, dtype=self._keys.dtype)
+        self.seen += rows.size(0)
+        index = keys.topk(min(self.size, rows.size(0)), largest=False).indices
+        part = take_rows(rows.detach(), index.to(rows.device))
+        kept = part if self.rows is None else torch.cat([self.rows, part])
+        keys = torch.cat([self._keys, keys[index]])
+        best = keys.topk(min(self.size, keys.numel()), largest=False).indices
+        self.rows, self._keys = kept[best.to(kept.device)], keys[best]
+
+
 class ShuffledAnchors(Anchors):
     """Rows of the batch in random order; the bank is a uniform choice of K training rows.
 
@@ -66,23 +97,16 @@ class ShuffledAnchors(Anchors):
         return take_rows(rows.detach(), index.to(rows.device))
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
-        kept, keys, seen = None, torch.empty(0, dtype=torch.float64), 0
-        for rows in stream:  # every row gets a random key; the K smallest of all stay
-            new_keys = torch.rand(rows.size(0), generator=generator, dtype=keys.dtype)
-            seen += rows.size(0)
-            index = new_keys.topk(min(k, rows.size(0)), largest=False).indices
-            part = take_rows(rows.detach(), index.to(rows.device))
-            kept = part if kept is None else torch.cat([kept, part])
-            keys = torch.cat([keys, new_keys[index]])
-            best = keys.topk(min(k, keys.numel()), largest=False).indices
-            kept, keys = kept[best.to(kept.device)], keys[best]
-        if kept is None or seen < k:
+        some = Reservoir(k, generator)
+        for rows in stream:
+            some.add(rows)
+        if some.rows is None or some.seen < k:
             raise InputError(
                 f"at least {k} training rows for a bank of {k} anchors",
-                seen,
+                some.seen,
                 "Use fewer anchors, more data, or anchors='gaussian'.",
             )
-        return kept
+        return some.rows
 
 
 class FixedAnchors(Anchors):

@@ -32,7 +32,8 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
         settings = _settings(model, "num_samples", "seed")
         return {"kind": "MCDropout", "call": model.call is not None} | settings | _inner(model.net)
     if type(model) is Anchored:
-        settings = _settings(model, "at", "num_anchors", "scope", "init", "frozen", "seed")
+        names = ("at", "num_anchors", "scope", "init", "frozen", "seed", "temper")
+        settings = _settings(model, *names)
         source, call = _source_spec(model.source), getattr(model.cut, "call", None) is not None
         kind = {"kind": "Anchored", "call": call, "source": source}
         return kind | settings | _inner(model.cut.net)
@@ -142,6 +143,7 @@ def _anchored(spec: Spec, nets: Iterator[nn.Module], call: Call | None) -> Ancho
         spec["frozen"],
         call,
         spec["seed"],
+        spec.get("temper", False),  # not in the first bundles
     )
 
 

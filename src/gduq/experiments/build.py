@@ -144,6 +144,7 @@ def anchored(config: RunConfig, net: nn.Module) -> nn.Module:
         init=method.init,
         freeze=method.freeze,
         seed=config.seed,
+        temper=method.temper,
     )
 
 

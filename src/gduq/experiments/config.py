@@ -73,7 +73,8 @@ class MethodConfig(_Part):
     anchors: Literal["gaussian", "shuffle"] | None = None
     scope: Literal["row", "graph"] | None = None
     num_anchors: int = Field(10, ge=1)
-    init: Literal["random", "identity"] = "random"
+    init: Literal["random", "identity"] | None = None
+    temper: bool | None = None
     head: HeadKind | None = "mlp"
     freeze: bool = False
     pretrained_from: str | None = None
@@ -92,7 +93,7 @@ class MethodConfig(_Part):
         kept: tuple[str, ...] = ("kind",)
         if self.is_anchored:
             kept += ("at", "anchors", "scope", "num_anchors", "init", "freeze", "pretrained_from")
-            kept += ("plain_epochs", "head")
+            kept += ("plain_epochs", "head", "temper")
         if self.kind == "ensemble":
             kept += ("size", "member")
         if self.kind == "mcdropout":

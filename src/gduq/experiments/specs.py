@@ -18,25 +18,31 @@ _ONE_DRAW = {"training.draws": 1, "training.mask": 0.0}
 
 
 def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
-    published = {"method.scope": "row", "method.head": None, **_ONE_DRAW}
+    start = {"method.init": "random", "method.temper": False}
+    published = {"method.scope": "row", "method.head": None, **start, **_ONE_DRAW}
     return {"method.kind": "anchored", "method.at": at, **published, **changes}
-
-
-def _gduq(at: int | str = "readout", draws: int = 10, mask: float = 0.3) -> dict[str, Any]:
-    """The settings that docs/choices.md has the evidence for."""
-    ours = {"method.head": "mlp", "training.draws": draws, "training.mask": mask}
-    return _anchored(at, **ours)
 
 
 def _anywhere(at: int | str) -> dict[str, Any]:
     """One setting for all places, to compare them by; before the readout, draws cost."""
-    return {**_gduq(at, draws=4, mask=0.1), "method.scope": "graph"}
+    ours = {"method.head": "mlp", "training.draws": 4, "training.mask": 0.1}
+    return _anchored(at, **ours, **{"method.scope": "graph"})
 
 
 _FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
-_PLAIN = 0.5  # on nodes: share of the epochs of the plain network; the rest is its anchored head's
-# Epochs of a head on a network that had all of its own before, relative to those; a node task makes
-# one step an epoch, so it needs more of them.
+# The settings that docs/choices.md has the evidence for: an anchored head on a plain network.
+_GDUQ = _anchored(
+    "readout",
+    **{
+        "method.head": "mlp",
+        "method.init": "identity",
+        "method.temper": True,
+        "training.draws": 10,
+        "training.mask": 0.2,
+        **_FROZEN,
+    },
+)
+# The head's share of the epochs; a node task makes one step an epoch, so it needs more of them.
 _HEAD = {"node": 0.5, "graph": 0.1}
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
@@ -46,8 +52,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla-half": {},  # the plain part of gduq on nodes: what stopping early does by itself
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
-    "gduq": _gduq(),
-    "gduq-pretrained": {**_gduq(), **_FROZEN},
+    "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
+    "gduq-pretrained": _GDUQ,  # the head's come on top of a finished vanilla network
     "auto": _anywhere("auto"),
     **{f"gduq-{at}": _anywhere(at) for at in ("input", 1, 2, "readout")},
     "nfa": _anchored("input"),
@@ -142,7 +148,9 @@ class Setting:
 
     def at(self, scale: ScaleName) -> tuple[Setting, ...]:
         """The setting, or at small scale one for each dataset that stands in (maybe none)."""
-        if scale != "small" or self.small is None:
+        if scale != "small":  # settings that differ in their small scale only are one
+            return (replace(self, small=None, small_size=None, small_lr=None, small_batch=None),)
+        if self.small is None:
             return (self,)
         return tuple(replace(self, data=name) for name in self.small)
 
@@ -184,17 +192,17 @@ class Setting:
 
     def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
         """How a variant divides the epochs between a plain network and an anchored head."""
-        half = max(1, round(_PLAIN * epochs))
+        head = max(1, round(_HEAD["node" if self.on_nodes else "graph"] * epochs))
+        plain = max(1, epochs - head)
         if variant == "vanilla-half":
-            return {"training.epochs": half}
-        if variant == "gduq" and self.on_nodes:
-            before, after = half, max(1, epochs - half)
+            return {"training.epochs": plain}
+        if variant == "gduq":  # its network has the head's kind from the start
+            own = {"model.head": "mlp", "method.plain_epochs": plain}
         elif variant == "gduq-pretrained":
-            share = _HEAD["node" if self.on_nodes else "graph"]
-            before, after = epochs, max(1, round(share * epochs))
+            own = {"method.plain_epochs": epochs}
         else:
             return {}
-        return {**_FROZEN, "method.plain_epochs": before, "training.epochs": after}
+        return {**own, "training.epochs": head}
 
 
 @dataclass(frozen=True)

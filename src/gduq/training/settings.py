@@ -62,7 +62,7 @@ class Settings:
     def draws_and_mask(self, model: nn.Module) -> tuple[int, float]:
         """As asked for, or the defaults of a network: docs/choices.md has the evidence."""
         deep = isinstance(model, Anchored) and model.cut.deep_head
-        draws, mask = (10, 0.3) if deep else (1, 0.0)
+        draws, mask = (10, 0.2) if deep else (1, 0.0)
         return self.draws or draws, mask if self.mask is None else self.mask
 
     def identity(self, model: nn.Module, counts: Tensor, **more: Any) -> dict[str, Any]:
