@@ -97,6 +97,7 @@ def candidates(
     plain = build.network(config.model, splits, config.seed)
     fit(plain, splits.train, **{**options, "draws": 1, "mask": 0.0, "epochs": before})
     yield named(share), plain
+    yield f"{named(share)}, tempered", Anchored(plain, freeze=True).fit_bank(splits.train)
     for init, mask in itertools.product(INITS, masks):
         model = Anchored(plain, init=init, freeze=True, seed=config.seed, temper=True)
         fit(model, splits.train, **{**options, "draws": 10, "mask": mask, "epochs": head})

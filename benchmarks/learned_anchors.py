@@ -1,13 +1,14 @@
-"""Does it pay to learn where anchors come from? Mean and spread of their Gaussian, for calibration.
+"""Where should the anchors of prediction come from, and does it pay to learn that?
 
-    python benchmarks/learned_anchors.py --root FOLDER [--steps 100]
+    python benchmarks/learned_anchors.py --root FOLDER [--scale small] [--steps 100]
 
 Takes every finished run of the variant ``gduq`` that `gduq bench` left in a folder. Nothing but the
-bank of anchors changes: it is drawn from a Gaussian whose mean and standard deviation (one number a
-dimension) start at those of the training rows and are then moved by Adam to lower the negative
-log-likelihood on one half of ``id_val``. Beside it: the bank the model was trained with, the
-Gaussian before learning, and a temperature fitted on the same half (one number instead of many).
-All are judged on the other half, on corrupted copies of it, and on the shifted test rows.
+bank of anchors changes: other training rows (ten times as many, or spread out by k-means++),
+validation rows, a Gaussian with the moments of the training rows (random or quasi-random), and one
+whose mean and standard deviation (one number a dimension) are moved by Adam to lower the negative
+log-likelihood on one half of ``id_val``. Beside it: a temperature fitted on the same half (one
+number instead of many). All are judged on the other half, on corrupted copies of it, and on the
+shifted test rows.
 """
 
 from __future__ import annotations
@@ -20,17 +21,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq import Anchored, metrics
 from gduq.bundle import load
 from gduq.calibration import TemperatureScaling
+from gduq.data import View
 from gduq.evaluation.copies import corrupted_views
 from gduq.experiments import build
 from gduq.experiments.engines import map_cells
 from gduq.experiments.folder import FINISHED, RunFolder
+from gduq.experiments.specs import SCALES, ScaleName
+from gduq.experiments.tables import TABLES
 from gduq.prediction import Prediction, predict
+from gduq.tempering import reach_of
 
 WHERE = ("id_val, other half", "corrupted copies", "ood_test")
 METRICS = ("ece", "nll")
@@ -39,22 +45,23 @@ METRICS = ("ece", "nll")
 class Rows:
     """Representations at the readout with their labels: all that changes of anchors can touch."""
 
-    def __init__(self, model: Anchored, h: Tensor, y: Tensor) -> None:
-        self.model, self.h, self.y = model, h, y
+    def __init__(self, model: Anchored, h: Tensor, y: Tensor, train: Tensor) -> None:
+        self.model, self.h, self.y, self.train = model, h, y, train
 
     @classmethod
-    def of(cls, model: Anchored, view: Any) -> Rows:
+    def of(cls, model: Anchored, view: View, train: Tensor) -> Rows:
         p = predict(model, view, features=True)
         assert p.features is not None
         assert p.target is not None
-        return cls(model, p.features, p.target)
+        return cls(model, p.features, p.target, train)
 
     def __getitem__(self, rows: Tensor) -> Rows:
-        return Rows(self.model, self.h[rows], self.y[rows])
+        return Rows(self.model, self.h[rows], self.y[rows], self.train)
 
     def logits(self, bank: Tensor) -> Tensor:
         """``[K, m, C]`` under a bank; gradients reach it."""
         self.model.bank = bank
+        self.model.reach.fill_(reach_of(self.train, bank.detach()))
         return self.model.sample(Data(cut_0=self.h, num_nodes=len(self.h)))
 
     def prediction(self, bank: Tensor) -> Prediction:
@@ -76,8 +83,31 @@ def learned(fit_on: Rows, start: tuple[Tensor, Tensor], noise: Tensor, steps: in
     return (mean + start[1] * spread.exp() * noise).detach()
 
 
+def representations(model: Anchored, view: View) -> Tensor:
+    """The rows anchors come from, at the readout."""
+    found = predict(model, view, features=True).features
+    assert found is not None
+    return found
+
+
+def other_banks(train: Tensor, val: Tensor, k: int, seed: int) -> dict[str, Tensor]:
+    """K training rows spread out, more of them, validation rows, and quasi-random draws."""
+    generator = torch.Generator().manual_seed(seed)
+    spread, _ = kmeans_plusplus(train.numpy(), k, random_state=seed)
+    sobol = torch.quasirandom.SobolEngine(train.size(1), scramble=True, seed=seed)
+    normal = torch.special.ndtri(sobol.draw(k).clamp(1e-6, 1 - 1e-6)).to(train)
+    return {
+        "training rows, k-means++": torch.from_numpy(spread).to(train),
+        f"training rows, {10 * k}": train[
+            torch.randperm(len(train), generator=generator)[: 10 * k]
+        ],
+        "validation rows": val[torch.randperm(len(val), generator=generator)[:k]],
+        "gaussian, quasi-random": train.mean(0) + train.std(0) * normal,
+    }
+
+
 class Study:
-    """All four ways for one run."""
+    """All ways for one run."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -90,19 +120,20 @@ class Study:
         splits, own = build.splits_of(folder.config), model.bank
         assert splits.id_val is not None
         generator = torch.Generator().manual_seed(folder.config.seed)
-        val = Rows.of(model, splits.id_val)
+        train = representations(model, splits.train)
+        val = Rows.of(model, splits.id_val, train)
         halves = torch.randperm(len(val.y), generator=generator).chunk(2)
-        train = Rows.of(model, splits.train).h
         start = train.mean(0), train.std(0)
         noise = torch.randn(own.shape, generator=generator)
-        gaussian = start[0] + start[1] * noise
         banks = {
             "own bank": own,
-            "gaussian": gaussian,
+            **other_banks(train, val[halves[0]].h, len(own), folder.config.seed),
+            "gaussian": start[0] + start[1] * noise,
             "gaussian, learned": learned(val[halves[0]], start, noise, self.steps),
         }
-        copies = [Rows.of(model, view)[halves[1]] for view in corrupted_views(splits.id_val)]
-        places = [[val[halves[1]]], copies, [Rows.of(model, splits.ood_test)]]
+        spoilt = corrupted_views(splits.id_val)
+        copies = [Rows.of(model, view, train)[halves[1]] for view in spoilt]
+        places = [[val[halves[1]]], copies, [Rows.of(model, splits.ood_test, train)]]
         temperature = TemperatureScaling().fit(val[halves[0]].prediction(own))
         ways = {
             name: _scores(partial(Rows.prediction, bank=b), places) for name, b in banks.items()
@@ -126,23 +157,24 @@ def _scores(
     return found
 
 
-def runs(root: Path) -> Iterator[tuple[str, str]]:
-    """Cell and folder of every run of our defaults at the readout, not of a pretrained network."""
-    for path in sorted(root.glob(f"*/{FINISHED}")):
-        config = RunFolder(path.parent).config
-        method, training = config.method, config.training
-        ours = method.kind == "anchored" and method.at == "readout" and training.draws == 10
-        divided = abs((method.plain_epochs or training.epochs) - training.epochs) <= 1
-        if ours and divided and method.pretrained_from in (None, "vanilla"):
-            yield f"{config.data.name} {config.model.conv}", str(path.parent)
+def runs(root: Path, scale: ScaleName) -> Iterator[tuple[str, str]]:
+    """Cell and folder of every finished run of our defaults."""
+    seen = set()
+    for table in TABLES.values():
+        for setting, variant, _, config in table.configs(scale, table.seeds_at(scale)):
+            path = root / config.hash
+            if variant == "gduq" and path not in seen and (path / FINISHED).is_file():
+                seen.add(path)
+                yield f"{setting.data} {setting.conv}", str(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--scale", choices=list(SCALES), default="small")
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
-    found = list(runs(options.root))
+    found = list(runs(options.root, options.scale))
     if not found:
         parser.error(f"no finished run of gduq in {options.root}")
     outcomes = map_cells([path for _, path in found], Study(options.steps), title="learned anchors")

@@ -40,7 +40,7 @@ has 100. T = 2 halves the logits of the vanilla network; temperature scaling is 
 `id_val`, and where it says so half on corrupted copies of those rows (features noised and masked,
 edges dropped and rewired)."""
 _PAID = (
-    "G-ΔUQ pays for all it trains, the plain network it starts from on node tasks included; the "
+    "G-ΔUQ pays for all it trains, the plain network it starts from included; the "
     "pretrained ones only for what comes on top of a network that was there before."
 )
 _COLUMNS: tuple[tuple[str, str, bool], ...] = (  # metric, split, with its deviation
@@ -185,8 +185,8 @@ def _in_turn(summary: Summary) -> str:
     if not any(s.get("divided", {}).get("gduq", [0])[0] for s in summary["schedule"]):
         return ""
     return (
-        " On node tasks gduq spends a part of its epochs on a plain network and the rest on the "
-        "anchored head: together as many as vanilla has."
+        " gduq spends a part of its epochs on a plain network and the rest on the anchored head: "
+        "together as many as vanilla has."
     )
 
 

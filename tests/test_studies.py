@@ -42,7 +42,7 @@ def test_candidates_share_the_epochs(share: float, monkeypatch: pytest.MonkeyPat
     head = whole - plain or round(choices.ON_TOP * whole)
     epochs = [(o["epochs"], o["draws"], o["mask"]) for o in seen]
     assert epochs == [(plain, 1, 0.0), (head, 10, 0.2), (head, 10, 0.2)]
-    assert len(set(names)) == len(names) == 5  # plain, and with and without tempering each
+    assert len(set(names)) == len(names) == 6  # with and without tempering each
     assert set(shifted) == {"edge_drop", "edge_rewire", "feature_noise", "feature_mask"}
 
 
@@ -65,16 +65,22 @@ def test_candidates_are_counted_against_the_plain_network() -> None:
 def test_learning_the_anchors_lowers_what_it_is_to_lower(tmp_path) -> None:
     setting = TABLES["node-shift"].smoke[0]
     folder = run(setting.config("gduq", 0, "smoke"), tmp_path, progress=False, evaluate=False)
-    assert [path for _, path in learned_anchors.runs(tmp_path)] == [str(folder.path)]
+    assert [path for _, path in learned_anchors.runs(tmp_path, "smoke")] == [str(folder.path)]
     found = learned_anchors.Study(steps=30)(str(folder.path))
     assert set(found) == {
         "own bank",
+        "training rows, k-means++",
+        "training rows, 100",
+        "validation rows",
+        "gaussian, quasi-random",
         "gaussian",
         "gaussian, learned",
         "own bank, temperature",
     }
     model, _ = gduq.load(folder.bundle)
-    rows = learned_anchors.Rows.of(model.requires_grad_(False), load("cbas/color/concept").id_val)
+    splits = load("cbas/color/concept")
+    train = learned_anchors.representations(model.requires_grad_(False), splits.train)
+    rows = learned_anchors.Rows.of(model, splits.id_val, train)
     start = rows.h.mean(0), rows.h.std(0)
     noise = torch.randn(10, rows.h.size(1), generator=torch.Generator().manual_seed(0))
     before = rows.prediction(start[0] + start[1] * noise)

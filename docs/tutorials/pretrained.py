@@ -5,12 +5,12 @@ import gduq
 
 splits = gduq.data.load("motif/basis/covariate", limit=600)
 channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)
-net = gduq.nn.GNN(channels, 32, classes, num_layers=3, conv="gin")
+net = gduq.nn.GNN(channels, 32, classes, num_layers=3, conv="gin", head="mlp")
 gduq.fit(net, splits.train, splits.id_val, epochs=5, progress=False)
 before = gduq.predict(net, splits.id_test)
 
-# %% A new head of two layers reads the pair; all before it is frozen and cached
-model = gduq.anchor(net.with_head("mlp"), at="readout", freeze=True)
+# %% Its head reads the pair now, and starts where it was; all before it is frozen and cached
+model = gduq.anchor(net, freeze=True)
 trainable = sum(w.numel() for w in model.parameters() if w.requires_grad)
 print(f"{trainable} of {sum(w.numel() for w in model.parameters())} parameters are trained")
 gduq.fit(model, splits.train, splits.id_val, epochs=10, lr=3e-3, progress=False)

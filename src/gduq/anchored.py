@@ -232,7 +232,7 @@ class Anchored(nn.Module):
         if self.temper:
             for _ in rows:  # where the anchors did not come from them
                 pass
-            self.reach.fill_(reach_of(some, self.bank))
+            self.reach.fill_(reach_of(some.rows, self.bank))
         return self
 
     def _training_rows(

@@ -16,7 +16,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gduq.anchors import Reservoir
 from gduq.errors import InputError
 
 __all__ = ["NEAR", "ROWS", "reach_of", "tempered"]
@@ -25,11 +24,9 @@ NEAR = 0.95  # share of training rows within the reach
 ROWS = 4096  # training rows that the reach is told from
 
 
-def reach_of(some: Reservoir, bank: Tensor) -> float:
+def reach_of(rows: Tensor | None, bank: Tensor) -> float:
     """The distance to the anchors within which nearly all of these rows lie; without any: inf."""
-    if some.rows is None:
-        return torch.inf
-    return float(_distance(some.rows, bank).quantile(NEAR))
+    return torch.inf if rows is None else float(_distance(rows, bank).quantile(NEAR))
 
 
 def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
