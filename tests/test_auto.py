@@ -168,9 +168,12 @@ def test_same_seed_same_choice() -> None:
 
 def test_frozen_candidates() -> None:
     model = auto(freeze=True)
-    assert model.places == (1, 2, "readout")
+    assert model.places == ("input", 1, 2, "readout")
+    assert [c.frozen for c in model.candidates] == [False, True, True, True]
+    assert {c.init for c in model.candidates} == {"identity"}
     gduq.fit(model, TRAIN, VAL, epochs=EPOCHS, **OPTIONS)
-    alone = gduq.anchor(network(), at=model.at, num_anchors=3, freeze=True)
+    options = {"freeze": model.at != "input", "init": "identity"}
+    alone = gduq.anchor(network(), at=model.at, num_anchors=3, **options)
     gduq.fit(alone, TRAIN, VAL, epochs=EPOCHS, **OPTIONS)
     assert same(model.chosen, alone)
 

@@ -371,21 +371,25 @@ def anchor(
     if at != "auto":
         return Anchored(net, at, *args, **options)
     given = inspect.signature(Anchored).bind(net, at, *args, **options).arguments
-    places = _candidates(net, given.get("freeze", False))
-    return AutoAnchored(Anchored(net, place, *args, **options) for place in places)
+    return AutoAnchored(_candidates(**given))
 
 
-def _candidates(net: nn.Module, freeze: bool) -> list[int | str]:
-    """The places ``at="auto"`` chooses from."""
+def _candidates(net: nn.Module, at: str, **options: Any) -> Iterator[Anchored]:
+    """A model for every place; where ``freeze`` finds nothing to freeze, all of it trains on."""
     if not isinstance(net, GNN):
         names = ", ".join(map(repr, ["input", *anchor_names(net)]))
         raise InputError(
-            "a gduq.nn.GNN with at='auto'",
+            f"a gduq.nn.GNN with at={at!r}",
             type(net).__name__,
             "Name the candidates: gduq.AutoAnchored(gduq.anchor(net, at=place) for place in "
             f"places), with places from {names}.",
         )
-    return [place for place in net.points if not (freeze and _is_first(net, place))]
+    for place in net.points:
+        if options.get("freeze") and _is_first(net, place):
+            whole = {"freeze": False, "init": options.get("init") or "identity"}
+            yield Anchored(net, place, **{**options, **whole})
+        else:
+            yield Anchored(net, place, **options)
 
 
 def _is_first(net: nn.Module, at: int | str) -> bool:

@@ -23,12 +23,6 @@ def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
     return {"method.kind": "anchored", "method.at": at, **published, **changes}
 
 
-def _anywhere(at: int | str) -> dict[str, Any]:
-    """One setting for all places, to compare them by; before the readout, draws cost."""
-    ours = {"method.head": "mlp", "training.draws": 4, "training.mask": 0.1}
-    return _anchored(at, **ours, **{"method.scope": "graph"})
-
-
 _FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
 # The settings that docs/choices.md has the evidence for: an anchored head on a plain network.
 _GDUQ = _anchored(
@@ -42,8 +36,17 @@ _GDUQ = _anchored(
         **_FROZEN,
     },
 )
+
+
+def _anywhere(at: int | str) -> dict[str, Any]:
+    """One setting for all places, to compare them by; before the readout, draws cost."""
+    ours = {"method.temper": False, "method.scope": "graph", "method.freeze": at != "input"}
+    return {**_GDUQ, "method.at": at, **ours, "training.draws": 4, "training.mask": 0.1}
+
+
 # The head's share of the epochs; a node task makes one step an epoch, so it needs more of them.
 _HEAD = {"node": 0.5, "graph": 0.1}
+_PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
 # every row, one draw, no masking; the head is that of the vanilla network.
@@ -55,7 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
     "gduq-pretrained": _GDUQ,  # the head's come on top of a finished vanilla network
     "auto": _anywhere("auto"),
-    **{f"gduq-{at}": _anywhere(at) for at in ("input", 1, 2, "readout")},
+    **{name: _anywhere(at) for name, at in _PLACES.items()},
     "nfa": _anchored("input"),
     "L1": _anchored(1),
     "L2": _anchored(2),
@@ -196,7 +199,7 @@ class Setting:
         plain = max(1, epochs - head)
         if variant == "vanilla-half":
             return {"training.epochs": plain}
-        if variant == "gduq":  # its network has the head's kind from the start
+        if variant in ("gduq", "auto", *_PLACES):  # its network has the head's kind from the start
             own = {"model.head": "mlp", "method.plain_epochs": plain}
         elif variant == "gduq-pretrained":
             own = {"method.plain_epochs": epochs}
