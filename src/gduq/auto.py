@@ -24,9 +24,9 @@ class AutoAnchored(nn.Module):
 
     Made by ``gduq.anchor(net, at="auto")`` with a candidate for every point of a `gduq.nn.GNN`, or
     from candidates of your own. With ``freeze=True`` all candidates go on from the trained network
-    (at the input, where nothing comes before, all of it trains on). `gduq.fit` trains all of them a little, drops the worse ones as it
-    goes on, and trains the one that is left to the end. From then on this module answers as that
-    one does.
+    (at the input, where nothing comes before, all of it trains on). `gduq.fit` trains all of them
+    a little, drops the worse ones as it goes on, and trains the one that is left to the end. From
+    then on this module answers as that one does.
 
     Args:
         candidates: `Anchored` models with different ``at``.
