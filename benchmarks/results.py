@@ -1,7 +1,8 @@
 """From the tables of `gduq bench` to RESULTS.md, results/ and the README's headline table.
 
 With ``--root`` the tables and runs on disk are collected into ``results/summary.json`` first; all
-pages are then made from that file (and from the notes in ``results/notes.toml``) alone.
+pages are then made from that file (and from the notes in ``results/notes.toml``) alone. With
+``--page FILE`` all of them are also written as one HTML page.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from gduq.errors import InputError
 from results_bars import bars
+from results_html import html_page
 from results_pages import pages
 from results_picture import picture
 from results_readme import readme_block
@@ -97,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--scale", nargs="+", default=["paper", "small"], help="the first counts")
     parser.add_argument("-o", "--output", type=Path, default=REPOSITORY, help="the repository")
+    parser.add_argument("--page", type=Path, help="also write all of it as one HTML page")
     options = parser.parse_args(arguments)
     folder = options.output
     try:
@@ -110,6 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         summary["bars"] = bars(summary, read_notes(folder / NOTES))
         written = write(summary, folder)
+        if options.page is not None:
+            text = html_page(pages(summary), picture(summary), folder)
+            options.page.parent.mkdir(parents=True, exist_ok=True)
+            options.page.write_text(text, encoding="utf-8")
+            written.append(str(options.page))
     except (InputError, OSError, ValueError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2

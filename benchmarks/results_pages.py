@@ -90,7 +90,8 @@ def _head(summary: Summary) -> str:
     return f"""# Results
 
 Made by `python benchmarks/results.py --root FOLDER` from what `gduq bench` left there; nothing is
-typed by hand. The numbers are in [results/summary.json](results/summary.json), one record a cell.
+typed by hand. The numbers are in [results/summary.json](results/summary.json), one record a cell;
+`python benchmarks/results.py --page FILE.html` writes all of it as one page.
 Collected {about["date"]}: {about["runs"]} runs, {about["hours"]:g} hours of training on
 {about["cpu"]} (a run: {about["machine"]}). {versions}.
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from gduq.prediction import Prediction
 from results_bars import bars
 from results_cells import KEYS, rounded
 from results_choice import KEPT, choose, chosen_calibrator, crossed_nll
+from results_html import html_page
 from results_pages import pages
 from results_picture import MARKS, data, picture
 from results_readme import readme_block
@@ -56,6 +58,21 @@ def test_every_page_says_what_the_summary_says(summary):
         assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: make it again"
     pages_there = {f"results/{p.name}" for p in (ROOT / "results").glob("*.md")}
     assert pages_there <= set(made)
+
+
+def test_one_page_holds_all_of_them(summary):
+    """Every number of every page; links lead within it, and figures are part of it."""
+    made = pages(summary)
+    html = html_page(made, picture(summary), results.REPOSITORY)
+    anchors = set(re.findall(r'<section id="([^"]+)"', html))
+    assert len(anchors) == len(made)
+    assert set(re.findall(r'href="#([^"]+)"', html)) <= anchors
+    assert not re.findall(r'(?:href|src)="(?!#|data:)[^"]*"', html)
+    for text in made.values():
+        for row in (line for line in text.splitlines() if line.startswith("| ")):
+            for number in re.findall(r"\d\.\d{3}", row):
+                assert number in html
+    assert html.count("<table>") == sum(text.count("\n|---") for text in made.values())
 
 
 def test_figures_of_tables_are_there(summary):
