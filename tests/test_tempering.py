@@ -87,6 +87,16 @@ def test_weights_of_before_have_no_reach(tmp_path) -> None:
         assert torch.equal(fresh.sample(graph), plain.sample(graph))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_any_precision(dtype: torch.dtype) -> None:
+    found = gduq.anchor(net().to(dtype), freeze=True, num_anchors=4)
+    found.fit_bank(graphs()).eval()
+    with torch.no_grad():
+        near, far = (found.sample(graphs(1, scale)[0]) for scale in (1.0, 1e3))
+    assert near.dtype == far.dtype == dtype
+    assert far.isfinite().all()
+
+
 def test_a_bundle_keeps_it(tmp_path) -> None:
     found = model()
     gduq.save(found, tmp_path / "bundle")

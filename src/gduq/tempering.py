@@ -44,10 +44,11 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
             "Anchor behind the readout, or leave temper out.",
         )
     times = (_distance(h, bank) / reach).clamp_min(1.0)
-    return logits / times.unsqueeze(1)
+    return logits / times.unsqueeze(1).to(logits.dtype)
 
 
 def _distance(h: Tensor, bank: Tensor) -> Tensor:
-    """The mean distance of rows to the anchors, ``[n]``; rows may be sparse CSR."""
+    """The mean distance of rows to the anchors, ``[n]``; rows may be sparse CSR or half floats."""
     dense = h if h.layout == torch.strided else h.to_dense()
-    return torch.cdist(dense.to(bank), bank).mean(dim=1)
+    precise = torch.promote_types(bank.dtype, torch.float32)
+    return torch.cdist(dense.to(precise), bank.to(precise)).mean(dim=1)
