@@ -26,7 +26,6 @@ _NO_CORA = (
     "Small scale: cora-ml and coauthor-cs stand in for cora, with ten times the learning rate. "
 )
 _SUPERPIXELS = "Superpixels are ours (SLIC), not the released graphs."
-_PLAIN_GATED = "Small scale: GatedGCN without encodings only. "
 
 # GOOD takes ten sampled steps an epoch on one graph; here an epoch is one step on all of it.
 _CBAS = tuple(Setting(f"cbas/color/{s}", "gcn", epochs=2000, lr=3e-3) for s in _SHIFTS)
@@ -95,7 +94,6 @@ _ROTATED = tuple(
         100,
         positional=positional,
         hidden=64,
-        small=None if positional is None else (),
         small_size=(800, 10),
     )
     for shift in ("rotation", "noise")
@@ -211,7 +209,7 @@ TABLES: dict[str, Table] = {
         ("ensemble-readout",),
         splits=("id_test", *(f"rotation={a}" for a in (10, 15, 25, 35, 40)), "ood_test"),
         printed=("rotation_accuracy", "rotation_ece"),
-        note=f"{_SUPERPIXELS} Widths and epochs are our choice. {_PLAIN_GATED}"
+        note=f"{_SUPERPIXELS} Widths and epochs are our choice. "
         + _STANDS_IN.format("motif/basis (without angles)"),
     ),
     "feature-noise": Table(
@@ -223,7 +221,7 @@ TABLES: dict[str, Table] = {
         ("gduq", "readout"),
         splits=(*(f"noise={s}" for s in (0.1, 0.2, 0.3, 0.4)), "ood_test"),
         printed=("feature_noise",),
-        note=f"{_SUPERPIXELS} Widths and epochs are our choice. {_PLAIN_GATED}"
+        note=f"{_SUPERPIXELS} Widths and epochs are our choice. "
         + _STANDS_IN.format("motif/basis (without noise)"),
     ),
     "pretrained": Table(
