@@ -13,6 +13,8 @@ shifted split is read. The page docs/choices.md is written from what this prints
 from __future__ import annotations
 
 import argparse
+import copy
+import hashlib
 import itertools
 import json
 import statistics
@@ -34,6 +36,7 @@ from gduq.experiments.folder import write_json
 from gduq.experiments.specs import Setting
 from gduq.experiments.tables import TABLES
 from gduq.prediction import Prediction, predict
+from gduq.tempering import NEAR
 from gduq.training import fit
 
 FIRST_SEED = 100  # tables use 0, 1, 2, ...
@@ -45,7 +48,7 @@ NODES = (
     *("cbas/color/concept gcn", "cbas/color/covariate gcn"),
 )
 GRAPHS = (
-    *("tu/PROTEINS/size gin", "tu/NCI109/size gin"),
+    "tu/PROTEINS/size gin",
     *("motif-lpe/basis/covariate gin", "sst2/length/concept gin"),
 )
 LARGER = ("tu/PROTEINS/size gin", "tu/NCI1/size gcn", "sst2/length/covariate gin")
@@ -53,6 +56,7 @@ CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
 SHARES = (0.5, 0.9, 1.0)  # of the epochs that are the plain network's; the head gets the rest
 ON_TOP = 0.1  # of the epochs, for a head on a network that had all of them
+DRAWS = 10
 MASKS = (0.1, 0.2, 0.3)
 INITS: tuple[Init, ...] = ("identity", "random")
 
@@ -63,19 +67,20 @@ class Judge:
     Heads of a kind with and without less confidence far from the anchors are one training.
     """
 
-    def __init__(self, root: str, masks: Sequence[float] = MASKS) -> None:
-        self.root, self.masks = Path(root), masks
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
 
     def __call__(self, what: tuple[str, float, int]) -> dict[str, Any]:
         cell, share, seed = what
         config = setting(cell).config("vanilla", seed, "small")
-        name = f"{cell} {share:g} {seed} {config.hash} {'-'.join(map(str, self.masks))}.json"
+        own = repr((config.hash, ON_TOP, DRAWS, MASKS, INITS, NEAR)).encode()
+        name = f"{cell} {share:g} {seed} {hashlib.sha256(own).hexdigest()[:8]}.json"
         kept = self.root / name.replace("/", "_").replace(" ", "-")
         if not kept.is_file():
             kept.parent.mkdir(parents=True, exist_ok=True)
             splits, shifted = data(config, by_size=cell.endswith(BY_SIZE))
             views = {"clean": splits.id_val, **shifted}
-            models = candidates(config, share, splits, self.masks)
+            models = candidates(config, share, splits, MASKS)
             found = {
                 name: {view: _scores(predict(model, rows)) for view, rows in views.items()}
                 for name, model in models
@@ -97,12 +102,16 @@ def candidates(
     plain = build.network(config.model, splits, config.seed)
     fit(plain, splits.train, **{**options, "draws": 1, "mask": 0.0, "epochs": before})
     yield named(share), plain
-    yield f"{named(share)}, tempered", Anchored(plain, freeze=True).fit_bank(splits.train)
+    anchors: dict[str, Any] = {"freeze": True, "seed": config.seed, "temper": True}
+    same = Anchored(plain, init="identity", **anchors)
+    yield f"{named(share)}, tempered", same.fit_bank(splits.train)
     for init, mask in itertools.product(INITS, masks):
-        model = Anchored(plain, init=init, freeze=True, seed=config.seed, temper=True)
-        fit(model, splits.train, **{**options, "draws": 10, "mask": mask, "epochs": head})
-        for model.temper in (False, True):
-            yield named(share, init, mask, model.temper), model
+        model = Anchored(plain, init=init, **anchors)
+        fit(model, splits.train, **{**options, "draws": DRAWS, "mask": mask, "epochs": head})
+        yield named(share, init, mask, temper=True), model
+        bare = copy.deepcopy(model)
+        bare.temper = False
+        yield named(share, init, mask), bare
 
 
 def named(share: float, init: Init | None = None, mask: float = 0.0, temper: bool = False) -> str:

@@ -165,7 +165,7 @@ def runs(root: Path, scale: ScaleName) -> Iterator[tuple[str, str]]:
             path = root / config.hash
             if variant == "gduq" and path not in seen and (path / FINISHED).is_file():
                 seen.add(path)
-                yield f"{setting.data} {setting.conv}", str(path)
+                yield f"{setting.data} {setting.model}", str(path)
 
 
 def main() -> None:

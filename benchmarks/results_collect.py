@@ -241,10 +241,10 @@ class Made:
             yield {"calibrator": "none", "split": "", "metric": metric}, values
 
     def _seconds(self, variant: str, hash_: str, kind: str) -> float | None:
-        """G-ΔUQ pays for the plain network it trains first; a pretrained one was there before."""
+        """Who trains a plain network first pays for it; those of pretrained ones were there."""
         seconds = self._infos.get(hash_, {}).get("seconds", {})
         found: float | None = seconds.get(kind)
-        if found is not None and kind == "train" and variant == GDUQ.variant:
+        if found is not None and kind == "train" and "pretrained" not in variant:
             found += seconds.get("plain", 0.0)
         return found
 
@@ -312,7 +312,7 @@ class Made:
 
 def _own(config: RunConfig) -> dict[str, Any]:
     """What makes the anchored model of a run."""
-    kept = ("at", "anchors", "scope", "head", "init", "num_anchors")
+    kept = ("at", "anchors", "scope", "head", "init", "freeze", "temper", "num_anchors")
     method = {k: v for k, v in config.method.model_dump().items() if k in kept and v is not None}
     return {**method, "draws": config.training.draws, "mask": config.training.mask}
 

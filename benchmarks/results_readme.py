@@ -72,7 +72,7 @@ def _exception(summary: Summary) -> str:
     own = [s["unequal"].get("gduq", {}) for s in summary["schedule"]]
     turns = [s.get("divided", {}).get("gduq", [0])[0] for s in summary["schedule"]]
     said = ["G-ΔUQ has a two-layer head, the others a linear one"] * any("head" in s for s in own)
-    said += ["on nodes G-ΔUQ spends a part of its epochs on a plain network first"] * any(turns)
+    said += ["G-ΔUQ spends a part of its epochs on a plain network first"] * any(turns)
     return f" ({'; '.join(said)})" if said else ""
 
 

@@ -610,8 +610,8 @@ def run_of(root, variant):
     asked = {
         "gduq": ("readout", 2),
         "gduq-pretrained": ("readout", 4),
-        "auto": ("auto", None),
-        "gduq-1": (1, None),
+        "auto": ("auto", 2),
+        "gduq-1": (1, 2),
     }
     found = {}
     for path in sorted(root.glob("*/config.json")):
@@ -723,8 +723,8 @@ def test_epochs_that_are_divided_are_shown():
     turns = {**schedule("d1"), "divided": {"gduq": [25, 25]}}
     given = {**made_by_hand(), "schedule": [turns]}
     assert "| 25 plain + 25 | – |" in pages(given)["results/schedule.md"]
-    assert "On node tasks gduq spends a part" in pages(given)["RESULTS.md"]
-    assert "on nodes G-ΔUQ spends a part" in readme_block(given)
+    assert " gduq spends a part of its epochs" in pages(given)["RESULTS.md"]
+    assert "G-ΔUQ spends a part of its epochs" in readme_block(given)
     assert "spends a part" not in readme_block(made_by_hand())
 
 

@@ -9,6 +9,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import global_mean_pool
 
 import gduq
+from gduq.bundle.blueprint import rebuild, spec_of
 from gduq.nn import GNN
 from gduq.tempering import NEAR, reach_of, tempered
 
@@ -44,17 +45,73 @@ def test_nearly_all_training_rows_are_within_reach() -> None:
     assert (distance <= found.reach).float().mean() == pytest.approx(NEAR, abs=0.03)
 
 
-def test_logits_shrink_with_the_distance_and_keep_their_order() -> None:
-    found, plain = model(), model(temper=False)
+def test_the_mean_shrinks_with_the_distance_and_disagreement_stays() -> None:
+    found, plain = model(init="random"), model(init="random", temper=False)
     plain.load_state_dict(found.state_dict())
     for scale in (1.0, 30.0):
         for graph in graphs(10, scale):
             with torch.no_grad():
                 far = torch.cdist(found.represent(graph), found.bank).mean() / found.reach
                 ours, theirs = found.sample(graph), plain.sample(graph)
-            torch.testing.assert_close(ours, theirs / far.clamp_min(1.0))
-            assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
+            torch.testing.assert_close(ours.mean(0), theirs.mean(0) / far.clamp_min(1.0))
+            torch.testing.assert_close(ours - ours.mean(0), theirs - theirs.mean(0))
+            assert torch.equal(ours.mean(0).argmax(-1), theirs.mean(0).argmax(-1))
     assert far > 2  # the last ones were far away
+    assert theirs.std(0).max() > 1e-4
+
+
+def test_a_row_does_not_depend_on_the_others_of_its_batch() -> None:
+    found = gduq.anchor(net(readout="sum"), freeze=True, num_anchors=4)
+    rows = graphs(60)
+    for graph in rows:
+        graph.x += 300.0  # far from zero distances are easily lost in rounding
+    found.fit_bank(rows).eval()
+    with torch.no_grad():
+        together = found.sample(Batch.from_data_list(rows))
+        alone = torch.cat([found.sample(graph) for graph in rows], dim=1)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 12])
+def test_rows_that_do_not_differ_tell_nothing(rows: int) -> None:
+    found = gduq.anchor(net(), freeze=True, num_anchors=1).fit_bank(graphs(1) * rows).eval()
+    assert found.reach == torch.inf
+    with torch.no_grad():
+        assert found.sample(graphs(1, scale=50.0)[0]).isfinite().all()
+
+
+def test_a_failure_changes_nothing() -> None:
+    found = model()
+    bank, reach = found.bank.clone(), found.reach.clone()
+    wrong = graphs(40, scale=9.0)
+    for graph in wrong:
+        graph.y += 1  # a class too many
+    with pytest.raises(gduq.InputError):
+        gduq.fit(found, wrong, epochs=1, progress=False)
+    assert torch.equal(found.bank, bank)
+    assert torch.equal(found.reach, reach)
+    fixed = gduq.anchor(net(), freeze=True, anchors=torch.zeros(10, 8))
+    with pytest.raises(gduq.InputError):
+        fixed.fit_bank([])
+    assert not len(fixed.bank)
+
+
+def test_masking_and_the_identity_start_are_on_together() -> None:
+    assert model().init == "identity"
+    assert gduq.anchor(net(), at=1, freeze=True).init == "random"
+    linear = GNN(3, 8, 2, num_layers=2)
+    assert gduq.anchor(linear, freeze=True).init == "random"
+    with pytest.raises(gduq.InputError, match="temper True or False"):
+        gduq.anchor(net(), temper="no")
+
+
+def test_candidates_have_it_where_rows_are_answers() -> None:
+    found = gduq.anchor(net(), at="auto", temper=True)
+    assert [c.temper for c in found.candidates] == [False, False, True]
+    sparse = Data(x=torch.eye(4).to_sparse_csr(), edge_index=torch.zeros(2, 0).long())
+    nodes = gduq.anchor(GNN(4, 8, 2, 2, task="node"), at="input", num_anchors=2, temper=True)
+    with pytest.raises(gduq.InputError, match="dense representations"):
+        nodes.fit_bank(sparse).eval().sample(sparse)
 
 
 def test_training_does_not_see_it() -> None:
@@ -73,18 +130,23 @@ def test_a_bank_of_given_anchors_has_a_reach_too() -> None:
     assert float(found.reach) == pytest.approx(float(h.norm(dim=1).quantile(NEAR)), rel=1e-5)
 
 
-def test_weights_of_before_have_no_reach(tmp_path) -> None:
-    found = model()
-    old = {k: v for k, v in found.state_dict().items() if k != "reach"}
+def test_weights_and_bundles_of_before_have_no_reach(tmp_path) -> None:
+    plain = model(temper=False)
+    old = {k: v for k, v in plain.state_dict().items() if k != "reach"}
     fresh = gduq.anchor(net(), freeze=True, num_anchors=4)
     fresh.load_state_dict(old)
-    graph = graphs(1, scale=100.0)[0]
-    fresh.eval()
-    assert torch.isinf(fresh.reach)
-    plain = model(temper=False)
-    plain.load_state_dict(found.state_dict())
-    with torch.no_grad():
-        assert torch.equal(fresh.sample(graph), plain.sample(graph))
+    assert torch.isinf(fresh.eval().reach)
+    for together in (plain, gduq.Ensemble([plain, model(temper=False, init="random")])):
+        spec, tensors = spec_of(together), together.state_dict()
+        for part in spec.get("members", [spec]):
+            del part["temper"]
+        kept = {k: v for k, v in tensors.items() if not k.endswith("reach")}
+        loaded = rebuild(spec, kept, iter(()), None).eval()
+        graph = graphs(1, scale=100.0)[0]
+        with torch.no_grad():
+            assert torch.equal(loaded.sample(graph), together.eval().sample(graph))
+    with pytest.raises(gduq.InputError, match="misfit"):
+        rebuild(spec_of(plain), old, iter(()), None)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -122,8 +184,11 @@ def test_other_modules_can_have_it_where_rows_are_answers() -> None:
     behind = gduq.anchor(Pooled(), at="on_graphs", num_anchors=4, temper=True).fit_bank(graphs())
     before = gduq.anchor(Pooled(), at="on_nodes", num_anchors=4, temper=True).fit_bank(graphs())
     far, near = (Batch.from_data_list(graphs(2, scale)) for scale in (100.0, 1.0))
+    bare = gduq.anchor(Pooled(), at="on_graphs", num_anchors=4)
+    bare.load_state_dict(behind.state_dict())
     with torch.no_grad():
-        assert behind.eval().sample(far).shape == (4, 2, 2)
+        ours, theirs = behind.eval().sample(far), bare.eval().sample(far)
+        assert (ours.mean(0).abs() < 0.5 * theirs.mean(0).abs()).all()
         with pytest.raises(gduq.InputError, match="one representation for every answer"):
             before.eval().sample(near)
 

@@ -7,10 +7,11 @@ splits = gduq.data.load("motif/basis/covariate", limit=600)
 print(splits.description)
 channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)
 
-# %% A network, and the same network with anchors at its readout
-net = gduq.nn.GNN(channels, 32, classes, num_layers=3, conv="gin")
-model = gduq.anchor(net, at="readout", num_anchors=10)
-history = gduq.fit(model, splits.train, splits.id_val, epochs=5, progress=False)
+# %% A network, trained as always; then its head learns to read anchors, and the rest stays
+net = gduq.nn.GNN(channels, 32, classes, num_layers=3, conv="gin", head="mlp")
+gduq.fit(net, splits.train, splits.id_val, epochs=5, progress=False)
+model = gduq.anchor(net, freeze=True, num_anchors=10)
+history = gduq.fit(model, splits.train, splits.id_val, epochs=2, progress=False)
 
 # %% Ten hypotheses about every graph
 p = gduq.predict(model, splits.ood_test)

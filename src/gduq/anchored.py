@@ -61,8 +61,8 @@ class Anchored(nn.Module):
     ) -> None:
         super().__init__()
         if init is None:
-            init = "identity" if freeze else "random"
-        _check_choices(num_anchors, scope, init)
+            init = "identity" if freeze and _has_deep_head(net, at) else "random"
+        _check_choices(num_anchors, scope, init, temper)
         if freeze and _is_first(net, at):
             raise InputError(
                 "a place behind something to freeze",
@@ -213,6 +213,8 @@ class Anchored(nn.Module):
     ) -> Anchored:
         """Choose the K anchors of prediction from training (or other given) rows.
 
+        With ``temper`` it also notes how far from them nearly all of these rows are (``reach``).
+
         Args:
             data: A View, a ``Data``, a list of graphs, a dataset or a loader.
             k: How many; default ``num_anchors``.
@@ -220,19 +222,19 @@ class Anchored(nn.Module):
             batch_size: Graphs at a time.
         """
         k = self.num_anchors if k is None else k
-        _check_choices(k, None, "random")
+        _check_choices(k, None, "random", None)
         generator = generator or torch.Generator().manual_seed(self.seed)
         some = Reservoir(ROWS, torch.Generator().manual_seed(self.seed))
         rows = self._training_rows(data, batch_size, some if self.temper else None)
         bank = self.source.bank(rows, k, generator)
         if bank.size(1) != self.cut.channels:
             raise InputError(f"anchors of width {self.cut.channels}", bank.size(1))
-        self.num_anchors = k
-        self.bank = bank.detach().to(self.linear.weight).clone()
+        bank = bank.detach().to(self.linear.weight).clone()
         if self.temper:
             for _ in rows:  # where the anchors did not come from them
                 pass
-            self.reach.fill_(reach_of(some.rows, self.bank))
+            self.reach = torch.full_like(self.reach, reach_of(some.rows, bank))
+        self.num_anchors, self.bank = k, bank
         return self
 
     def _training_rows(
@@ -348,14 +350,15 @@ def anchor(
             tensor ``[k, d]`` of fixed anchors, or an `Anchors` object.
         scope: Who shares an anchor in training: ``"row"`` (default) or ``"graph"``.
         init: ``"random"``, or ``"identity"``: the wrapped network equals ``net`` for any anchor
-            (default with ``freeze=True``).
+            (but for ``temper``). The default with ``freeze=True`` at the readout of a `GNN` with a
+            two-layer head, where masking makes it depend on the anchors all the same.
         freeze: Train only the anchored map and what follows it; the rest stays in evaluation
             mode and its outputs can be cached.
         call: ``call(net, graph) -> logits`` where parameter names do not say what to pass.
         seed: For the new weights and the choice of the bank.
-        temper: Whether rows that lie farther from the anchors than nearly all training rows do
-            get logits that are smaller by as much (see `gduq.tempering`). Default: with
-            ``freeze=True`` at the readout of a `GNN`, where every answer has one representation.
+        temper: Whether the mean logits of rows that lie farther from the anchors than 95 % of the
+            training rows are divided by how much farther they lie. Default: with ``freeze=True``
+            at the readout of a `GNN`, where every answer has one representation.
 
     Returns:
         The wrapped model: an ordinary module that trains in any loop (with ``at="auto"``: in
@@ -385,11 +388,17 @@ def _candidates(net: nn.Module, at: str, **options: Any) -> Iterator[Anchored]:
             f"places), with places from {names}.",
         )
     for place in net.points:
+        own = dict(options)
         if options.get("freeze") and _is_first(net, place):
-            whole = {"freeze": False, "init": options.get("init") or "identity"}
-            yield Anchored(net, place, **{**options, **whole})
-        else:
-            yield Anchored(net, place, **options)
+            own |= {"freeze": False, "init": options.get("init") or "identity"}
+        if place != "readout" and net.task == "graph":
+            own["temper"] = False  # nodes there, graphs in the answer
+        yield Anchored(net, place, **own)
+
+
+def _has_deep_head(net: nn.Module, at: int | str) -> bool:
+    """Whether anchors meet the first of several layers of a head, where masking is on."""
+    return isinstance(net, GNN) and at == "readout" and net.config["head"] == "mlp"
 
 
 def _is_first(net: nn.Module, at: int | str) -> bool:
@@ -417,7 +426,9 @@ def _check_no_leak(graph: Data, node_task: bool) -> None:
         )
 
 
-def _check_choices(num_anchors: int, scope: Scope | None, init: Init) -> None:
+def _check_choices(num_anchors: int, scope: Scope | None, init: Init, temper: bool | None) -> None:
+    if temper not in (None, True, False):
+        raise InputError("temper True or False", repr(temper))
     if isinstance(num_anchors, bool) or not isinstance(num_anchors, int) or num_anchors < 1:
         raise InputError("num_anchors >= 1, a whole number", repr(num_anchors))
     if scope not in (None, "row", "graph"):

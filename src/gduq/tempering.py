@@ -2,13 +2,14 @@ r"""Less confidence far from the anchors.
 
 A row's distance :math:`r` is its mean Euclidean distance to the K anchors of the bank. Nearly all
 training rows (95 %) lie within the *reach* :math:`\rho`. Beyond it the network has hardly been
-trained, and its logits are divided by how much farther away the row is:
+trained, and the mean of its K logits is divided by how much farther away the row is; what the
+hypotheses disagree about stays:
 
 .. math::
-    z \;\leftarrow\; z / \max(1, r / \rho)
+    z_k \;\leftarrow\; \bar z / \max(1, r / \rho) + (z_k - \bar z)
 
-The classes keep their order; rows within the reach keep their probabilities. Nothing is fitted to
-labels, and nothing but training rows is looked at.
+The classes keep their order in the mean, and rows within the reach keep their probabilities.
+Nothing is fitted to labels, and nothing but the rows that the bank is made from is looked at.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.functional import is_sparse
 
 __all__ = ["NEAR", "ROWS", "reach_of", "tempered"]
 
@@ -25,17 +27,24 @@ ROWS = 4096  # training rows that the reach is told from
 
 
 def reach_of(rows: Tensor | None, bank: Tensor) -> float:
-    """The distance to the anchors within which nearly all of these rows lie; without any: inf."""
-    return torch.inf if rows is None else float(_distance(rows, bank).quantile(NEAR))
+    """The distance to the anchors within which nearly all of these rows lie.
+
+    Infinite where nothing can be told: without rows, or if none differs from the anchors.
+    """
+    if rows is None or rows.size(0) == 0:
+        return torch.inf
+    return float(_distance(rows, bank).quantile(NEAR)) or torch.inf
 
 
 def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
-    """Logits ``[K, n, C]`` of rows ``h`` ``[n, d]``, smaller where those are out of reach.
+    """Logits ``[K, n, C]`` of rows ``h`` ``[n, d]``, with a smaller mean if those are out of reach.
 
     Example:
-        >>> bank, h = torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 6.0]])
-        >>> tempered(torch.full((1, 2, 1), 3.0), h, bank, torch.tensor(2.0)).flatten()
-        tensor([3., 1.])
+        >>> bank, h = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 6.0]])
+        >>> logits = torch.tensor([[[2.0], [2.0]], [[4.0], [4.0]]])  # two hypotheses, two rows
+        >>> tempered(logits, h, bank, torch.tensor(2.0)).squeeze(2)
+        tensor([[2., 0.],
+                [4., 2.]])
     """
     if h.size(0) != logits.size(1):
         raise InputError(
@@ -43,12 +52,18 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
             f"{h.size(0)} rows for {logits.size(1)} answers",
             "Anchor behind the readout, or leave temper out.",
         )
-    times = (_distance(h, bank) / reach).clamp_min(1.0)
-    return logits / times.unsqueeze(1).to(logits.dtype)
+    times = (_distance(h, bank) / reach).clamp_min(1.0).unsqueeze(1)
+    return logits - logits.mean(dim=0) * (1.0 - 1.0 / times).to(logits.dtype)
 
 
 def _distance(h: Tensor, bank: Tensor) -> Tensor:
-    """The mean distance of rows to the anchors, ``[n]``; rows may be sparse CSR or half floats."""
-    dense = h if h.layout == torch.strided else h.to_dense()
+    """The mean distance of rows to the anchors, ``[n]``, in single precision at least."""
+    if is_sparse(h):
+        raise InputError(
+            "dense representations with temper=True",
+            "sparse ones",
+            "Anchor behind the readout, or leave temper out.",
+        )
     precise = torch.promote_types(bank.dtype, torch.float32)
-    return torch.cdist(dense.to(precise), bank.to(precise)).mean(dim=1)
+    exact = "donot_use_mm_for_euclid_dist"  # else a row's answer depends on how many there are
+    return torch.cdist(h.to(precise), bank.to(precise), compute_mode=exact).mean(dim=1)

@@ -44,27 +44,30 @@ def _network(splits: Splits, hidden: int, seed: int) -> GNN:
         return GNN(channels, hidden, classes, 3, conv="gcn", task="node", head="mlp")
 
 
-Train = Callable[[nn.Module, float], Any]  # a model, for a share of the epochs
+Train = Callable[[nn.Module, int], object]  # a model, for so many epochs
 
 
-def _vanilla(splits: Splits, hidden: int, seed: int, train: Train) -> nn.Module:
-    net = _network(splits, hidden, seed)
-    train(net, 1.0)
+def _vanilla(net: GNN, epochs: int, seed: int, train: Train) -> nn.Module:
+    train(net, epochs)
     return net
 
 
-def _ensemble(splits: Splits, hidden: int, seed: int, train: Train) -> nn.Module:
-    members = [_network(splits, hidden, 1000 * (seed + 1) + i) for i in range(3)]
+def _ensemble(net: GNN, epochs: int, seed: int, train: Train) -> nn.Module:
+    members = []
+    for i in range(3):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1000 * (seed + 1) + i)
+            members.append(GNN(**net.config))
     together = Ensemble(members)
-    train(together, 1.0)
+    train(together, epochs)
     return together
 
 
-def _anchored(splits: Splits, hidden: int, seed: int, train: Train) -> nn.Module:
-    net = _network(splits, hidden, seed)
-    train(net, 0.5)
+def _anchored(net: GNN, epochs: int, seed: int, train: Train) -> nn.Module:
+    head = max(1, epochs // 2)
+    train(net, max(1, epochs - head))
     model = anchor(net, freeze=True, seed=seed)
-    train(model, 0.5)
+    train(model, head)
     return model
 
 
@@ -110,7 +113,8 @@ def compare(
         for name, contender in _CONTENDERS.items():
             notify(f"seed {seed}: training {name}")
             start = time.perf_counter()
-            model = contender(splits, hidden, seed, _trainer(splits, epochs, seed))
+            net, train = _network(splits, hidden, seed), _trainer(splits, seed)
+            model = contender(net, epochs, seed, train)
             trained = time.perf_counter() - start
             start = time.perf_counter()
             said = {split: predict(model, view) for split, view in splits if split != "train"}
@@ -127,11 +131,10 @@ def compare(
     return found
 
 
-def _trainer(splits: Splits, epochs: int, seed: int) -> Train:
-    def train(model: nn.Module, share: float) -> None:
-        part = max(1, round(share * epochs))
+def _trainer(splits: Splits, seed: int) -> Train:
+    def train(model: nn.Module, epochs: int) -> None:
         val = splits.id_val
-        fit(model, splits.train, val, epochs=part, lr=3e-3, seed=seed, progress=False)
+        fit(model, splits.train, val, epochs=epochs, lr=3e-3, seed=seed, progress=False)
 
     return train
 

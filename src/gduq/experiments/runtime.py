@@ -72,7 +72,16 @@ def _measured(setting: Setting, variants: Sequence[str], scale: ScaleName) -> It
             yield variant, "none", epochs[0], _prediction(dropping, splits)
         elif variant != "vanilla":
             model = build.anchored(config, nets[0])
-            yield variant, "none", _epoch(config, model, splits), _prediction(model, splits)
+            epoch = _epoch(config, model, splits)
+            if variant == "gduq":  # some of its epochs are the plain network's
+                epoch = _mixed(config, epochs[0], epoch)
+            yield variant, "none", epoch, _prediction(model, splits)
+
+
+def _mixed(config: RunConfig, plain: float, head: float) -> float:
+    """The mean over the epochs of a plain network and of the anchored head on it."""
+    before, after = config.method.plain_epochs or 0, config.training.epochs
+    return (before * plain + after * head) / (before + after)
 
 
 def _prediction(model: nn.Module, splits: Splits) -> float:

@@ -52,7 +52,7 @@ _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "rea
 # every row, one draw, no masking; the head is that of the vanilla network.
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
-    "vanilla-half": {},  # the plain part of gduq on nodes: what stopping early does by itself
+    "vanilla-half": {},  # as long as the plain part of gduq: what stopping early does by itself
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's

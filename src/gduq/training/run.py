@@ -49,6 +49,7 @@ from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
+_PROBE = 256  # rows
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
 
@@ -194,7 +195,9 @@ class Run:
         return counts
 
     def _some_batches(self) -> list[Data]:
-        rows = self.model.num_anchors if isinstance(self.model, Anchored) else 1
+        rows = 1
+        if isinstance(self.model, Anchored):  # to tell a reach by, more than anchors are needed
+            rows = max(self.model.num_anchors, _PROBE if self.model.temper else 1)
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
         found = some(self.train, rows, self.settings.batch_size, generator)
         return [self.fabric.to_device(graph) for graph in found]

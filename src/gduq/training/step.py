@@ -63,12 +63,12 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
 @contextmanager
 def evaluating_after(model: nn.Module) -> Iterator[None]:
     """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
-    bank = model.bank if isinstance(model, Anchored) else None
+    before = (model.bank, model.reach) if isinstance(model, Anchored) else None
     try:
         yield
     except BaseException:
-        if bank is not None:
-            model.bank = bank
+        if before is not None:
+            model.bank, model.reach = before
         raise
     finally:
         model.eval()
