@@ -496,7 +496,6 @@ def test_third_party_models_and_call() -> None:
         (1, {}),
         (2, {"num_layers": 3, "virtual_node": True}),
         (1, {"conv": "gps", "heads": 2}),
-        ("readout", {"task": "node"}),
         (1, {"task": "node"}),
     ],
 )
@@ -510,7 +509,7 @@ def test_cached_prefix_trains_as_the_uncached(
     before = copy.deepcopy(models[0])
     kept = cached(models[0], data)
     assert kept is not data
-    assert isinstance(kept, Rows) == (at == "readout" and not node)
+    assert isinstance(kept, Rows) == (at == "readout")
     histories = [fit(models[0], data, val, epochs=3, lr=0.05, batch_size=4, **QUIET)]
     monkeypatch.setattr(run_module, "cached", lambda model, source: source)
     histories.append(fit(models[1], data, val, epochs=3, lr=0.05, batch_size=4, **QUIET))
@@ -523,16 +522,40 @@ def test_cached_prefix_trains_as_the_uncached(
     assert not torch.equal(before.linear.weight, models[0].linear.weight)
 
 
-def test_a_frozen_readout_leaves_only_marked_nodes() -> None:
+def test_behind_a_frozen_readout_labelled_nodes_come_in_mini_batches() -> None:
     one, two, three = (node_view().graphs[0].clone() for _ in range(3))
     nodes = int(one.num_nodes)
     rows = torch.zeros(3 * nodes, dtype=torch.bool)
     rows[[1, 2, 2 * nodes, 2 * nodes + 4]] = True  # none in the second graph
     view = View([one, two, three], rows)
-    kept = cached(anchored("readout", freeze=True, gnn={"task": "node"}), view)
-    assert isinstance(kept, View)
-    assert [int(graph.num_nodes) for graph in kept.graphs] == [2, 2]
-    assert torch.equal(kept.target, view.target)
+    model = anchored("readout", freeze=True, gnn={"task": "node"})
+    kept = cached(model, view)
+    assert isinstance(kept, Rows)
+    assert torch.equal(kept.y, view.target)
+    h = torch.cat([model.represent(graph) for graph in view.graphs])[rows]
+    assert torch.equal(kept.state[0], h)
+    assert [graph.num_nodes for graph in kept.batches(3)] == [3, 1]
+    shared = anchored("readout", freeze=True, gnn={"task": "node"}, scope="graph")
+    assert isinstance(cached(shared, view), View)  # rows of one graph must stay together
+    assert isinstance(cached(shared, node_view()), Rows)
+
+
+def test_heads_on_nodes_make_many_steps_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    train_step = Run._train_step
+    monkeypatch.setattr(Run, "_train_step", lambda *a: steps.append(1) or train_step(*a))
+    data = node_view()
+    fit(
+        anchored("readout", freeze=True, gnn={"task": "node"}),
+        data,
+        epochs=2,
+        batch_size=5,
+        **QUIET,
+    )
+    assert len(steps) == 2 * -(-len(data) // 5)
+    steps.clear()
+    fit(anchored(1, freeze=True, gnn={"task": "node"}), data, epochs=2, batch_size=5, **QUIET)
+    assert len(steps) == 2
 
 
 def test_the_frozen_prefix_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:

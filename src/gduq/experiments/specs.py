@@ -44,15 +44,15 @@ def _anywhere(at: int | str) -> dict[str, Any]:
     return {**_GDUQ, "method.at": at, **ours, "training.draws": 4, "training.mask": 0.1}
 
 
-# The head's share of the epochs; a node task makes one step an epoch, so it needs more of them.
-_HEAD = {"node": 0.5, "graph": 0.1}
+_HEAD = 0.1  # the head's share of the epochs
+_ON_NODES = 0.5  # before the readout a node task makes one step an epoch, so it needs more of them
 _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
 # every row, one draw, no masking; the head is that of the vanilla network.
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
-    "vanilla-half": {},  # as long as the plain part of gduq: what stopping early does by itself
+    "vanilla-half": {},  # half of the epochs: what stopping early does by itself
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
@@ -195,12 +195,12 @@ class Setting:
 
     def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
         """How a variant divides the epochs between a plain network and an anchored head."""
-        head = max(1, round(_HEAD["node" if self.on_nodes else "graph"] * epochs))
-        plain = max(1, epochs - head)
         if variant == "vanilla-half":
-            return {"training.epochs": plain}
+            return {"training.epochs": max(1, round(0.5 * epochs))}
+        share = _ON_NODES if self.on_nodes and variant in ("auto", *_PLACES) else _HEAD
+        head = max(1, round(share * epochs))
         if variant in ("gduq", "auto", *_PLACES):  # its network has the head's kind from the start
-            own = {"model.head": "mlp", "method.plain_epochs": plain}
+            own = {"model.head": "mlp", "method.plain_epochs": max(1, epochs - head)}
         elif variant == "gduq-pretrained":
             own = {"method.plain_epochs": epochs}
         else:

@@ -48,13 +48,13 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Representations of graphs and their labels: all that is left to read of a frozen prefix.
+    """Representations of graphs or labelled nodes, and their labels, behind a frozen prefix.
 
     Where the rest of the network needs no graph, a mini-batch is a choice of rows, and an epoch
-    joins no graphs.
+    joins no graphs. So a head on a node task makes many steps an epoch, for the price of one.
     """
 
-    state: tuple[Tensor, ...]  # [G, ...] each; the first is h
+    state: tuple[Tensor, ...]  # [m, ...] each; the first is h
     y: Tensor
 
     def __len__(self) -> int:
@@ -261,8 +261,9 @@ def cached(model: torch.nn.Module, source: Batches) -> Batches:
     if not states[0] or any(t.layout != torch.strided for t in states[0]):
         return source
     whole = tuple(torch.cat(column) for column in zip(*states, strict=True))
-    if source.rows is None and not model.cut.needs_graph and _one_row_a_graph(whole, source):
-        return Rows(whole, source.target.to(device))
+    alone = _rows_alone(model, source, whole)
+    if alone is not None:
+        return alone
     rows = [[state[i].size(0) for state in states] for i in range(len(whole))]
     sizes = [_sizes(source, counts, column) for column in rows]
     known = [s for s in sizes if s is not None]
@@ -276,8 +277,19 @@ def _state(graph: Data) -> list[Tensor]:
     return state
 
 
-def _one_row_a_graph(state: Sequence[Tensor], source: View) -> bool:
-    return all(value.size(0) == len(source.graphs) == source.target.size(0) for value in state)
+def _rows_alone(model: Anchored, source: View, state: Sequence[Tensor]) -> Rows | None:
+    """The labelled rows, where the rest of the network reads each by itself."""
+    if model.cut.needs_graph or (model.scope == "graph" and source.rows is not None
+                                 and len(source.graphs) > 1):  # fmt: skip
+        return None
+    size = len(source.graphs) if source.rows is None else source.rows.numel()
+    if any(value.size(0) != size for value in state):
+        return None
+    target, device = source.target, state[0].device
+    if source.rows is not None:
+        state = [value[source.rows.to(device)] for value in state]
+    found = Rows(tuple(state), target.to(device))
+    return found if all(value.size(0) == len(found) for value in state) else None
 
 
 def _split(
@@ -290,17 +302,7 @@ def _split(
     for i, value in enumerate(whole):
         for graph, rows in zip(graphs, value.cpu().split(sizes[i]), strict=True):
             graph[f"cut_{i}"] = rows
-    if source.rows is None or model.cut.needs_graph:
-        return View(graphs, source.rows)
-    marked = source.rows.split([int(graph.num_nodes or 0) for graph in graphs])
-    kept = [_marked(graph, rows) for graph, rows in zip(graphs, marked, strict=True) if rows.any()]
-    return View(kept, torch.ones(len(source), dtype=torch.bool))
-
-
-def _marked(graph: Data, rows: Tensor) -> Data:
-    """A graph of nothing but the marked nodes, for a network that reads node by node."""
-    columns = {key: value[rows] for key, value in graph.items() if isinstance(value, Tensor)}
-    return Data(**columns, num_nodes=int(rows.sum()))
+    return View(graphs, source.rows)
 
 
 _COUNTS: tuple[Callable[[Data], int], ...] = (

@@ -80,7 +80,8 @@ def fit(
             models over a bank from one training batch.
         epochs: Passes over ``train``.
         lr: Learning rate of Adam.
-        batch_size: Graphs a step, over all processes.
+        batch_size: Graphs a step, over all processes; labelled nodes where a head is trained on a
+            frozen network, which reads node by node.
         weight_decay: L2 penalty, as in Adam.
         draws: Anchors a row and step, all through one pass (anchored models). Default: 10 at the
             readout of a network with a two-layer head, where they cost next to nothing; else 1.
