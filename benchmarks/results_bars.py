@@ -49,7 +49,7 @@ class Share:
     beside: tuple[tuple[str, Method, Method], ...] = ()  # only shown, where measured
 
 
-_HALF = "lower than that of a plain network stopped halfway"  # on nodes, where G-ΔUQ starts from it
+_HALF = "lower than that of a plain network stopped halfway"  # on nodes: is it early stopping?
 _CONTROL = "temperature scaling on clean and corrupted rows"
 _LOWER = (
     Share(
