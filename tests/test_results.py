@@ -608,7 +608,7 @@ def test_what_cannot_be_fitted_on_half_is_not_chosen():
 def run_of(root, variant):
     """The run of the first seed: its config's method tells which."""
     asked = {
-        "gduq": ("readout", 2),
+        "gduq": ("readout", 3),
         "gduq-pretrained": ("readout", 4),
         "auto": ("auto", 2),
         "gduq-1": (1, 2),
@@ -697,8 +697,8 @@ def test_schedules_say_what_is_equal(bench_root):
     (only,) = collected(bench_root)["schedule"]
     assert (only["epochs"], only["hidden"], only["seeds"]) == (4, 16, 1)
     assert only["rows"]["ood_test"] == 140
-    assert only["divided"] == {"gduq": [2, 2], "gduq-pretrained": [4, 2]}
-    extra = "0.5 × vanilla's on top of a finished vanilla network"
+    assert only["divided"] == {"gduq": [3, 1], "gduq-pretrained": [4, 1]}
+    extra = "0.25 × vanilla's on top of a finished vanilla network"
     assert only["unequal"] == {  # gduq has as many in all
         "vanilla-half": {"epochs": 2},
         "gduq-pretrained": {"epochs": extra},
