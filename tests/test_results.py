@@ -610,8 +610,8 @@ def run_of(root, variant):
     asked = {
         "gduq": ("readout", 3),
         "gduq-pretrained": ("readout", 4),
-        "auto": ("auto", 2),
-        "gduq-1": (1, 2),
+        "auto": ("auto", 3),
+        "gduq-1": (1, 3),
     }
     found = {}
     for path in sorted(root.glob("*/config.json")):

@@ -45,7 +45,6 @@ def _anywhere(at: int | str) -> dict[str, Any]:
 
 
 _HEAD = 0.1  # the head's share of the epochs
-_ON_NODES = 0.5  # before the readout a node task makes one step an epoch, so it needs more of them
 _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
@@ -197,8 +196,7 @@ class Setting:
         """How a variant divides the epochs between a plain network and an anchored head."""
         if variant == "vanilla-half":
             return {"training.epochs": max(1, round(0.5 * epochs))}
-        share = _ON_NODES if self.on_nodes and variant in ("auto", *_PLACES) else _HEAD
-        head = max(1, round(share * epochs))
+        head = max(1, round(_HEAD * epochs))
         if variant in ("gduq", "auto", *_PLACES):  # its network has the head's kind from the start
             own = {"model.head": "mlp", "method.plain_epochs": max(1, epochs - head)}
         elif variant == "gduq-pretrained":
