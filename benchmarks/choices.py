@@ -48,7 +48,7 @@ GRAPHS = ("tu/PROTEINS/size gin", "motif-lpe/basis/covariate gin")
 LARGER = ("tu/PROTEINS/size gin", "sst2/length/covariate gin")
 CELLS = (*NODES, *GRAPHS, *(cell + BY_SIZE for cell in LARGER))
 
-SHARES = (0.5, 0.9, 1.0)  # of the epochs that are the plain network's; the head gets the rest
+SHARES = (0.9, 1.0)  # of the epochs that are the plain network's; the head gets the rest
 ON_TOP = 0.1  # of the epochs, for a head on a network that had all of them
 DRAWS = 10
 MASKS = (0.1, 0.2, 0.3)
