@@ -170,9 +170,10 @@ def test_frozen_candidates() -> None:
     model = auto(freeze=True)
     assert model.places == ("input", 1, 2, "readout")
     assert [c.frozen for c in model.candidates] == [False, True, True, True]
-    assert {c.init for c in model.candidates} == {"identity"}
+    assert [c.init for c in model.candidates] == ["identity", "random", "random", "random"]
     gduq.fit(model, TRAIN, VAL, epochs=EPOCHS, **OPTIONS)
-    options = {"freeze": model.at != "input", "init": "identity"}
+    first = model.at == "input"
+    options = {"freeze": not first, "init": "identity" if first else "random"}
     alone = gduq.anchor(network(), at=model.at, num_anchors=3, **options)
     gduq.fit(alone, TRAIN, VAL, epochs=EPOCHS, **OPTIONS)
     assert same(model.chosen, alone)
