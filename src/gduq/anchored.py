@@ -60,8 +60,9 @@ class Anchored(nn.Module):
         temper: bool | None = None,
     ) -> None:
         super().__init__()
-        if init is None:
-            init = "identity" if freeze and _has_deep_head(net, at) else "random"
+        if init is None:  # masking, which the identity start needs, is on at deep heads only
+            deep = isinstance(net, GNN) and at == "readout" and net.deep_head
+            init = "identity" if freeze and deep else "random"
         _check_choices(num_anchors, scope, init, temper)
         if freeze and _is_first(net, at):
             raise InputError(
@@ -394,11 +395,6 @@ def _candidates(net: nn.Module, at: str, **options: Any) -> Iterator[Anchored]:
         if place != "readout" and net.task == "graph":
             own["temper"] = False  # nodes there, graphs in the answer
         yield Anchored(net, place, **own)
-
-
-def _has_deep_head(net: nn.Module, at: int | str) -> bool:
-    """Whether anchors meet the first of several layers of a head, where masking is on."""
-    return isinstance(net, GNN) and at == "readout" and net.config["head"] == "mlp"
 
 
 def _is_first(net: nn.Module, at: int | str) -> bool:

@@ -42,9 +42,9 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
     Example:
         >>> bank, h = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 6.0]])
         >>> logits = torch.tensor([[[2.0], [2.0]], [[4.0], [4.0]]])  # two hypotheses, two rows
-        >>> tempered(logits, h, bank, torch.tensor(2.0)).squeeze(2)
-        tensor([[2., 0.],
-                [4., 2.]])
+        >>> tempered(logits, h, bank, torch.tensor(3.0)).squeeze(2)
+        tensor([[2.0000, 0.5000],
+                [4.0000, 2.5000]])
     """
     if h.size(0) != logits.size(1):
         raise InputError(

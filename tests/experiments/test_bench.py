@@ -469,5 +469,3 @@ def test_epochs_are_divided_not_added():
             spent = ours.training.epochs + (ours.method.plain_epochs or 0)
             assert spent == plain.training.epochs
             assert ours.model == plain.model
-            half = setting.config("vanilla-half", 0, "small")
-            assert not setting.on_nodes or half.training.epochs == ours.method.plain_epochs

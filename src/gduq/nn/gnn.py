@@ -151,6 +151,11 @@ class GNN(nn.Module):
         """Where the chain can be entered: ``"input"``, layers 1 to L - 1, ``"readout"``."""
         return ("input", *range(1, len(self.layers)), "readout")
 
+    @property
+    def deep_head(self) -> bool:
+        """Whether the head has several layers."""
+        return not isinstance(self.head.rest, nn.Identity)
+
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
         structure, h = self._start(graph)
