@@ -20,7 +20,7 @@ from gduq.experiments.run import run as run_experiment
 from gduq.nn import GNN
 from gduq.training import checkpoint as checkpoint_module
 from gduq.training import halving
-from gduq.training.halving import EXTRA, SEVERITY, Judge, rounds
+from gduq.training.halving import EXTRA, SEVERITY, Judge, ranked, rounds
 from gduq.training.run import Run
 from tests.conftest import tiny_graph
 
@@ -97,7 +97,29 @@ def test_the_score_is_the_mean_nll_on_clean_and_corrupted_rows() -> None:
     changes = (shifts.edge_drop, shifts.edge_rewire, shifts.feature_noise, shifts.feature_mask)
     views = [view, *(change(view, SEVERITY) for change in changes)]
     expected = sum(metrics.nll(gduq.predict(model, v)) for v in views) / 5
-    assert Judge(view, 256).score(model) == pytest.approx(expected)
+    found = Judge(view, 256).losses(model)
+    assert len(found) == len(VAL)
+    assert sum(found) / len(found) == pytest.approx(expected)
+
+
+def test_an_earlier_place_has_to_be_clearly_better() -> None:
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    readout = (1.0 + noise).tolist()
+
+    def first(gain: float, spread: float) -> Any:
+        other = 1.0 + noise - gain + spread * noise.flip(0)  # the same rows, differently
+        return ranked({1: other.tolist(), "readout": readout})
+
+    assert first(0.05, 0.1) == [1, "readout"]  # ten standard errors
+    assert first(0.05, 1.0) == ["readout", 1]  # one
+    assert first(-0.05, 0.1) == ["readout", 1]
+    assert first(0.0, 0.0) == ["readout", 1]
+
+
+def test_what_is_clearly_worse_is_ranked_by_its_loss() -> None:
+    rows = {"input": [3.0, 3.1], 1: [2.0, 2.1], 2: [float("nan"), 0.0], "readout": [1.0, 1.1]}
+    assert ranked(rows) == ["readout", 1, "input", 2]
+    assert ranked({"input": [0.2], 1: [0.3]}) == ["input", 1]  # one row: no idea of chance
 
 
 def test_graphs_without_features_are_judged_by_their_edges() -> None:
@@ -129,7 +151,7 @@ PLANTED: dict[int | str, list[float]] = {
 
 def test_the_worse_half_goes_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     left = {at: list(scores) for at, scores in PLANTED.items()}
-    monkeypatch.setattr(Judge, "score", lambda _, model: left[model.at].pop(0))
+    monkeypatch.setattr(Judge, "losses", lambda _, model: [left[model.at].pop(0)])
     model = auto()
     history = gduq.fit(model, TRAIN, VAL, epochs=EPOCHS, **OPTIONS)
     assert model.at == "input"
@@ -277,7 +299,7 @@ def test_another_choice_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'epochs': 10.*got .*'epochs': 11.*start afresh"):
         gduq.fit(auto(), TRAIN, VAL, epochs=EPOCHS + 1, resume=tmp_path, **OPTIONS)
     (tmp_path / "places.json").write_text("[]")
-    with pytest.raises(InputError, match="the scores of places"):
+    with pytest.raises(InputError, match="the losses of places"):
         fitted(resume=tmp_path)
 
 

@@ -51,7 +51,6 @@ _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "rea
 # every row, one draw, no masking; the head is that of the vanilla network.
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
-    "vanilla-half": {},  # half of the epochs: what stopping early does by itself
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
@@ -194,8 +193,6 @@ class Setting:
 
     def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
         """How a variant divides the epochs between a plain network and an anchored head."""
-        if variant == "vanilla-half":
-            return {"training.epochs": max(1, round(0.5 * epochs))}
         head = max(1, round(_HEAD * epochs))
         if variant in ("gduq", "auto", *_PLACES):  # its network has the head's kind from the start
             own = {"model.head": "mlp", "method.plain_epochs": max(1, epochs - head)}
@@ -256,7 +253,7 @@ class Table:
         if variant in ("ensemble", "mcdropout"):
             return ()
         own = self.calibrators[: SCALES[scale].calibrators]
-        if variant in ("vanilla", "vanilla-half"):
+        if variant == "vanilla":
             return ("t2", "temperature", _ON_COPIES, *own)
         if _of_the_paper(VARIANTS[variant]):  # with its rescaling
             return ("rescaled_paper", "rescaled_released", "temperature", *own)

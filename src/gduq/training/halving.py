@@ -4,6 +4,10 @@ All places are trained for a few epochs and judged on validation data, the bette
 for some more, and so on until one is left, which is trained to the end. It goes on where it
 stopped, so it ends as if it had been trained alone from the start.
 
+Of places that validation data cannot tell apart the latest is best: the fewer layers come behind
+the anchors, the less ten of them cost. So an earlier place has to be *clearly* better, by two
+standard errors of the difference between the losses of the same rows.
+
 With :math:`s_j` places in round j, which ends after epoch :math:`e_j`, choosing among
 :math:`s_1 = n` places costs :math:`\sum_j (s_j - 1)(e_j - e_{j-1})` epochs on top of the E of one
 training. Every round gets an equal part of ``EXTRA`` E, so all of it stays below (1 + ``EXTRA``) E
@@ -14,19 +18,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
-from gduq import metrics
 from gduq.auto import AutoAnchored, Place
 from gduq.data import tensorfile
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation.copies import changes_of
+from gduq.metrics.rows import read
+from gduq.metrics.scores import row_nll
 from gduq.prediction import predict
 from gduq.training.batches import as_batches
 from gduq.training.history import History
@@ -35,10 +42,11 @@ from gduq.training.run import Run
 from gduq.training.settings import Settings
 from gduq.training.step import checked_fabric, evaluating_after
 
-__all__ = ["EXTRA", "SEVERITY", "Judge", "choose", "rounds"]
+__all__ = ["EXTRA", "SEVERITY", "Judge", "choose", "ranked", "rounds"]
 
 EXTRA = 0.65  # epochs spent on places that are given up, relative to those of one training
 SEVERITY = 4  # of the corruptions that stand in for a shift
+CLEAR = 2.0  # standard errors
 
 
 def rounds(places: int, epochs: int) -> list[int]:
@@ -60,8 +68,8 @@ def rounds(places: int, epochs: int) -> list[int]:
 class Judge:
     """How well a model would do under shift, as far as validation data can tell.
 
-    The score is the mean negative log-likelihood over the validation rows and corrupted copies of
-    them (edges dropped and rewired; noise on features and features masked, where there are any).
+    A row's loss is the mean negative log-likelihood of the validation row and of corrupted copies
+    of it (edges dropped and rewired; noise on features and features masked, where there are any).
 
     Args:
         val: Validation rows.
@@ -72,10 +80,32 @@ class Judge:
         self.batch_size = batch_size
         self.views = [val, *(change(val, SEVERITY) for change in changes_of(val))]
 
-    def score(self, model: nn.Module) -> float:
-        """The lower, the better."""
-        found = [metrics.nll(predict(model, view, self.batch_size)) for view in self.views]
-        return math.fsum(found) / len(found)
+    def losses(self, model: nn.Module) -> list[float]:
+        """One a row; the lower, the better."""
+        found = [row_nll(read(predict(model, view, self.batch_size))) for view in self.views]
+        return torch.stack(found).mean(dim=0).tolist()
+
+
+def ranked(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
+    """Places from the best to the worst, by the losses of the same rows at each.
+
+    First those that are not clearly worse than the one with the lowest mean, latest first; then
+    the others by their means.
+
+    Example:
+        >>> ranked({"input": [1.0, 1.2], 1: [3.0, 3.1], "readout": [1.2, 1.1]})
+        ['readout', 'input', 1]
+    """
+    rows = {at: torch.tensor(found, dtype=torch.float64) for at, found in losses.items()}
+    order = sorted(rows, key=lambda at: float(rows[at].mean().nan_to_num(math.inf)))
+    behind = {at: _clearly(rows[at] - rows[order[0]]) for at in order}
+    return [*(at for at in reversed(rows) if not behind[at]), *filter(behind.get, order)]
+
+
+def _clearly(excess: Tensor) -> bool:
+    """Whether the mean is above zero by more than chance; a single row says nothing of chance."""
+    error = excess.std() / math.sqrt(len(excess)) if len(excess) > 1 else torch.tensor(0.0)
+    return not bool(excess.mean() <= CLEAR * error)  # nor does a loss that is no number
 
 
 def choose(
@@ -114,13 +144,13 @@ def _halve(
     given_up: list[History] = []
     for number, epoch in enumerate(rounds(len(runs), first.settings.epochs)):
         for at, run in runs.items():
-            if len(notes.scores[at]) == number:
+            if len(notes.losses[at]) == number:
                 run.epochs(epoch, progress, _named(title, f"round {number + 1} at {at}"))
                 with run.timed(), run.as_it_would_end():
-                    score = run.fabric.broadcast(judge.score(run.model))
-                run.keep()  # a score is of epochs that are on disk
-                notes.add(at, score, write=run.fabric.is_global_zero)
-        order = sorted(runs, key=lambda at: notes.scores[at][number])
+                    losses = run.fabric.broadcast(judge.losses(run.model))
+                run.keep()  # losses are of epochs that are on disk
+                notes.add(at, losses, write=run.fabric.is_global_zero)
+        order = ranked({at: notes.losses[at][number] for at in runs})
         given_up += [runs.pop(at).history for at in order[-(-len(order) // 2) :]]
     return tuple(given_up)
 
@@ -141,15 +171,15 @@ def _validation(data: Any) -> View:
 
 
 class _Notes:
-    """Scores by place, one a round; in the folder of the checkpoints, if there is one.
+    """Losses of rows by place and round; in the folder of the checkpoints, if there is one.
 
-    Every score is written before training goes on, so an interrupted choice ends as the whole.
+    They are written before training goes on, so an interrupted choice ends as the whole.
     """
 
     def __init__(self, folder: str | Path | None, places: tuple[Place, ...], epochs: int) -> None:
         self.path = None if folder is None else Path(folder).expanduser() / "places.json"
         self.identity = {"epochs": epochs, "places": list(places)}
-        self.scores: dict[Place, list[float]] = {place: [] for place in places}
+        self.losses: dict[Place, list[list[float]]] = {place: [] for place in places}
         if self.path is not None and self.path.exists():
             self._read(self.path)
 
@@ -157,17 +187,22 @@ class _Notes:
         do = "Delete the folder to start afresh, or pass another resume= folder."
         try:
             known = json.loads(path.read_text())
-            scores = dict(zip(self.scores, known.pop("scores"), strict=True))
+            losses = dict(zip(self.losses, known.pop("losses"), strict=True))
         except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
-            raise InputError(f"the scores of places in {path}", error, do) from error
+            raise InputError(f"the losses of places in {path}", error, do) from error
         if known != self.identity:
             raise InputError(f"the choice that {path} is of ({known})", self.identity, do)
-        self.scores = scores
+        self.losses = losses
 
-    def add(self, at: Place, score: float, write: bool) -> None:
-        """Note the score of a place in the next round."""
-        self.scores[at].append(score)
+    @property
+    def scores(self) -> dict[Place, list[float]]:
+        """Mean losses by place, one a round."""
+        return {at: [math.fsum(one) / len(one) for one in own] for at, own in self.losses.items()}
+
+    def add(self, at: Place, losses: list[float], write: bool) -> None:
+        """Note what rows lose at a place in the next round."""
+        self.losses[at].append(losses)
         if self.path is not None and write:
             with tensorfile.atomic_path(self.path) as temporary:
-                content = {**self.identity, "scores": list(self.scores.values())}
+                content = {**self.identity, "losses": list(self.losses.values())}
                 temporary.write_text(json.dumps(content))
