@@ -36,7 +36,6 @@ VANILLA = Method("vanilla")
 T2 = Method("vanilla", "t2")
 TS = Method("vanilla", "temperature")
 TS_COPIES = Method("vanilla", ON_COPIES)
-HALF, HALF_T2, HALF_TS = (Method("vanilla-half", c) for c in ("none", "t2", "temperature"))
 ENSEMBLE = Method("ensemble")
 MC_DROPOUT = Method("mcdropout")
 GDUQ = Method("gduq")
@@ -51,7 +50,6 @@ NAMES = {
     T2: "vanilla, T = 2",
     TS: "vanilla, temperature scaling",
     TS_COPIES: "vanilla, temperature scaling on clean and corrupted rows",
-    HALF: "vanilla, half of the epochs",
     ENSEMBLE: "ensemble of 3",
     MC_DROPOUT: "MC dropout",
     GDUQ: "G-ΔUQ",

@@ -30,8 +30,8 @@ from results_text import (
 )
 
 Summary = Mapping[str, Any]
-_READING = """**Reading.** A cell is a dataset with a shift and a network: every network counts as a
-cell of its own; beside the verdicts stands what comes out with the networks of a dataset averaged.
+_READING = """**Reading.** A cell is a dataset with a shift; where several networks were trained on it, the bars
+take their mean, and beside the verdicts stands what comes out with every network by itself.
 OOD is the shifted test split (of rotation and noise the strongest), ID the one without shift.
 Numbers are means ± standard deviations over seeds. **Bold**: better than vanilla by a paired t-test
 over seeds, p < 0.05; ▼: worse. The tests are not corrected for their number: of a hundred
@@ -245,7 +245,7 @@ def _comparison(index: Index, verdicts: Verdicts) -> str:
                          *_costs(index, cell, method)])  # fmt: skip
     return (
         "## Every cell\n\nTraining and prediction: seconds of the runs over vanilla's (runs shared "
-        f"the machine; the table runtime was measured alone). {_PAID}\n\n{markdown(heads, rows)}"
+        f"the machine; the table runtime has them side by side). {_PAID}\n\n{markdown(heads, rows)}"
     )
 
 

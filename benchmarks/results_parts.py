@@ -56,10 +56,10 @@ def losing(pairs: Pairs, equal: bool = False) -> Pairs:
 
 
 def share_parts(pairs: Pairs, least: float, equal: bool = False) -> list[Part]:
-    """The share of cells, which is judged, and that of datasets and shifts, which is shown."""
-    cells, sets = len(pairs), joined(pairs)
+    """The share of cells, networks averaged, which is judged, and that of all, which is shown."""
+    sets = joined(pairs)
     return [
-        part(f"of {cells} cells", share(pairs, equal), ">=", least, "share"),
-        part(f"of {len(sets)} datasets × shifts, networks averaged",
-             share(sets, equal), ">=", None, "share"),
+        part(f"of {len(sets)} cells", share(sets, equal), ">=", least, "share"),
+        part(f"of {len(pairs)} with every network by itself", share(pairs, equal), ">=", None,
+             "share"),
     ]  # fmt: skip

@@ -29,7 +29,7 @@ _SHORT = {
     ENSEMBLE: "ensemble of 3",
     GDUQ: "G-ΔUQ",
 }
-_COSTS = {"training time": "train", "prediction time": "predict"}
+_COSTS = {"training time": ("whole", "train"), "prediction time": ("predict", "predict")}
 _GROUPS = {
     "node-shift": "nodes: concept and covariate shift",
     "size-shift": "graphs: larger than in training",
@@ -50,7 +50,7 @@ def readme_block(summary: Summary) -> str:
     groups["graphs: further cells"] = [c for c in cells if index.table(c) not in _GROUPS]
     groups["all"] = cells
     rows = [_group_row(index, text, own, shown) for text, own in groups.items() if own]
-    rows += [_cost_row(summary["records"], text, kind, shown) for text, kind in _COSTS.items()]
+    rows += [_cost_row(summary["records"], text, *kinds, shown) for text, kinds in _COSTS.items()]
     heads = ["mean OOD ECE", "cells", *_SHORT.values(), "OOD accuracy: vanilla → G-ΔUQ"]
     met = sum(bar["met"] is True for bar in summary["bars"])
     seeds = sorted({s["seeds"] for s in summary["schedule"]})
@@ -89,12 +89,12 @@ def _group_row(
 
 
 def _cost_row(
-    records: Sequence[Mapping[str, Any]], text: str, kind: str, shown: Sequence[Method]
+    records: Sequence[Mapping[str, Any]], text: str, step: str, kind: str, shown: Sequence[Method]
 ) -> list[str]:
-    """Times over vanilla's, measured alone if they are; calibrating logits costs next to none."""
+    """Times over vanilla's, side by side if measured so; calibrating logits costs next to none."""
     index, found = Index(records), []
     for method in (Method(m.variant) for m in shown):
-        alone = timed(records, method, f"{kind}_ratio")
-        value = cost(index, method, f"{kind}_seconds") if alone is None else alone
+        alone = timed(records, method, step)
+        value = alone[0] if alone else cost(index, method, f"{kind}_seconds")
         found.append("–" if value is None else f"{value:.2f}×")
     return [text, "", *found, ""]

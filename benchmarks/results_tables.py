@@ -8,7 +8,7 @@ from typing import Any
 from results_cells import NAMES, OOD, T2, TS, VANILLA, Method, mean
 from results_text import METRICS, Record, Verdicts, column, figure, markdown, number
 
-_DIGEST = ("accuracy", "ece", "ece100", "auroc", "gep_error", "train_ratio", "predict_ratio")
+_DIGEST = ("accuracy", "ece", "ece100", "auroc", "gep_error", "whole_ratio", "predict_ratio")
 _EXACT = ("parameters", "anchor-gaussians")  # these are compared figure by figure
 
 

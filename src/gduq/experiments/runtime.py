@@ -1,11 +1,11 @@
-"""Seconds of an epoch and of a prediction, every method beside vanilla in one process."""
+"""Seconds of an epoch, a training and a prediction, every method beside vanilla in one process."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -20,20 +20,29 @@ from gduq.training import fit
 
 __all__ = ["cells", "make", "title"]
 
-_EPOCHS = 3  # the first is a warm-up
-_REPEATS = 3
+_EPOCHS = {"graph": 3, "node": 21}  # the first is a warm-up
+_REPEATS = 5
 Cell = tuple[Setting, tuple[str, ...], ScaleName]
-Times = tuple[str, str, float, float]  # variant, calibrator, seconds of an epoch, of a prediction
+
+
+class Times(NamedTuple):
+    """Seconds of a method: an epoch, all of its training, a prediction."""
+
+    variant: str
+    calibrator: str
+    epoch: float
+    training: float
+    prediction: float
 
 
 def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
-    """One a dataset: all methods in one process, one after the other."""
+    """One a dataset and network: all methods in one process, one after the other."""
     variants = tuple(dict.fromkeys((*CONTROLS, *table.variants)))
     return [(setting, variants, scale) for setting in table.settings_at(scale)]
 
 
 def title(cell: Cell) -> str:
-    return cell[0].data
+    return f"{cell[0].data} {cell[0].model}"
 
 
 def make(cell: Cell) -> dict[str, Any]:
@@ -42,13 +51,16 @@ def make(cell: Cell) -> dict[str, Any]:
     times = list(_measured(setting, variants, scale))
     vanilla = times[0]
     numbers = []
-    for variant, calibrator, train, test in times:
-        key = {"dataset": setting.dataset, "variant": variant, "calibrator": calibrator}
+    where = {"dataset": setting.dataset, "model": setting.model}
+    for own in times:
+        key = {**where, "variant": own.variant, "calibrator": own.calibrator}
         values = {
-            "train_seconds": train,
-            "predict_seconds": test,
-            "train_ratio": train / vanilla[2],
-            "predict_ratio": test / vanilla[3],
+            "train_seconds": own.epoch,
+            "whole_seconds": own.training,
+            "predict_seconds": own.prediction,
+            "train_ratio": own.epoch / vanilla.epoch,
+            "whole_ratio": own.training / vanilla.training,
+            "predict_ratio": own.prediction / vanilla.prediction,
         }
         numbers += [({**key, "metric": metric}, value) for metric, value in values.items()]
     return {"numbers": numbers, "data": None}
@@ -56,32 +68,32 @@ def make(cell: Cell) -> dict[str, Any]:
 
 def _measured(setting: Setting, variants: Sequence[str], scale: ScaleName) -> Iterator[Times]:
     """Vanilla first; the rest is made of its networks."""
-    splits = build.splits_of(setting.config("vanilla", 0, scale))
     config = setting.config("vanilla", 0, scale)
+    splits = build.splits_of(config)
     nets = [build.network(config.model, splits, seed) for seed in range(3)]
-    epochs = [_epoch(config, net, splits) for net in nets]
-    test = _prediction(nets[0], splits)
-    yield "vanilla", "none", epochs[0], test
-    yield "vanilla", "temperature", epochs[0], test + _calibration(nets[0], splits)
+    trained = [_training(config, net, splits) for net in nets]
+    (epoch, whole), test = trained[0], _prediction(nets[0], splits)
+    yield Times("vanilla", "none", epoch, whole(config.training.epochs), test)
+    calibrated = test + _calibration(nets[0], splits)
+    yield Times("vanilla", "temperature", epoch, whole(config.training.epochs), calibrated)
     for variant in variants:
         config = setting.config(variant, 0, scale)
+        epochs = config.training.epochs
         if variant == "ensemble":
-            yield variant, "none", sum(epochs), _prediction(Ensemble(nets), splits)
+            each, all_ = sum(e for e, _ in trained), sum(w(epochs) for _, w in trained)
+            yield Times(variant, "none", each, all_, _prediction(Ensemble(nets), splits))
         elif variant == "mcdropout":
             dropping = build.mc_dropout(config, nets[0])
-            yield variant, "none", epochs[0], _prediction(dropping, splits)
+            yield Times(variant, "none", epoch, whole(epochs), _prediction(dropping, splits))
         elif variant != "vanilla":
             model = build.anchored(config, nets[0])
-            epoch = _epoch(config, model, splits)
+            head, own = _training(config, model, splits)
+            total = own(epochs)
             if variant == "gduq":  # some of its epochs are the plain network's
-                epoch = _mixed(config, epochs[0], epoch)
-            yield variant, "none", epoch, _prediction(model, splits)
-
-
-def _mixed(config: RunConfig, plain: float, head: float) -> float:
-    """The mean over the epochs of a plain network and of the anchored head on it."""
-    before, after = config.method.plain_epochs or 0, config.training.epochs
-    return (before * plain + after * head) / (before + after)
+                before = config.method.plain_epochs or 0
+                head = (before * epoch + epochs * head) / (before + epochs)
+                total += whole(before)
+            yield Times(variant, "none", head, total, _prediction(model, splits))
 
 
 def _prediction(model: nn.Module, splits: Splits) -> float:
@@ -89,21 +101,25 @@ def _prediction(model: nn.Module, splits: Splits) -> float:
     return _fastest(lambda: predict(model, splits.ood_test))
 
 
-def _epoch(config: RunConfig, model: nn.Module, splits: Splits) -> float:
-    """Median seconds of an epoch after the first."""
+def _training(
+    config: RunConfig, model: nn.Module, splits: Splits
+) -> tuple[float, Callable[[int], float]]:
+    """Median seconds of an epoch after the first; what so many take with all that comes once."""
     training = config.training
     anchored = config.method.is_anchored
     own: dict[str, Any] = {"draws": training.draws, "mask": training.mask} if anchored else {}
     history = fit(
         model,
         splits.train,
-        epochs=_EPOCHS,
+        epochs=_EPOCHS[splits.train.task],
         lr=training.lr,
         batch_size=training.batch_size,
         progress=False,
         **own,
     )
-    return statistics.median(record.seconds for record in history.records[1:])
+    seconds = [record.seconds for record in history.records]
+    epoch, once = statistics.median(seconds[1:]), max(0.0, history.seconds - sum(seconds))
+    return epoch, lambda epochs: once + epochs * epoch
 
 
 def _calibration(net: nn.Module, splits: Splits) -> float:
