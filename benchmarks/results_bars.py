@@ -164,7 +164,7 @@ def cost(index: Index, method: Method, metric: str) -> float | None:
 def timed(
     records: Sequence[Mapping[str, Any]], method: Method, step: str
 ) -> tuple[float, float] | None:
-    """Seconds of a method over vanilla's in the table of runtimes: of all networks, of the worst."""
+    """Seconds over vanilla's in the table of runtimes: of all networks, and of the worst."""
     found: dict[Method, dict[tuple[str, str], float]] = {method: {}, VANILLA: {}}
     for r in records:
         own = Method(r["variant"], r["calibrator"])

@@ -30,8 +30,9 @@ from results_text import (
 )
 
 Summary = Mapping[str, Any]
-_READING = """**Reading.** A cell is a dataset with a shift; where several networks were trained on it, the bars
-take their mean, and beside the verdicts stands what comes out with every network by itself.
+_READING = """**Reading.** A cell is a dataset with a shift; where several networks were trained on
+it, the bars take their mean, and beside the verdicts stands what comes out with every network by
+itself.
 OOD is the shifted test split (of rotation and noise the strongest), ID the one without shift.
 Numbers are means ± standard deviations over seeds. **Bold**: better than vanilla by a paired t-test
 over seeds, p < 0.05; ▼: worse. The tests are not corrected for their number: of a hundred

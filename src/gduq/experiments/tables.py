@@ -23,8 +23,7 @@ _POST_HOC = (
 _ON_NODES = ("cagcn", "gats", *_POST_HOC)
 _STANDS_IN = "Smoke scale: only generated data ({}), a few steps; its figures say nothing."
 _NO_CORA = (
-    "Small scale: cora-ml and coauthor-cs stand in for cora, with ten times the learning "
-    "rate. "
+    "Small scale: cora-ml and coauthor-cs stand in for cora, with ten times the learning rate. "
 )
 _SUPERPIXELS = "Superpixels are ours (SLIC), not the released graphs."
 _NO_GPS = "Small scale: GatedGCN only. "
@@ -254,7 +253,8 @@ TABLES: dict[str, Table] = {
         producer="runtime",
         note="Compare ratios to vanilla, not seconds: the paper's are of another machine. "
         "Measured one after the other in one process: a few epochs, from which a whole training is "
-        "told, with what it does once. The paper has the first three datasets. " + _STANDS_IN.format("motif/basis"),
+        "told, with what it does once. The paper has the first three datasets. "
+        + _STANDS_IN.format("motif/basis"),
     ),
     "parameters": Table(
         "Parameters of every model",
