@@ -20,10 +20,11 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.functional import is_sparse
 
-__all__ = ["NEAR", "ROWS", "reach_of", "tempered"]
+__all__ = ["NEAR", "POWER", "ROWS", "reach_of", "tempered"]
 
 NEAR = 0.95  # share of training rows within the reach
 ROWS = 4096  # training rows that the reach is told from
+POWER = 2  # of the distance, by which confidence falls beyond the reach
 
 
 def reach_of(rows: Tensor | None, bank: Tensor) -> float:
@@ -52,7 +53,7 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
             f"{h.size(0)} rows for {logits.size(1)} answers",
             "Anchor behind the readout, or leave temper out.",
         )
-    times = (_distance(h, bank) / reach).clamp_min(1.0).square().unsqueeze(1)
+    times = (_distance(h, bank) / reach).clamp_min(1.0).pow(POWER).unsqueeze(1)
     return logits - logits.mean(dim=0) * (1.0 - 1.0 / times).to(logits.dtype)
 
 
