@@ -4,10 +4,11 @@
 
 Plain networks get a share of the epochs, anchored heads on them the rest: from the network's own
 head or afresh, with more or fewer masked rows, without or with less confidence far from the
-anchors, by the distance or its square. Schedules are those of the tables at small scale, seeds are such that no table uses. All
-are judged on ``id_val`` and under a stand-in for shift that is made of the same rows: corrupted
-copies, or the largest of the *training* graphs, left out of training (cells "... by size"). No
-shifted split is read. The page docs/choices.md is written from what this prints.
+anchors, by the distance or its square. Schedules are those of the tables at small scale, seeds are
+such that no table uses. All are judged on ``id_val`` and under a stand-in for shift that is made of
+the same rows: corrupted copies, or the largest of the *training* graphs, left out of training
+(cells "... by size"). No shifted split is read. The page docs/choices.md is written from what this
+prints.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCN, GINConv, GraphNorm, global_mean_pool
 
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.baselines import Ensemble, MCDropout, sample
 from gduq.bundle import load, save
 from gduq.errors import BundleError

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.anchors import Anchors, FixedAnchors
 from gduq.baselines import Ensemble, MCDropout, sample
 from gduq.bundle import describe, load, save

@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from gduq import conformal, generalization, metrics, ood
 from gduq.abstention import Abstention
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.calibration import (
     AnchorAwareTemperature,
     DensityAwareCalibration,

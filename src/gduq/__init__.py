@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         report,
         shifts,
     )
-    from gduq.anchored import Anchored, anchor
+    from gduq.anchored import Anchored
     from gduq.anchored_linear import AnchoredLinear
+    from gduq.anchoring import anchor
     from gduq.auto import AutoAnchored
     from gduq.baselines import Ensemble, MCDropout
     from gduq.bundle import load, save
@@ -45,7 +46,7 @@ _HOME = {
     "MCDropout": "baselines",
     "NotFittedError": "errors",
     "Prediction": "prediction",
-    "anchor": "anchored",
+    "anchor": "anchoring",
     "cut_points": "nn.points",
     "evaluate": "evaluation",
     "fit": "training",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +13,15 @@ from torch_geometric.data import Data
 
 from gduq.anchored_linear import AnchoredLinear, Init
 from gduq.anchors import GaussianAnchors, Reservoir, Source, make_source, source_name
-from gduq.auto import AutoAnchored
 from gduq.errors import InputError, NotFittedError
 from gduq.graph import iterate, label_rows, num_graphs, on_device, repeat
 from gduq.nn.call import Call
 from gduq.nn.cut import State, evaluating, make_cut
 from gduq.nn.gnn import GNN
-from gduq.nn.widths import anchor_names
 from gduq.owners import Owners, anchor_rows
 from gduq.tempering import ROWS, reach_of, tempered
 
-__all__ = ["Anchored", "Scope", "anchor"]
+__all__ = ["Anchored", "Scope", "is_first"]
 
 Scope = Literal["row", "graph"]
 
@@ -64,7 +61,7 @@ class Anchored(nn.Module):
             deep = isinstance(net, GNN) and at == "readout" and net.deep_head
             init = "identity" if freeze and deep else "random"
         _check_choices(num_anchors, scope, init, temper)
-        if freeze and _is_first(net, at):
+        if freeze and is_first(net, at):
             raise InputError(
                 "a place behind something to freeze",
                 f"freeze=True at {at!r}",
@@ -317,87 +314,7 @@ class Anchored(nn.Module):
         )
 
 
-_P = ParamSpec("_P")
-_Model = TypeVar("_Model")
-
-
-def _taking(
-    arguments_of: Callable[_P, object],
-) -> Callable[[Callable[..., _Model]], Callable[_P, _Model]]:
-    """Give a function the arguments of another one, for readers, editors and type checkers."""
-
-    def with_them(function: Callable[..., _Model]) -> Callable[_P, _Model]:
-        function.__signature__ = inspect.signature(arguments_of)  # type: ignore[attr-defined]
-        return function
-
-    return with_them
-
-
-@_taking(Anchored)
-def anchor(
-    net: nn.Module, at: int | str = "readout", *args: Any, **options: Any
-) -> Anchored | AutoAnchored:
-    """Wrap a network so that one trained model answers with K hypotheses.
-
-    Args:
-        net: A `gduq.nn.GNN` or any PyTorch Geometric module. It is copied, not changed.
-        at: Where to cut. For a `GNN`: ``"input"``, a layer number from 1 to L - 1 (the layer that
-            reads the pair) or ``"readout"``; or ``"auto"``, and `gduq.fit` finds out which is
-            best (see `AutoAnchored`). For any other module: ``"input"`` or the dotted
-            path of the submodule that reads the pair; a ``Linear`` there is widened, before
-            anything else a map of the same width is put in. `gduq.cut_points` lists the places.
-        num_anchors: K, the size of the bank.
-        anchors: ``"gaussian"`` (default at the input), ``"shuffle"`` (default elsewhere), a
-            tensor ``[k, d]`` of fixed anchors, or an `Anchors` object.
-        scope: Who shares an anchor in training: ``"row"`` (default) or ``"graph"``.
-        init: ``"random"``, or ``"identity"``: the wrapped network equals ``net`` for any anchor
-            (but for ``temper``). The default with ``freeze=True`` at the readout of a `GNN` with a
-            two-layer head, where masking makes it depend on the anchors all the same.
-        freeze: Train only the anchored map and what follows it; the rest stays in evaluation
-            mode and its outputs can be cached.
-        call: ``call(net, graph) -> logits`` where parameter names do not say what to pass.
-        seed: For the new weights and the choice of the bank.
-        temper: Whether the mean logits of rows that lie farther from the anchors than 95 % of the
-            training rows are divided by the square of how much farther they lie. Default: with
-            ``freeze=True`` at the readout of a `GNN`, where every answer has one representation.
-
-    Returns:
-        The wrapped model: an ordinary module that trains in any loop (with ``at="auto"``: in
-        `gduq.fit`, which chooses).
-
-    Example:
-        >>> from gduq.nn import GNN
-        >>> model = anchor(GNN(4, 16, 3, num_layers=3, conv="gin"), at="readout")
-        >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
-        >>> model.fit_bank([graph] * 12).sample(graph).shape
-        torch.Size([10, 1, 3])
-    """
-    if at != "auto":
-        return Anchored(net, at, *args, **options)
-    given = inspect.signature(Anchored).bind(net, at, *args, **options).arguments
-    return AutoAnchored(_candidates(**given))
-
-
-def _candidates(net: nn.Module, at: str, **options: Any) -> Iterator[Anchored]:
-    """A model for every place; where ``freeze`` finds nothing to freeze, all of it trains on."""
-    if not isinstance(net, GNN):
-        names = ", ".join(map(repr, ["input", *anchor_names(net)]))
-        raise InputError(
-            f"a gduq.nn.GNN with at={at!r}",
-            type(net).__name__,
-            "Name the candidates: gduq.AutoAnchored(gduq.anchor(net, at=place) for place in "
-            f"places), with places from {names}.",
-        )
-    for place in net.points:
-        own = dict(options)
-        if options.get("freeze") and _is_first(net, place):
-            own |= {"freeze": False, "init": options.get("init") or "identity"}
-        if place != "readout" and net.task == "graph":
-            own["temper"] = False  # nodes there, graphs in the answer
-        yield Anchored(net, place, **own)
-
-
-def _is_first(net: nn.Module, at: int | str) -> bool:
+def is_first(net: nn.Module, at: int | str) -> bool:
     """Whether nothing that learns comes before a place."""
     return at == "input" and not (isinstance(net, GNN) and len(net.embeddings))
 

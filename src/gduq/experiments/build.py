@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.baselines import MCDropout
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
 from gduq.data.view import SPLIT_NAMES

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gduq import metrics
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.baselines import Ensemble
 from gduq.data import Splits, load
 from gduq.nn import GNN

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from gduq.anchored import anchor
+from gduq.anchoring import anchor
 from gduq.experiments.specs import ScaleName, Setting, Table
 from gduq.nn import GNN
 
