@@ -26,7 +26,7 @@ LAYERS = (
     ("graph",),
     ("anchors", "anchored_linear"),
     ("nn",),
-    ("anchored", "auto", "baselines", "owners", "tempering"),
+    ("anchored", "anchoring", "auto", "baselines", "owners", "tempering"),
     ("prediction",),
     ("calibration", "conformal", "ood", "generalization", "abstention"),
     ("data", "shifts"),
