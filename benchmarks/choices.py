@@ -3,12 +3,11 @@
     python benchmarks/choices.py [--cells NAME ...] [--seeds N] [--root FOLDER]
 
 Plain networks get a share of the epochs, anchored heads on them the rest: from the network's own
-head or afresh, with more or fewer masked rows, without or with less confidence far from the
-anchors, by the distance or its square. Schedules are those of the tables at small scale, seeds are
-such that no table uses. All are judged on ``id_val`` and under a stand-in for shift that is made of
-the same rows: corrupted copies, or the largest of the *training* graphs, left out of training
-(cells "... by size"). No shifted split is read. The page docs/choices.md is written from what this
-prints.
+head or afresh, with more or fewer masked rows, with and without less confidence far from the
+anchors. Schedules are those of the tables at small scale, seeds are such that no table uses. All
+are judged on ``id_val`` and under a stand-in for shift that is made of the same rows: corrupted
+copies, or the largest of the *training* graphs, left out of training (cells "... by size"). No
+shifted split is read. The page docs/choices.md is written from what this prints.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ import itertools
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gduq import Anchored, metrics, tempering
+from gduq import Anchored, metrics
 from gduq.anchored_linear import Init
 from gduq.data import Splits, View
 from gduq.evaluation.copies import changes_of
@@ -38,6 +36,7 @@ from gduq.experiments.folder import write_json
 from gduq.experiments.specs import Setting
 from gduq.experiments.tables import TABLES
 from gduq.prediction import Prediction, predict
+from gduq.tempering import NEAR
 from gduq.training import fit
 
 FIRST_SEED = 100  # tables use 0, 1, 2, ...
@@ -54,13 +53,12 @@ ON_TOP = 0.1  # of the epochs, for a head on a network that had all of them
 DRAWS = 10
 MASKS = (0.1, 0.2, 0.3)
 INITS: tuple[Init, ...] = ("identity", "random")
-POWERS = {1: "distance", 2: "its square"}  # that confidence falls with
 
 
 class Judge:
     """Trains a plain network and every anchored head on it, and measures them on validation data.
 
-    Heads that differ in their confidence far from the anchors are one training.
+    Heads of a kind with and without less confidence far from the anchors are one training.
     """
 
     def __init__(self, root: str) -> None:
@@ -69,7 +67,7 @@ class Judge:
     def __call__(self, what: tuple[str, float, int]) -> dict[str, Any]:
         cell, share, seed = what
         config = setting(cell).config("vanilla", seed, "small")
-        own = repr((config.hash, ON_TOP, DRAWS, MASKS, INITS, POWERS, tempering.NEAR)).encode()
+        own = repr((config.hash, ON_TOP, DRAWS, MASKS, INITS, NEAR)).encode()
         name = f"{cell} {share:g} {seed} {hashlib.sha256(own).hexdigest()[:8]}.json"
         kept = self.root / name.replace("/", "_").replace(" ", "-")
         if not kept.is_file():
@@ -99,40 +97,23 @@ def candidates(
     fit(plain, splits.train, **{**options, "draws": 1, "mask": 0.0, "epochs": before})
     yield named(share), plain
     anchors: dict[str, Any] = {"freeze": True, "seed": config.seed, "temper": True}
-    same = Anchored(plain, init="identity", **anchors).fit_bank(splits.train)
-    yield from _tempered(named(share), same)
+    same = Anchored(plain, init="identity", **anchors)
+    yield f"{named(share)}, tempered", same.fit_bank(splits.train)
     for init, mask in itertools.product(INITS, masks):
         model = Anchored(plain, init=init, **anchors)
         fit(model, splits.train, **{**options, "draws": DRAWS, "mask": mask, "epochs": head})
+        yield named(share, init, mask, temper=True), model
         bare = copy.deepcopy(model)
         bare.temper = False
         yield named(share, init, mask), bare
-        yield from _tempered(named(share, init, mask), model)
 
 
-def _tempered(name: str, model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """A model by each way of losing confidence; it answers so until the next one is asked for."""
-    for power, word in POWERS.items():
-        with _power(power):
-            yield f"{name}, tempered by {word}", model
-
-
-@contextmanager
-def _power(value: int) -> Iterator[None]:
-    before = tempering.POWER
-    tempering.POWER = value
-    try:
-        yield
-    finally:
-        tempering.POWER = before
-
-
-def named(share: float, init: Init | None = None, mask: float = 0.0) -> str:
+def named(share: float, init: Init | None = None, mask: float = 0.0, temper: bool = False) -> str:
     """What a candidate is called in the tables."""
     if init is None:
         return f"plain, {share:g} of the epochs"
     on_top = f" + {ON_TOP:g}" if share == 1.0 else ""
-    return f"after {share:g}{on_top}, {init}, mask {mask:g}"
+    return f"after {share:g}{on_top}, {init}, mask {mask:g}{', tempered' if temper else ''}"
 
 
 def setting(cell: str) -> Setting:

@@ -2,11 +2,11 @@ r"""Less confidence far from the anchors.
 
 A row's distance :math:`r` is its mean Euclidean distance to the K anchors of the bank. Nearly all
 training rows (95 %) lie within the *reach* :math:`\rho`. Beyond it the network has hardly been
-trained, and the mean of its K logits is divided by the square of how much farther away the row is;
-what the hypotheses disagree about stays:
+trained, and the mean of its K logits is divided by how much farther away the row is; what the
+hypotheses disagree about stays:
 
 .. math::
-    z_k \;\leftarrow\; \bar z / \max(1, r / \rho)^2 + (z_k - \bar z)
+    z_k \;\leftarrow\; \bar z / \max(1, r / \rho) + (z_k - \bar z)
 
 The classes keep their order in the mean, and rows within the reach keep their probabilities.
 Nothing is fitted to labels, and nothing but the rows that the bank is made from is looked at.
@@ -20,11 +20,10 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.functional import is_sparse
 
-__all__ = ["NEAR", "POWER", "ROWS", "reach_of", "tempered"]
+__all__ = ["NEAR", "ROWS", "reach_of", "tempered"]
 
 NEAR = 0.95  # share of training rows within the reach
 ROWS = 4096  # training rows that the reach is told from
-POWER = 2  # of the distance, by which confidence falls beyond the reach
 
 
 def reach_of(rows: Tensor | None, bank: Tensor) -> float:
@@ -44,8 +43,8 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
         >>> bank, h = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 6.0]])
         >>> logits = torch.tensor([[[2.0], [2.0]], [[4.0], [4.0]]])  # two hypotheses, two rows
         >>> tempered(logits, h, bank, torch.tensor(3.0)).squeeze(2)
-        tensor([[ 2.0000, -0.2500],
-                [ 4.0000,  1.7500]])
+        tensor([[2.0000, 0.5000],
+                [4.0000, 2.5000]])
     """
     if h.size(0) != logits.size(1):
         raise InputError(
@@ -53,7 +52,7 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
             f"{h.size(0)} rows for {logits.size(1)} answers",
             "Anchor behind the readout, or leave temper out.",
         )
-    times = (_distance(h, bank) / reach).clamp_min(1.0).pow(POWER).unsqueeze(1)
+    times = (_distance(h, bank) / reach).clamp_min(1.0).unsqueeze(1)
     return logits - logits.mean(dim=0) * (1.0 - 1.0 / times).to(logits.dtype)
 
 
