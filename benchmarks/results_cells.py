@@ -15,7 +15,7 @@ ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: a temperature, fitted
 
 
 class Cell(NamedTuple):
-    """Data, shift and network: what a method is judged on."""
+    """Data, shift and network: what a method is measured on; bars average the networks."""
 
     dataset: str
     shift: str

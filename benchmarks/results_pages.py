@@ -91,7 +91,7 @@ def _head(summary: Summary) -> str:
     return f"""# Results
 
 Made by `python benchmarks/results.py --root FOLDER` from what `gduq bench` left there; nothing is
-typed by hand. The numbers are in [results/summary.json](results/summary.json), one record a cell;
+typed by hand. The numbers are in [results/summary.json](results/summary.json), one record a figure;
 `python benchmarks/results.py --page FILE.html` writes all of it as one page.
 Collected {about["date"]}: {about["runs"]} runs, {about["hours"]:g} hours of training on
 {about["cpu"]} (a run: {about["machine"]}). {versions}.
@@ -116,7 +116,8 @@ def _bars(summary: Summary) -> str:
     return (
         f"## What holds, what does not\n\n{met} of {len(bars)} bars are met. G-ΔUQ with its "
         f"defaults, under shift:\n\n{said}\n\n{table}\n\n"
-        f"Cells on the losing side (ours against theirs), and what else was seen:\n\n{notes}"
+        "What else was seen, and every network on the losing side (ours against theirs):\n\n"
+        f"{notes}"
     )
 
 
@@ -148,14 +149,14 @@ def _equal(summary: Summary) -> str:
         "## Equal treatment\n\nEpochs, learning rate, batches and the rule that picks the epoch "
         f"({_selection(summary)}) are those of vanilla for every method. {_unequal(summary)}"
         f"{_in_turn(summary)} "
-        "Data, widths, epochs and seeds of every cell: [results/schedule.md](results/schedule.md). "
+        "Data, widths, epochs and seeds of all: [results/schedule.md](results/schedule.md). "
         "How the defaults of G-ΔUQ were chosen: [docs/choices.md](docs/choices.md). "
         f"{_chosen(summary)}"
     )
 
 
 def schedule_page(summary: Summary) -> str:
-    """results/schedule.md: on what and how long every cell was trained."""
+    """results/schedule.md: on what and how long every network was trained."""
     rows = []
     for s in summary["schedule"]:
         sizes = "/".join(str(s["rows"].get(k, "–")) for k in ("train", "id_val", ID, OOD))
@@ -165,7 +166,7 @@ def schedule_page(summary: Summary) -> str:
         parts = [_divided(s, variant) for variant in ("gduq", "gduq-pretrained")]
         rows.append([f"{s['dataset']} {s['shift']}, {s['model']}", s["scale"], *numbers, batch,
                      sizes, str(s["seeds"]), *parts, own or "–"])  # fmt: skip
-    heads = ["cell", "scale", "epochs", "width", "layers", "learning rate", "weight decay",
+    heads = ["network", "scale", "epochs", "width", "layers", "learning rate", "weight decay",
              "batch", "rows: train/val/ID/OOD", "seeds", "epochs of G-ΔUQ",
              "epochs of G-ΔUQ, pretrained", "G-ΔUQ"]  # fmt: skip
     return (
@@ -234,7 +235,7 @@ def _chosen(summary: Summary) -> str:
 
 
 def _comparison(index: Index, verdicts: Verdicts) -> str:
-    heads = ["cell", "method", *(column(m, s) for m, s, _ in _COLUMNS), "training", "prediction"]
+    heads = ["network", "method", *(column(m, s) for m, s, _ in _COLUMNS), "training", "prediction"]
     rows = []
     for cell in index.cells:
         methods = [m for m in NAMES if index.mean(cell, m, "ece") is not None]
@@ -245,8 +246,9 @@ def _comparison(index: Index, verdicts: Verdicts) -> str:
             rows.append([str(cell) if i == 0 else "", name, *texts,
                          *_costs(index, cell, method)])  # fmt: skip
     return (
-        "## Every cell\n\nTraining and prediction: seconds of the runs over vanilla's (runs shared "
-        f"the machine; the table runtime has them side by side). {_PAID}\n\n{markdown(heads, rows)}"
+        "## Every network\n\nTraining and prediction: seconds of the runs over vanilla's, on a "
+        f"shared machine; the table runtime has them in one process. {_PAID}\n\n"
+        f"{markdown(heads, rows)}"
     )
 
 
@@ -278,6 +280,6 @@ def _wins(index: Index, verdicts: Verdicts) -> str:
             rows.append([NAMES[method], *texts])
     heads = ["method", *(column(m, s) for m, s in _COMPARED)]
     return (
-        "## Wins over vanilla\n\nCells with a better mean, of all; in brackets those better / "
+        "## Wins over vanilla\n\nNetworks with a better mean, of all; in brackets those better / "
         "worse by the paired test.\n\n" + markdown(heads, rows)
     )

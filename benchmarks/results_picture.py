@@ -46,7 +46,7 @@ def picture(summary: Mapping[str, Any]) -> str:
         under = sorted(values, key=lambda m: m != GDUQ)  # the largest mark hides no other
         body += [_mark(m, _across(values[m], most), y) for m in under]
     total = height + 44
-    label = f"OOD ECE of {len(MARKS)} methods on {len(drawn)} cells; lower is better"
+    label = f"OOD ECE of {len(MARKS)} methods on {len(drawn)} networks; lower is better"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{total}" '
         f'viewBox="0 0 {_WIDTH} {total}" font-family="Helvetica, Arial, sans-serif" '

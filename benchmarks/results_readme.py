@@ -29,7 +29,7 @@ _SHORT = {
     ENSEMBLE: "ensemble of 3",
     GDUQ: "G-ΔUQ",
 }
-_COSTS = {"training time": ("whole", "train"), "prediction time": ("predict", "predict")}
+_COSTS = {"training time": "train", "prediction time": "predict"}
 _GROUPS = {
     "node-shift": "nodes: concept and covariate shift",
     "size-shift": "graphs: larger than in training",
@@ -50,17 +50,18 @@ def readme_block(summary: Summary) -> str:
     groups["graphs: further cells"] = [c for c in cells if index.table(c) not in _GROUPS]
     groups["all"] = cells
     rows = [_group_row(index, text, own, shown) for text, own in groups.items() if own]
-    rows += [_cost_row(summary["records"], text, *kinds, shown) for text, kinds in _COSTS.items()]
-    heads = ["mean OOD ECE", "cells", *_SHORT.values(), "OOD accuracy: vanilla → G-ΔUQ"]
+    rows += [_cost_row(summary["records"], text, step, shown) for text, step in _COSTS.items()]
+    heads = ["mean OOD ECE", "networks", *_SHORT.values(), "OOD accuracy: vanilla → G-ΔUQ"]
     met = sum(bar["met"] is True for bar in summary["bars"])
     seeds = sorted({s["seeds"] for s in summary["schedule"]})
     scales = sorted({s["scale"] for s in summary["schedule"]})
     words = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
     return (
         f"\n{markdown(heads, rows)}\n\n"
-        "ECE in 15 bins under shift, lower is better, lowest in bold; a cell is a dataset with a "
-        f"shift and a network. Scale {' and '.join(scales)}, {words} seeds, the same schedule for "
-        f"every method{_exception(summary)}, every choice made on validation data. "
+        "ECE in 15 bins under shift, lower is better, lowest in bold; means over networks, each "
+        f"trained on a dataset with a shift. Scale {' and '.join(scales)}, {words} seeds, the same "
+        f"schedule for every method{_exception(summary)}, choices made on validation data but for "
+        "those named in [docs/choices.md](docs/choices.md). "
         f"{met} of the {len(summary['bars'])} bars set before are met; what holds, what does not "
         "and every number: [RESULTS.md](RESULTS.md).\n\n"
         "![OOD ECE of every cell and method](results/headline.svg)\n"
@@ -89,12 +90,12 @@ def _group_row(
 
 
 def _cost_row(
-    records: Sequence[Mapping[str, Any]], text: str, step: str, kind: str, shown: Sequence[Method]
+    records: Sequence[Mapping[str, Any]], text: str, step: str, shown: Sequence[Method]
 ) -> list[str]:
-    """Times over vanilla's, side by side if measured so; calibrating logits costs next to none."""
+    """Times over vanilla's, in one process if so measured; calibrating costs next to none."""
     index, found = Index(records), []
     for method in (Method(m.variant) for m in shown):
         alone = timed(records, method, step)
-        value = alone[0] if alone else cost(index, method, f"{kind}_seconds")
+        value = alone[0] if alone else cost(index, method, f"{step}_seconds")
         found.append("–" if value is None else f"{value:.2f}×")
     return [text, "", *found, ""]

@@ -8,7 +8,8 @@ from typing import Any
 from results_cells import NAMES, OOD, T2, TS, VANILLA, Method, mean
 from results_text import METRICS, Record, Verdicts, column, figure, markdown, number
 
-_DIGEST = ("accuracy", "ece", "ece100", "auroc", "gep_error", "whole_ratio", "predict_ratio")
+_DIGEST = ("accuracy", "ece", "ece100", "auroc", "gep_error", "epoch_ratio", "train_ratio",
+           "predict_ratio")  # fmt: skip
 _EXACT = ("parameters", "anchor-gaussians")  # these are compared figure by figure
 
 
@@ -47,7 +48,7 @@ def _agreement(records: Sequence[Record]) -> str:
 
 
 def _means(records: Sequence[Record]) -> str:
-    """A row a method: means over cells, and beside the paper's over the cells it prints."""
+    """A row a method: means over networks, and beside the paper's over those it prints."""
     uncalibrated = [r for r in records if r["split"] in (OOD, "") and _shown(r)]
     asked = {r["metric"] for r in uncalibrated if (r["variant"], r["calibrator"]) == VANILLA}
     metrics = [m for m in _DIGEST if m in asked]  # what other tables lack may stand here too
@@ -65,7 +66,7 @@ def _means(records: Sequence[Record]) -> str:
                 row.append(_beside([r for r in own if _paper(r)], metric))
         rows.append([row[0], str(_cells(uncalibrated, method)), *row[1:]])
     heads = [h for m in metrics for h in ([METRICS[m], "ours / paper's"][: 1 + (m in printed)])]
-    return markdown(["method", "cells", *heads], rows)
+    return markdown(["method", "networks", *heads], rows)
 
 
 def _shown(r: Record) -> bool:

@@ -20,7 +20,7 @@ from gduq.experiments.run import run as run_experiment
 from gduq.nn import GNN
 from gduq.training import checkpoint as checkpoint_module
 from gduq.training import halving
-from gduq.training.halving import EXTRA, SEVERITY, Judge, ranked, rounds
+from gduq.training.halving import EXTRA, SEVERITY, Judge, kept, ranked, rounds
 from gduq.training.run import Run
 from tests.conftest import tiny_graph
 
@@ -104,22 +104,36 @@ def test_the_score_is_the_mean_nll_on_clean_and_corrupted_rows() -> None:
 
 def test_an_earlier_place_has_to_be_clearly_better() -> None:
     noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
-    readout = (1.0 + noise).tolist()
+    noise = (noise - noise.mean()) / noise.std()  # so a standard error of it is 1 / 20
+    readout = torch.rand(400, generator=torch.Generator().manual_seed(1))
 
-    def first(gain: float, spread: float) -> Any:
-        other = 1.0 + noise - gain + spread * noise.flip(0)  # the same rows, differently
-        return ranked({1: other.tolist(), "readout": readout})
+    def order(errors: float) -> list[int | str]:
+        """If the earlier place is better by so many standard errors."""
+        earlier = readout - errors / 20 + noise
+        return ranked({1: earlier.tolist(), "readout": readout.tolist()})
 
-    assert first(0.05, 0.1) == [1, "readout"]  # ten standard errors
-    assert first(0.05, 1.0) == ["readout", 1]  # one
-    assert first(-0.05, 0.1) == ["readout", 1]
-    assert first(0.0, 0.0) == ["readout", 1]
+    assert order(3.0) == order(2.1) == [1, "readout"]
+    assert order(1.9) == order(0.0) == order(-3.0) == ["readout", 1]
+    assert ranked({1: readout.tolist(), "readout": readout.tolist()}) == ["readout", 1]
+
+
+def test_what_looks_best_is_not_given_up_for_its_equals_before_the_end() -> None:
+    rows = torch.rand(50, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(50, generator=torch.Generator().manual_seed(1))
+    noise -= noise.mean()
+    found = {"input": (rows - 0.01 + noise).tolist(), 1: rows.tolist(), 2: rows.tolist(),
+             "readout": rows.tolist()}  # fmt: skip
+    assert ranked(found)[0] == "readout"
+    assert kept(found) == ["input", "readout"]
+    assert kept({at: found[at] for at in kept(found)}) == ["readout"]
 
 
 def test_what_is_clearly_worse_is_ranked_by_its_loss() -> None:
     rows = {"input": [3.0, 3.1], 1: [2.0, 2.1], 2: [float("nan"), 0.0], "readout": [1.0, 1.1]}
     assert ranked(rows) == ["readout", 1, "input", 2]
     assert ranked({"input": [0.2], 1: [0.3]}) == ["input", 1]  # one row: no idea of chance
+    lost = [float("nan"), 1.0]
+    assert ranked({"input": lost, 1: lost, "readout": lost})[0] == "readout"
 
 
 def test_graphs_without_features_are_judged_by_their_edges() -> None:
@@ -298,6 +312,8 @@ def test_another_choice_is_not_gone_on_with(tmp_path: Path) -> None:
     fitted(resume=tmp_path)
     with pytest.raises(InputError, match=r"'epochs': 10.*got .*'epochs': 11.*start afresh"):
         gduq.fit(auto(), TRAIN, VAL, epochs=EPOCHS + 1, resume=tmp_path, **OPTIONS)
+    with pytest.raises(InputError, match=r"'rows': .*start afresh"):
+        gduq.fit(auto(), TRAIN, VAL[:-1], epochs=EPOCHS, resume=tmp_path, **OPTIONS)
     (tmp_path / "places.json").write_text("[]")
     with pytest.raises(InputError, match="the losses of places"):
         fitted(resume=tmp_path)

@@ -51,7 +51,14 @@ def test_nothing_is_fetched_when_a_page_is_read(site):
 
 def test_the_api_shows_what_the_library_is_made_of(site):
     text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
-    for name in ("Anchored", "Prediction", "TemperatureScaling", "SplitConformal", "RunConfig"):
+    for name in (
+        "anchor",
+        "Anchored",
+        "Prediction",
+        "TemperatureScaling",
+        "SplitConformal",
+        "RunConfig",
+    ):
         assert re.search(rf'id="gduq[a-z._]*\.{name}"', text), name
     assert ".. math::" not in text
     assert "&gt;&gt;&gt; " in text  # examples are shown as code

@@ -29,11 +29,12 @@ class AutoAnchored(nn.Module):
     then on this module answers as that one does.
 
     Args:
-        candidates: `Anchored` models with different ``at``.
+        candidates: `Anchored` models with different ``at``, from the earliest place to the latest:
+            a later one is kept unless another is clearly better.
 
     Attributes:
-        scores: For each place the scores of the rounds it took part in, lower is better; empty
-            before `gduq.fit`.
+        scores: For each place its mean losses in the rounds it took part in; empty before
+            `gduq.fit`. The chosen place need not have the lowest: see `gduq.training.halving`.
 
     Example:
         >>> import gduq

@@ -18,6 +18,7 @@ __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingCo
 
 Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout"]
 _VERSION = 1  # part of the hash: raise it when the same config no longer means the same run
+_RULE = 2  # by which at="auto" chooses: the same, for these runs alone
 _ANCHORED_ONLY = ("draws", "mask")
 
 
@@ -98,7 +99,8 @@ class MethodConfig(_Part):
             kept += ("size", "member")
         if self.kind == "mcdropout":
             kept += ("passes",)
-        return {name: getattr(self, name) for name in kept}
+        rule = {"rule": _RULE} if self.is_anchored and self.at == "auto" else {}
+        return {name: getattr(self, name) for name in kept} | rule
 
 
 class TrainingConfig(_Part):

@@ -246,13 +246,13 @@ TABLES: dict[str, Table] = {
         metrics=tuple(
             f"{step}_{unit}"
             for unit in ("seconds", "ratio")
-            for step in ("train", "whole", "predict")
+            for step in ("epoch", "train", "predict")
         ),
         printed=("runtimes",),
         producer="runtime",
         note="Compare ratios to vanilla, not seconds: the paper's are of another machine. "
-        "Measured one after the other in one process: a few epochs, from which a whole training is "
-        "told, with what it does once. The paper has the first three datasets. "
+        "Measured one after the other in one process: a few epochs after a warm-up, from which a "
+        "whole training is told, with what it does once. The paper has epochs of the first three. "
         + _STANDS_IN.format("motif/basis"),
     ),
     "parameters": Table(

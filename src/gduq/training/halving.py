@@ -5,8 +5,9 @@ for some more, and so on until one is left, which is trained to the end. It goes
 stopped, so it ends as if it had been trained alone from the start.
 
 Of places that validation data cannot tell apart the latest is best: the fewer layers come behind
-the anchors, the less ten of them cost. So an earlier place has to be *clearly* better, by two
-standard errors of the difference between the losses of the same rows.
+the anchors, the less ten of them cost. So a place has to be *clearly* better than later ones, by
+two standard errors of the difference between the losses of the same rows (as if rows were
+independent; nodes of a graph are not quite).
 
 With :math:`s_j` places in round j, which ends after epoch :math:`e_j`, choosing among
 :math:`s_1 = n` places costs :math:`\sum_j (s_j - 1)(e_j - e_{j-1})` epochs on top of the E of one
@@ -42,7 +43,7 @@ from gduq.training.run import Run
 from gduq.training.settings import Settings
 from gduq.training.step import checked_fabric, evaluating_after
 
-__all__ = ["EXTRA", "SEVERITY", "Judge", "choose", "ranked", "rounds"]
+__all__ = ["EXTRA", "SEVERITY", "Judge", "choose", "kept", "ranked", "rounds"]
 
 EXTRA = 0.65  # epochs spent on places that are given up, relative to those of one training
 SEVERITY = 4  # of the corruptions that stand in for a shift
@@ -97,15 +98,38 @@ def ranked(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
         ['readout', 'input', 1]
     """
     rows = {at: torch.tensor(found, dtype=torch.float64) for at, found in losses.items()}
-    order = sorted(rows, key=lambda at: float(rows[at].mean().nan_to_num(math.inf)))
-    behind = {at: _clearly(rows[at] - rows[order[0]]) for at in order}
-    return [*(at for at in reversed(rows) if not behind[at]), *filter(behind.get, order)]
+    order = _by_mean(rows)
+    best = rows[order[0]]
+    worse = [at for at in order[1:] if _is_worse(rows[at] - best)]
+    return [*(at for at in list(rows)[::-1] if at not in worse), *worse]
 
 
-def _clearly(excess: Tensor) -> bool:
-    """Whether the mean is above zero by more than chance; a single row says nothing of chance."""
+def kept(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
+    """The half of the places that goes on: the lowest mean, then as they are ranked.
+
+    What looks best after a few epochs is not given up for what cannot be told from it; only the
+    last one left is the first of the ranking.
+    """
+    number, order = -(-len(losses) // 2), ranked(losses)
+    if number == 1:
+        return order[:1]
+    lowest = _by_mean({at: torch.tensor(found) for at, found in losses.items()})[0]
+    return [lowest, *(at for at in order if at != lowest)][:number]
+
+
+def _by_mean(rows: Mapping[Place, Tensor]) -> list[Place]:
+    """Places by their mean loss, of equals the latest first; a loss that is no number is last."""
+    latest_first = list(rows)[::-1]
+    return sorted(latest_first, key=lambda at: float(rows[at].mean().nan_to_num(math.inf)))
+
+
+def _is_worse(excess: Tensor) -> bool:
+    """Whether the mean is above zero by more than chance, or no number.
+
+    Of a single row nothing is known about chance: then any excess counts.
+    """
     error = excess.std() / math.sqrt(len(excess)) if len(excess) > 1 else torch.tensor(0.0)
-    return not bool(excess.mean() <= CLEAR * error)  # nor does a loss that is no number
+    return not bool(excess.mean() <= CLEAR * error)
 
 
 def choose(
@@ -122,7 +146,7 @@ def choose(
     fabric = checked_fabric(fabric)
     train, val = as_batches(train_data, "train"), _validation(val_data)
     with isolated(fabric.device), evaluating_after(model):
-        notes = _Notes(resume, model.places, settings.epochs)
+        notes = _Notes(resume, model.places, settings.epochs, len(val))
         runs: dict[Place, Run] = {}
         for at, candidate in zip(model.places, model.candidates, strict=True):
             runs[at] = Run(candidate, train, settings, fabric)
@@ -150,8 +174,8 @@ def _halve(
                     losses = run.fabric.broadcast(judge.losses(run.model))
                 run.keep()  # losses are of epochs that are on disk
                 notes.add(at, losses, write=run.fabric.is_global_zero)
-        order = ranked({at: notes.losses[at][number] for at in runs})
-        given_up += [runs.pop(at).history for at in order[-(-len(order) // 2) :]]
+        left = kept({at: notes.losses[at][number] for at in runs})
+        given_up += [runs.pop(at).history for at in list(runs) if at not in left]
     return tuple(given_up)
 
 
@@ -176,9 +200,11 @@ class _Notes:
     They are written before training goes on, so an interrupted choice ends as the whole.
     """
 
-    def __init__(self, folder: str | Path | None, places: tuple[Place, ...], epochs: int) -> None:
+    def __init__(
+        self, folder: str | Path | None, places: tuple[Place, ...], epochs: int, rows: int
+    ) -> None:
         self.path = None if folder is None else Path(folder).expanduser() / "places.json"
-        self.identity = {"epochs": epochs, "places": list(places)}
+        self.identity = {"epochs": epochs, "places": list(places), "rows": rows}
         self.losses: dict[Place, list[list[float]]] = {place: [] for place in places}
         if self.path is not None and self.path.exists():
             self._read(self.path)
