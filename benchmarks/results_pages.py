@@ -114,8 +114,9 @@ def _bars(summary: Summary) -> str:
     notes = "\n".join(filter(None, map(_about_bar, bars)))
     said = "\n\n".join(filter(None, [_said(bars, True), _said(bars, False), _said(bars, None)]))
     return (
-        f"## What holds, what does not\n\n{met} of {len(bars)} bars are met. G-ΔUQ with its "
-        f"defaults, under shift:\n\n{said}\n\n{table}\n\n"
+        f"## What holds, what does not\n\n{met} of {len(bars)} bars are met; they were set "
+        "before the first experiment. G-ΔUQ with its defaults, under shift:\n\n"
+        f"{said}\n\n{table}\n\n"
         "What else was seen, and every network on the losing side (ours against theirs):\n\n"
         f"{notes}"
     )
@@ -133,9 +134,9 @@ def _about_bar(bar: Record) -> str:
             for x in bar["losing"]]  # fmt: skip
     also = [reached(p) for p in bar["parts"] if p["wanted"] is None and p["value"] is not None]
     said = [
-        f"{'; '.join(also)}." if also else "",
-        f"Lost: {'; '.join(lost)}." if lost else "",
         bar["note"],
+        f"Also seen: {'; '.join(also)}." if also else "",
+        f"Lost: {'; '.join(lost)}." if lost else "",
     ]
     text = " ".join(filter(None, said))
     return f"- *{bar['what']}*: {text}" if text else ""

@@ -213,7 +213,9 @@ def test_a_run_killed_anywhere_ends_as_the_whole(seed: int) -> None:
         ({"model": gnn()}, "model=GNN"),
         ({"train": graphs(11)}, "train=11 rows"),
         ({"train": graphs(12, classes=2)}, "train"),
-        ({"val": None}, "validated"),
+        ({"val": None}, "val=None"),
+        ({"val": graphs(5)}, "val=5 rows"),
+        ({"val": graphs(6)[::-1]}, "val=6 rows"),
     ],
 )
 def test_another_runs_checkpoint(changes: dict[str, Any], named: str, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class View:
         >>> view = View(data, rows=torch.tensor([True, False, True, False]))
         >>> len(view), view.task, view.target
         (2, 'node', tensor([0, 2]))
+        >>> view
+        View(2 nodes in 1 graph(s))
     """
 
     graphs: Sequence[Data]
@@ -50,6 +52,10 @@ class View:
         if self.rows is not None:
             nodes = int(_node_counts(graphs).sum())
             object.__setattr__(self, "rows", _as_mask(self.rows, nodes))
+
+    def __repr__(self) -> str:
+        inside = "" if self.rows is None else f" in {len(self.graphs)} graph(s)"
+        return f"View({len(self)} {self.task}s{inside})"
 
     @property
     def task(self) -> Literal["node", "graph"]:
@@ -208,6 +214,9 @@ class Splits:
                 raise InputError(
                     f"{what} that do not overlap", f"{both} {one.task}(s) in both {a} and {b}"
                 )
+
+    def __repr__(self) -> str:
+        return f"Splits({self.name!r}: {', '.join(f'{k} {v!r}' for k, v in self)})"
 
     def __iter__(self) -> Iterator[tuple[str, View]]:
         """The splits that exist, by name, training first."""

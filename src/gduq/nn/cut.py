@@ -324,7 +324,8 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
     """The cut of a network (which it changes) at a point."""
     if isinstance(net, GNN):
         if at not in net.points or isinstance(at, bool):
-            raise InputError(f"at one of {', '.join(map(repr, net.points))}", repr(at))
+            places = [*map(repr, net.points), "'auto'"]
+            raise InputError(f"at one of {', '.join(places)}", repr(at))
         return GNNCut(net, at, keep)
     lazy = uninitialised(net)
     if lazy:
@@ -340,9 +341,19 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
         near = difflib.get_close_matches(str(at), names, n=1)
         do = f"Did you mean {near[0]!r}?" if near else ""
         if at == "readout" or isinstance(at, int):
-            do = "'readout' and layer numbers are places of a gduq.nn.GNN only."
+            do = (
+                "'readout' (the default) and layer numbers are places of a gduq.nn.GNN only; here "
+                f"name one, on a trained network a Linear: {_suggested(net)}."
+            )
         raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
     return ModuleCut(net, at, call)
+
+
+def _suggested(net: nn.Module) -> str:
+    """The last places, best a linear map, which keeps its weights."""
+    names = list(anchor_names(net))
+    linear = [name for name in names if isinstance(net.get_submodule(name), nn.Linear)]
+    return f"at={(linear or names or ['input'])[-1]!r}"
 
 
 @contextmanager

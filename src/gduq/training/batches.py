@@ -17,6 +17,7 @@ from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph import label_rows, num_graphs
 from gduq.training.loss import class_numbers
+from gduq.training.settings import known_by
 
 __all__ = [
     "Batches",
@@ -26,6 +27,7 @@ __all__ = [
     "cached",
     "check_range",
     "class_counts",
+    "described",
     "even_size",
     "labels",
     "some",
@@ -205,6 +207,14 @@ def class_counts(source: Batches, name: str) -> Tensor:
     if found.numel() == 0:
         raise InputError(f"at least one labelled row in {name}", "none")
     return torch.bincount(found)
+
+
+def described(source: Batches, name: str) -> str:
+    """Rows in few words: by their labels, one after the other if their order is known."""
+    if isinstance(source, View):
+        return known_by(len(source), source.target.tolist())
+    counts = class_counts(source, name)
+    return known_by(int(counts.sum()), counts.tolist())
 
 
 def check_range(counts: Tensor, classes: int, name: str) -> None:

@@ -36,7 +36,7 @@ from gduq.evaluation.copies import changes_of
 from gduq.metrics.rows import read
 from gduq.metrics.scores import row_nll
 from gduq.prediction import predict
-from gduq.training.batches import as_batches
+from gduq.training.batches import as_batches, described
 from gduq.training.history import History
 from gduq.training.randomness import isolated
 from gduq.training.run import Run
@@ -146,7 +146,7 @@ def choose(
     fabric = checked_fabric(fabric)
     train, val = as_batches(train_data, "train"), _validation(val_data)
     with isolated(fabric.device), evaluating_after(model):
-        notes = _Notes(resume, model.places, settings.epochs, len(val))
+        notes = _Notes(resume, model.places, settings.epochs, described(val, "val"))
         runs: dict[Place, Run] = {}
         for at, candidate in zip(model.places, model.candidates, strict=True):
             runs[at] = Run(candidate, train, settings, fabric)
@@ -189,7 +189,7 @@ def _validation(data: Any) -> View:
         raise InputError(
             "validation data as a View, a dataset or a list of graphs, to choose the place by",
             "none" if data is None else "a loader",
-            "Pass val, or name the place: gduq.anchor(net, at=...).",
+            "Pass val (the graphs themselves), or name the place: gduq.anchor(net, at=...).",
         )
     return found
 
@@ -201,10 +201,10 @@ class _Notes:
     """
 
     def __init__(
-        self, folder: str | Path | None, places: tuple[Place, ...], epochs: int, rows: int
+        self, folder: str | Path | None, places: tuple[Place, ...], epochs: int, val: str
     ) -> None:
         self.path = None if folder is None else Path(folder).expanduser() / "places.json"
-        self.identity = {"epochs": epochs, "places": list(places), "rows": rows}
+        self.identity = {"epochs": epochs, "places": list(places), "val": val}
         self.losses: dict[Place, list[list[float]]] = {place: [] for place in places}
         if self.path is not None and self.path.exists():
             self._read(self.path)

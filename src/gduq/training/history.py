@@ -43,6 +43,8 @@ class History:
         >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
         >>> len(history), history.best_epoch, round(history.seconds, 1)
         (2, 1, 0.2)
+        >>> history
+        History(2 epochs, kept 1; 0.2 s)
     """
 
     records: tuple[Epoch, ...] = ()
@@ -53,6 +55,12 @@ class History:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self)} epochs, kept {self.kept_epoch}"] * bool(self.records)
+        parts += [f"{len(self.members)} members"] * bool(self.members)
+        parts += [f"{len(self.given_up)} places given up"] * bool(self.given_up)
+        return f"History({'; '.join([*parts, f'{self.seconds:.3g} s'])})"
 
     @property
     def best_epoch(self) -> int | None:

@@ -29,6 +29,7 @@ from gduq.training.batches import (
     cached,
     check_range,
     class_counts,
+    described,
     even_size,
     labels,
     some,
@@ -120,7 +121,8 @@ class Run:
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         if folder is not None:
-            more = {"validated": self.val is not None, "processes": self.fabric.world_size}
+            rows = None if self.val is None else described(self.val, "val")
+            more = {"val": rows, "processes": self.fabric.world_size}
             identity = self.settings.identity(self.model, self.counts, **more)
             self.checkpoint = Checkpoint(folder, identity)
             saved = self.checkpoint.load()

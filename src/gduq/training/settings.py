@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.training.loss import ClassWeights
 
-__all__ = ["Select", "Settings"]
+__all__ = ["Select", "Settings", "known_by"]
 
 Select = Literal["best", "last"]
 
@@ -69,8 +69,13 @@ class Settings:
         """What a resumed run must have in common with the one before; epochs may grow."""
         fields = {k: v for k, v in asdict(self).items() if k not in ("epochs", "call")}
         fields["draws"], fields["mask"] = self.draws_and_mask(model)
-        rows = f"{int(counts.sum())} rows ({_short(counts.tolist())})"
+        rows = known_by(int(counts.sum()), counts.tolist())
         return {**fields, "train": rows, "model": _signature(model), **more}
+
+
+def known_by(rows: int, labels: Any) -> str:
+    """Rows in few words, to be recognised by."""
+    return f"{rows} rows ({_short(labels)})"
 
 
 def _signature(model: nn.Module) -> str:
