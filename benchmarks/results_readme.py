@@ -47,7 +47,7 @@ def readme_block(summary: Summary) -> str:
     if not cells:
         return "\nNot measured yet.\n"
     groups = {text: [c for c in cells if index.table(c) == name] for name, text in _GROUPS.items()}
-    groups["graphs: further cells"] = [c for c in cells if index.table(c) not in _GROUPS]
+    groups["graphs: further networks"] = [c for c in cells if index.table(c) not in _GROUPS]
     groups["all"] = cells
     rows = [_group_row(index, text, own, shown) for text, own in groups.items() if own]
     rows += [_cost_row(summary["records"], text, step, shown) for text, step in _COSTS.items()]
@@ -64,7 +64,7 @@ def readme_block(summary: Summary) -> str:
         "those named in [docs/choices.md](docs/choices.md). "
         f"{met} of the {len(summary['bars'])} bars set before are met; what holds, what does not "
         "and every number: [RESULTS.md](RESULTS.md).\n\n"
-        "![OOD ECE of every cell and method](results/headline.svg)\n"
+        "![OOD ECE of every network and method](results/headline.svg)\n"
     )
 
 
