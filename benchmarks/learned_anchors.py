@@ -184,14 +184,14 @@ def main() -> None:
             print(outcome.error)
         else:
             cells.setdefault(cell, []).append(outcome.value)
-    print(f"{len(cells)} cells, {sum(map(len, cells.values()))} runs; "
-          "cells: how often better than the own bank\n")  # fmt: skip
+    print(f"{len(cells)} networks, {sum(map(len, cells.values()))} runs; "
+          "networks: how often better than the own bank\n")  # fmt: skip
     print(table(cells))
 
 
 def table(cells: dict[str, list[Any]]) -> str:
     """A row a way: means over cells, and the number of cells where it beats the own bank."""
-    head = [f"{m.upper()}, {where} (cells)" for where in WHERE for m in METRICS]
+    head = [f"{m.upper()}, {where} (networks)" for where in WHERE for m in METRICS]
     lines = ["| anchors | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for way in next(iter(cells.values()))[0]:
         figures = []
