@@ -365,8 +365,8 @@ def test_cached_needs_freeze() -> None:
     [
         ({"num_anchors": 0}, "num_anchors >= 1"),
         ({"num_anchors": 2.5}, "num_anchors >= 1"),
-        ({"at": "middle"}, "at one of 'input', 1, 2, 'readout', got 'middle'"),
-        ({"at": 3}, "at one of 'input', 1, 2, 'readout', got 3"),
+        ({"at": "middle"}, "at one of 'input', 1, 2, 'readout', 'auto', got 'middle'"),
+        ({"at": 3}, "at one of 'input', 1, 2, 'readout', 'auto', got 3"),
         ({"at": 0}, "got 0"),
         ({"at": True}, "got True"),
         ({"scope": "batch"}, "scope 'row' or 'graph'"),
@@ -486,3 +486,10 @@ def test_called_like_the_network_inside() -> None:
     for model in (anchored(make_net("gin"), 1), anchored(make_net("gin"), 1).train()):
         with pytest.raises(InputError, match=r"one graph, .*got Tensor.*model\(data\)"):
             model(graph.x)
+
+
+def test_a_network_of_ones_own_is_told_where_to_be_anchored() -> None:
+    linear, relu = torch.nn.Linear, torch.nn.ReLU
+    net = torch.nn.Sequential(linear(4, 8), relu(), linear(8, 8), relu(), linear(8, 2))
+    with pytest.raises(InputError, match=r"on a trained network a Linear: at='2'"):
+        gduq.anchor(net, freeze=True)

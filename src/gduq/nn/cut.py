@@ -350,10 +350,11 @@ def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cu
 
 
 def _suggested(net: nn.Module) -> str:
-    """The last places, best a linear map, which keeps its weights."""
+    """A late place, best a linear map (it keeps its weights) with another one behind it."""
     names = list(anchor_names(net))
     linear = [name for name in names if isinstance(net.get_submodule(name), nn.Linear)]
-    return f"at={(linear or names or ['input'])[-1]!r}"
+    late = (linear or names or ["input"])[-2:]
+    return f"at={late[0]!r}"
 
 
 @contextmanager
