@@ -58,7 +58,7 @@ class Anchored(nn.Module):
     ) -> None:
         super().__init__()
         if init is None:  # masking, which the identity start needs, is on at deep heads only
-            deep = isinstance(net, GNN) and at == "readout" and net.deep_head
+            deep = isinstance(net, GNN) and at == "readout" and net.head.is_deep
             init = "identity" if freeze and deep else "random"
         _check_choices(num_anchors, scope, init, temper)
         if freeze and is_first(net, at):

@@ -165,7 +165,7 @@ class GNNCut(Cut):
 
     @property
     def deep_head(self) -> bool:
-        return self.point == "readout" and self.net.deep_head
+        return self.point == "readout" and self.net.head.is_deep
 
     def prefix_modules(self) -> list[nn.Module]:
         return self.net.prefix_modules(self.point)

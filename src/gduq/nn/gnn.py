@@ -20,33 +20,13 @@ from torch_geometric.nn.aggr import (
 from gduq.errors import InputError
 from gduq.functional import ForcedDropout, as_dtype, is_sparse, linear
 from gduq.graph import check_graph
+from gduq.nn.head import Head
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
 from gduq.nn.positional import encoding, with_random_signs
 from gduq.nn.settings import Conv, HeadKind, Point, Positional, Readout, Task, check_settings
 from gduq.nn.structure import Structure
 
-__all__ = ["GNN", "Head"]
-
-
-class Head(nn.Module):
-    """The classifier: a linear map, or two with ReLU and dropout between.
-
-    ``first`` is ``None`` while somebody else reads for it.
-    """
-
-    def __init__(self, channels: int, classes: int, kind: HeadKind, dropout: float) -> None:
-        super().__init__()
-        hidden = channels if kind == "mlp" else classes
-        self.first: nn.Linear | None = nn.Linear(channels, hidden)
-        self.rest = (
-            nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes))
-            if kind == "mlp"
-            else nn.Identity()
-        )
-
-    def forward(self, h: Tensor) -> Tensor:
-        assert self.first is not None
-        return self.rest(self.first(h))  # type: ignore[no-any-return]
+__all__ = ["GNN"]
 
 
 class _Elsewhere(nn.Module):
@@ -150,11 +130,6 @@ class GNN(nn.Module):
     def points(self) -> tuple[Point, ...]:
         """Where the chain can be entered: ``"input"``, layers 1 to L - 1, ``"readout"``."""
         return ("input", *range(1, len(self.layers)), "readout")
-
-    @property
-    def deep_head(self) -> bool:
-        """Whether the head has several layers."""
-        return not isinstance(self.head.rest, nn.Identity)
 
     def forward(self, graph: Data) -> Tensor:
         """Logits ``[n, C]`` of all nodes, or ``[G, C]`` of all graphs."""
@@ -332,7 +307,7 @@ class GNN(nn.Module):
             and not ForcedDropout.active()
             and self.pool is None
             and isinstance(self.layers[-1], GCNLayer)
-            and isinstance(self.head.rest, nn.Identity)
+            and not self.head.is_deep
             and start < len(self.layers)
         )
 

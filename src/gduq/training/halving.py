@@ -98,9 +98,8 @@ def ranked(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
         ['readout', 'input', 1]
     """
     rows = {at: torch.tensor(found, dtype=torch.float64) for at, found in losses.items()}
-    order = _by_mean(rows)
-    best = rows[order[0]]
-    worse = [at for at in order[1:] if _is_worse(rows[at] - best)]
+    lowest, *others = _by_mean(losses)
+    worse = [at for at in others if _is_worse(rows[at] - rows[lowest])]
     return [*(at for at in list(rows)[::-1] if at not in worse), *worse]
 
 
@@ -113,14 +112,18 @@ def kept(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
     number, order = -(-len(losses) // 2), ranked(losses)
     if number == 1:
         return order[:1]
-    lowest = _by_mean({at: torch.tensor(found) for at, found in losses.items()})[0]
+    lowest = _by_mean(losses)[0]
     return [lowest, *(at for at in order if at != lowest)][:number]
 
 
-def _by_mean(rows: Mapping[Place, Tensor]) -> list[Place]:
+def _by_mean(losses: Mapping[Place, Sequence[float]]) -> list[Place]:
     """Places by their mean loss, of equals the latest first; a loss that is no number is last."""
-    latest_first = list(rows)[::-1]
-    return sorted(latest_first, key=lambda at: float(rows[at].mean().nan_to_num(math.inf)))
+    means = {at: _mean(losses[at]) for at in list(losses)[::-1]}
+    return sorted(means, key=lambda at: math.inf if math.isnan(means[at]) else means[at])
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return math.fsum(losses) / len(losses)
 
 
 def _is_worse(excess: Tensor) -> bool:
@@ -223,7 +226,7 @@ class _Notes:
     @property
     def scores(self) -> dict[Place, list[float]]:
         """Mean losses by place, one a round."""
-        return {at: [math.fsum(one) / len(one) for one in own] for at, own in self.losses.items()}
+        return {at: list(map(_mean, own)) for at, own in self.losses.items()}
 
     def add(self, at: Place, losses: list[float], write: bool) -> None:
         """Note what rows lose at a place in the next round."""
