@@ -96,7 +96,7 @@ def candidates(
     plain = build.network(config.model, splits, config.seed)
     fit(plain, splits.train, **{**options, "draws": 1, "mask": 0.0, "epochs": before})
     yield named(share), plain
-    anchors: dict[str, Any] = {"freeze": True, "seed": config.seed, "temper": True}
+    anchors: dict[str, Any] = {"freeze": True, "seed": config.seed, "temper": "distance"}
     same = Anchored(plain, init="identity", **anchors)
     yield f"{named(share)}, tempered", same.fit_bank(splits.train)
     for init, mask in itertools.product(INITS, masks):

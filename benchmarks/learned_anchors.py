@@ -7,8 +7,8 @@ bank of anchors changes: other training rows (ten times as many, or spread out b
 validation rows, a Gaussian with the moments of the training rows (random or quasi-random), and one
 whose mean and standard deviation (one number a dimension) are moved by Adam to lower the negative
 log-likelihood on one half of ``id_val``. Beside it: a temperature fitted on the same half (one
-number instead of many). All are judged on the other half, on corrupted copies of it, and on the
-shifted test rows.
+number instead of many), and one that never raises confidence, as `gduq.fit` has it. All are judged
+on the other half, on corrupted copies of it, and on the shifted test rows.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Study:
         model, _ = load(folder.bundle)
         assert isinstance(model, Anchored)
         model.requires_grad_(False)
+        model.temperature.fill_(1.0)  # what validation rows said comes last, as a way of its own
         splits, own = build.splits_of(folder.config), model.bank
         assert splits.id_val is not None
         generator = torch.Generator().manual_seed(folder.config.seed)
@@ -140,6 +141,10 @@ class Study:
         }
         ways["own bank, temperature"] = _scores(
             lambda rows: temperature(rows.prediction(own)), places
+        )
+        model.temperature.copy_(temperature.value.clamp_min(1.0))
+        ways["own bank, temperature of at least 1"] = _scores(
+            partial(Rows.prediction, bank=own), places
         )
         return ways
 

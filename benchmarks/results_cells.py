@@ -40,6 +40,7 @@ ENSEMBLE = Method("ensemble")
 MC_DROPOUT = Method("mcdropout")
 GDUQ = Method("gduq")
 GDUQ_COPIES = Method("gduq", ON_COPIES)
+UNLABELLED = Method("gduq-unlabelled")
 PRETRAINED = Method("gduq-pretrained")
 BASE = Method("gduq-pretrained base")  # its frozen network, where that is not the vanilla one
 AUTO = Method("auto")
@@ -53,6 +54,7 @@ NAMES = {
     ENSEMBLE: "ensemble of 3",
     MC_DROPOUT: "MC dropout",
     GDUQ: "G-ΔUQ",
+    UNLABELLED: "G-ΔUQ, without validation labels",
     PRETRAINED: "G-ΔUQ, pretrained",
 }
 

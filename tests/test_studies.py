@@ -76,6 +76,7 @@ def test_learning_the_anchors_lowers_what_it_is_to_lower(tmp_path) -> None:
         "gaussian",
         "gaussian, learned",
         "own bank, temperature",
+        "own bank, temperature of at least 1",
     }
     model, _ = gduq.load(folder.bundle)
     splits = load("cbas/color/concept")

@@ -101,7 +101,7 @@ def test_masking_and_the_identity_start_are_on_together() -> None:
     assert gduq.anchor(net(), at=1, freeze=True).init == "random"
     linear = GNN(3, 8, 2, num_layers=2)
     assert gduq.anchor(linear, freeze=True).init == "random"
-    with pytest.raises(gduq.InputError, match="temper True or False"):
+    with pytest.raises(gduq.InputError, match="temper True, 'distance' or False"):
         gduq.anchor(net(), temper="no")
 
 
@@ -139,8 +139,8 @@ def test_weights_and_bundles_of_before_have_no_reach(tmp_path) -> None:
     for together in (plain, gduq.Ensemble([plain, model(temper=False, init="random")])):
         spec, tensors = spec_of(together), together.state_dict()
         for part in spec.get("members", [spec]):
-            del part["temper"]
-        kept = {k: v for k, v in tensors.items() if not k.endswith("reach")}
+            del part["temper"], part["temperature"]
+        kept = {k: v for k, v in tensors.items() if not k.endswith(("reach", "temperature"))}
         loaded = rebuild(spec, kept, iter(()), None).eval()
         graph = graphs(1, scale=100.0)[0]
         with torch.no_grad():
@@ -197,3 +197,85 @@ def test_without_rows_nothing_is_out_of_reach() -> None:
     assert reach_of(None, torch.zeros(2, 3)) == torch.inf
     logits, h = torch.ones(2, 3, 4), 1e6 * torch.ones(3, 5)
     assert torch.equal(tempered(logits, h, torch.zeros(2, 5), torch.tensor(torch.inf)), logits)
+
+
+# -- no more confidence than validation rows bear out ----------------------------------------------
+
+
+def random_labels(count: int, seed: int) -> list[Data]:
+    """Rows that nothing can be said about: who is sure of them is wrong half of the time."""
+    found = graphs(count)
+    labels = torch.randint(2, (count,), generator=torch.Generator().manual_seed(seed))
+    for graph, y in zip(found, labels, strict=True):
+        graph.x, graph.y = graph.x + 0.3 * torch.randn_like(graph.x), y
+    return found
+
+
+def fitted(
+    train: list[Data], val: list[Data] | None, scale: float = 1.0, **options: object
+) -> gduq.Anchored:
+    plain = net()
+    with torch.no_grad():
+        plain.head.rest[-1].weight.mul_(scale)  # how sure it is of itself
+    found = gduq.anchor(plain, freeze=True, num_anchors=4, **options)
+    gduq.fit(found, train, val, epochs=1, lr=1e-5, seed=0, progress=False)
+    return found.eval()
+
+
+def test_confidence_that_validation_rows_do_not_bear_out_is_lowered() -> None:
+    train, val = random_labels(40, 1), random_labels(40, 2)
+    ours, bare = (fitted(train, val, 40.0, temper=temper) for temper in (True, "distance"))
+    assert ours.temperature > 2
+    assert bare.temperature == fitted(train, None, 40.0).temperature == 1
+    ps = [gduq.predict(one, val) for one in (ours, bare)]
+    assert torch.equal(ps[0].label, ps[1].label)
+    assert gduq.metrics.nll(ps[0]) < gduq.metrics.nll(ps[1])
+    best = gduq.calibration.TemperatureScaling().fit(ps[0]).value
+    assert float(best) == pytest.approx(1.0, abs=0.02)  # nothing is left to do
+    mean, spread = (
+        [p.samples.mean(0) for p in ps],
+        [p.samples - p.samples.mean(0) for p in ps],
+    )
+    torch.testing.assert_close(mean[0] * ours.temperature, mean[1])
+    torch.testing.assert_close(spread[0], spread[1])
+
+
+def test_confidence_is_never_raised() -> None:
+    rows = graphs(40)
+    for graph in rows:
+        graph.x[:, 0] += 4.0 * graph.y - 2.0
+    found = gduq.anchor(net(), freeze=True, num_anchors=4)
+    gduq.fit(found, rows, rows, epochs=20, lr=1e-2, mask=0.6, progress=False)  # much is masked
+    unsure = gduq.calibration.TemperatureScaling().fit(gduq.predict(found, rows))
+    assert unsure.value < 0.5
+    assert found.temperature == 1
+
+
+def test_a_finished_run_has_its_temperature_again_and_another_bank_none(tmp_path) -> None:
+    train, val = random_labels(40, 1), random_labels(40, 2)
+    models = []
+    for epochs in (1, 1, 2):
+        found = gduq.anchor(net(), freeze=True, num_anchors=4)
+        with torch.no_grad():
+            found.cut.net.head.rest[-1].weight.mul_(40.0)
+        gduq.fit(found, train, val, epochs=epochs, lr=1e-5, progress=False, resume=tmp_path)
+        models.append(found)
+    once, again, longer = models
+    assert once.temperature > 2
+    assert torch.equal(once.temperature, again.temperature)
+    assert float(longer.temperature) == pytest.approx(float(once.temperature), rel=0.05)
+    assert once.fit_bank(train).temperature == 1
+
+
+def test_a_bundle_keeps_the_temperature_and_earlier_ones_have_none(tmp_path) -> None:
+    found = model()
+    found.temperature.fill_(3.0)
+    gduq.save(found, tmp_path / "bundle")
+    loaded, _ = gduq.load(tmp_path / "bundle")
+    assert loaded.temperature == 3.0
+    spec = spec_of(found)
+    kept = {k: v for k, v in found.state_dict().items() if k != "temperature"}
+    with pytest.raises(gduq.InputError, match="misfit"):
+        rebuild(spec, kept, iter(()), None)
+    del spec["temperature"]
+    assert rebuild(spec, kept, iter(()), None).temperature == 1

@@ -19,7 +19,7 @@ from gduq.nn.call import Call
 from gduq.nn.cut import State, evaluating, make_cut
 from gduq.nn.gnn import GNN
 from gduq.owners import Owners, anchor_rows
-from gduq.tempering import ROWS, reach_of, tempered
+from gduq.tempering import ROWS, Temper, reach_of, tempered
 
 __all__ = ["Anchored", "Scope", "is_first"]
 
@@ -42,6 +42,7 @@ class Anchored(nn.Module):
 
     bank: Tensor
     reach: Tensor
+    temperature: Tensor
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Anchored(nn.Module):
         freeze: bool = False,
         call: Call | None = None,
         seed: int = 0,
-        temper: bool | None = None,
+        temper: Temper | None = None,
     ) -> None:
         super().__init__()
         if init is None:  # masking, which the identity start needs, is on at deep heads only
@@ -81,8 +82,9 @@ class Anchored(nn.Module):
         self.source = make_source(anchors, self.cut.channels, moving=at != "input")
         self.source_name = source_name(self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
-        self.temper = freeze and not self.cut.needs_graph if temper is None else temper
+        self.temper: Temper = freeze and not self.cut.needs_graph if temper is None else temper
         self.register_buffer("reach", self.linear.weight.new_tensor(torch.inf))
+        self.register_buffer("temperature", self.linear.weight.new_tensor(1.0))
         self.cut.frozen = freeze
         if freeze:
             for module in self.cut.prefix_modules():
@@ -212,6 +214,7 @@ class Anchored(nn.Module):
         """Choose the K anchors of prediction from training (or other given) rows.
 
         With ``temper`` it also notes how far from them nearly all of these rows are (``reach``).
+        A ``temperature`` that was fitted to another bank is forgotten.
 
         Args:
             data: A View, a ``Data``, a list of graphs, a dataset or a loader.
@@ -233,6 +236,7 @@ class Anchored(nn.Module):
                 pass
             self.reach = torch.full_like(self.reach, reach_of(some.rows, bank))
         self.num_anchors, self.bank = k, bank
+        self.temperature = torch.ones_like(self.temperature)
         return self
 
     def _training_rows(
@@ -255,6 +259,7 @@ class Anchored(nn.Module):
             self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
             self.num_anchors = bank.size(0) or self.num_anchors
         state_dict.setdefault(prefix + "reach", torch.full_like(self.reach, torch.inf))
+        state_dict.setdefault(prefix + "temperature", torch.ones_like(self.temperature))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # -- prediction ----------------------------------------------------------------------------
@@ -305,12 +310,14 @@ class Anchored(nn.Module):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
             parts.append(self.cut.suffix(z, state, graph, normed=scaled is not None))
         logits = torch.cat(parts)
-        return tempered(logits, state[0], self.bank, self.reach) if self.temper else logits
+        if not self.temper:
+            return logits
+        return tempered(logits, state[0], self.bank, self.reach, self.temperature)
 
     def extra_repr(self) -> str:
         return (
             f"at={self.at!r}, num_anchors={self.num_anchors}, anchors={self.source_name!r}, "
-            f"scope={self.scope!r}, freeze={self.frozen}, temper={self.temper}"
+            f"scope={self.scope!r}, freeze={self.frozen}, temper={self.temper!r}"
         )
 
 
@@ -339,9 +346,11 @@ def _check_no_leak(graph: Data, node_task: bool) -> None:
         )
 
 
-def _check_choices(num_anchors: int, scope: Scope | None, init: Init, temper: bool | None) -> None:
-    if temper not in (None, True, False):
-        raise InputError("temper True or False", repr(temper))
+def _check_choices(
+    num_anchors: int, scope: Scope | None, init: Init, temper: Temper | None
+) -> None:
+    if temper not in (None, True, False, "distance"):
+        raise InputError("temper True, 'distance' or False", repr(temper))
     if isinstance(num_anchors, bool) or not isinstance(num_anchors, int) or num_anchors < 1:
         raise InputError("num_anchors >= 1, a whole number", repr(num_anchors))
     if scope not in (None, "row", "graph"):

@@ -57,8 +57,10 @@ def anchor(
         call: ``call(net, graph) -> logits`` where parameter names do not say what to pass.
         seed: For the new weights and the choice of the bank.
         temper: Whether the mean logits of rows that lie farther from the anchors than 95 % of the
-            training rows are divided by how much farther they lie. Default: with ``freeze=True``
-            at the readout of a `GNN`, where every answer has one representation.
+            training rows are divided by how much farther they lie; and whether `gduq.fit` also
+            lowers all of them until confidence fits its validation rows, if it is too high there
+            (``"distance"``: it does not). Default: with ``freeze=True`` at the readout of a `GNN`,
+            where every answer has one representation.
 
     Returns:
         The wrapped model: an ordinary module that trains in any loop (with ``at="auto"``: in

@@ -1,4 +1,4 @@
-r"""Less confidence far from the anchors.
+r"""Less confidence far from the anchors, and no more than validation rows bear out.
 
 A row's distance :math:`r` is its mean Euclidean distance to the K anchors of the bank. Nearly all
 training rows (95 %) lie within the *reach* :math:`\rho`. Beyond it the network has hardly been
@@ -6,13 +6,18 @@ trained, and the mean of its K logits is divided by how much farther away the ro
 hypotheses disagree about stays:
 
 .. math::
-    z_k \;\leftarrow\; \bar z / \max(1, r / \rho) + (z_k - \bar z)
+    z_k \;\leftarrow\; \bar z / \bigl(T \max(1, r / \rho)\bigr) + (z_k - \bar z)
 
-The classes keep their order in the mean, and rows within the reach keep their probabilities.
-Nothing is fitted to labels, and nothing but the rows that the bank is made from is looked at.
+The classes keep their order in the mean. The reach needs no labels and nothing but the rows that
+the bank is made from. :math:`T` is 1 until `gduq.fit` has seen labelled validation rows: then it is
+the temperature that fits those best, but at least 1. Rows like the training rows can say that a
+network is too sure of itself, as it will be under shift, too; that it is not sure enough they can
+say of themselves only.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +25,9 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.functional import is_sparse
 
-__all__ = ["NEAR", "ROWS", "reach_of", "tempered"]
+__all__ = ["NEAR", "ROWS", "Temper", "reach_of", "tempered"]
+
+Temper = bool | Literal["distance"]  # the last: by distance only, whatever validation rows say
 
 NEAR = 0.95  # share of training rows within the reach
 ROWS = 4096  # training rows that the reach is told from
@@ -36,7 +43,9 @@ def reach_of(rows: Tensor | None, bank: Tensor) -> float:
     return float(_distance(rows, bank).quantile(NEAR)) or torch.inf
 
 
-def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
+def tempered(
+    logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor, temperature: Tensor | float = 1.0
+) -> Tensor:
     """Logits ``[K, n, C]`` of rows ``h`` ``[n, d]``, with a smaller mean if those are out of reach.
 
     Example:
@@ -52,7 +61,7 @@ def tempered(logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor) -> Tensor:
             f"{h.size(0)} rows for {logits.size(1)} answers",
             "Anchor behind the readout, or leave temper out.",
         )
-    times = (_distance(h, bank) / reach).clamp_min(1.0).unsqueeze(1)
+    times = (_distance(h, bank) / reach).clamp_min(1.0).unsqueeze(1) * temperature
     return logits - logits.mean(dim=0) * (1.0 - 1.0 / times).to(logits.dtype)
 
 

@@ -32,7 +32,7 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
         settings = _settings(model, "num_samples", "seed")
         return {"kind": "MCDropout", "call": model.call is not None} | settings | _inner(model.net)
     if type(model) is Anchored:
-        names = ("at", "num_anchors", "scope", "init", "frozen", "seed", "temper")
+        names = ("at", "num_anchors", "scope", "init", "frozen", "seed", "temper", "temperature")
         settings = _settings(model, *names)
         source, call = _source_spec(model.source), getattr(model.cut, "call", None) is not None
         kind = {"kind": "Anchored", "call": call, "source": source}
@@ -116,13 +116,15 @@ def rebuild(
 
 
 def _later(spec: Spec, prefix: str = "") -> set[str]:
-    """Names of tensors that models have today and bundles of format 1 do not."""
+    """Names of tensors that models have today and earlier bundles do not."""
     if spec["kind"] == "Ensemble":
         inner = [_later(m, f"{prefix}members.{i}.") for i, m in enumerate(spec["members"])]
         return set().union(*inner)
     if spec["kind"] == "MCDropout":
         return _later(spec["net"], f"{prefix}net.")
-    return {f"{prefix}reach"} if spec["kind"] == "Anchored" and "temper" not in spec else set()
+    since = {"reach": "temper", "temperature": "temperature"}  # the setting that came with each
+    found = {f"{prefix}{tensor}" for tensor, setting in since.items() if setting not in spec}
+    return found if spec["kind"] == "Anchored" else set()
 
 
 def _make(

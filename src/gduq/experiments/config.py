@@ -75,7 +75,7 @@ class MethodConfig(_Part):
     scope: Literal["row", "graph"] | None = None
     num_anchors: int = Field(10, ge=1)
     init: Literal["random", "identity"] | None = None
-    temper: bool | None = None
+    temper: bool | Literal["distance"] | None = None
     head: HeadKind | None = "mlp"
     freeze: bool = False
     pretrained_from: str | None = None

@@ -46,6 +46,7 @@ def _anywhere(at: int | str) -> dict[str, Any]:
 
 _HEAD = 0.1  # the head's share of the epochs
 _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
+_DIVIDED = ("gduq", "gduq-unlabelled", "auto", *_PLACES)  # epochs, between a network and its head
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
 # every row, one draw, no masking; the head is that of the vanilla network.
@@ -54,6 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
+    "gduq-unlabelled": {**_GDUQ, "method.temper": "distance"},  # no look at validation labels
     "gduq-pretrained": _GDUQ,  # the head's come on top of a finished vanilla network
     "auto": _anywhere("auto"),
     **{name: _anywhere(at) for name, at in _PLACES.items()},
@@ -194,7 +196,7 @@ class Setting:
     def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
         """How a variant divides the epochs between a plain network and an anchored head."""
         head = max(1, round(_HEAD * epochs))
-        if variant in ("gduq", "auto", *_PLACES):  # its network has the head's kind from the start
+        if variant in _DIVIDED:  # its network has the head's kind from the start
             own = {"model.head": "mlp", "method.plain_epochs": max(1, epochs - head)}
         elif variant == "gduq-pretrained":
             own = {"method.plain_epochs": epochs}
@@ -250,7 +252,7 @@ class Table:
 
     def calibrators_of(self, variant: str, scale: ScaleName) -> tuple[str, ...]:
         """Calibrators of a variant; ``"none"`` is not named."""
-        if variant in ("ensemble", "mcdropout"):
+        if variant in ("ensemble", "mcdropout", "gduq-unlabelled"):
             return ()
         own = self.calibrators[: SCALES[scale].calibrators]
         if variant == "vanilla":

@@ -77,7 +77,8 @@ def fit(
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
         val: Data to judge every epoch by: loss, accuracy and ECE of the mean logits, for anchored
-            models over a bank from one training batch.
+            models over a bank from one training batch. With ``temper=True`` (see `gduq.anchor`)
+            they also say at the end if confidence has to be lowered.
         epochs: Passes over ``train``.
         lr: Learning rate of Adam.
         batch_size: Graphs a step, over all processes; labelled nodes where a head is trained on a
@@ -86,7 +87,7 @@ def fit(
         draws: Anchors a row and step, all through one pass (anchored models). Default: 10 at the
             readout of a network with a two-layer head, where they cost next to nothing; else 1.
         mask: Share of rows whose anchor half is zeroed and whose target is the uniform
-            distribution (anchored models). Default: 0.3 where 10 draws are the default; else 0.
+            distribution (anchored models). Default: 0.2 where 10 draws are the default; else 0.
         class_weights: One weight a class, or ``"balanced"``; for rows that are not masked.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.

@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 from gduq import metrics
 from gduq.anchored import Anchored
 from gduq.baselines import sample
+from gduq.calibration import TemperatureScaling
 from gduq.errors import InputError
 from gduq.graph import label_rows, targets
 from gduq.prediction import predict
@@ -404,6 +405,9 @@ class Run:
             seed_all(derived(self.settings.seed, _DRY))
             with self.timed():
                 self.model.fit_bank(self.train, batch_size=self.eval_size)
+                if self.model.temper is True and self.val is not None:
+                    p = predict(self.model, self.val, self.eval_size, self.settings.call)
+                    self.model.temperature.fill_(TemperatureScaling().fit(p).value.clamp_min(1.0))
             self._share_buffers()
         final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
         self._save(last=last, final=final, finished=True)
