@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -25,14 +24,12 @@ from gduq.graph import label_rows, targets
 from gduq.prediction import predict
 from gduq.training.batches import (
     Batches,
-    Loader,
     as_batches,
     cached,
     check_range,
     class_counts,
     described,
     even_size,
-    labels,
     some,
 )
 from gduq.training.checkpoint import (
@@ -44,6 +41,7 @@ from gduq.training.checkpoint import (
 )
 from gduq.training.history import Epoch, History, best_epoch
 from gduq.training.loss import class_weights, row_losses
+from gduq.training.processes import Processes
 from gduq.training.progress import epoch_bar
 from gduq.training.randomness import derived, isolated, seed_all
 from gduq.training.settings import Settings
@@ -87,6 +85,7 @@ class Run:
         self, model: nn.Module, train: Batches, settings: Settings, fabric: Fabric
     ) -> None:
         self.model, self.train, self.settings, self.fabric = model, train, settings, fabric
+        self.processes = Processes(fabric)
         self.val: Batches | None = None
         self.records: tuple[Epoch, ...] = ()
         self.best: dict[str, Tensor] = {}
@@ -102,7 +101,7 @@ class Run:
             )
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))
-        self.counts = self._all_counts(class_counts(train, "train"))
+        self.counts = self.processes.counts(train)
         self.probe = self._some_batches()
         self.classes = self._dry_pass()
         chosen = class_weights(settings.class_weights, self.counts, self.classes)
@@ -183,19 +182,6 @@ class Run:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
         elif isinstance(model, Anchored) and model.at == "input":
             model.fit_anchors(self.train, self.eval_size)
-
-    def _all_counts(self, counts: Tensor) -> Tensor:
-        """Rows of each class in the data of all processes; raises unless there are two classes."""
-        if isinstance(self.train, Loader) and self.fabric.world_size > 1:
-            top = self._reduced(torch.tensor(counts.numel(), device=self.fabric.device), "max")
-            counts = F.pad(counts, (0, int(top) - counts.numel())).to(self.fabric.device)
-            counts = self._reduced(counts, "sum").cpu()
-        if int((counts > 0).sum()) < 2:
-            raise InputError(
-                "training labels of at least two classes",
-                f"only class {int(counts.argmax())} in {int(counts.sum())} row(s)",
-            )
-        return counts
 
     def _some_batches(self) -> list[Data]:
         rows = 1
@@ -282,7 +268,7 @@ class Run:
     def _epoch(self, epoch: int) -> Epoch:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
         loss = self._train_epoch(epoch, lr)
-        self._share_buffers()
+        self.processes.share(self.model.buffers())
         try:
             judged = self._judge()
         except InputError as error:
@@ -304,9 +290,9 @@ class Run:
         shard = (fabric.global_rank, fabric.world_size)
         for graph in self.train.batches(self.batch_size, True, generator, shard):
             graph = fabric.to_device(graph)
-            if self._has_labels(graph):
+            if self.processes.all_have_labels(graph):
                 total += self._train_step(graph)
-        total = self._reduced(total, "sum")
+        total = self.processes.reduced(total, "sum")
         loss = float(total[0] / total[1])
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.parameters):
             raise self._diverged(epoch, loss)
@@ -321,7 +307,7 @@ class Run:
         assert y is not None
         losses, counts = row_losses(logits, masked, y.reshape(-1).long(), self.weights)
         # Processes average their gradients: each divides by the weight of all, times their number.
-        share = self._reduced(counts.sum(), "sum") / self.fabric.world_size
+        share = self.processes.reduced(counts.sum(), "sum") / self.fabric.world_size
         self.optimizer.zero_grad()
         self.fabric.backward(losses.sum() / share)
         self.optimizer.step()
@@ -339,19 +325,6 @@ class Run:
                 "Use Fabric(..., strategy='ddp_find_unused_parameters_true').",
             ) from error
         return logits, masked
-
-    def _has_labels(self, graph: Data) -> bool:
-        """Whether a batch has labelled rows; with several processes all must have some."""
-        found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
-        found[self.fabric.global_rank] = labels(graph).size(0)
-        counts: list[int] = self._reduced(found, "sum").tolist()
-        if min(counts) == 0 < max(counts):
-            raise InputError(
-                "labelled rows for every process in every batch",
-                f"{counts} rows",
-                "Use a larger batch_size or fewer processes.",
-            )
-        return max(counts) > 0
 
     def _diverged(self, epoch: int, loss: float) -> InputError:
         return InputError(
@@ -371,17 +344,7 @@ class Run:
             "val_ece": metrics.ece(p, strict=False),
         }
 
-    # -- processes and files -------------------------------------------------------------------
-
-    def _reduced(self, value: Tensor, how: str) -> Tensor:
-        found: Any = self.fabric.all_reduce(value, reduce_op=how)
-        return found  # type: ignore[no-any-return]
-
-    def _share_buffers(self) -> None:
-        """Give all processes the first one's buffers: statistics of BatchNorm, Gaussian, bank."""
-        if self.fabric.world_size > 1:
-            for buffer in self.model.buffers():
-                buffer.copy_(self.fabric.broadcast(buffer))
+    # -- files ---------------------------------------------------------------------------------
 
     def _save(self, always: bool = False, **more: Any) -> None:
         """Write a checkpoint if one is due; the final state is always written."""
@@ -408,7 +371,7 @@ class Run:
                 if self.model.temper is True and self.val is not None:
                     p = predict(self.model, self.val, self.eval_size, self.settings.call)
                     self.model.temperature.fill_(TemperatureScaling().fit(p).value.clamp_min(1.0))
-            self._share_buffers()
+            self.processes.share(self.model.buffers())
         final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
         self._save(last=last, final=final, finished=True)
         self.finished = True

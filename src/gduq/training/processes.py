@@ -1,0 +1,62 @@
+"""What the processes of one training run tell each other; a single one talks to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq.errors import InputError
+from gduq.training.batches import Batches, Loader, class_counts, labels
+
+__all__ = ["Processes"]
+
+
+class Processes:
+    """The processes of a Fabric."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+
+    def reduced(self, value: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        """A value of all processes together."""
+        found: Any = self.fabric.all_reduce(value, reduce_op=how)
+        return found  # type: ignore[no-any-return]
+
+    def counts(self, train: Batches) -> Tensor:
+        """Rows of each class in the data of all processes; raises unless there are two classes."""
+        counts = class_counts(train, "train")
+        if isinstance(train, Loader) and self.fabric.world_size > 1:
+            top = self.reduced(torch.tensor(counts.numel(), device=self.fabric.device), "max")
+            counts = F.pad(counts, (0, int(top) - counts.numel())).to(self.fabric.device)
+            counts = self.reduced(counts, "sum").cpu()
+        if int((counts > 0).sum()) < 2:
+            raise InputError(
+                "training labels of at least two classes",
+                f"only class {int(counts.argmax())} in {int(counts.sum())} row(s)",
+            )
+        return counts
+
+    def all_have_labels(self, graph: Data) -> bool:
+        """Whether a batch has labelled rows; raises if those of some processes only have."""
+        found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
+        found[self.fabric.global_rank] = labels(graph).size(0)
+        counts: list[int] = self.reduced(found, "sum").tolist()
+        if min(counts) == 0 < max(counts):
+            raise InputError(
+                "labelled rows for every process in every batch",
+                f"{counts} rows",
+                "Use a larger batch_size or fewer processes.",
+            )
+        return max(counts) > 0
+
+    def share(self, buffers: Iterable[Tensor]) -> None:
+        """Give all processes the first one's: statistics of BatchNorm, Gaussian, bank."""
+        if self.fabric.world_size > 1:
+            for buffer in buffers:
+                buffer.copy_(self.fabric.broadcast(buffer))
