@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,11 +144,18 @@ def _share_bar(index: Index, one: Share, summary: Mapping[str, Any]) -> Bar:
     pairs = index.pairs(one.ours, one.theirs, one.metric, one.split)
     parts = share_parts(pairs, one.least, one.equal)
     parts += _tested(pairs, one, summary.get("tests", ()))
-    for what, ours, theirs in one.beside:
-        if other := index.pairs(ours, theirs, one.metric, one.split):
-            sets = joined(other)
-            parts.append(part(f"of {len(sets)} cells {what}", share(sets), ">=", None, "share"))
+    parts += _beside(index, one.beside, one.metric, one.split)
     return bar(one.name, one.what, parts, losing(pairs, one.equal))
+
+
+def _beside(
+    index: Index, beside: Sequence[tuple[str, Method, Method]], metric: str, split: str
+) -> Iterator[Part]:
+    """Other comparisons of the same kind, only shown."""
+    for what, ours, theirs in beside:
+        if pairs := index.pairs(ours, theirs, metric, split):
+            sets = joined(pairs)
+            yield part(f"of {len(sets)} cells {what}", share(sets), ">=", None, "share")
 
 
 def _tested(pairs: Pairs, one: Share, tests: Sequence[Mapping[str, Any]]) -> list[Part]:
@@ -225,6 +232,7 @@ def _ensemble_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     pairs = index.pairs(GDUQ, ENSEMBLE, "ece")
     parts = [
         *share_parts(pairs, 0.60, equal=True),
+        *_beside(index, (_without_labels(ENSEMBLE),), "ece", OOD),
         *_cost_parts(summary["records"], GDUQ, "train", 1.3),
         *_cost_parts(summary["records"], GDUQ, "predict", 1.2),
     ]

@@ -30,7 +30,7 @@ Key = dict[str, str]
 _MEASURES = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
 _CALIBRATED = ("vanilla", "gduq")  # whose best calibrator is chosen
 _SCHEDULE = ("lr", "batch_size", "weight_decay", "select", "patience", "class_weights")
-_DIVIDED = (GDUQ.variant, PRETRAINED.variant)  # may put an anchored head on a plain network
+_TWO_PARTS = (GDUQ.variant, PRETRAINED.variant)  # may put an anchored head on a plain network
 _SMOKE = "Smoke scale:"
 
 
@@ -305,7 +305,7 @@ class Made:
             "rows": {} if folder is None else folder.info["rows"],
             "gduq": {} if own is None else _own(own),
             "divided": {v: [_before(configs[v]), configs[v].training.epochs]
-                        for v in _DIVIDED if v in configs},
+                        for v in _TWO_PARTS if v in configs},
             "unequal": {v: d for v, config in configs.items() if (d := _differs(config, plain))},
         }  # fmt: skip
 

@@ -228,7 +228,8 @@ def _chosen(summary: Summary) -> str:
         "table that are fitted, by NLL on the half of `id_val` that it was not fitted on, halves "
         "taking turns; half of that NLL is of the clean rows, half of corrupted copies of the same "
         "rows. CaGCN and GATS read the graph around the rows, cannot be tried on copies and are "
-        f"not among them. Chosen were: {'; '.join(said)}."
+        "not among them. The temperature that G-ΔUQ has by default is part of the model: all of "
+        f"`id_val` has been looked at for it. Chosen were: {'; '.join(said)}."
     )
 
 

@@ -493,6 +493,19 @@ def test_the_stronger_control_stands_beside_temperature_scaling():
     assert "|  | vanilla, temperature scaling on clean and corrupted rows | – | 0.100" in page
 
 
+def test_what_comes_without_validation_labels_stands_beside():
+    records = []
+    for dataset, bare in (("d1", 0.1), ("d2", 0.4)):
+        records += methods(dataset, vanilla=0.3, t2=0.3, ts=0.3, ensemble=0.3, gduq=0.2,
+                           gduq_unlabelled=bare)  # fmt: skip
+    found = judged(records)
+    for name in ("ece-vanilla", "ece-t2", "ece-ts", "ensemble"):
+        (own,) = [p for p in found[name]["parts"] if "validation labels" in p["what"]]
+        assert (own["value"], own["wanted"], own["what"][:10]) == (0.5, None, "of 2 cells")
+    page = pages({**made_by_hand(), "records": records})["RESULTS.md"]
+    assert "|  | G-ΔUQ, without validation labels | – | 0.100" in page
+
+
 def test_verdicts_of_the_paired_test_are_counted():
     records = [r for i in range(3) for r in methods(f"d{i}", vanilla=0.3, gduq=0.2)]
     ours = [r for r in records if r["variant"] == "gduq"]

@@ -82,7 +82,8 @@ class Anchored(nn.Module):
         self.source = make_source(anchors, self.cut.channels, moving=at != "input")
         self.source_name = source_name(self.source)
         self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
-        self.temper: Temper = freeze and not self.cut.needs_graph if temper is None else temper
+        chosen = freeze and not self.cut.needs_graph if temper is None else temper
+        self.temper: Temper = "distance" if chosen == "distance" else bool(chosen)
         self.register_buffer("reach", self.linear.weight.new_tensor(torch.inf))
         self.register_buffer("temperature", self.linear.weight.new_tensor(1.0))
         self.cut.frozen = freeze

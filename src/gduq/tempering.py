@@ -10,9 +10,9 @@ hypotheses disagree about stays:
 
 The classes keep their order in the mean. The reach needs no labels and nothing but the rows that
 the bank is made from. :math:`T` is 1 until `gduq.fit` has seen labelled validation rows: then it is
-the temperature that fits those best, but at least 1. Rows like the training rows can say that a
-network is too sure of itself, as it will be under shift, too; that it is not sure enough they can
-say of themselves only.
+the temperature that fits those best, but at least 1, and closer to it if they are few. Rows like
+the training rows can say that a network is too sure of itself, as it will be under shift, too; that
+it is not sure enough they can say of themselves only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def reach_of(rows: Tensor | None, bank: Tensor) -> float:
 def tempered(
     logits: Tensor, h: Tensor, bank: Tensor, reach: Tensor, temperature: Tensor | float = 1.0
 ) -> Tensor:
-    """Logits ``[K, n, C]`` of rows ``h`` ``[n, d]``, with a smaller mean if those are out of reach.
+    """Logits ``[K, n, C]`` of rows ``h`` ``[n, d]``, their mean over a temperature, and over more
+    where rows are out of reach.
 
     Example:
         >>> bank, h = torch.zeros(2, 2), torch.tensor([[1.0, 0.0], [0.0, 6.0]])
@@ -57,7 +58,7 @@ def tempered(
     """
     if h.size(0) != logits.size(1):
         raise InputError(
-            "a place with one representation for every answer with temper=True",
+            "a place with one representation for every answer with temper",
             f"{h.size(0)} rows for {logits.size(1)} answers",
             "Anchor behind the readout, or leave temper out.",
         )
@@ -69,7 +70,7 @@ def _distance(h: Tensor, bank: Tensor) -> Tensor:
     """The mean distance of rows to the anchors, ``[n]``, in single precision at least."""
     if is_sparse(h):
         raise InputError(
-            "dense representations with temper=True",
+            "dense representations with temper",
             "sparse ones",
             "Anchor behind the readout, or leave temper out.",
         )

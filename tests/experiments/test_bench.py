@@ -469,3 +469,12 @@ def test_epochs_are_divided_not_added():
             spent = ours.training.epochs + (ours.method.plain_epochs or 0)
             assert spent == plain.training.epochs
             assert ours.model == plain.model
+
+
+def test_the_control_without_validation_labels_differs_in_nothing_else():
+    for table in (t for t in TABLES.values() if "gduq-unlabelled" in t.variants):
+        for setting in table.settings_at("small"):
+            ours, control = (setting.config(v, 0, "small") for v in ("gduq", "gduq-unlabelled"))
+            assert (ours.method.temper, control.method.temper) == (True, "distance")
+            assert control.with_({"method.temper": True}).hash == ours.hash
+            assert control.training.select == "last"  # else validation labels pick the epoch

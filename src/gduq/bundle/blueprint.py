@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from gduq.anchored import Anchored
 from gduq.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.baselines import Ensemble, MCDropout
+from gduq.bundle.files import VERSION
 from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
 from gduq.nn.gnn import GNN
@@ -32,7 +33,7 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
         settings = _settings(model, "num_samples", "seed")
         return {"kind": "MCDropout", "call": model.call is not None} | settings | _inner(model.net)
     if type(model) is Anchored:
-        names = ("at", "num_anchors", "scope", "init", "frozen", "seed", "temper", "temperature")
+        names = ("at", "num_anchors", "scope", "init", "frozen", "seed", "temper")
         settings = _settings(model, *names)
         source, call = _source_spec(model.source), getattr(model.cut, "call", None) is not None
         kind = {"kind": "Anchored", "call": call, "source": source}
@@ -96,7 +97,11 @@ def needs_call(spec: Spec) -> bool:
 
 
 def rebuild(
-    spec: Spec, tensors: Mapping[str, Tensor], nets: Iterator[nn.Module], call: Call | None
+    spec: Spec,
+    tensors: Mapping[str, Tensor],
+    nets: Iterator[nn.Module],
+    call: Call | None,
+    version: int = VERSION,
 ) -> nn.Module:
     """The model of a spec with its weights; torch's global random state is left alone.
 
@@ -105,25 +110,26 @@ def rebuild(
         tensors: The model's state.
         nets: Networks for the leaves of kind ``"other"``, from the first to the last; copied.
         call: For the parts that were made with one.
+        version: The format of the bundle it comes from.
     """
     with torch.random.fork_rng(devices=[]):
         model = _make(spec, tensors, nets, call)
     surplus = sorted(name for name in set(tensors) ^ set(model.state_dict())
-                     if name not in _later(spec))  # fmt: skip
+                     if name not in _later(spec, version))  # fmt: skip
     if surplus:
         raise BundleError("one tensor for each name in the model", f"a misfit: {surplus[:3]}")
     return model
 
 
-def _later(spec: Spec, prefix: str = "") -> set[str]:
-    """Names of tensors that models have today and earlier bundles do not."""
+def _later(spec: Spec, version: int, prefix: str = "") -> set[str]:
+    """Names of tensors that models have today and bundles of an earlier format do not."""
     if spec["kind"] == "Ensemble":
-        inner = [_later(m, f"{prefix}members.{i}.") for i, m in enumerate(spec["members"])]
+        inner = [_later(m, version, f"{prefix}members.{i}.") for i, m in enumerate(spec["members"])]
         return set().union(*inner)
     if spec["kind"] == "MCDropout":
-        return _later(spec["net"], f"{prefix}net.")
-    since = {"reach": "temper", "temperature": "temperature"}  # the setting that came with each
-    found = {f"{prefix}{tensor}" for tensor, setting in since.items() if setting not in spec}
+        return _later(spec["net"], version, f"{prefix}net.")
+    since = {"reach": 2, "temperature": 3}
+    found = {f"{prefix}{tensor}" for tensor, first in since.items() if version < first}
     return found if spec["kind"] == "Anchored" else set()
 
 

@@ -28,7 +28,7 @@ from gduq.errors import BundleError, InputError
 __all__ = ["FORMAT", "VERSION", "check_target", "read_document", "read_tensors", "write"]
 
 FORMAT = "gduq bundle"
-VERSION = 2  # raised whenever an older gduq could misread a bundle
+VERSION = 3  # raised whenever an older gduq could misread a bundle
 
 _INDEX = "bundle.json"
 _OURS = re.compile(r"(bundle|weights|calibrator)-[0-9a-f]{8}\.(safetensors|tmp)")

@@ -128,7 +128,7 @@ def load(
     with _as_bundle_errors(folder):
         spec, saved = document["model"], document["calibrator"]
         _check_call(spec, call)
-        model = rebuild(spec, parts["weights"], _supply(spec, net), call)
+        model = rebuild(spec, parts["weights"], _supply(spec, net), call, document["version"])
         calibrator = None if saved is None else _calibrator(saved, parts["calibrator"])
     if document["class_names"] is not None:
         model.class_names = tuple(document["class_names"])  # type: ignore[assignment]

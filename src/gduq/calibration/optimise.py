@@ -12,13 +12,22 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-__all__ = ["Bounds", "autograd", "best_scale", "careful_scale", "fit_module", "minimise"]
+__all__ = [
+    "Bounds",
+    "autograd",
+    "best_scale",
+    "careful_scale",
+    "fit_module",
+    "minimise",
+    "softening_scale",
+]
 
 Bounds = Sequence[tuple[float | None, float | None]]
 ValueAndGradient = Callable[[Tensor], tuple[float, Tensor]]
 
 _SCALES = (1e-2, 1e2)  # of logits of usual size: temperatures from 100 down to 1/100
 _WOLFE_MEMORY = 20
+_EXPECTED = 10  # rows, see `softening_scale`
 
 
 def minimise(
@@ -109,7 +118,9 @@ def fit_module(
     vector_to_parameters(found, parameters)
 
 
-def best_scale(logits: Tensor, target: Tensor, pseudo_rows: float = 0.0) -> float:
+def best_scale(
+    logits: Tensor, target: Tensor, pseudo_rows: float = 0.0, expected_rows: float = 0.0
+) -> float:
     r"""The factor :math:`\beta` with the lowest mean NLL of ``beta * logits``.
 
     The loss is convex in :math:`\beta = 1/T`, with slope :math:`E_p[z] - z_y` and curvature
@@ -123,6 +134,7 @@ def best_scale(logits: Tensor, target: Tensor, pseudo_rows: float = 0.0) -> floa
         target: ``[m]``.
         pseudo_rows: So many rows of even target, each like the average one, are thought to be
             among them.
+        expected_rows: The same with rows whose targets are as probable as the logits say.
 
     Example:
         >>> z = torch.tensor([[2.0, 0.0]] * 4).double()  # right three times of four
@@ -130,8 +142,10 @@ def best_scale(logits: Tensor, target: Tensor, pseudo_rows: float = 0.0) -> floa
         0.549306
     """
     centred = logits - logits.amax(dim=1, keepdim=True)
-    even = pseudo_rows / (len(target) + pseudo_rows)
-    chosen = centred.gather(1, target[:, None]).mean() * (1.0 - even) + centred.mean() * even
+    expected = (centred.softmax(dim=1) * centred).sum(dim=1).mean()
+    total = len(target) * centred.gather(1, target[:, None]).mean()
+    total = total + pseudo_rows * centred.mean() + expected_rows * expected
+    chosen = total / (len(target) + pseudo_rows + expected_rows)
     ends = _bracket(centred)
     (low, high), scale = ends, 1.0
     for _ in range(100):
@@ -165,6 +179,27 @@ def careful_scale(logits: Tensor, target: Tensor) -> float:
     """
     scale = best_scale(logits, target)
     return scale if scale <= 1.0 else max(1.0, best_scale(logits, target, pseudo_rows=1.0))
+
+
+def softening_scale(logits: Tensor, target: Tensor) -> float:
+    r"""The best factor up to 1: it makes confident rows less so, never more.
+
+    A few rows that happen to be wrong must not undo a good network. So ten rows that are right as
+    often as the logits say are thought to be among them.
+
+    Args:
+        logits: ``[m, C]``.
+        target: ``[m]``.
+
+    Example:
+        >>> z = torch.tensor([[4.0, 0.0]] * 400).double()  # sure, and right three times of four
+        >>> y = torch.tensor([0, 0, 0, 1] * 100)
+        >>> round(softening_scale(z, y), 2), softening_scale(z, 0 * y)
+        (0.28, 1.0)
+        >>> round(softening_scale(z[:1], y[3:4]), 2)  # one row, wrong
+        0.53
+    """
+    return min(1.0, best_scale(logits, target, expected_rows=_EXPECTED))
 
 
 def _bracket(centred: Tensor) -> tuple[float, float]:

@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gduq.calibration.base import Calibrator, RowTemperature, labelled, mean_logits
-from gduq.calibration.optimise import careful_scale
+from gduq.calibration.optimise import careful_scale, softening_scale
 from gduq.prediction import Prediction
 
-__all__ = ["EnsembleTemperatureScaling", "TemperatureScaling"]
+__all__ = ["EnsembleTemperatureScaling", "TemperatureScaling", "softening"]
 
 
 @dataclass(eq=False)
@@ -50,6 +50,11 @@ class TemperatureScaling(RowTemperature):
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         return {"temperature": _scalar(1.0)}
+
+
+def softening(p: Prediction) -> Tensor:
+    """The temperature of at least 1 that labelled rows ask for: see `gduq.tempering`."""
+    return _scalar(1.0 / softening_scale(*labelled(p, slice(None))))
 
 
 @dataclass(eq=False)

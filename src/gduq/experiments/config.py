@@ -13,12 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from gduq.errors import InputError
 from gduq.nn.settings import Conv, HeadKind, Positional, Readout
+from gduq.tempering import Temper
 
 __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig"]
 
 Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout"]
 _VERSION = 1  # part of the hash: raise it when the same config no longer means the same run
 _RULE = 2  # by which at="auto" chooses: the same, for these runs alone
+_TEMPER = 2  # what temper=True does: the same
 _ANCHORED_ONLY = ("draws", "mask")
 
 
@@ -75,7 +77,7 @@ class MethodConfig(_Part):
     scope: Literal["row", "graph"] | None = None
     num_anchors: int = Field(10, ge=1)
     init: Literal["random", "identity"] | None = None
-    temper: bool | Literal["distance"] | None = None
+    temper: Temper | None = None
     head: HeadKind | None = "mlp"
     freeze: bool = False
     pretrained_from: str | None = None
@@ -99,8 +101,11 @@ class MethodConfig(_Part):
             kept += ("size", "member")
         if self.kind == "mcdropout":
             kept += ("passes",)
-        rule = {"rule": _RULE} if self.is_anchored and self.at == "auto" else {}
-        return {name: getattr(self, name) for name in kept} | rule
+        rules = {"rule": _RULE} if self.is_anchored and self.at == "auto" else {}
+        rules |= (
+            {"temper_rule": _TEMPER} if self.is_anchored and self.temper in (True, None) else {}
+        )
+        return {name: getattr(self, name) for name in kept} | rules
 
 
 class TrainingConfig(_Part):

@@ -46,7 +46,8 @@ def _anywhere(at: int | str) -> dict[str, Any]:
 
 _HEAD = 0.1  # the head's share of the epochs
 _PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
-_DIVIDED = ("gduq", "gduq-unlabelled", "auto", *_PLACES)  # epochs, between a network and its head
+# Their epochs are divided between a plain network and its head.
+_DIVIDED = ("gduq", "gduq-unlabelled", "auto", *_PLACES)
 
 # What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
 # every row, one draw, no masking; the head is that of the vanilla network.
@@ -55,7 +56,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
     "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
-    "gduq-unlabelled": {**_GDUQ, "method.temper": "distance"},  # no look at validation labels
+    # the same without a look at validation labels (for select="last" makes none either)
+    "gduq-unlabelled": {**_GDUQ, "method.temper": "distance"},
     "gduq-pretrained": _GDUQ,  # the head's come on top of a finished vanilla network
     "auto": _anywhere("auto"),
     **{name: _anywhere(at) for name, at in _PLACES.items()},

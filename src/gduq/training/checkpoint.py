@@ -41,7 +41,7 @@ class State:
         last: Weights after the last of them.
         optimizer: The optimiser's tensors by ``"parameter.name"``.
         best: Weights of the best epoch; empty where that is the last.
-        final: What of a finished model differs from the kept weights (the bank); empty before.
+        final: What of a finished model is not in the kept weights (bank, temperature).
         finished: Whether the run came to its end.
         around: Seconds spent outside of epochs.
     """

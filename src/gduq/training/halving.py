@@ -7,7 +7,8 @@ stopped, so it ends as if it had been trained alone from the start.
 Of places that validation data cannot tell apart the latest is best: the fewer layers come behind
 the anchors, the less ten of them cost. So a place has to be *clearly* better than later ones, by
 two standard errors of the difference between the losses of the same rows (as if rows were
-independent; nodes of a graph are not quite).
+independent; nodes of a graph are not quite). All are judged as they are trained: what validation
+rows have to say about confidence (`gduq.tempering`) comes at the end, for the one that is left.
 
 With :math:`s_j` places in round j, which ends after epoch :math:`e_j`, choosing among
 :math:`s_1 = n` places costs :math:`\sum_j (s_j - 1)(e_j - e_{j-1})` epochs on top of the E of one

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 from gduq import metrics
 from gduq.anchored import Anchored
 from gduq.baselines import sample
-from gduq.calibration import TemperatureScaling
+from gduq.calibration.scaling import softening
 from gduq.errors import InputError
 from gduq.graph import label_rows, targets
 from gduq.prediction import predict
@@ -359,10 +359,11 @@ class Run:
         self.checkpoint.save(state)
 
     def finish(self) -> None:
-        """Keep the chosen weights, fit the bank to all training rows, and say so on disk."""
+        """Keep the chosen weights, fit the bank to all training rows and the temperature to the
+        validation rows, and say so on disk."""
         last = weights(self.model)
-        kept = self._kept(last)
-        self.model.load_state_dict(kept)
+        self.model.load_state_dict(self._kept(last))
+        kept = weights(self.model)
         self.optimizer.zero_grad()
         if isinstance(self.model, Anchored):
             seed_all(derived(self.settings.seed, _DRY))
@@ -370,7 +371,7 @@ class Run:
                 self.model.fit_bank(self.train, batch_size=self.eval_size)
                 if self.model.temper is True and self.val is not None:
                     p = predict(self.model, self.val, self.eval_size, self.settings.call)
-                    self.model.temperature.fill_(TemperatureScaling().fit(p).value.clamp_min(1.0))
+                    self.model.temperature.copy_(softening(p))
             self.processes.share(self.model.buffers())
         final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
         self._save(last=last, final=final, finished=True)

@@ -63,12 +63,13 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
 @contextmanager
 def evaluating_after(model: nn.Module) -> Iterator[None]:
     """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
-    before = (model.bank, model.reach) if isinstance(model, Anchored) else None
+    known = isinstance(model, Anchored)
+    before = (model.bank, model.reach, model.temperature) if known else None
     try:
         yield
     except BaseException:
         if before is not None:
-            model.bank, model.reach = before
+            model.bank, model.reach, model.temperature = before
         raise
     finally:
         model.eval()
