@@ -28,6 +28,7 @@ from torch_geometric.data import Data
 from gduq import Anchored, metrics
 from gduq.bundle import load
 from gduq.calibration import TemperatureScaling
+from gduq.calibration.scaling import softening
 from gduq.data import View
 from gduq.evaluation.copies import corrupted_views
 from gduq.experiments import build
@@ -142,7 +143,7 @@ class Study:
         ways["own bank, temperature"] = _scores(
             lambda rows: temperature(rows.prediction(own)), places
         )
-        model.temperature.copy_(temperature.value.clamp_min(1.0))
+        model.temperature.copy_(softening(val[halves[0]].prediction(own)))
         ways["own bank, temperature of at least 1"] = _scores(
             partial(Rows.prediction, bank=own), places
         )

@@ -79,6 +79,11 @@ def test_learning_the_anchors_lowers_what_it_is_to_lower(tmp_path) -> None:
         "own bank, temperature of at least 1",
     }
     model, _ = gduq.load(folder.bundle)
+    model.temperature.fill_(5.0)
+    gduq.save(model, folder.bundle)
+    again = learned_anchors.Study(steps=1)(str(folder.path))
+    assert again["own bank"] == found["own bank"]  # without what validation rows said
+    model.temperature.fill_(1.0)
     splits = load("cbas/color/concept")
     train = learned_anchors.representations(model.requires_grad_(False), splits.train)
     rows = learned_anchors.Rows.of(model, splits.id_val, train)

@@ -91,6 +91,7 @@ _ROTATED = tuple(
     for conv, positional in (("gated_gcn", None), ("gated_gcn", "laplacian"), ("gps", "laplacian"))
 )
 _ROTATION = tuple(s for s in _ROTATED if s.shift == "rotation")
+_GATED = tuple(s for s in _ROTATION if s.conv == "gated_gcn")
 _NOISE = tuple(s for s in _ROTATED if s.shift == "noise" and s.conv == "gated_gcn")
 
 _SMALL_MOTIF = (Setting("motif/basis/covariate", "gin"),)
@@ -229,7 +230,7 @@ TABLES: dict[str, Table] = {
         (
             *(_CMNIST[1], _SST2[1], _BASIS[1]),  # the paper's
             *(_NODE[0], _NODE[2], _NODE[6], _CBAS[0]),
-            *(*_WITHOUT_PNA[:2], _SIZE[2], *_WITHOUT_PNA[2:], *_ROTATION),  # PNA once
+            *(*_WITHOUT_PNA[:2], _SIZE[2], *_WITHOUT_PNA[2:], *_GATED),  # PNA once
         ),
         _SMALL_MOTIF,
         ("gduq", "gduq-pretrained", "L1", "L2", "readout", "pretrained"),
