@@ -456,10 +456,15 @@ def test_parameter_counts_are_exact(root):
 
 def test_small_scale_leaves_out_what_takes_long():
     table = TABLES["size-shift"]
-    for scale, kept in (("small", False), ("smoke", True), ("paper", True)):
-        variants = {variant for _, variant, _, _ in table.configs(scale, 1)}
-        assert (set(table.large) <= variants) == kept
-        assert "gduq" in variants
+    for scale in ("small", "smoke", "paper"):
+        variants = {}
+        for setting, variant, _, _ in table.configs(scale, 1):
+            variants.setdefault(f"{setting.data} {setting.conv}", set()).add(variant)
+        for network, own in variants.items():
+            assert (set(table.large) <= own) == (scale != "small" or network in table.quick)
+            assert bool(set(table.large) & own) == (set(table.large) <= own)
+            assert "gduq" in own
+    assert set(table.quick) < {f"{s.data} {s.conv}" for s in table.settings}
 
 
 def test_epochs_are_divided_not_added():
