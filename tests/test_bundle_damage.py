@@ -99,8 +99,10 @@ def sealed(contents: dict[str, bytes], change: Callable[[dict], None]) -> dict[s
 
 
 def test_a_newer_format_says_upgrade(contents, place):
-    newer = sealed(contents, lambda d: d.update(version=3, model={"kind": "hologram"}))
-    with pytest.raises(BundleError, match=r"format 3\. Upgrade gduq"):
+    newer = sealed(
+        contents, lambda d: d.update(version=files.VERSION + 1, model={"kind": "hologram"})
+    )
+    with pytest.raises(BundleError, match=rf"format {files.VERSION + 1}\. Upgrade gduq"):
         load(put(place, newer))
     with pytest.raises(BundleError, match="Upgrade"):
         describe(place)
