@@ -97,8 +97,10 @@ def test_bad_input(engine, workers):
 
 
 SCRIPT = """
-    import sys
+    import signal
     from gduq.experiments.engines import map_cells
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" has it ignored
 
     def work(seconds):  # a script without a __main__ guard
         import os, time
