@@ -142,9 +142,11 @@ def best_scale(
         0.549306
     """
     centred = logits - logits.amax(dim=1, keepdim=True)
-    expected = (centred.softmax(dim=1) * centred).sum(dim=1).mean()
-    total = len(target) * centred.gather(1, target[:, None]).mean()
-    total = total + pseudo_rows * centred.mean() + expected_rows * expected
+    total = centred.gather(1, target[:, None]).sum()
+    if pseudo_rows:
+        total = total + pseudo_rows * centred.mean()
+    if expected_rows:
+        total = total + expected_rows * (centred.softmax(dim=1) * centred).sum(dim=1).mean()
     chosen = total / (len(target) + pseudo_rows + expected_rows)
     ends = _bracket(centred)
     (low, high), scale = ends, 1.0
