@@ -203,7 +203,7 @@ def test_molecules_from_a_table(tmp_path):
     assert "--target" in missing.stderr
     run("predict", model, known, "-o", out, *options, "--target", "active")
     assert "abstain" in rows_of(out)[0]
-    assert not (tmp_path / "out.jsonl.rejects.csv").exists()
+    assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []  # the list above says nothing of these
 
 
 def test_a_tu_folder(tmp_path):
@@ -249,7 +249,7 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
     done = run("predict", model, path, "-o", out, "--json", code=3)
     assert json.loads(done.stdout)["rejected"] == 2
     run("predict", model, graphs, "-o", out)
-    assert not (tmp_path / "out.jsonl.rejects.csv").exists()
+    assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []
 
 
 def test_when_no_graph_can_be_read_all_are_listed(tmp_path, model):
@@ -341,6 +341,65 @@ def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine, re
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
+# -- nothing of the user's is lost -----------------------------------------------------------------
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def lossy_calls(folder, model, graphs, known):
+    """Calls that would write over something that is read, or write one file twice."""
+    out = folder / "out.csv"
+    own = save(rings(4), folder / "own.safetensors")
+    table = folder / "same.csv"
+    table.write_text("smiles\nCCO\n")
+    link = folder / "link.csv"
+    link.symlink_to(own)
+    notes = folder / "notes.csv"
+    notes.write_text("what I found out\n")
+    corrected = folder / "all.csv.rejects.csv"
+    corrected.write_text("file,row,line,reason,text\n")
+    return [
+        (model, table, "-o", table),
+        (model, own, "-o", out, "--rejects", own),
+        (model, own, "-o", out, "--rejects", link),
+        (model, own, "-o", out, "--rejects", folder / "." / "sub" / ".." / own.name),
+        (model, own, "-o", out, "--rejects", out),
+        (model, own, "-o", out, "--rejects", model / "bundle.json"),
+        (model, own, "-o", out, "--rejects", notes),
+        (model, own, "-o", out, "--rejects", folder),
+        (model, corrected, "-o", folder / "all.csv"),  # the default place of the rejects
+        (model, own, corrected, "-o", folder / "all.csv", "--workers", 2),
+        (model, own, "-o", link, "--calibration-data", link),
+        (model, own, "-o", out, "--calibration-data", known, "--rejects", known),
+    ]
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_no_path_destroys_what_is_there(tmp_path, graphs, known, number):
+    (tmp_path / "sub").mkdir()
+    model = bundle(tmp_path / "model")
+    call = lossy_calls(tmp_path, model, graphs, known)[number]
+    before, labels = contents(tmp_path), known.read_bytes()
+    result = run("predict", *call, code=2)
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert contents(tmp_path) == before
+    assert known.read_bytes() == labels
+
+
+def test_convert_destroys_nothing(tmp_path):
+    pytest.importorskip("rdkit")
+    table, notes = tmp_path / "in.csv", tmp_path / "notes.csv"
+    table.write_text("smiles\nCCO\n")
+    notes.write_text("mine\n")
+    target = tmp_path / "out.safetensors"
+    for rejects in (table, notes, target):
+        run("data", "convert", table, target, "--rejects", rejects, code=2)
+        assert sorted(contents(tmp_path)) == [table, notes]
+        assert (table.read_text(), notes.read_text()) == ("smiles\nCCO\n", "mine\n")
+
+
 # -- mistakes ------------------------------------------------------------------------------------
 
 
@@ -364,15 +423,6 @@ def test_mistakes_are_one_sentence(tmp_path, model, graphs):
         assert says in result.stderr, (arguments, result.stderr)
         assert len(result.stderr.strip().splitlines()) == 1
         assert not out.exists()
-
-
-def test_an_output_is_never_an_input(tmp_path, model):
-    pytest.importorskip("rdkit")
-    table = tmp_path / "same.csv"
-    table.write_text("smiles\nCCO\n")
-    result = run("predict", model, table, "-o", table, code=2)
-    assert "an output that is no input" in result.stderr
-    assert table.read_text() == "smiles\nCCO\n"
 
 
 def test_a_damaged_bundle(tmp_path, model, graphs):

@@ -17,10 +17,12 @@ from gduq.bundle.blueprint import Spec, leaves, needs_call
 from gduq.calibration import METHODS, Calibrator
 from gduq.cli.objects import find_object, make_network
 from gduq.data.files import Reject, stream
+from gduq.data.outputs import check_outputs
+from gduq.data.rejects import RejectList
 from gduq.errors import InputError
 from gduq.experiments.folder import RunFolder
 from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import Served, join_served, predict_files
+from gduq.experiments.serving import Served, join_served, predict_files, rejects_path
 from gduq.nn import GNN
 from gduq.prediction import Prediction
 
@@ -69,6 +71,10 @@ def serve(
     line: Any,
 ) -> tuple[Served, bool]:
     """Predict all sources; also says whether there was reference data."""
+    check_outputs(
+        {"--output": output, "--rejects": rejects_path(output, rejects)},
+        [request.bundle, request.calibration_data, *sources],
+    )
     service = make_service(request)
     line.update("Predicting")
     if workers > 1 and len(sources) > 1:
@@ -212,6 +218,7 @@ def _in_parallel(
     from gduq.experiments.rowfiles import check_output
 
     check_output(output)
+    RejectList(rejects_path(output, rejects))  # refuses a file that is none
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         here, parts = Path.cwd(), Path(folder).resolve()
         jobs = [

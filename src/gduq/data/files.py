@@ -22,6 +22,7 @@ from typing import Protocol
 from torch_geometric.data import Data
 
 from gduq.data.graphfile import read_graphs, write_graphs, write_parts
+from gduq.data.outputs import check_outputs
 from gduq.data.packed import Packed
 from gduq.data.rejects import Reject, RejectLog
 from gduq.data.table import Table
@@ -141,7 +142,10 @@ def read(
     source = open_source(path, smiles=smiles, targets=targets, class_names=class_names)
     if isinstance(source, _GraphFile):
         return source.packed
-    log = RejectLog(None if rejects is None else Path(rejects).expanduser(), max_rejects)
+    listed = None if rejects is None else Path(rejects).expanduser()
+    if listed is not None:
+        check_outputs({"rejects": listed}, [Path(path).expanduser()])
+    log = RejectLog(listed, max_rejects)
     packed = Packed.pack(list(log.good(source)))
     if log.rejected and rejects is None:
         message = f"{log.rejected} of {log.rows} rows are left out, first {log.first}"
@@ -211,6 +215,7 @@ def convert(
         raise InputError("chunk >= 1", chunk)
     opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names)
     listed = Path(f"{path}.rejects.csv" if rejects is None else rejects).expanduser()
+    check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
     log = RejectLog(listed, max_rejects)
     count = write_parts(path, _batched(log.good(opened), chunk), opened.class_names)
     return Converted(

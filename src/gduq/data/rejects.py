@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch_geometric.data import Data
 
 from gduq.data.tensorfile import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["Reject", "RejectLog"]
+__all__ = ["Reject", "RejectList", "RejectLog"]
 
 
 @dataclass(frozen=True)
@@ -35,53 +37,88 @@ class Reject:
         return f"{self.file}, line {self.line}: {self.reason}"
 
 
+class RejectList:
+    """A CSV file of the rows that were left out, in place when the block ends well.
+
+    Without any row there is no file; a list of an earlier call is then emptied. A file that is
+    there and is no such list is somebody's own: it is refused, not replaced.
+    """
+
+    columns = ("file", "row", "line", "reason", "text")
+
+    def __init__(self, path: Path) -> None:
+        if not path.parent.is_dir():
+            raise InputError("a folder for the rejects that exists", path.parent)
+        if path.exists() and not self._is_ours(path):
+            raise InputError(
+                "a new file for the rejects",
+                f"{path}, which exists and is no list of rejects",
+                "Choose another name.",
+            )
+        self.path, self.rows = path, 0
+        self._stack = ExitStack()
+        self._writer: Any = None
+
+    def _is_ours(self, path: Path) -> bool:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.readline(200).strip() == ",".join(self.columns).encode()
+
+    def __enter__(self) -> RejectList:
+        if self.path.exists():
+            self._open()
+        return self
+
+    def write(self, file: object, row: int, reject: Reject) -> None:
+        """Add a row."""
+        if self._writer is None:
+            self._open()
+        self.rows += 1
+        line = reject.line or ""
+        self._writer.writerow([file, row, line, reject.reason, reject.text])
+
+    def _open(self) -> None:
+        temporary = self._stack.enter_context(atomic_path(self.path))
+        out = temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace")
+        self._writer = csv.writer(self._stack.enter_context(out))
+        self._writer.writerow(self.columns)
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+
 class RejectLog:
     """Lets good graphs through and keeps count of the others, with the first few at hand.
 
     Args:
-        path: CSV file for all rejects (``file, line, reason, text``), or ``None`` for none.
+        path: CSV file for all rejects, see `RejectList`, or ``None`` for none.
         max_rejects: Share of rows, from 0 to 1, above which reading stops with an error.
     """
 
     def __init__(self, path: Path | None, max_rejects: float) -> None:
         if not 0 <= max_rejects <= 1:
             raise InputError("max_rejects from 0 to 1, a share of the rows", max_rejects)
-        self.path, self.max_rejects = path, max_rejects
+        self.max_rejects = max_rejects
+        self.list = None if path is None else RejectList(path)
         self.rows = self.rejected = 0
         self.first: Reject | None = None
 
     def good(self, items: Iterable[tuple[int, Data | Reject]]) -> Iterator[Data]:
-        """The graphs among the items. At the end the rejects file is in place, and too many
-        rejects raise `InputError`; a rejects file of an earlier run is replaced or removed."""
-        if self.path is None:
-            yield from self._sift(items, None)
-        else:
-            with (
-                atomic_path(self.path) as temporary,
-                temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as out,
-            ):
-                yield from self._sift(items, out)
-            if not self.rejected:
-                self.path.unlink()
-        self._judge()
-
-    def _sift(self, items: Iterable[tuple[int, Data | Reject]], out: object) -> Iterator[Data]:
-        write = None if out is None else csv.writer(out).writerow  # type: ignore[arg-type]
-        if write:
-            write(["file", "line", "reason", "text"])
-        for _, item in items:
-            self.rows += 1
-            if isinstance(item, Data):
-                yield item
-                continue
-            self.rejected += 1
-            self.first = self.first or item
-            if write:
-                write([item.file, item.line, item.reason, item.text])
-
-    def _judge(self) -> None:
+        """The graphs among the items. At the end the list of rejects is in place, and too many
+        of them raise `InputError`."""
+        with self.list or nullcontext():
+            for row, item in items:
+                self.rows += 1
+                if isinstance(item, Data):
+                    yield item
+                    continue
+                self.rejected += 1
+                self.first = self.first or item
+                if self.list is not None:
+                    self.list.write(item.file, row, item)
         if self.rejected > self.max_rejects * self.rows:
-            where = f" All are listed in {self.path}." if self.path else ""
+            where = f" All are listed in {self.list.path}." if self.list else ""
             raise InputError(
                 f"at most {self.max_rejects:.0%} of the rows to be unreadable",
                 f"{self.rejected} of {self.rows}; the first: {self.first}",

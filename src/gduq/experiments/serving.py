@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,14 +18,15 @@ from torch_geometric.data import Data
 
 from gduq.conformal import shift_test
 from gduq.data.files import Reject, stream
-from gduq.data.tensorfile import atomic_path
+from gduq.data.outputs import check_outputs
+from gduq.data.rejects import RejectList
 from gduq.errors import InputError
 from gduq.experiments.rowfiles import Columns, RowFile, check_output, join_files, row_file
 from gduq.experiments.service import Service
 from gduq.graph import check_graph
 from gduq.prediction import Prediction
 
-__all__ = ["Served", "join_served", "predict_files"]
+__all__ = ["Served", "join_served", "predict_files", "rejects_path"]
 
 _WATCHED = 1000  # rows kept, at random, to test for shift at the end
 # what a network may say to a graph it cannot read
@@ -88,11 +88,12 @@ def predict_files(
         notify: Called with the number of graphs seen so far.
     """
     path = check_output(Path(output).expanduser())
-    listed = Path(f"{path}.rejects.csv" if rejects is None else rejects).expanduser()
-    inputs = [_existing(source, path) for source in sources]
+    listed = rejects_path(path, rejects)
+    inputs = [_existing(source) for source in sources]
+    check_outputs({"the output": path, "the rejects": listed}, inputs)
     done, writer = Served(path), _Writer(service, path)
     with ExitStack() as open_files:
-        log = open_files.enter_context(_RejectFile(listed, done))
+        log = _Rejected(done, open_files.enter_context(RejectList(listed)))
         open_files.enter_context(writer)
         for source in inputs:
             for part in _parts(source, batch_size, smiles):
@@ -109,6 +110,11 @@ def predict_files(
     return done
 
 
+def rejects_path(output: Path, rejects: str | Path | None) -> Path:
+    """Where the graphs that were left out are listed."""
+    return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
+
+
 def _nothing(done: Served) -> InputError:
     """No graph could be answered; the list of them, if there were any, is in place."""
     if not done.rejected:
@@ -123,12 +129,10 @@ def _nothing(done: Served) -> InputError:
 _Item = tuple[int, Data | Reject]
 
 
-def _existing(source: str | Path, output: Path) -> Path:
+def _existing(source: str | Path) -> Path:
     path = Path(source).expanduser()
     if not path.exists():
         raise InputError("a folder or file of graphs", f"{path}, which does not exist")
-    if path.resolve() == output.resolve():
-        raise InputError("an output that is no input", path)
     return path
 
 
@@ -139,7 +143,7 @@ def _parts(source: Path, size: int, smiles: str) -> Iterator[list[_Item]]:
 
 
 def _answered(
-    service: Service, items: Sequence[tuple[int, Any]], source: Path, log: _RejectFile
+    service: Service, items: Sequence[tuple[int, Any]], source: Path, log: _Rejected
 ) -> Iterator[tuple[list[tuple[int, Data]], Prediction]]:
     """Graphs with their predictions: all in one pass, or in halves where some are refused."""
     items = [(index, _unlabelled(graph)) for index, graph in items]
@@ -166,39 +170,19 @@ def _unlabelled(graph: Data) -> Data:
     return graph
 
 
-class _RejectFile:
-    """The graphs that were left out, as CSV; there only if there are any."""
+@dataclass
+class _Rejected:
+    """Counts the graphs that are left out, and lists them."""
 
-    def __init__(self, path: Path, done: Served) -> None:
-        if not path.parent.is_dir():
-            raise InputError("a folder for the rejects that exists", path.parent)
-        self._path, self._done = path, done
-        self._stack = ExitStack()
-        self._writer: Any = None
-
-    def __enter__(self) -> _RejectFile:
-        return self
+    done: Served
+    list: RejectList
 
     def write(self, source: Path, rejects: Iterable[tuple[int, Reject]]) -> None:
         for index, reject in rejects:
-            if self._writer is None:
-                self._open()
-            self._done.rejected += 1
-            self._done.first = self._done.first or f"{source}, row {index}: {reject.reason}"
-            line = reject.line or ""
-            self._writer.writerow([source, index, line, reject.reason, reject.text])
-
-    def _open(self) -> None:
-        temporary = self._stack.enter_context(atomic_path(self._path))
-        file = temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace")
-        self._writer = csv.writer(self._stack.enter_context(file))
-        self._writer.writerow(["file", "row", "line", "reason", "text"])
-        self._done.rejects = self._path
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-        if self._writer is None and error[0] is None:
-            self._path.unlink(missing_ok=True)  # of an earlier call
+            self.list.write(source, index, reject)
+            self.done.rejected += 1
+            self.done.first = self.done.first or f"{source}, row {index}: {reject.reason}"
+            self.done.rejects = self.list.path
 
 
 class _Writer:
@@ -265,11 +249,11 @@ def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = No
     """
     full = [part for part in parts if part.rows]
     listed = [part.rejects for part in parts if part.rejects is not None]
-    target = Path(f"{output}.rejects.csv") if rejects is None else rejects
+    target = rejects_path(output, rejects)
+    with RejectList(target):  # empties a list of an earlier call
+        pass
     if listed:
         join_files(listed, target)
-    else:
-        target.unlink(missing_ok=True)
     first = next((part.first for part in parts if part.first), "")
     rejected = sum(part.rejected for part in parts)
     where = target if listed else None

@@ -1,0 +1,51 @@
+"""Paths that are written to: never something that is read, and never each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gduq.errors import InputError
+
+__all__ = ["check_outputs"]
+
+
+def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:
+    """Raise `InputError` if writing these files would destroy something.
+
+    Args:
+        outputs: Files to write, by what the user calls them.
+        inputs: Files and folders that are read; ``None`` is skipped. Nothing may be written over
+            a file among them, or over one inside a folder among them.
+
+    Example:
+        >>> check_outputs({"--rejects": Path("in.csv")}, [Path("in.csv")])
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected a new file as --rejects, got in.csv, which is read. ...
+    """
+    read = [path for path in inputs if path is not None]
+    seen: dict[Path, str] = {}
+    for name, path in outputs.items():
+        for source in read:
+            if _same(path, source) or (
+                path.exists() and source.resolve() in path.resolve().parents
+            ):
+                raise InputError(
+                    f"a new file as {name}", f"{path}, which is read", "Choose another name."
+                )
+        for other, first in seen.items():
+            if _same(path, other):
+                raise InputError(
+                    f"different files as {first} and {name}",
+                    f"{path} twice",
+                    "Choose another name.",
+                )
+        seen[path] = name
+
+
+def _same(one: Path, two: Path) -> bool:
+    """Whether two paths are one file: by name, through links, or in another spelling."""
+    if one.resolve() == two.resolve():
+        return True
+    return one.exists() and two.exists() and one.samefile(two)
