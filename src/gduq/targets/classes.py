@@ -1,0 +1,171 @@
+"""`Classes`: one of C classes per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.prediction.result import Prediction
+from gduq.prediction.temperature import best_temperature
+from gduq.targets.base import Part, Target
+
+__all__ = ["ClassWeights", "Classes", "class_numbers"]
+
+ClassWeights = Tensor | Sequence[float] | str | None
+
+
+@dataclass(frozen=True)
+class Classes(Target):
+    r"""One of C classes per row: softmax over C logits, or one logit for two classes.
+
+    A row's loss is :math:`-\log p_y`, that of a masked row :math:`-\frac1C \sum_c \log p_c`.
+
+    Args:
+        num_classes: C.
+        names: One name per class, or ``None``.
+        one_logit: Whether the network gives one logit, that of class 1 of two.
+        weights: One weight per class for training, or ``None``.
+
+    Example:
+        >>> Classes(4).masked_losses(torch.zeros(1, 4))  # log 4
+        tensor([1.3863])
+    """
+
+    kind: ClassVar[str] = "classes"
+
+    num_classes: int
+    names: tuple[str, ...] | None = None
+    one_logit: bool = False
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(self.names))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))
+        if self.one_logit and self.num_classes != 2:
+            raise InputError("two classes for one logit", self.num_classes)
+        if self.names is not None and len(self.names) != self.num_classes:
+            raise InputError(f"{self.num_classes} class names, one per class", list(self.names))
+
+    @classmethod
+    def told_from(
+        cls, y: Tensor, outputs: int, weights: ClassWeights = None, names: Any = None
+    ) -> Classes:
+        """The classes that labels and the number of a network's outputs speak of."""
+        classes = max(2, outputs)
+        found = cls(classes, names, one_logit=outputs == 1)
+        labels = found.check(y, "train")
+        chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
+        return cls(classes, names, outputs == 1, chosen)
+
+    @property
+    def outputs(self) -> int:
+        return 1 if self.one_logit else self.num_classes
+
+    def check(self, y: Tensor, name: str) -> Tensor:
+        labels = class_numbers(y)
+        if labels.numel() and int(labels.max()) >= self.num_classes:
+            raise InputError(
+                f"labels from 0 to {self.num_classes - 1} in {name}, one per class of the model",
+                f"labels up to {int(labels.max())}",
+                "Build the model with more out_channels, or renumber the classes.",
+            )
+        return labels
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        logits = self._logits(outputs)
+        index = y.expand(logits.shape[:-1]).unsqueeze(-1)
+        return -logits.log_softmax(dim=-1).gather(-1, index).squeeze(-1)
+
+    def masked_losses(self, outputs: Tensor) -> Tensor:
+        return -self._logits(outputs).log_softmax(dim=-1).mean(dim=-1)
+
+    def row_weights(self, y: Tensor) -> Tensor | None:
+        if self.weights is None:
+            return None
+        return torch.tensor(self.weights, device=y.device)[y]
+
+    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        found = -self.losses(samples, y)  # [..., K, m]
+        if weights is None:
+            return float(torch.tensor(found.size(-2)).log()) - found.logsumexp(dim=-2)
+        return -(found + weights.to(found).log().unsqueeze(-1)).logsumexp(dim=-2)
+
+    def scaled(self, samples: Tensor, temperature: Tensor) -> Tensor:
+        return samples / temperature.to(samples)
+
+    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
+        wide = [(self._logits(samples), y, weight) for samples, y, weight in parts]
+        return best_temperature(wide, weights)
+
+    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Prediction:
+        return Prediction(samples, y, class_names=self.names, **more)
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "num_classes": self.num_classes,
+            "names": None if self.names is None else list(self.names),
+            "one_logit": self.one_logit,
+            "weights": None if self.weights is None else list(self.weights),
+        }
+
+    def _logits(self, outputs: Tensor) -> Tensor:
+        """Logits ``[..., C]``; a single one stands for ``(0, z)``."""
+        return torch.cat([torch.zeros_like(outputs), outputs], -1) if self.one_logit else outputs
+
+
+def class_numbers(y: Tensor) -> Tensor:
+    """Labels ``[m]`` or ``[m, 1]`` of any dtype as class numbers ``[m]``.
+
+    Example:
+        >>> class_numbers(torch.tensor([[0.0], [1.0]]))
+        tensor([0, 1])
+    """
+    if y.dim() > 1 and y.numel() != y.size(0):
+        one_hot = y.dim() == 2 and bool(((y == 0) | (y == 1)).all() and (y.sum(dim=1) == 1).all())
+        raise InputError(
+            "one class label per row",
+            f"y of shape {list(y.shape)}",
+            "It is one-hot: pass y.argmax(dim=1)." if one_hot else "Train one task at a time.",
+        )
+    flat = y.reshape(-1)
+    labels = flat.long()
+    if not torch.equal(labels.to(y.dtype), flat):
+        raise InputError("whole class numbers in y", f"{y.dtype} values with fractions or NaN")
+    if labels.numel() and int(labels.min()) < 0:
+        raise InputError(
+            "class numbers from 0 up in y",
+            int(labels.min()),
+            "Leave unlabelled nodes out with gduq.data.View(data, rows).",
+        )
+    return labels
+
+
+def _weights(choice: ClassWeights, counts: Tensor, classes: int) -> tuple[float, ...] | None:
+    r"""The weight of each class; ``"balanced"`` is :math:`m / (C\, m_c)`.
+
+    Example:
+        >>> _weights("balanced", torch.tensor([3, 1]), 2)
+        (0.6666666865348816, 2.0)
+    """
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        if choice != "balanced":
+            raise InputError("class_weights 'balanced' or one number per class", repr(choice))
+        present = F.pad(counts, (0, classes - counts.numel()))
+        return tuple((present.sum() / (classes * present.clamp_min(1))).tolist())
+    weights = torch.as_tensor(choice, dtype=torch.get_default_dtype())
+    if weights.shape != (classes,):
+        raise InputError(f"{classes} class_weights, one per class", list(weights.shape))
+    if not bool(torch.isfinite(weights).all()) or bool((weights <= 0).any()):
+        raise InputError("class_weights above 0", weights.tolist())
+    return tuple(weights.tolist())
