@@ -148,7 +148,9 @@ def test_edges_of_another_shape(graph: Data, shape: list[int]) -> None:
 @given(sound(), st.sampled_from(["edge_attr", "edge_weight"]), st.integers(1, 3))
 def test_edge_features_of_another_length(graph: Data, name: str, more: int) -> None:
     graph[name] = torch.ones(graph.edge_index.size(1) + more)
-    with pytest.raises(InputError, match=f"{name} of {graph.edge_index.size(1)} rows, one an edge"):
+    with pytest.raises(
+        InputError, match=f"{name} of {graph.edge_index.size(1)} rows, one per edge"
+    ):
         check_graph(graph)
 
 
@@ -227,9 +229,9 @@ def test_a_batch_vector_beyond_its_pointers() -> None:
         check_graph(batch)
 
 
-@pytest.mark.parametrize("thing", [None, 3, "graph", torch.ones(3, 2), [Data()], HeteroData()])
+@pytest.mark.parametrize("thing", [None, 3, "graph", torch.ones(3, 2), [Data()]])
 def test_what_is_no_graph(thing: object) -> None:
-    with pytest.raises(InputError, match="Data or Batch"):
+    with pytest.raises(InputError, match="Data, HeteroData or Batch"):
         check_graph(thing)
 
 
@@ -459,9 +461,16 @@ def test_what_cannot_be_walked(thing: object) -> None:
 
 
 def test_a_loader_of_something_else() -> None:
-    loader = torch.utils.data.DataLoader([torch.ones(2), torch.ones(2)])
+    loader = torch.utils.data.DataLoader([torch.ones(2), torch.ones(2)], batch_size=None)
     with pytest.raises(InputError, match="Tensor in the place of a graph"):
         list(iterate(loader))
+
+
+def test_torchs_own_loader_cannot_join_graphs(graphs: list[Data]) -> None:
+    with pytest.raises(InputError, match=r"Use torch_geometric\.loader\.DataLoader"):
+        list(iterate(torch.utils.data.DataLoader(graphs, batch_size=2)))
+    one_by_one = torch.utils.data.DataLoader(graphs, batch_size=None)  # joins nothing
+    assert len(list(iterate(one_by_one))) == len(graphs)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])

@@ -1,0 +1,192 @@
+"""`check_graph`: refuses a graph that no model should see, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import Data, HeteroData
+
+from gduq.errors import InputError
+from gduq.graph.rows import num_graphs, row_kind, row_type
+
+__all__ = ["check_graph"]
+
+_checked: WeakIdKeyDictionary = WeakIdKeyDictionary()  # feature tensor -> its version when checked
+
+
+def check_graph(graph: Any, channels: int | None = None) -> None:
+    """Raise `InputError` for a graph no model should see.
+
+    Checks that there are nodes (in every graph of a batch), that ``x`` has one finite row per node
+    and ``channels`` columns, that ``edge_index`` is an integer ``[2, E]`` within range, and that
+    ``edge_attr`` and ``edge_weight`` have one finite row per edge; in a ``HeteroData`` the same
+    for every type (``channels`` counts for the type whose nodes are the rows). No edges and
+    isolated nodes are fine.
+
+    Example:
+        >>> check_graph(Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0], [3]])))
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected edge_index with node numbers from 0 to 2, got 0 to 3.
+    """
+    if torch.compiler.is_compiling():  # a compiled graph has no place for looks at values
+        return
+    if isinstance(graph, HeteroData):
+        _check_hetero(graph, channels)
+        return
+    if not isinstance(graph, Data):
+        raise InputError("a torch_geometric Data, HeteroData or Batch", type(graph).__name__)
+    for name in ("x", "edge_index", "batch", "edge_attr", "edge_weight"):
+        _check_tensor(name, graph.get(name))
+    nodes = int(graph.num_nodes or 0) if graph.keys() else 0
+    _check_any(nodes)
+    _check_batch(graph, nodes)
+    if graph.get("edge_index") is None and graph.get("adj_t") is None:
+        raise InputError("a graph with edge_index", f"only {sorted(graph.keys())}")
+    _check_edges(graph, (nodes, nodes))
+    if graph.get("edge_label_index") is not None:
+        _check_ends("edge_label_index", graph.edge_label_index, (nodes, nodes))
+        _check_judged(graph)
+    _check_features(graph, nodes, channels)
+
+
+def _check_hetero(graph: HeteroData, channels: int | None) -> None:
+    """The same for every type of nodes and of edges."""
+    counts = {name: int(store.num_nodes or 0) for name, store in graph.node_items()}
+    _check_any(sum(counts.values()))
+    for name, store in graph.node_items():
+        _check_tensor(f"x of '{name}'", store.get("x"))
+        wanted = channels if channels is not None and name == row_type(graph) else None
+        _check_features(store, counts[name], wanted, f" of '{name}'")
+    for kind, store in graph.edge_items():
+        of = f" of {kind}"
+        for name in ("edge_index", "edge_attr", "edge_weight"):
+            _check_tensor(name + of, store.get(name))
+        missing = [end for end in (kind[0], kind[-1]) if end not in counts]
+        if missing:
+            raise InputError(f"nodes of type '{missing[0]}', which {kind} joins", "none")
+        _check_edges(store, (counts[kind[0]], counts[kind[-1]]), of)
+
+
+def _check_any(nodes: int) -> None:
+    if not nodes:
+        raise InputError("a graph with at least one node", "none", "Drop empty graphs first.")
+
+
+def _check_features(store: Any, nodes: int, channels: int | None, of: str = "") -> None:
+    x = store.get("x")
+    if x is None:
+        return
+    if x.dim() != 2 or x.size(0) != nodes:
+        raise InputError(f"x{of} of shape [{nodes}, d], one row per node", list(x.shape))
+    if channels is not None and x.size(1) != channels:
+        raise InputError(f"node features{of} of width {channels}", x.size(1))
+    _check_finite("x" + of, x, "node")
+
+
+def _check_tensor(name: str, value: Any) -> None:
+    if value is None or (isinstance(value, Tensor) and value.dim() > 0):
+        return
+    got = "a single number" if isinstance(value, Tensor) else type(value).__name__
+    raise InputError(f"{name} as a tensor of one or more dimensions", got)
+
+
+def _check_batch(graph: Data, nodes: int) -> None:
+    batch, graphs = graph.get("batch"), num_graphs(graph)
+    if batch is None:
+        return
+    if batch.shape != (nodes,) or batch.dtype != torch.int64:
+        raise InputError(
+            f"a batch vector of {nodes} whole numbers, one per node",
+            f"{batch.dtype} of shape {list(batch.shape)}",
+        )
+    if int(batch.min()) < 0 or int(batch.max()) >= graphs:
+        raise InputError(
+            f"graph numbers from 0 to {graphs - 1} in batch",
+            f"{int(batch.min())} to {int(batch.max())}",
+        )
+    counts = torch.bincount(batch, minlength=graphs)
+    if not counts.all():
+        empty = torch.nonzero(counts == 0).flatten().tolist()
+        raise InputError(
+            "graphs with at least one node",
+            f"{len(empty)} empty graph(s) in the batch, first at position {empty[0]}",
+            "Drop empty graphs first.",
+        )
+
+
+def _check_edges(store: Any, nodes: tuple[int, int], of: str = "") -> None:
+    """``nodes`` are the numbers of nodes that the first and second ends may be."""
+    edges = store.get("edge_index")
+    if edges is None:
+        return
+    _check_ends("edge_index" + of, edges, nodes)
+    for name in ("edge_attr", "edge_weight"):
+        value = store.get(name)
+        if value is None:
+            continue
+        if value.size(0) != edges.size(1):
+            raise InputError(
+                f"{name}{of} of {edges.size(1)} rows, one per edge", f"shape {list(value.shape)}"
+            )
+        _check_finite(name + of, value, "edge")
+
+
+def _check_ends(name: str, edges: Tensor, nodes: tuple[int, int]) -> None:
+    if edges.dim() != 2 or edges.size(0) != 2:
+        raise InputError(f"{name} of shape [2, E]", list(edges.shape))
+    if edges.dtype != torch.int64:
+        raise InputError(f"{name} of dtype int64", edges.dtype, "Convert with .long().")
+    if not edges.numel():
+        return
+    parts = ((edges, nodes[0]),) if nodes[0] == nodes[1] else zip(edges, nodes, strict=True)
+    for ends, limit in parts:
+        low, high = int(ends.min()), int(ends.max())
+        if low < 0 or high >= limit:
+            span = f"from 0 to {limit - 1}" if limit else "of a type that has nodes"
+            raise InputError(f"{name} with node numbers {span}", f"{low} to {high}")
+
+
+def _check_judged(graph: Data) -> None:
+    """An edge that is judged has one label and one mark."""
+    if row_kind(graph) != "edge":
+        return
+    edges = graph.edge_label_index.size(1)
+    for name in ("edge_label", "edge_row_mask"):
+        value = graph.get(name)
+        if value is not None and len(value) != edges:
+            raise InputError(f"{name} of {edges} rows, one per edge to be judged", len(value))
+
+
+def _check_finite(name: str, value: Tensor, whose: str) -> None:
+    version = None if value.is_inference() else value._version
+    if version is not None and _checked.get(value) == version:
+        return
+    _check_layout(name, value)
+    entries = value.values() if value.layout == torch.sparse_csr else value
+    if not bool(torch.isfinite(entries).all()):
+        bad = int((~torch.isfinite(entries)).sum())
+        raise InputError(f"finite {whose} features", f"{bad} NaN or infinite value(s) in {name}")
+    if version is not None:
+        _checked[value] = version
+
+
+def _check_layout(name: str, value: Tensor) -> None:
+    if value.layout == torch.strided:
+        return
+    if value.layout != torch.sparse_csr:
+        raise InputError(
+            f"{name} dense or sparse CSR", value.layout, "Convert with .to_sparse_csr()."
+        )
+    parts = (value.crow_indices(), value.col_indices(), value.values())
+    try:
+        torch.sparse_csr_tensor(*parts, size=value.shape, check_invariants=True)
+    except RuntimeError as error:
+        raise InputError(
+            f"sparse {name} with sorted, distinct column numbers within its width",
+            str(error).splitlines()[0],
+            "Build it with torch's to_sparse_csr() or after scipy's sum_duplicates().",
+        ) from error

@@ -1,0 +1,195 @@
+"""Walking over many graphs, joining them, repeating them, moving them to a device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+from torch_geometric.data import Batch, Data, HeteroData
+
+from gduq.errors import InputError
+from gduq.graph.rows import Graph, num_graphs, row_kind, row_type
+
+__all__ = [
+    "HasBatches",
+    "check_loader",
+    "device_of",
+    "features_of",
+    "iterate",
+    "join",
+    "on_device",
+    "repeat",
+]
+
+_GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
+_WORDS = ("row_kind", "row_type")  # equal on all graphs that are joined
+
+
+@runtime_checkable
+class HasBatches(Protocol):
+    """Anything that hands out mini-batches: `gduq.data.View` does."""
+
+    def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
+
+
+# -- devices and features ------------------------------------------------------------------------
+
+
+def _tensors(graph: Graph) -> Iterator[Tensor]:
+    return (v for store in graph.stores for v in store.values() if isinstance(v, Tensor))
+
+
+def device_of(graph: Graph) -> torch.device:
+    """The device a graph's tensors are on (of the first one found; the CPU without any).
+
+    Example:
+        >>> device_of(Data(x=torch.ones(3, 1)))
+        device(type='cpu')
+    """
+    return next((t.device for t in _tensors(graph)), torch.device("cpu"))
+
+
+def features_of(graph: Graph) -> Tensor | None:
+    """Node features ``x`` ``[n, d]``; in a ``HeteroData`` those of the type that holds the rows.
+
+    Example:
+        >>> features_of(Data(x=torch.ones(3, 1))).shape, features_of(Data(num_nodes=3))
+        (torch.Size([3, 1]), None)
+    """
+    if isinstance(graph, HeteroData):
+        return graph[row_type(graph)].get("x") if row_kind(graph) == "node" else None
+    return graph.get("x")  # type: ignore[no-any-return]
+
+
+def on_device(graph: Graph, device: torch.device) -> Graph:
+    """The graph on a device: itself if it is there, else a copy (PyG's own ``to`` moves it)."""
+    there = all(t.device == device for t in _tensors(graph))
+    return graph if there else copy.copy(graph).to(device)
+
+
+# -- copies --------------------------------------------------------------------------------------
+
+
+def repeat(graph: Graph, copies: int) -> Graph:
+    """``copies`` disjoint copies of a graph in one: what belongs to copy k comes in k-th place.
+
+    Example:
+        >>> twice = repeat(Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]])), 2)
+        >>> twice.edge_index.tolist(), twice.batch.tolist()
+        ([[0, 2], [1, 3]], [0, 0, 1, 1])
+    """
+    if copies == 1:
+        return graph
+    if isinstance(graph, HeteroData):
+        raise InputError(
+            "a homogeneous graph to put several copies into one",
+            type(graph).__name__,
+            "Pass the graph once per copy, or convert it with graph.to_homogeneous().",
+        )
+    batch, graphs, whole = graph.get("batch"), num_graphs(graph), copy.copy(graph)
+    if "batch_size" in whole.keys():  # noqa: SIM118  (the seeds of later copies are not first)
+        seeds = torch.arange(int(whole.num_nodes or 0)) < int(whole["batch_size"])
+        whole.row_mask = seeds.to(device_of(whole))
+        del whole["batch_size"]
+    joined = join([whole] * copies)
+    if batch is not None:  # a batch joined as if it were one graph
+        offsets = torch.arange(copies, device=batch.device).repeat_interleave(batch.numel())
+        joined.batch = batch.repeat(copies) + offsets * graphs
+        sizes = torch.bincount(joined.batch, minlength=copies * graphs)
+        joined.ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        joined._num_graphs = copies * graphs
+    return joined
+
+
+def join(graphs: Sequence[Graph]) -> Graph:
+    """Several graphs in one batch, with what `gduq.data.View` wrote on them."""
+    # Torch warns of unchecked sparse tensors unless told that they are meant to be.
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):
+        joined: Graph = Batch.from_data_list(list(graphs))
+    for word in _WORDS:
+        value = graphs[0].get(word)
+        if value is not None:  # PyG would keep a list of equal words
+            joined[word] = value
+    return joined
+
+
+# -- walks ---------------------------------------------------------------------------------------
+
+
+def iterate(data: Any, batch_size: int | None = None) -> Iterator[Graph]:
+    """Walk mini-batches of a View, a graph, a list of graphs, a PyG dataset or a loader.
+
+    Raises `InputError` where there is no graph at all, or something that is none.
+
+    Example:
+        >>> graphs = [Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long())] * 5
+        >>> [num_graphs(b) for b in iterate(graphs, batch_size=2)]
+        [2, 2, 1]
+    """
+    if batch_size is not None and batch_size < 1:
+        raise InputError("batch_size >= 1", batch_size)
+    found = False
+    for graph in _walk(data, batch_size or 256):
+        yield _as_graph(graph)
+        found = True
+    if not found:
+        raise InputError("at least one graph", f"an empty {type(data).__name__}")
+
+
+def _walk(data: Any, batch_size: int) -> Iterator[Any]:
+    if isinstance(data, (Data, HeteroData)):
+        yield data
+    elif isinstance(data, HasBatches):
+        yield from data.batches(batch_size)
+    elif hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):  # a loader
+        check_loader(data)
+        yield from data
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _named(data):
+        yield from _walk_sequence(data, batch_size)
+    elif isinstance(data, Iterable) and not _named(data):
+        yield from data
+    else:
+        raise InputError(_GRAPHS, type(data).__name__)
+
+
+def _walk_sequence(data: Any, batch_size: int) -> Iterator[Any]:
+    if len(data) == 1:
+        yield data[0]
+    elif len(data) and isinstance(data[0], Data) and "batch_size" in data[0].keys():  # noqa: SIM118
+        yield from (data[i] for i in range(len(data)))  # neighbourhoods stay apart
+    else:
+        for start in range(0, len(data), batch_size):
+            stop = min(start + batch_size, len(data))
+            yield join([_as_graph(data[i]) for i in range(start, stop)])
+
+
+def check_loader(loader: Any) -> None:
+    """Refuse a loader that cannot join graphs: torch's own knows nothing of PyG.
+
+    Example:
+        >>> check_loader(DataLoader([Data(x=torch.ones(3, 1))]))
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected a loader that joins graphs, got torch.utils.data.DataLoader
+        with torch's collate_fn. Use torch_geometric.loader.DataLoader.
+    """
+    if isinstance(loader, DataLoader) and loader.collate_fn is default_collate:
+        raise InputError(
+            "a loader that joins graphs",
+            "torch.utils.data.DataLoader with torch's collate_fn",
+            "Use torch_geometric.loader.DataLoader.",
+        )
+
+
+def _named(data: Any) -> bool:
+    return isinstance(data, (Mapping, str, bytes))
+
+
+def _as_graph(graph: Any) -> Graph:
+    if not isinstance(graph, (Data, HeteroData)):
+        raise InputError(_GRAPHS, f"{type(graph).__name__} in the place of a graph")
+    return graph
