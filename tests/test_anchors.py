@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gduq.anchors import Anchors, FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.errors import InputError, NotFittedError
@@ -122,6 +123,47 @@ def test_sparse_rows_are_dense_rows(name: str, data: st.DataObject) -> None:
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=1e-9)
 
 
+class ElsewhereGenerator(torch.Generator):
+    """A generator that says it lives on another device, as a CUDA one does."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("meta")
+
+
+class OnlyThere(TorchFunctionMode):
+    """Refuses to draw with a generator on any device but its own, as torch does."""
+
+    drawn = 0
+
+    def __torch_function__(
+        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        kwargs = dict(kwargs or {})
+        generator = kwargs.get("generator")
+        if isinstance(generator, ElsewhereGenerator):
+            assert torch.device(kwargs.get("device", "cpu")) == generator.device, func
+            kwargs["device"] = torch.device("cpu")
+            self.drawn += 1
+        elif kwargs.get("device") == torch.device("meta"):
+            kwargs["device"] = torch.device("cpu")
+        return func(*args, **kwargs)
+
+
+@every_source
+def test_draws_happen_where_the_generator_lives(name: str) -> None:
+    with OnlyThere() as there:
+        for generator in (ElsewhereGenerator(), ElsewhereGenerator()):
+            generator.manual_seed(1)
+            drawn = SOURCES[name]().draw(ROWS, 5, generator)
+            bank = SOURCES[name]().bank([ROWS], 4, generator)
+    assert drawn.device == bank.device == ROWS.device
+    assert there.drawn == (2 if name == "fixed" else 4)  # its bank is no draw
+    plain = seeded(1)
+    assert torch.equal(drawn, SOURCES[name]().draw(ROWS, 5, plain))
+    assert torch.equal(bank, SOURCES[name]().bank([ROWS], 4, plain))
+
+
 # -- Gaussian ----------------------------------------------------------------------------------
 
 
@@ -146,17 +188,15 @@ def test_streaming_in_any_chunks_is_one_batch(
     assert int(source.count) == rows.size(0)
     deviation = rows.std(dim=0, correction=0)
     size = rows.abs().max()
-    torch.testing.assert_close(source._mean, rows.mean(dim=0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(source.mean, rows.mean(dim=0), rtol=1e-12, atol=1e-12)
     varied = deviation > 0
-    assert (
-        (source._std - deviation).abs()[varied] <= 1e-7 * deviation[varied] + 1e-15 * size
-    ).all()
-    assert (source._std[~varied] == source.floor).all()
+    assert ((source.std - deviation).abs()[varied] <= 1e-7 * deviation[varied] + 1e-15 * size).all()
+    assert (source.std[~varied] == source.floor).all()
 
     observed = GaussianAnchors(rows.size(1))
     for chunk in chunks:
         observed.observe(chunk)
-    torch.testing.assert_close(observed._mean, source._mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(observed.mean, source.mean, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.7e5, 1e-20])
@@ -177,7 +217,7 @@ def test_small_variances_are_not_constants() -> None:
     rows = torch.zeros(5000, 1, dtype=torch.float64)
     rows[::1000] = 0.02
     source = GaussianAnchors(1).fit([rows])
-    torch.testing.assert_close(source._std, rows.std(dim=0, correction=0))
+    torch.testing.assert_close(source.std, rows.std(dim=0, correction=0))
     assert source.std < 1e-3
 
 
@@ -199,19 +239,19 @@ def test_momentum_follows_like_batch_norm() -> None:
     source, norm = GaussianAnchors(3, momentum=0.1), torch.nn.BatchNorm1d(3, momentum=0.1).double()
     batches = [randn(6, 3, seed=s) * (1 + s) + s for s in range(5)]
     source.observe(batches[0])  # the first batch is taken whole
-    torch.testing.assert_close(source._mean, batches[0].mean(dim=0))
+    torch.testing.assert_close(source.mean, batches[0].mean(dim=0))
     norm.running_mean.copy_(batches[0].mean(dim=0))
     for batch in batches[1:]:
         source.observe(batch)
         norm(batch)
-    torch.testing.assert_close(source._mean, norm.running_mean)
+    torch.testing.assert_close(source.mean, norm.running_mean)
     wanted = batches[0].var(dim=0, correction=0)
     for batch in batches[1:]:
         wanted = 0.9 * wanted + 0.1 * batch.var(dim=0, correction=0)
-    torch.testing.assert_close(source._std, wanted.sqrt())
+    torch.testing.assert_close(source.std, wanted.sqrt())
 
 
-def test_a_settled_gaussian_stays() -> None:
+def test_a_fitted_gaussian_stays() -> None:
     source = GaussianAnchors(3, momentum=0.1).fit([ROWS])
     before = copy.deepcopy(source.state_dict())
     source.observe(100 * ROWS)
@@ -219,14 +259,14 @@ def test_a_settled_gaussian_stays() -> None:
     assert all(torch.equal(v, before[k]) for k, v in source.state_dict().items())
     assert source.momentum == 0.1
     source.fit([100 * ROWS])  # asked for again, it starts anew
-    torch.testing.assert_close(source._mean, 100 * ROWS.mean(dim=0))
+    torch.testing.assert_close(source.mean, 100 * ROWS.mean(dim=0))
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_a_bank_is_fitted_to_its_rows_and_leaves_the_source(settled: bool) -> None:
+@pytest.mark.parametrize("fitted", [False, True])
+def test_a_bank_is_fitted_to_its_rows_and_leaves_the_source(fitted: bool) -> None:
     """Training may go on after it, from where it was."""
     source = GaussianAnchors(3, momentum=0.5)
-    source.fit([50 + ROWS]) if settled else source.observe(50 + ROWS)
+    source.fit([50 + ROWS]) if fitted else source.observe(50 + ROWS)
     before = copy.deepcopy(source.state_dict())
     bank = source.bank(ROWS.split(5), 2000, seeded(0))
     assert (bank.mean(dim=0) - ROWS.mean(dim=0)).abs().max() < 0.2
@@ -278,6 +318,14 @@ def test_statistics_survive_a_change_of_precision() -> None:
     torch.testing.assert_close(source.mean, ROWS.mean(dim=0).float() + 1)
     constant = GaussianAnchors(1).float().fit([torch.full((9, 1), 0.1)] * 3)
     assert constant.std == torch.tensor([1e-3])
+
+
+def test_statistics_are_in_double_precision_whatever_the_default() -> None:
+    """A float64 model draws from float64 statistics."""
+    source = GaussianAnchors(3).fit([ROWS / 3])
+    torch.testing.assert_close(source.mean, ROWS.mean(dim=0) / 3, rtol=1e-14, atol=1e-14)
+    deviation = (ROWS / 3).std(dim=0, correction=0)
+    torch.testing.assert_close(source.std, deviation, rtol=1e-13, atol=1e-13)
 
 
 # -- shuffled rows -----------------------------------------------------------------------------

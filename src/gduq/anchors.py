@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import is_sparse, normal, take_rows
+from gduq.functional import device_of, is_sparse, normal, take_rows
 
 __all__ = [
     "Anchors",
@@ -28,8 +28,8 @@ __all__ = [
 class Anchors(nn.Module, ABC):
     """A source of anchors of width d.
 
-    In training it sees the rows anchors may come from (`observe`) and hands out one anchor a row
-    or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
+    In training it sees the rows anchors may come from (`observe`) and hands out one anchor per
+    row or graph (`draw`). Once trained it makes the bank: K anchors from a stream of training rows.
     """
 
     def observe(self, rows: Tensor) -> None:
@@ -60,11 +60,12 @@ class Reservoir:
     def __init__(self, size: int, generator: torch.Generator) -> None:
         self.size, self.generator, self.seen = size, generator, 0
         self.rows: Tensor | None = None
-        self._keys = torch.empty(0, dtype=torch.float64)
+        self._keys = torch.empty(0, dtype=torch.float64, device=generator.device)
 
     def add(self, rows: Tensor) -> None:
         """Offer rows ``[n, d]``, dense or sparse CSR."""
-        keys = torch.rand(rows.size(0), generator=self.generator, dtype=self._keys.dtype)
+        where = self.generator.device
+        keys = torch.rand(rows.size(0), generator=self.generator, dtype=torch.float64, device=where)
         self.seen += rows.size(0)
         index = keys.topk(min(self.size, rows.size(0)), largest=False).indices
         part = take_rows(rows.detach(), index.to(rows.device))
@@ -90,9 +91,9 @@ class ShuffledAnchors(Anchors):
                 "a batch without any",
                 "Use larger batches, or anchors='gaussian'.",
             )
-        turns = -(-count // rows.size(0))
+        turns, where = -(-count // rows.size(0)), device_of(generator)
         index = torch.cat(
-            [torch.randperm(rows.size(0), generator=generator) for _ in range(turns)]
+            [torch.randperm(rows.size(0), generator=generator, device=where) for _ in range(turns)]
         )[:count]
         return take_rows(rows.detach(), index.to(rows.device))
 
@@ -127,7 +128,8 @@ class FixedAnchors(Anchors):
         self.register_buffer("values", values.detach().clone())
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-        index = torch.randint(self.values.size(0), (count,), generator=generator)
+        where = device_of(generator)
+        index = torch.randint(self.values.size(0), (count,), generator=generator, device=where)
         return self.values[index.to(self.values.device)]
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
@@ -143,7 +145,7 @@ class GaussianAnchors(Anchors):
 
     Left alone it follows the batches it sees in training, with the given momentum (as BatchNorm
     does) or, without one, as the exact mean over all rows seen. `fit` makes one streaming pass
-    and settles the statistics.
+    and fixes the statistics.
 
     Args:
         channels: d.
@@ -153,65 +155,56 @@ class GaussianAnchors(Anchors):
     Example:
         >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
         >>> source.mean, source.std
-        (tensor([1., 5.]), tensor([1.0000, 0.0010]))
+        (tensor([1., 5.], dtype=torch.float64), tensor([1.0000, 0.0010], dtype=torch.float64))
     """
 
     count: Tensor
-    settled: Tensor
-    _mean: Tensor
+    fixed: Tensor
+    mean: Tensor
     _var: Tensor
 
     def __init__(self, channels: int, momentum: float | None = None, floor: float = 1e-3) -> None:
         super().__init__()
         self.momentum, self.floor = momentum, floor
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("settled", torch.zeros((), dtype=torch.bool))
-        self.register_buffer("_mean", torch.zeros(channels, dtype=torch.float64))
+        self.register_buffer("fixed", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("mean", torch.zeros(channels, dtype=torch.float64))
         self.register_buffer("_var", torch.ones(channels, dtype=torch.float64))
 
     @property
-    def mean(self) -> Tensor:
-        r""":math:`\mu`, ``[d]``."""
-        return self._mean.to(torch.get_default_dtype())
-
-    @property
     def std(self) -> Tensor:
-        r""":math:`\sigma`, ``[d]``; ``floor`` where a column is constant."""
-        return self._std.to(torch.get_default_dtype())
-
-    @property
-    def _std(self) -> Tensor:
+        r""":math:`\sigma`, ``[d]``, in double precision; ``floor`` where a column is constant."""
         std = self._var.clamp_min(0).sqrt()
         rounding = 1e-12 if std.dtype == torch.float64 else 1e-6  # what a constant column leaves
-        return std.where(std > rounding * self._mean.abs(), self.floor)
+        return std.where(std > rounding * self.mean.abs(), self.floor)
 
     def observe(self, rows: Tensor) -> None:
-        if rows.dim() != 2 or rows.size(1) != self._mean.numel():
-            raise InputError(f"rows of width {self._mean.numel()}", list(rows.shape))
-        if self.settled or rows.size(0) == 0:
+        if rows.dim() != 2 or rows.size(1) != self.mean.numel():
+            raise InputError(f"rows of width {self.mean.numel()}", list(rows.shape))
+        if self.fixed or rows.size(0) == 0:
             return
         mean, var = _moments(rows)
         n, new = float(self.count), float(rows.size(0))
         weight = new / (n + new) if self.momentum is None else self.momentum
         weight = 1.0 if n == 0 else weight
-        gap = mean - self._mean
+        gap = mean - self.mean
         spread = weight * (1 - weight) * gap.square() if self.momentum is None else 0.0
         self._var.copy_((1 - weight) * self._var + weight * var + spread)
-        self._mean.add_(weight * gap)
+        self.mean.add_(weight * gap)
         self.count.add_(rows.size(0))
 
     def fit(self, stream: Iterable[Tensor]) -> GaussianAnchors:
         """Fit to all rows of a stream in one pass, and keep the result from then on."""
-        fresh = GaussianAnchors(self._mean.numel()).to(self._mean.device)
+        fresh = GaussianAnchors(self.mean.numel()).to(self.mean.device)
         for rows in stream:  # beside the old statistics: they stay if this fails
             fresh.observe(rows)
         if not fresh.count:
             raise InputError("training rows to fit the Gaussian to", "none")
-        if not torch.isfinite(fresh._mean + fresh._var).all():
+        if not torch.isfinite(fresh.mean + fresh._var).all():
             raise InputError("finite training rows to fit the Gaussian to", "NaN or infinite ones")
         for name, value in fresh.named_buffers():
             self.get_buffer(name).copy_(value)
-        self.settled.fill_(True)
+        self.fixed.fill_(True)
         return self
 
     def require_rows(self) -> None:
@@ -225,18 +218,18 @@ class GaussianAnchors(Anchors):
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
         self.require_rows()
-        noise = normal((count, self._mean.numel()), rows.dtype, rows.device, generator)
-        return self._mean.to(rows.dtype) + noise * self._std.to(rows.dtype)
+        noise = normal((count, self.mean.numel()), rows.dtype, rows.device, generator)
+        return self.mean.to(rows.dtype) + noise * self.std.to(rows.dtype)
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         """K draws from a Gaussian fitted to these rows; the one used in training stays."""
-        fitted = GaussianAnchors(self._mean.numel(), floor=self.floor).to(self._mean.device)
+        fitted = GaussianAnchors(self.mean.numel(), floor=self.floor).to(self.mean.device)
         fitted.fit(stream)
-        size, device = (k, self._mean.numel()), self._mean.device
-        return fitted._mean + normal(size, torch.float64, device, generator) * fitted._std
+        size, device = (k, self.mean.numel()), self.mean.device
+        return fitted.mean + normal(size, torch.float64, device, generator) * fitted.std
 
     def extra_repr(self) -> str:
-        return f"{self._mean.numel()}, momentum={self.momentum}"
+        return f"{self.mean.numel()}, momentum={self.momentum}"
 
 
 Source = Literal["gaussian", "shuffle"] | Anchors | Tensor

@@ -32,6 +32,7 @@ __all__ = [
     "anchored_linear",
     "as_dtype",
     "csr",
+    "device_of",
     "gaussian_shift",
     "is_sparse",
     "keep_rows",
@@ -52,8 +53,8 @@ def anchored_linear(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None = 
 
     Args:
         h: Representation ``[n, d]``, dense or sparse CSR.
-        c: Anchors, broadcast against ``h``: one for all rows ``[d]``, one a row ``[n, d]``,
-            K shared ones ``[K, 1, d]``, or K a row ``[K, n, d]``.
+        c: Anchors, broadcast against ``h``: one for all rows ``[d]``, one per row ``[n, d]``,
+            K shared ones ``[K, 1, d]``, or K per row ``[K, n, d]``.
         weight: ``[m, 2d]``; the first d columns read :math:`h - c`, the last d read :math:`c`.
         bias: ``[m]`` or ``None``.
 
@@ -99,7 +100,7 @@ def gaussian_shift(
     masked: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""Draw ``anchor_shift`` of fresh Gaussian anchors, one a row, in m instead of d dimensions.
+    r"""Draw ``anchor_shift`` of fresh Gaussian anchors, one per row, in m instead of d dimensions.
 
     With :math:`c \sim N(\mu, \mathrm{diag}\,\sigma^2)` and :math:`\Delta = W_c - W_h`, the shift
     :math:`c \Delta^\top` is Gaussian with mean :math:`\mu\Delta^\top` and covariance
@@ -185,6 +186,11 @@ def normal(
     """Standard normal numbers, drawn where the generator lives and moved to ``device``."""
     source = device if generator is None else generator.device
     return torch.randn(size, dtype=dtype, device=source, generator=generator).to(device)
+
+
+def device_of(generator: torch.Generator | None) -> torch.device:
+    """Where a generator can draw: a CUDA generator draws on its GPU only; without one, the CPU."""
+    return torch.device("cpu") if generator is None else generator.device
 
 
 # -- dense or sparse rows ----------------------------------------------------------------------
