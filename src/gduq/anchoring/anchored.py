@@ -3,201 +3,219 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
-from torch_geometric.data import Data
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import Data, HeteroData
 
-from gduq.anchored_linear import AnchoredLinear, Init
-from gduq.anchors import GaussianAnchors, Reservoir, Source, make_source, source_name
+from gduq.anchored_linear import AnchoredLinear
+from gduq.anchoring.draws import AnchorDraws, anchor_rows
+from gduq.anchoring.places import make_point, needs_graph
+from gduq.anchoring.points import GNNPoint, HeadPoint, InputPoint, ModulePoint, Point, State, Tail
+from gduq.anchoring.recipe import Recipe
+from gduq.anchors import (
+    Anchors,
+    FixedAnchors,
+    GaussianAnchors,
+    ShuffledAnchors,
+    make_source,
+    source_name,
+)
 from gduq.errors import InputError, NotFittedError
-from gduq.graph import iterate, label_rows, num_graphs, on_device, repeat
+from gduq.graph import iterate, label_rows, on_device, repeat, targets
 from gduq.nn.call import Call
-from gduq.nn.cut import State, evaluating, make_cut
-from gduq.nn.gnn import GNN
-from gduq.owners import Owners, anchor_rows
-from gduq.tempering import ROWS, Temper, reach_of, tempered
+from gduq.nn.modes import evaluating
+from gduq.nn.specs import network_spec
+from gduq.nn.trunk import Trunk
+from gduq.prediction.predictor import Answer, Parts, Predictor
 
-__all__ = ["Anchored", "Scope", "is_first"]
-
-Scope = Literal["row", "graph"]
+__all__ = ["Anchored", "AnchoredHead"]
 
 _CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
 
-class Anchored(nn.Module):
+class Anchored(Predictor):
     r"""A network whose representation at one point is read relative to anchors.
 
-    At the cut, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
+    At the point, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
     (or graph) has a random anchor of its own; in evaluation K fixed anchors, the *bank*, act as K
     hypotheses. The prefix runs once for all of them, and so does the map's part that does not see
     the anchor.
 
-    Made by `gduq.anchor`, which describes the arguments. Calling the model gives logits: with
-    random anchors in training, averaged over the bank in evaluation.
+    Made by `gduq.anchor`, which describes the arguments. Calling the model gives outputs: with
+    random anchors in training; in evaluation those of the mean hypothesis, see `gduq.predict` for
+    the mixture.
     """
 
+    kind: ClassVar[str] = "Anchored"
     bank: Tensor
-    reach: Tensor
-    temperature: Tensor
 
     def __init__(
         self,
         net: nn.Module,
-        at: int | str = "readout",
-        num_anchors: int = 10,
-        anchors: Source | None = None,
-        scope: Scope | None = None,
-        init: Init | None = None,
-        freeze: bool = False,
+        recipe: Recipe | None = None,
         call: Call | None = None,
         seed: int = 0,
-        temper: Temper | None = None,
+        like: Any = None,
+        trunk: Trunk | None = None,
     ) -> None:
         super().__init__()
-        if init is None:  # masking, which the identity start needs, is on at deep heads only
-            deep = isinstance(net, GNN) and at == "readout" and net.head.is_deep
-            init = "identity" if freeze and deep else "random"
-        _check_choices(num_anchors, scope, init, temper)
-        if freeze and is_first(net, at):
-            raise InputError(
-                "a place behind something to freeze",
-                f"freeze=True at {at!r}",
-                "Anchor deeper (see gduq.cut_points), or leave freeze out.",
-            )
-        seed = int(seed)
-        self.at, self.num_anchors, self.seed, self.init = at, num_anchors, seed, init
-        self.scope: Scope = scope or "row"
-        self.frozen = freeze
-        generator = torch.Generator().manual_seed(seed)
+        self.recipe = recipe or Recipe()
+        self.calibrate = self.recipe.calibrate
+        self.call, self.seed = call, int(seed)
+        self.register_buffer("bank", torch.zeros(0))
+        self._states: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of a frozen prefix
+        self._waiting: nn.Module | None = None
+        net = net if trunk is not None else copy.deepcopy(net)
+        if trunk is None and like is None and needs_graph(net):
+            self._waiting = net
+            return
+        self._set_point(self._made(net, like, trunk))
+
+    def _made(self, net: nn.Module, graph: Any, trunk: Trunk | None = None) -> Point:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.cut = make_cut(copy.deepcopy(net), at, call, keep=init == "identity")
-            self.linear = AnchoredLinear.reading_for(self.cut.plain, init, generator)
-            del self.cut.__dict__["plain"]
-        # the input stands still, deeper representations move
-        self.source = make_source(anchors, self.cut.channels, moving=at != "input")
-        self.source_name = source_name(self.source)
-        self.register_buffer("bank", self.linear.weight.new_zeros(0, self.cut.channels))
-        chosen = freeze and not self.cut.needs_graph if temper is None else temper
-        self.temper: Temper = "distance" if chosen == "distance" else bool(chosen)
-        self.register_buffer("reach", self.linear.weight.new_tensor(torch.inf))
-        self.register_buffer("temperature", self.linear.weight.new_tensor(1.0))
-        self.cut.frozen = freeze
-        if freeze:
-            for module in self.cut.prefix_modules():
+            torch.manual_seed(self.seed)
+            return make_point(net, self.recipe, self.call, graph, trunk)
+
+    def _set_point(self, point: Point, source: Anchors | None = None) -> None:
+        """Build what depends on the place: the anchored map and the source of anchors."""
+        recipe = self.recipe
+        generator = torch.Generator().manual_seed(self.seed)
+        branch = isinstance(point, HeadPoint) and point.tail.plain is not None
+        init = "random" if branch else recipe.init  # a branch starts at zero at its end
+        self.point, self._waiting = point, None
+        self.linear = AnchoredLinear.reading_for(point.plain, init, generator)
+        del point.__dict__["plain"]
+        self.source = source or make_source(recipe.anchors, point.channels, point.moves)
+        self.bank = self.linear.weight.new_zeros(0, point.channels)
+        self.temperature = self.temperature.to(self.linear.weight)
+        point.frozen = recipe.freeze
+        if recipe.freeze:
+            if not point.has_prefix:
+                raise InputError(
+                    "a place behind something to freeze",
+                    "freeze=True at the input",
+                    "Anchor at a later place (see gduq.cut_points), or leave freeze out.",
+                )
+            for module in point.prefix_modules():
                 module.requires_grad_(False)
             self.train(self.training)
 
+    def locate(self, graph: Any) -> None:
+        """Find the place in the network, with the help of a graph; done once."""
+        if self._waiting is not None:
+            device = next((p.device for p in self._waiting.parameters()), torch.device("cpu"))
+            training = self.training
+            self._set_point(self._made(self._waiting, on_device(graph, device)))
+            self.train(training)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        point = getattr(self, "point", None)
+        return point.trunk if isinstance(point, HeadPoint) else None
+
     # -- training ------------------------------------------------------------------------------
 
-    def forward(self, graph: Data, generator: torch.Generator | None = None) -> Tensor:
-        """Logits ``[rows, C]`` of all nodes or graphs.
+    def forward(self, graph: Any, generator: torch.Generator | None = None) -> Tensor:
+        """Outputs ``[rows, O]`` of all nodes, graphs or edges.
 
         In training each row or graph gets a random anchor (from ``generator``, or torch's global
-        state as dropout does); in evaluation the logits are averaged over the bank.
+        state as dropout does); in evaluation the outputs are averaged over the bank.
         """
+        _check_one_graph(graph)
+        self.locate(graph)
         if self.training:
             return self.training_pass(graph, generator=generator)[0][0]
-        return self._bank_logits(graph).mean(dim=0)
+        return self._bank_outputs(self._prefix(graph), graph).mean(dim=0)
+
+    def loss(
+        self, graph: Any, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        assert self.target is not None
+        draws, mask = self.recipe.draws, self.recipe.masks[0]
+        outputs, masked = self.training_pass(graph, draws, mask, generator)
+        rows = label_rows(graph, outputs.size(1))
+        outputs, masked = outputs[:, rows], masked[:, rows]
+        y = self.target.check(_truth(graph, outputs.size(1)), "train")
+        losses = self.target.losses(outputs, y)
+        if mask:
+            losses = torch.where(masked, self.target.masked_losses(outputs), losses)
+        counts, weights = torch.ones_like(losses), self.target.row_weights(y)
+        if weights is not None:
+            counts = torch.where(masked, counts, weights.to(losses))
+        return losses * counts, counts
 
     def training_pass(
         self,
-        graph: Data,
+        graph: Any,
         draws: int = 1,
         mask: float = 0.0,
         generator: torch.Generator | None = None,
-        labelled: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """A pass with ``draws`` random anchors a row, all through one pass of the network.
+        """A pass with ``draws`` random anchors per row, all through one pass of the network.
 
         Args:
             graph: The batch.
             draws: D, copies with anchors of their own; BatchNorm sees their mixture.
             mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
             generator: Source of randomness, or ``None`` for torch's global state.
-            labelled: Leave out nodes without a label where that saves work: behind the readout,
-                which reads every row by itself.
 
         Returns:
-            Logits ``[D, rows, C]``, and which of them were masked ``[D, rows]``.
+            Outputs ``[D, rows, O]``, and which of them were masked ``[D, rows]``.
         """
         _check_one_graph(graph)
+        self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
-        if draws > 1 and not self.cut.holds_copies:
-            logits, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
-            return logits.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
-        if labelled and not self.cut.needs_graph:
-            graph = self._labelled(graph)
-        state = self._cached_state(graph)
-        owners = Owners(self, graph, draws, mask, generator)
-        if state is None and not self.frozen:
-            logits = self.cut.run(graph, owners.read)
+        if draws > 1 and not self.point.holds_copies:
+            outputs, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
+            return outputs.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
+        anchors = AnchorDraws(self, graph, draws, mask, generator)
+        if self.recipe.freeze:
+            state = self._frozen_prefix(graph)
+            outputs = self.point.suffix(anchors.read(state.h), state, graph)
         else:
-            state = self._frozen_prefix(graph) if state is None else state
-            logits = self.cut.suffix(owners.read(state[0]), state, graph)
-        return logits, owners.masked_outputs(logits.size(1))
+            outputs = self.point.run(graph, anchors.read)
+        return outputs, anchors.masked(outputs.size(1))
 
     def train(self, mode: bool = True) -> Anchored:
         super().train(mode)
-        if self.frozen and mode:
-            for module in self.cut.prefix_modules():
+        if self.recipe.freeze and mode and self._waiting is None:
+            for module in self.point.prefix_modules():
                 module.eval()
         return self
 
-    def _frozen_prefix(self, graph: Data) -> State:
-        with torch.no_grad(), evaluating(self.cut):
-            state = self.cut.prefix(graph)
-        found: State = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, state)
-        return found
-
-    def _labelled(self, graph: Data) -> Data:
-        """The labelled nodes with their representations at the readout, in place of the graph."""
-        if not self.cut.node_task(graph):
-            return graph
-        state = self._cached_state(graph)
-        if state is None:
-            state = self._frozen_prefix(graph) if self.frozen else self.cut.prefix(graph)
-        rows = label_rows(graph, state[0].size(0))
-        h = state[0][rows]
-        kept = Data(cut_0=h, num_nodes=h.size(0))
-        if graph.get("batch") is not None:  # ptr only counts graphs from here on
-            kept.batch, kept.ptr = graph.batch[rows], torch.arange(num_graphs(graph) + 1)
-        return kept
-
-    def _cached_state(self, graph: Data) -> State | None:
-        """What `cached` left on the graph."""
-        state: State = []
-        while (value := graph.get(f"cut_{len(state)}")) is not None:
-            state.append(value)
-        return state or None
-
-    def cached(self, graph: Data) -> Data:
-        """The graph with the frozen prefix's output on it, which later passes start from.
-
-        Only for ``freeze=True``. Where the rest of the network needs no graph (the readout), the
-        copy leaves out edges and features.
-        """
-        if not self.frozen:
-            raise InputError("freeze=True for a cached prefix", "a model that trains its prefix")
-        state = self._frozen_prefix(graph)
-        if self.cut.needs_graph:
-            sizes = {graph.num_nodes, graph.num_edges, num_graphs(graph)}
-            if not all(isinstance(t, Tensor) and t.dim() and t.size(0) in sizes for t in state):
-                return graph  # cannot be cut up and put together with other graphs'
-            kept = copy.copy(graph)
-        else:
-            kept = Data(y=graph.get("y"), row_mask=graph.get("row_mask"))
-            kept.num_nodes = state[0].size(0)
-        for i, value in enumerate(state):
-            kept[f"cut_{i}"] = value
-        return kept
+    def _frozen_prefix(self, graph: Any) -> State:
+        """The frozen part's output; that of a graph seen before is remembered."""
+        known = self._states.get(graph)
+        if known is None:
+            with torch.no_grad(), evaluating(self.point):
+                known = self.point.prefix(graph).detached()
+            self._states[graph] = known
+        return known  # type: ignore[no-any-return]
 
     # -- anchors -------------------------------------------------------------------------------
+
+    def prepare(self, batches: Any, batch_size: int) -> None:
+        if not self.point.moves:
+            self.fit_anchors(batches, batch_size)
+
+    def ready(self, batches: Iterable[Any]) -> None:
+        """A bank for validation, at the price of one batch; the source's own statistics stay."""
+        before = {k: v.clone() for k, v in self.source.state_dict().items()}
+        self.fit_bank(iter(batches))
+        self.source.load_state_dict(before)
+
+    @property
+    def rows_to_be_ready(self) -> int:
+        return self.recipe.num_anchors
+
+    def finish(self, batches: Any, batch_size: int) -> None:
+        self.fit_bank(batches, batch_size=batch_size)
+        self._states.clear()
 
     def fit_anchors(self, data: Any, batch_size: int | None = None) -> Anchored:
         """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
@@ -214,8 +232,7 @@ class Anchored(nn.Module):
     ) -> Anchored:
         """Choose the K anchors of prediction from training (or other given) rows.
 
-        With ``temper`` it also notes how far from them nearly all of these rows are (``reach``).
-        A ``temperature`` that was fitted to another bank is forgotten.
+        A temperature that was fitted to another bank is forgotten.
 
         Args:
             data: A View, a ``Data``, a list of graphs, a dataset or a loader.
@@ -223,138 +240,227 @@ class Anchored(nn.Module):
             generator: Source of randomness; default: one seeded with the model's seed.
             batch_size: Graphs at a time.
         """
-        k = self.num_anchors if k is None else k
-        _check_choices(k, None, "random", None)
+        if k is not None:
+            self.recipe = self.recipe.with_(num_anchors=k)
         generator = generator or torch.Generator().manual_seed(self.seed)
-        some = Reservoir(ROWS, torch.Generator().manual_seed(self.seed))
-        rows = self._training_rows(data, batch_size, some if self.temper else None)
-        bank = self.source.bank(rows, k, generator)
-        if bank.size(1) != self.cut.channels:
-            raise InputError(f"anchors of width {self.cut.channels}", bank.size(1))
-        bank = bank.detach().to(self.linear.weight).clone()
-        if self.temper:
-            for _ in rows:  # where the anchors did not come from them
-                pass
-            self.reach = torch.full_like(self.reach, reach_of(some.rows, bank))
-        self.num_anchors, self.bank = k, bank
-        self.temperature = torch.ones_like(self.temperature)
+        rows = self._training_rows(data, batch_size)
+        if self._waiting is not None:  # the first batch shows where the place is
+            rows = iter(list(rows))
+        self.set_bank(self.source.bank(rows, self.recipe.num_anchors, generator))
         return self
 
-    def _training_rows(
-        self, data: Any, batch_size: int | None, some: Reservoir | None = None
-    ) -> Iterator[Tensor]:
-        """Representations of the rows anchors may come from, batch by batch; ``some`` stay."""
+    def set_bank(self, bank: Tensor) -> None:
+        """Take these anchors ``[K, d]`` for prediction."""
+        if bank.size(1) != self.point.channels:
+            raise InputError(f"anchors of width {self.point.channels}", bank.size(1))
+        self.bank = bank.detach().to(self.linear.weight).clone()
+        self.set_temperature(1.0, None)
+
+    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch."""
         with torch.no_grad(), evaluating(self):
             for graph in iterate(data, batch_size):
-                _check_no_leak(graph, self.cut.node_task(graph))
+                self.locate(graph)
+                _check_no_leak(graph, self.point.answers == "node")
                 graph = on_device(graph, self.linear.weight.device)
-                state = self._cached_state(graph) or self.cut.prefix(graph)
-                rows = anchor_rows(state[0], graph)
-                if some is not None:
-                    some.add(rows)
-                yield rows
+                yield anchor_rows(self, self._prefix(graph).h, graph)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         bank = state_dict.get(prefix + "bank")
-        if bank is not None and bank.dim() == 2 and bank.size(1) == self.cut.channels:
-            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
-            self.num_anchors = bank.size(0) or self.num_anchors
-        state_dict.setdefault(prefix + "reach", torch.full_like(self.reach, torch.inf))
-        state_dict.setdefault(prefix + "temperature", torch.ones_like(self.temperature))
+        if bank is not None and self._waiting is None and bank.dim() == 2:
+            if bank.size(1) == self.point.channels:
+                self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
+                if bank.size(0):
+                    self.recipe = self.recipe.with_(num_anchors=bank.size(0))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # -- prediction ----------------------------------------------------------------------------
 
-    def sample(self, graph: Data) -> Tensor:
-        """Logits ``[K, m, C]`` of the m labelled rows under each anchor of the bank.
-
-        Memory is bounded under ``torch.no_grad()`` (as in `gduq.predict`); otherwise gradients
-        can flow, and all that they need is kept.
-        """
+    def answer(self, graph: Any, features: bool = False) -> Answer:
         _check_one_graph(graph)
-        with evaluating(self):
-            if not self.cut.needs_graph and self.bank.size(0):
-                graph = self._labelled(graph)
-            logits = self._bank_logits(graph)
-        return logits[:, label_rows(graph, logits.size(1))]
-
-    def represent(self, graph: Data) -> Tensor:
-        """The representation at the cut ``[n, d]``, in evaluation mode."""
-        with evaluating(self):
-            h: Tensor = self._prefix(graph)[0]
-        return h
-
-    def _prefix(self, graph: Data) -> State:
-        return self._cached_state(graph) or self.cut.prefix(graph)
-
-    def _bank_logits(self, graph: Data) -> Tensor:
-        """``[K, rows, C]``: prefix and ``h W_h^T`` once, the suffix in memory-bounded chunks."""
-        _check_one_graph(graph)
-        if self.bank.size(0) == 0:
-            raise NotFittedError(
-                "a model with a bank of anchors",
-                "none yet",
-                "Train with gduq.fit, or call model.fit_bank(train_data) after your own loop.",
-            )
+        self.locate(graph)
+        trunk = self.trunk
+        if trunk is not None:
+            h = trunk.labelled(self._prefix(graph).h, graph)
+            return self.from_rows(h, h), h
         state = self._prefix(graph)
+        outputs = self._bank_outputs(state, graph)
+        outputs = outputs[:, label_rows(graph, outputs.size(1))]
+        return outputs, self._features(state.h, graph) if features else None
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        return self._bank_outputs(State(h), None)
+
+    def _features(self, h: Tensor, graph: Any) -> Tensor:
+        if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
+            h = self.linear.residual(h)
+        place = Trunk(nn.Identity(), "", self.point.rows, self.point.answers)
+        return place.features(h, graph)
+
+    def _prefix(self, graph: Any) -> State:
+        if self.recipe.freeze:
+            return self._states.get(graph) or self.point.prefix(graph)
+        return self.point.prefix(graph)
+
+    @property
+    def _anchors(self) -> Tensor:
+        """The bank; a model that starts as its network answers as it does before there is one."""
+        if self.bank.size(0):
+            return self.bank
+        if self.recipe.init == "identity":
+            return self.bank.new_zeros(1, self.point.channels)
+        raise self._not_fitted()
+
+    def _not_fitted(self) -> NotFittedError:
+        return NotFittedError(
+            "a model with a bank of anchors",
+            "none yet",
+            "Train with gduq.fit, or call model.fit_bank(train_data) after your own loop.",
+        )
+
+    def _bank_outputs(self, state: State, graph: Any) -> Tensor:
+        """``[K, rows, O]``: ``h W_h^T`` once, the suffix in memory-bounded chunks."""
         weight = self.linear.weight[:, : self.linear.in_features]
-        base = self.cut.read(state[0], weight, graph)  # [n, m]
-        shift = self.linear.shift(self.bank).unsqueeze(1)  # [K, 1, m]
+        base = self.point.read(state.h, weight, graph)  # [n, m]
+        shift = self.linear.shift(self._anchors).unsqueeze(1)  # [K, 1, m]
         if self.linear.bias is not None:
             base = base + self.linear.bias
-        scaled = self.cut.affine()
+        scaled = self.point.affine()
         if scaled is not None:
             base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
-        gain = self.cut.gain(graph, base)
+        gain = self.point.gain(graph, base)
         parts = []
-        for part in shift.split(max(1, _CHUNK // max(1, self.cut.cost(base, graph)))):
+        for part in shift.split(max(1, _CHUNK // max(1, self.point.cost(base, graph)))):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
-            parts.append(self.cut.suffix(z, state, graph, normed=scaled is not None))
-        logits = torch.cat(parts)
-        if not self.temper:
-            return logits
-        return tempered(logits, state[0], self.bank, self.reach, self.temperature)
+            parts.append(self.point.suffix(z, state, graph, normed=scaled is not None))
+        return torch.cat(parts)
 
-    def extra_repr(self) -> str:
+    # -- keeping -------------------------------------------------------------------------------
+
+    def check_ready(self) -> None:
+        if self._waiting is not None or self.bank.size(0) == 0:
+            raise self._not_fitted()
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "call": self.call is not None,
+            "recipe": self.recipe.spec(),
+            "source": _source_spec(self.source),
+            "seed": self.seed,
+            "point": self.point.spec(),
+            "net": network_spec(self.point.net),
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Anchored:
+        recipe, call, net = Recipe(**spec["recipe"]), parts.call(spec), parts.net(spec["net"])
+        model = cls.__new__(cls)
+        Predictor.__init__(model)
+        model.recipe, model.call, model.seed = recipe, call, spec["seed"]
+        model.calibrate = recipe.calibrate
+        model.register_buffer("bank", torch.zeros(0))
+        model._states, model._waiting = WeakIdKeyDictionary(), None
+        model._set_point(_point_from(spec["point"], net, call), _source(spec["source"]))
+        return model
+
+    def __repr__(self) -> str:
+        if self._waiting is not None:
+            where = f"at={self.recipe.at!r}, found at the first graph"
+            return f"Anchored({type(self._waiting).__name__}, {where})"
+        frozen = "only the head learns" if self.trunk is not None else (
+            "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
+        )
         return (
-            f"at={self.at!r}, num_anchors={self.num_anchors}, anchors={self.source_name!r}, "
-            f"scope={self.scope!r}, freeze={self.frozen}, temper={self.temper!r}"
+            f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
+            f"{self.recipe.num_anchors} anchors ({source_name(self.source)}); {frozen})"
         )
 
 
-def is_first(net: nn.Module, at: int | str) -> bool:
-    """Whether nothing that learns comes before a place."""
-    return at == "input" and not (isinstance(net, GNN) and len(net.embeddings))
+class AnchoredHead(nn.Module):
+    """The part of a frozen model that learns: the anchored map and what follows.
+
+    Args:
+        linear: Reads the pair.
+        tail: The rest of the head.
+    """
+
+    def __init__(self, linear: AnchoredLinear, tail: Tail) -> None:
+        super().__init__()
+        self.linear, self.tail = linear, tail
+
+    def forward(self, h: Tensor, c: Tensor, masked: Tensor | None = None) -> Tensor:
+        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]`` for anchors ``c`` ``[D, n, d]``."""
+        z = self.linear.residual(h) + self.linear.shift(c, masked)
+        if self.linear.bias is not None:
+            z = z + self.linear.bias
+        return self.tail(z, h)  # type: ignore[no-any-return]
+
+
+def _point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Point:
+    """The point of a fresh network that `Point.spec` described."""
+    kind = spec["kind"]
+    if kind == "chain":
+        return GNNPoint(net, spec["at"], spec["keep"])  # type: ignore[arg-type]
+    if kind == "input":
+        return InputPoint(net, call, spec["answers"], spec["ending"])
+    if kind == "module":
+        return ModulePoint(net, spec["path"], call, spec["rows"], spec["answers"], spec["ending"])
+    if kind == "head":
+        return HeadPoint(Trunk.from_spec(spec["trunk"], net, call), spec["branch"])
+    raise InputError("a kind of point this gduq knows", repr(kind), "Upgrade gduq.")
+
+
+def _source_spec(source: Anchors) -> dict[str, Any]:
+    if type(source) is GaussianAnchors:
+        found = {"momentum": source.momentum, "floor": source.floor}
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in found.items()}
+        return {"kind": "gaussian", "channels": source.mean.numel()} | plain
+    if type(source) is FixedAnchors:
+        return {"kind": "fixed", "shape": list(source.values.shape)}
+    if type(source) is ShuffledAnchors:
+        return {"kind": "shuffle"}
+    raise InputError(
+        "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
+        f"an object of class {type(source).__name__}",
+        "Before saving, set model.source = gduq.anchors.FixedAnchors(model.bank).",
+    )
+
+
+def _source(spec: Mapping[str, Any]) -> Anchors:
+    if spec["kind"] == "gaussian":
+        return GaussianAnchors(spec["channels"], spec["momentum"], spec["floor"])
+    if spec["kind"] == "fixed":
+        return FixedAnchors(torch.zeros(spec["shape"]))
+    if spec["kind"] == "shuffle":
+        return ShuffledAnchors()
+    raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+
+
+def _truth(graph: Any, rows: int) -> Tensor:
+    y = targets(graph, rows)
+    if y is None:
+        raise InputError("graphs with labels y", "a batch without")
+    return y
 
 
 def _check_one_graph(graph: Any) -> None:
-    if not isinstance(graph, Data):
+    if not isinstance(graph, (Data, HeteroData)):
         raise InputError(
-            "one graph, a torch_geometric Data or Batch",
+            "one graph, a torch_geometric Data, HeteroData or Batch",
             type(graph).__name__,
             "Call an anchored model with the graph itself: model(data).",
         )
 
 
-def _check_no_leak(graph: Data, node_task: bool) -> None:
+def _check_no_leak(graph: Any, node_task: bool) -> None:
     """Anchors must not come from rows that a mask on the graph sets aside."""
+    if not node_task or isinstance(graph, HeteroData):
+        return
     chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
-    if node_task and graph.get("train_mask") is not None and not chosen:
+    if graph.get("train_mask") is not None and not chosen:
         raise InputError(
             "a choice of nodes for the anchors",
             "a whole graph with a train_mask",
             "Pass gduq.data.View(data, data.train_mask).",
         )
-
-
-def _check_choices(
-    num_anchors: int, scope: Scope | None, init: Init, temper: Temper | None
-) -> None:
-    if temper not in (None, True, False, "distance"):
-        raise InputError("temper True, 'distance' or False", repr(temper))
-    if isinstance(num_anchors, bool) or not isinstance(num_anchors, int) or num_anchors < 1:
-        raise InputError("num_anchors >= 1, a whole number", repr(num_anchors))
-    if scope not in (None, "row", "graph"):
-        raise InputError("scope 'row' or 'graph'", repr(scope))
-    if init not in ("random", "identity"):
-        raise InputError("init 'random' or 'identity'", repr(init))

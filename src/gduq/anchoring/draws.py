@@ -1,28 +1,27 @@
-"""Who gets which anchor in a training pass: every row its own, or all rows of a graph one."""
+"""Which row gets which anchor in a training pass: every row its own, or all rows of a graph one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
 
 from gduq.anchors import GaussianAnchors
 from gduq.functional import is_sparse, keep_rows
-from gduq.graph import label_rows, num_graphs
+from gduq.graph import label_rows, num_graphs, row_batch
 
 if TYPE_CHECKING:
-    from gduq.anchored import Anchored
+    from gduq.anchoring.anchored import Anchored
 
-__all__ = ["Owners", "anchor_rows"]
+__all__ = ["AnchorDraws", "anchor_rows"]
 
 
-class Owners:
-    """The owners of anchors in one pass, each with D draws: rows, or graphs.
+class AnchorDraws:
+    """The anchors of one pass: D draws for every row, or for every graph.
 
     Args:
-        model: Whose cut, map, source and scope count.
+        model: Whose point, map, source and recipe count.
         graph: The batch.
         draws: D.
         mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
@@ -32,90 +31,79 @@ class Owners:
     def __init__(
         self,
         model: Anchored,
-        graph: Data,
+        graph: Any,
         draws: int,
         mask: float,
         generator: torch.Generator | None,
     ) -> None:
         self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
         self.mask_share = mask
-        self.node_task = model.cut.node_task(graph)
-        self.masked = torch.empty(0)
+        self._chosen: Tensor | None = None  # [D, rows or graphs]
+        # nodes of an answered graph, and rows that share an anchor, are masked together
+        point = model.point
+        self._shared = model.recipe.scope == "graph" and point.rows != "graph"
+        self._by_graph = self._shared or point.rows != point.answers
 
     def read(self, h: Tensor) -> Tensor:
-        """``z`` ``[D, n, m]`` for fresh anchors, and `masked` for the rows of the output."""
-        model, rows = self.model, h.size(0)
-        source_rows = anchor_rows(h, self.graph)
+        """``z`` ``[D, n, m]`` for fresh anchors."""
+        model, point, rows = self.model, self.model.point, h.size(0)
+        source_rows = anchor_rows(model, h, self.graph)
         model.source.observe(source_rows)
-        of_graph = self._graph_of(rows)
-        shared = model.scope == "graph" and of_graph is not None
-        owners = num_graphs(self.graph) if shared else rows
-        masked = self._mask(rows, of_graph)  # [D, rows] or None
-        shift = self._shift(source_rows, owners, masked, of_graph if shared else None)
-        gain = model.cut.gain(self.graph, shift)
-        if gain is not None and not shared:
-            z = model.cut.mix(model.linear.residual(h) + shift, self.graph)
+        of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
+        masked = self._mask(rows, of_graph)  # [D, n] or None
+        shift = self._shift(source_rows, rows, masked, of_graph)
+        gain = point.gain(self.graph, shift)
+        if gain is not None and not self._shared:
+            z = point.mix(model.linear.residual(h) + shift, self.graph)
         else:
             weight = model.linear.weight[:, : model.linear.in_features]
-            z = model.cut.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
+            z = point.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
         return z if model.linear.bias is None else z + model.linear.bias
 
-    def masked_outputs(self, rows: int) -> Tensor:
-        """`masked` for the rows of the output, which tell nodes and graphs apart for sure."""
-        of_graph = self._graph_of(rows)
-        if self.masked.size(1) == rows or of_graph is None:
-            return self.masked
-        return self.masked[:, of_graph]
+    def masked(self, rows: int) -> Tensor:
+        """Which of the output's rows were masked ``[D, rows]``."""
+        device = self.model.linear.weight.device
+        if self._chosen is None:
+            return torch.zeros(self.draws, rows, dtype=torch.bool, device=device)
+        if not self._by_graph:
+            return self._chosen
+        return self._chosen[:, row_batch(self.graph, self.model.point.answers, rows)]
+
+    def _mask(self, rows: int, of_graph: Tensor | None) -> Tensor | None:
+        """Which rows at the point have no anchor half ``[D, n]``."""
+        if not self.mask_share:
+            return None
+        units = rows if of_graph is None else num_graphs(self.graph)
+        chosen = torch.rand(self.draws, units, generator=self.generator)
+        self._chosen = chosen.to(self.model.linear.weight.device) < self.mask_share
+        return self._chosen if of_graph is None else self._chosen[:, of_graph]
 
     def _shift(
-        self, rows: Tensor, owners: int, masked: Tensor | None, of_graph: Tensor | None
+        self, source_rows: Tensor, rows: int, masked: Tensor | None, of_graph: Tensor | None
     ) -> Tensor:
         """What the anchors add, ``[D, n, m]``."""
         linear, source = self.model.linear, self.model.source
-        draws, of_owner = self.draws, masked
-        if masked is not None and of_graph is not None:  # from rows to graphs
-            of_owner = masked.new_zeros(draws, owners).index_copy_(1, of_graph, masked)
+        owners = num_graphs(self.graph) if self._shared else rows
+        of_owner = self._chosen if self._shared else masked
         flat = None if of_owner is None else of_owner.flatten()
+        count = self.draws * owners
         wide = linear.in_features > linear.out_features
         if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
             source.require_rows()
             mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
-            shift = linear.gaussian_shift(mean, std, draws * owners, flat, self.generator)
+            shift = linear.gaussian_shift(mean, std, count, flat, self.generator)
         else:
-            like = rows.values() if is_sparse(rows) else rows
-            c = source.draw(rows, draws * owners, self.generator).to(like.dtype)
+            like = source_rows.values() if is_sparse(source_rows) else source_rows
+            c = source.draw(source_rows, count, self.generator).to(like.dtype)
             shift = linear.shift(c, flat)
-        shift = shift.view(draws, owners, -1)
-        return shift if of_graph is None else shift[:, of_graph]
-
-    def _graph_of(self, rows: int) -> Tensor | None:
-        """The graph each row belongs to, or ``None`` where rows are graphs."""
-        if not self.model.cut.needs_graph and not self.node_task:
-            return None
-        if rows != self.graph.num_nodes:
-            return None
-        batch = self.graph.get("batch")
-        device = self.model.linear.weight.device
-        return torch.zeros(rows, dtype=torch.int64, device=device) if batch is None else batch
-
-    def _mask(self, rows: int, of_graph: Tensor | None) -> Tensor | None:
-        """Which rows at the cut have no anchor half; also sets `masked` for the output's rows."""
-        by_graph = of_graph is not None and (not self.node_task or self.model.scope == "graph")
-        units = num_graphs(self.graph) if by_graph else rows
-        device = self.model.linear.weight.device
-        if not self.mask_share:
-            out = rows if self.node_task or of_graph is None else num_graphs(self.graph)
-            self.masked = torch.zeros(self.draws, out, dtype=torch.bool, device=device)
-            return None
-        chosen = torch.rand(self.draws, units, generator=self.generator).to(device)
-        chosen = chosen < self.mask_share
-        at_cut = chosen[:, of_graph] if by_graph else chosen
-        self.masked = at_cut if self.node_task else chosen
-        return at_cut
+        shift = shift.view(self.draws, owners, -1)
+        return shift[:, of_graph] if self._shared else shift
 
 
-def anchor_rows(h: Tensor, graph: Data) -> Tensor:
-    """The rows of ``h`` that anchors may come from: those that carry a training label."""
+def anchor_rows(model: Anchored, h: Tensor, graph: Any) -> Tensor:
+    """The rows of ``h`` that anchors may come from: those that count in training."""
+    if model.point.rows != model.point.answers:
+        return h
     rows = label_rows(graph, h.size(0))
     if isinstance(rows, slice):
         if rows.stop is None:

@@ -1,25 +1,119 @@
-"""Where can I anchor? `cut_points` runs a network once and lists the places."""
+"""Where a network can be anchored: finding the place that `at` names, and listing all of them."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
-from gduq.graph import check_graph, num_graphs
+from gduq.anchoring.points import GNNPoint, HeadPoint, InputPoint, ModulePoint, Point
+from gduq.anchoring.recipe import Recipe
+from gduq.errors import InputError
+from gduq.graph import Rows, check_graph, num_rows
 from gduq.nn.call import Call, call_network
-from gduq.nn.cut import evaluating
-from gduq.nn.gnn import GNN
+from gduq.nn.modes import evaluating
 from gduq.nn.replay import first_input
+from gduq.nn.tracing import Trace, trace
+from gduq.nn.trunk import Trunk, as_chain, check_complete
 from gduq.nn.widths import anchor_names, input_width
 
-__all__ = ["cut_points"]
+__all__ = ["cut_points", "make_point", "needs_graph"]
+
+
+def needs_graph(net: nn.Module) -> bool:
+    """Whether only a pass over a graph shows where the network's parts are."""
+    return as_chain(net) is None
+
+
+def make_point(
+    net: nn.Module, recipe: Recipe, call: Call | None, graph: Any, trunk: Trunk | None = None
+) -> Point:
+    """The point of a network (which it changes) that a recipe names.
+
+    Args:
+        net: The network.
+        recipe: Its ``at``, ``freeze`` and ``init`` count.
+        call: As in `gduq.anchor`.
+        graph: A graph the network takes; not needed for a `GNN`.
+        trunk: For a frozen head: the trunk to stand on, shared with other models.
+    """
+    chain = as_chain(net)
+    if recipe.freeze and recipe.at in ("head", "readout"):
+        found = Trunk.of(net, graph, call) if trunk is None else trunk
+        if found.has_head:
+            return HeadPoint(found, branch=recipe.at == "head")
+    if chain is not None:
+        at = _chain_place(chain.points, recipe)
+        return GNNPoint(chain, at, keep=recipe.init == "identity")
+    check_complete(net)
+    seen = trace(net, graph, call)
+    if recipe.at == "input":
+        return InputPoint(net, call, seen.rows, seen.ending)
+    path = _path(net, seen, recipe.at)
+    rows = _rows_at(net, path, seen, graph, call)
+    return ModulePoint(net, path, call, rows, seen.rows, seen.ending)
+
+
+def _chain_place(points: tuple[int | str, ...], recipe: Recipe) -> Any:
+    at = "readout" if recipe.at == "head" else recipe.at
+    layers = [p for p in points if isinstance(p, int)]
+    if isinstance(at, int) and not isinstance(at, bool) and at < 0:
+        inner = ["input", *layers]
+        at = inner[at] if -at <= len(inner) else at
+    if at not in points or isinstance(at, bool):
+        raise InputError(f"at one of 'head', {', '.join(map(repr, points))}", repr(recipe.at))
+    return at
+
+
+def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
+    """The submodule that reads the pair."""
+    if at in ("head", "readout"):
+        if seen.head is not None:
+            return seen.head.path
+        if seen.layers:  # the last layer is a convolution: its input
+            return seen.layers[-1]
+    if isinstance(at, int) and not isinstance(at, bool):
+        if -len(seen.layers) <= at < len(seen.layers) and seen.layers:
+            return seen.layers[at]
+        many = len(seen.layers)
+        raise InputError(
+            f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
+            at,
+            f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
+        )
+    names = ["head", "input", *anchor_names(net)]
+    if not isinstance(at, str) or at not in names:
+        near = difflib.get_close_matches(str(at), names, n=1)
+        do = f"Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
+    return at
+
+
+def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | None) -> Rows:
+    """What the rows are that a submodule reads."""
+    if seen.head is not None and path == seen.head.path:
+        return seen.rows
+    if path in seen.layers:
+        return "node"
+    shapes = _shapes(net, graph, call)
+    rows = shapes.get(path, [()])[0]
+    count = rows[0] if rows else -1
+    order: tuple[Rows, ...] = ("node", "graph", "edge")
+    fits = [kind for kind in order if num_rows(graph, kind) == count]
+    if not fits:
+        raise InputError(
+            f"one row per node, graph or edge at '{path}'",
+            f"{count} rows",
+            "See gduq.cut_points(net, graph) for the places one can anchor at.",
+        )
+    return fits[0]
 
 
 def cut_points(
-    net: nn.Module, graph: Data, call: Call | None = None
+    net: nn.Module, graph: Any, call: Call | None = None
 ) -> list[tuple[int | str, tuple[int, int]]]:
     """Where a network can be anchored: names for ``at``, with the shape ``(rows, d)`` there.
 
@@ -29,27 +123,38 @@ def cut_points(
         call: As in `gduq.anchor`.
 
     Example:
+        >>> from torch_geometric.data import Data
+        >>> from gduq.nn import GNN
         >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
         >>> cut_points(GNN(4, 8, 2, num_layers=2, conv="gcn"), graph)
         [('input', (3, 4)), (1, (3, 8)), ('readout', (1, 8))]
     """
     found: list[tuple[int | str, tuple[int, int]]] = []
+    chain = as_chain(net)
     with torch.no_grad(), evaluating(net):
-        if isinstance(net, GNN):
-            for point in net.points:
-                rows, width = net.prefix(graph, point)[0].shape
+        if chain is not None:
+            for point in chain.points:
+                rows, width = chain.prefix(graph, point)[0].shape
                 found.append((point, (rows, width)))
             return found
         check_graph(graph)
-        x = graph.get("x")
-        if x is not None and x.is_floating_point() and x.size(1) == input_width(net):
-            found.append(("input", (graph.x.size(0), graph.x.size(1))))
-        return found + _module_points(net, graph, call)
+        x = graph.get("x") if hasattr(graph, "get") else None
+        if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
+            found.append(("input", (x.size(0), x.size(1))))
+        kinds: tuple[Rows, ...] = ("node", "graph", "edge")
+        sizes = [num_rows(graph, kind) for kind in kinds]
+        return found + [
+            (name, (shapes[0][0], shapes[0][1]))
+            for name, shapes in _shapes(net, graph, call).items()
+            if len(shapes) == 1
+            and len(shapes[0]) == 2
+            and shapes[0][0] in sizes
+            and shapes[0][1] == input_width(net.get_submodule(name))
+        ]
 
 
-def _module_points(
-    net: nn.Module, graph: Data, call: Call | None
-) -> list[tuple[int | str, tuple[int, int]]]:
+def _shapes(net: nn.Module, graph: Any, call: Call | None) -> dict[str, list[tuple[int, ...]]]:
+    """Shapes of what every submodule reads in a pass, by its name, in the order of the calls."""
     seen: dict[str, list[tuple[int, ...]]] = {}
 
     def watch(name: str) -> Callable[..., None]:
@@ -67,16 +172,9 @@ def _module_points(
         if name in names
     ]
     try:
-        call_network(net, graph, call)
+        with torch.no_grad(), evaluating(net):
+            call_network(net, graph, call)
     finally:
         for handle in handles:
             handle.remove()
-    sizes = (graph.num_nodes, num_graphs(graph))  # rows must be nodes or graphs
-    return [
-        (name, (shapes[0][0], shapes[0][1]))
-        for name, shapes in seen.items()
-        if len(shapes) == 1
-        and len(shapes[0]) == 2
-        and shapes[0][0] in sizes
-        and shapes[0][1] == input_width(net.get_submodule(name))
-    ]
+    return seen

@@ -1,44 +1,57 @@
-"""A network in two parts around one linear map: `Cut`, for our backbones and for any module."""
+"""A network in two parts around one linear map: `Point`, for our backbones and for any module."""
 
 from __future__ import annotations
 
 import copy
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from gduq.errors import InputError
 from gduq.functional import linear
-from gduq.graph import check_graph, num_graphs
+from gduq.graph import Rows, check_graph, num_rows
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
 from gduq.nn.layers import affine
 from gduq.nn.replay import Slot, one_pass, replaying
-from gduq.nn.settings import Point
+from gduq.nn.settings import Point as ChainPoint
 from gduq.nn.structure import Structure
-from gduq.nn.widths import anchor_names, input_width, take_linear, uninitialised
+from gduq.nn.trunk import Ending, Trunk, as_logits
+from gduq.nn.widths import anchor_names, input_width, take_linear
 
-__all__ = [
-    "Cut",
-    "GNNCut",
-    "InputCut",
-    "ModuleCut",
-    "State",
-    "evaluating",
-    "make_cut",
-]
+__all__ = ["GNNPoint", "HeadPoint", "InputPoint", "ModulePoint", "Point", "State"]
 
-State = list[Any]  # h first; what comes after it is the cut's own
 Read = Callable[[Tensor], Tensor]
 
 
-class Cut(nn.Module, ABC):
+@dataclass(frozen=True, eq=False)
+class State:
+    """What a network has come to at a point.
+
+    Attributes:
+        h: The representation ``[n, d]``.
+        rest: What else the part behind the point needs; the point's own.
+    """
+
+    h: Tensor
+    rest: tuple[Any, ...] = ()
+
+    def detached(self) -> State:
+        """The same without gradients."""
+        from torch.utils._pytree import tree_map
+
+        found: tuple[Any, ...] = tree_map(
+            lambda value: value.detach() if isinstance(value, Tensor) else value, self.rest
+        )
+        return State(self.h.detach(), found)
+
+
+class Point(nn.Module, ABC):
     """A network cut in front of one linear map, which somebody else provides.
 
     ``prefix`` gives the representation ``h`` there, ``suffix`` goes on from what the map made of
@@ -47,40 +60,44 @@ class Cut(nn.Module, ABC):
     Attributes:
         net: The network.
         channels: d, the width of ``h``.
-        plain: The network's own map at the cut, to take weights from; an identity map of width
+        rows: What the rows of ``h`` are.
+        answers: What the rows of the output are.
+        plain: The network's own map at the point, to take weights from; an identity map of width
             d where a new layer is put in.
         holds_copies: Whether several versions of ``z`` can pass through `run` together.
-        frozen: Whether what runs before the cut stays in evaluation mode.
+        frozen: Whether what runs before the point stays in evaluation mode.
     """
 
     net: nn.Module
     channels: int
+    rows: Rows
+    answers: Rows
     plain: nn.Linear
     holds_copies = False
     frozen = False
 
     @abstractmethod
-    def prefix(self, graph: Data) -> State:
-        """``[h, ...]``: the representation at the cut, and what else `suffix` needs."""
+    def prefix(self, graph: Any) -> State:
+        """The representation at the point, and what else `suffix` needs."""
 
     @abstractmethod
-    def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
-        """Logits ``[D, rows, C]`` from ``z`` ``[D, n, m]``."""
+    def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
+        """Outputs ``[D, rows, O]`` from ``z`` ``[D, n, m]``."""
 
-    def run(self, graph: Data, read: Read) -> Tensor:
-        """One pass: logits ``[D, rows, C]`` where ``read`` turns ``h`` into ``z`` ``[D, n, m]``."""
+    def run(self, graph: Any, read: Read) -> Tensor:
+        """One pass: outputs ``[D, rows, O]`` where ``read`` turns ``h`` into ``z`` ``[D, n, m]``."""
         state = self.prefix(graph)
-        return self.suffix(read(state[0]), state, graph)
+        return self.suffix(read(state.h), state, graph)
 
-    def read(self, h: Tensor, weight: Tensor, graph: Data) -> Tensor:
+    def read(self, h: Tensor, weight: Tensor, graph: Any) -> Tensor:
         """``mix(h W^T)``, in the cheaper order."""
         return linear(h, weight)
 
-    def mix(self, z: Tensor, graph: Data) -> Tensor:
+    def mix(self, z: Tensor, graph: Any) -> Tensor:
         """The linear operator on rows that follows the map: ``[D, n, m]`` in and out."""
         return z
 
-    def gain(self, graph: Data, like: Tensor) -> Tensor | None:
+    def gain(self, graph: Any, like: Tensor) -> Tensor | None:
         """What `mix` does to a vector that all rows share, ``[n, 1]``; ``None`` means 1."""
         return None
 
@@ -88,7 +105,7 @@ class Cut(nn.Module, ABC):
         """Scale and offset that `suffix` starts with in evaluation mode, if it does."""
         return None
 
-    def cost(self, z: Tensor, graph: Data) -> int:
+    def cost(self, z: Tensor, graph: Any) -> int:
         """About how many numbers `suffix` holds at once for one copy of ``z`` ``[n, m]``."""
         return z.numel()
 
@@ -98,57 +115,68 @@ class Cut(nn.Module, ABC):
         return True
 
     @property
-    def deep_head(self) -> bool:
-        """Whether `suffix` is a head of several layers, and nothing else."""
-        return False
+    def moves(self) -> bool:
+        """Whether the representation changes as the network learns."""
+        return True
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether something that learns comes before the point."""
+        return True
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Where it is, for people."""
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """What was found in the network, as JSON holds it."""
 
     def prefix_modules(self) -> list[nn.Module]:
-        """The modules known to run before the cut only."""
+        """The modules known to run before the point only."""
         return []
 
-    def node_task(self, graph: Data) -> bool:
-        """Whether the network answers for nodes and not for graphs."""
-        y = graph.get("y")
-        return y is not None and y.dim() > 0 and y.size(0) == graph.num_nodes
 
-
-class GNNCut(Cut):
-    """The cut of a `GNN`: its chain is entered at a point."""
+class GNNPoint(Point):
+    """A point of a `GNN`, whose chain can be entered there."""
 
     holds_copies = True
     net: GNN
 
-    def __init__(self, net: GNN, point: Point, keep: bool) -> None:
+    def __init__(self, net: GNN, point: ChainPoint, keep: bool) -> None:
         super().__init__()
-        self.net, self.point = net, point
+        self.net, self.point, self.keep = net, point, keep
+        self.answers: Rows = net.task
+        self.rows: Rows = net.task if point == "readout" else "node"
         taken = net.release(point, keep)
         plain = _identity(net.hidden_channels, net) if taken is None else taken
         self.__dict__["plain"] = plain  # not a submodule: its parameters are not the model's
         self.channels = plain.in_features
 
-    def prefix(self, graph: Data) -> State:
-        h, state = self.net.prefix(graph, self.point)
-        return [h] if state is None else [h, state]
+    def prefix(self, graph: Any) -> State:
+        h, virtual = self.net.prefix(graph, self.point)
+        return State(h, () if virtual is None else (virtual,))
 
-    def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
+    def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
         copies = z.size(0)
         structure = Structure.of(graph).repeat(copies) if self.needs_graph else None
-        virtual = state[1] if len(state) > 1 else None
+        virtual = state.rest[0] if state.rest else None
         logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point, normed)
         return logits.view(copies, -1, logits.size(-1))
 
-    def read(self, h: Tensor, weight: Tensor, graph: Data) -> Tensor:
+    def read(self, h: Tensor, weight: Tensor, graph: Any) -> Tensor:
         layer = self.net.mixing_layer(self.point)
         return linear(h, weight) if layer is None else layer.read(h, weight, Structure.of(graph))
 
-    def mix(self, z: Tensor, graph: Data) -> Tensor:
+    def mix(self, z: Tensor, graph: Any) -> Tensor:
         layer = self.net.mixing_layer(self.point)
         if layer is None:
             return z
         structure = Structure.of(graph).repeat(z.size(0))
         return layer.mix(z.flatten(0, 1), structure).view_as(z)
 
-    def gain(self, graph: Data, like: Tensor) -> Tensor | None:
+    def gain(self, graph: Any, like: Tensor) -> Tensor | None:
         layer = self.net.mixing_layer(self.point)
         return None if layer is None else layer.gain(Structure.of(graph), like.dtype)
 
@@ -156,7 +184,7 @@ class GNNCut(Cut):
         layer = self.net.mixing_layer(self.point)
         return None if layer is None or self.net.training else affine(layer.inner_norm)
 
-    def cost(self, z: Tensor, graph: Data) -> int:
+    def cost(self, z: Tensor, graph: Any) -> int:
         return max(z.numel(), self.net.message_size(graph) if self.needs_graph else 0)
 
     @property
@@ -164,22 +192,36 @@ class GNNCut(Cut):
         return self.point != "readout"
 
     @property
-    def deep_head(self) -> bool:
-        return self.point == "readout" and self.net.head.is_deep
+    def description(self) -> str:
+        where = f"layer {self.point}" if isinstance(self.point, int) else f"the {self.point}"
+        return f"{where}, one row per {self.rows}"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "chain", "at": self.point, "keep": self.keep}
+
+    @property
+    def moves(self) -> bool:
+        return self.point != "input"
+
+    @property
+    def has_prefix(self) -> bool:
+        return self.point != "input" or len(self.net.embeddings) > 0
 
     def prefix_modules(self) -> list[nn.Module]:
         return self.net.prefix_modules(self.point)
 
-    def node_task(self, graph: Data) -> bool:
-        return self.net.task == "node"
 
-
-class InputCut(Cut):
+class InputPoint(Point):
     """Any module, anchored at its input: a map of width d is put before it."""
 
-    def __init__(self, net: nn.Module, call: Call | None) -> None:
+    rows: Rows = "node"
+
+    def __init__(
+        self, net: nn.Module, call: Call | None, answers: Rows, ending: Ending | None = None
+    ) -> None:
         super().__init__()
-        self.net, self.call = net, call
+        self.net, self.call, self.ending = net, call, ending
+        self.answers: Rows = answers
         width = input_width(net)
         if width is None:
             raise InputError(
@@ -196,7 +238,7 @@ class InputCut(Cut):
         self.__dict__["plain"] = _identity(width, net)
         self.channels = width
 
-    def prefix(self, graph: Data) -> State:
+    def prefix(self, graph: Any) -> State:
         check_graph(graph)
         x = graph.get("x")
         if x is not None and x.size(1) != self.channels:
@@ -207,18 +249,33 @@ class InputCut(Cut):
             )
         if graph.get("x") is None:
             raise InputError("a graph with features x", "none")
-        return [graph.x.to(next(self.net.parameters()).dtype)]
+        return State(graph.x.to(next(self.net.parameters()).dtype))
 
-    def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
+    def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
         return torch.stack([self._call(part, graph) for part in z])
 
-    def _call(self, z: Tensor, graph: Data) -> Tensor:
+    def _call(self, z: Tensor, graph: Any) -> Tensor:
         changed = copy.copy(graph)
         changed.x = z
-        return call_network(self.net, changed, self.call)
+        return as_logits(call_network(self.net, changed, self.call), self.ending)
+
+    @property
+    def moves(self) -> bool:
+        return False
+
+    @property
+    def has_prefix(self) -> bool:
+        return False
+
+    @property
+    def description(self) -> str:
+        return "the input, one row per node"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "input", "answers": self.answers, "ending": self.ending}
 
 
-class ModuleCut(Cut):
+class ModulePoint(Point):
     """Any module, anchored in front of one of its submodules.
 
     A plain ``Linear`` is read for; before anything else a map of width d is put in. The first
@@ -226,9 +283,19 @@ class ModuleCut(Cut):
     the prefix is computed once for all anchors.
     """
 
-    def __init__(self, net: nn.Module, path: str, call: Call | None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        path: str,
+        call: Call | None,
+        rows: Rows,
+        answers: Rows,
+        ending: Ending | None = None,
+    ) -> None:
         super().__init__()
-        self.net, self.path, self.call = net, path, call
+        self.net, self.path, self.call, self.ending = net, path, call, ending
+        self.rows: Rows = rows
+        self.answers: Rows = answers
         self.choices = anchor_names(net)
         width = input_width(net.get_submodule(path))
         if width is None:
@@ -243,13 +310,13 @@ class ModuleCut(Cut):
         self._slot = Slot(path, takes_over=plain is not None)
         self._before: list[nn.Module] = []  # what runs before the cut, once a pass has shown it
 
-    def run(self, graph: Data, read: Read) -> Tensor:
+    def run(self, graph: Any, read: Read) -> Tensor:
         check_graph(graph)
         with one_pass(), self._slot.reading(self.net, lambda h: read(self._checked(h, graph))[0]):
             out = call_network(self.net, graph, self.call)
-        return out.unsqueeze(0)
+        return as_logits(out, self.ending).unsqueeze(0)
 
-    def prefix(self, graph: Data) -> State:
+    def prefix(self, graph: Any) -> State:
         check_graph(graph)
         with one_pass(), replaying(self.net, self._slot) as tape:
             h = self._slot.arriving(self.net, lambda: call_network(self.net, graph, self.call))
@@ -257,15 +324,15 @@ class ModuleCut(Cut):
             self._before = list(dict.fromkeys(tape.modules))
             for module in self._before:
                 module.requires_grad_(False)
-        return [self._checked(h, graph), *tape.records]
+        return State(self._checked(h, graph), tuple(tape.records))
 
     def prefix_modules(self) -> list[nn.Module]:
         return self._before
 
-    def suffix(self, z: Tensor, state: State, graph: Data, normed: bool = False) -> Tensor:
-        return torch.stack([self._call(part, state[1:], graph) for part in z])
+    def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
+        return torch.stack([self._call(part, state.rest, graph) for part in z])
 
-    def _call(self, z: Tensor, records: State, graph: Data) -> Tensor:
+    def _call(self, z: Tensor, records: Sequence[Any], graph: Any) -> Tensor:
         with one_pass(), self._resting() as wake:
 
             def read(_: Tensor) -> Tensor:
@@ -273,7 +340,22 @@ class ModuleCut(Cut):
                 return z
 
             with replaying(self.net, self._slot, records), self._slot.reading(self.net, read):
-                return call_network(self.net, graph, self.call)
+                return as_logits(call_network(self.net, graph, self.call), self.ending)
+
+    @property
+    def description(self) -> str:
+        kind = type(self.net.get_submodule(self.path)).__name__.removeprefix("_Taken")
+        note = "" if kind in ("", "PyG") else f", the input of a {kind}"
+        return f"'{self.path}'{note}, one row per {self.rows}"
+
+    def spec(self) -> dict[str, Any]:
+        return {
+            "kind": "module",
+            "path": self.path,
+            "rows": self.rows,
+            "answers": self.answers,
+            "ending": self.ending,
+        }
 
     @contextmanager
     def _resting(self) -> Iterator[Callable[[], None]]:
@@ -299,7 +381,7 @@ class ModuleCut(Cut):
             for module, mode in modes:
                 module.training = mode
 
-    def _checked(self, h: object, graph: Data) -> Tensor:
+    def _checked(self, h: object, graph: Any) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():
             got = f"a tensor of shape {list(h.shape)}" if isinstance(h, Tensor) else type(h)
             raise InputError(
@@ -309,65 +391,16 @@ class ModuleCut(Cut):
             )
         if h.size(1) != self.channels:
             raise InputError(f"'{self.path}' to read {self.channels} channels", h.size(1))
-        sizes = (graph.num_nodes, num_graphs(graph))
-        if h.size(0) not in sizes and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return h
+        expected = num_rows(graph, self.rows)
+        if h.size(0) != expected:
             raise InputError(
-                f"one row a node ({graph.num_nodes}) or a graph ({num_graphs(graph)}) at the "
-                f"cut '{self.path}'",
+                f"{expected} rows, one per {self.rows}, at '{self.path}'",
                 h.size(0),
                 "See gduq.cut_points(net, graph) for the places one can anchor at.",
             )
         return h
-
-
-def make_cut(net: nn.Module, at: int | str, call: Call | None, keep: bool) -> Cut:
-    """The cut of a network (which it changes) at a point."""
-    if isinstance(net, GNN):
-        if at not in net.points or isinstance(at, bool):
-            places = [*map(repr, net.points), "'auto'"]
-            raise InputError(f"at one of {', '.join(places)}", repr(at))
-        return GNNCut(net, at, keep)
-    lazy = uninitialised(net)
-    if lazy:
-        raise InputError(
-            "a network with all its parameters",
-            f"uninitialised {', '.join(lazy[:3])}",
-            "Run it on a graph once, or give every layer its in_channels.",
-        )
-    if at == "input":
-        return InputCut(net, call)
-    if not isinstance(at, str) or at not in dict(net.named_modules()) or at == "":
-        names = ["input", *anchor_names(net)]
-        near = difflib.get_close_matches(str(at), names, n=1)
-        do = f"Did you mean {near[0]!r}?" if near else ""
-        if at == "readout" or isinstance(at, int):
-            do = (
-                "'readout' (the default) and layer numbers are places of a gduq.nn.GNN only; here "
-                f"name one, on a trained network a Linear: {_suggested(net)}."
-            )
-        raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
-    return ModuleCut(net, at, call)
-
-
-def _suggested(net: nn.Module) -> str:
-    """A late place, best a linear map (it keeps its weights) with another one behind it."""
-    names = list(anchor_names(net))
-    linear = [name for name in names if isinstance(net.get_submodule(name), nn.Linear)]
-    late = (linear or names or ["input"])[-2:]
-    return f"at={late[0]!r}"
-
-
-@contextmanager
-def evaluating(net: nn.Module) -> Iterator[None]:
-    """Within this context the network is in evaluation mode; each module's mode comes back."""
-    changed = [module for module in net.modules() if module.training]
-    for module in changed:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in changed:
-            module.training = True
 
 
 def _identity(width: int, like: nn.Module) -> nn.Linear:
@@ -377,3 +410,92 @@ def _identity(width: int, like: nn.Module) -> nn.Linear:
         nn.init.eye_(plain.weight)
         nn.init.zeros_(plain.bias)
     return plain.to(reference.device, reference.dtype)
+
+class HeadPoint(Point):
+    """The head of a frozen network, which reads every row by itself: the cheapest point.
+
+    Args:
+        trunk: The network with the place of its head; it is shared, not changed, and frozen.
+        branch: Where the head is one linear map: keep it as it is and add a second branch of two
+            layers that starts at zero, so that there is something behind the anchors.
+    """
+
+    holds_copies = True
+    frozen = True
+
+    def __init__(self, trunk: Trunk, branch: bool) -> None:
+        super().__init__()
+        self.trunk = trunk.requires_grad_(False)
+        self.rows = self.answers = trunk.answers
+        first, rest = trunk.head()
+        self.channels = first.in_features
+        alone = not any(isinstance(part, nn.Linear) for part in rest.modules())
+        self.tail = Tail(rest, first if branch and alone else None)
+        self.branch = branch
+        plain = _branch_start(first) if branch and alone else first
+        self.__dict__["plain"] = plain
+
+    @property
+    def net(self) -> nn.Module:  # type: ignore[override]
+        return self.trunk.net
+
+    def prefix(self, graph: Any) -> State:
+        with torch.no_grad():
+            return State(self.trunk(graph))
+
+    def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
+        return self.tail(z, state.h)  # type: ignore[no-any-return]
+
+    @property
+    def needs_graph(self) -> bool:
+        return False
+
+    def prefix_modules(self) -> list[nn.Module]:
+        return [self.trunk]
+
+    @property
+    def description(self) -> str:
+        return f"{self.trunk.description}{self.tail.note}"
+
+    def spec(self) -> dict[str, Any]:
+        return {"kind": "head", "trunk": self.trunk.spec(), "branch": self.branch}
+
+
+class Tail(nn.Module):
+    """What follows the anchored map of a head.
+
+    Args:
+        rest: The steps after the head's first linear map.
+        plain: The head's only linear map, to which a branch is added; ``None`` without a branch.
+    """
+
+    def __init__(self, rest: nn.Module, plain: nn.Linear | None) -> None:
+        super().__init__()
+        self.rest, self.plain = rest, plain
+        self.out = None
+        if plain is not None:
+            plain.requires_grad_(False)
+            self.out = nn.Linear(_width(plain), plain.out_features).to(plain.weight)
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(self, z: Tensor, h: Tensor) -> Tensor:
+        """Outputs ``[D, n, O]`` of ``z`` ``[D, n, m]``."""
+        if self.plain is None or self.out is None:
+            flat = self.rest(z.flatten(0, 1))
+            return flat.view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
+        return self.rest(self.plain(h) + self.out(z.relu()))  # type: ignore[no-any-return]
+
+    @property
+    def note(self) -> str:
+        return "" if self.plain is None else "; a second branch reads the anchors"
+
+
+def _width(plain: nn.Linear) -> int:
+    """The width of a branch beside a linear map."""
+    return max(32, min(plain.in_features, 256))
+
+
+def _branch_start(plain: nn.Linear) -> nn.Linear:
+    """A fresh linear map, the first of a branch."""
+    return nn.Linear(plain.in_features, _width(plain)).to(plain.weight)

@@ -1,0 +1,142 @@
+"""`Recipe`: every choice about anchors, and the only place where their defaults live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+
+from gduq.anchored_linear import Init
+from gduq.anchors import Source
+from gduq.errors import InputError
+from gduq.graph import Rows
+from gduq.prediction.predictor import Calibrate
+
+__all__ = ["Recipe", "Scope", "make_recipe"]
+
+Scope = Literal["row", "graph"]
+
+MASKS = (0.0, 0.05, 0.1, 0.2, 0.3)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is anchored.
+
+    Attributes:
+        at: Where: ``"head"`` (the first linear map of the head; a head of one linear map keeps it
+            and gets a second branch), ``"readout"`` (the first linear map of the head itself),
+            ``"input"``, a layer of message passing by its number (1 is the second; -1 the last),
+            or the dotted path of a submodule.
+        freeze: Train only what reads anchors and what follows; the rest stays as it is.
+        init: ``"identity"``: the model starts as the network, for any anchor; or ``"random"``.
+        anchors: ``"gaussian"`` or ``"shuffle"`` (rows of the batch), fixed ones ``[k, d]``, or an
+            `Anchors` object. ``None``: a Gaussian at the input, shuffled rows elsewhere.
+        scope: Who shares an anchor in training: ``"row"`` or ``"graph"``.
+        num_anchors: K, how many hypotheses prediction has.
+        draws: Anchors per row and training step.
+        mask: Share of rows whose anchor half is zeroed and that are trained to know nothing.
+            Several: heads with each of them are trained side by side and the best one stays.
+        calibrate: The last step of `gduq.fit`: a temperature from validation rows and
+            ``"shifted"`` copies of them, from ``"clean"`` rows only, or ``None``.
+
+    Example:
+        >>> Recipe.paper("node").at, Recipe.thawed().mask, Recipe.head(num_anchors=5).num_anchors
+        ('input', 0.05, 5)
+    """
+
+    at: int | str = "head"
+    freeze: bool = True
+    init: Init = "identity"
+    anchors: Source | None = None
+    scope: Scope = "row"
+    num_anchors: int = 10
+    draws: int = 10
+    mask: float | tuple[float, ...] = MASKS
+    calibrate: Calibrate = "shifted"
+
+    def __post_init__(self) -> None:
+        mask = self.mask
+        if isinstance(mask, list):
+            object.__setattr__(self, "mask", tuple(mask))
+        _check_whole("num_anchors", self.num_anchors)
+        _check_whole("draws", self.draws)
+        if self.scope not in ("row", "graph"):
+            raise InputError("scope 'row' or 'graph'", repr(self.scope))
+        if self.init not in ("random", "identity"):
+            raise InputError("init 'random' or 'identity'", repr(self.init))
+        if self.calibrate not in ("shifted", "clean", None):
+            raise InputError("calibrate 'shifted', 'clean' or None", repr(self.calibrate))
+        if not self.masks or not all(0 <= share < 1 for share in self.masks):
+            raise InputError("mask from 0 to below 1", repr(mask))
+
+    @property
+    def masks(self) -> tuple[float, ...]:
+        """All shares to try."""
+        return self.mask if isinstance(self.mask, tuple) else (self.mask,)
+
+    @classmethod
+    def head(cls, **changes: Any) -> Recipe:
+        """A head on a trained network, which stays as it is: the cheapest."""
+        return cls(**changes)
+
+    @classmethod
+    def thawed(cls, **changes: Any) -> Recipe:
+        """Training goes on from a trained network, with anchors at its last layer."""
+        chosen = {"at": -1, "freeze": False, "draws": 1, "mask": 0.05, **changes}
+        return cls(**chosen)
+
+    @classmethod
+    def paper(cls, rows: Rows, **changes: Any) -> Recipe:
+        """As in the paper, from scratch: Gaussian input anchors for nodes, the readout else."""
+        chosen: dict[str, Any] = {
+            "at": "input" if rows == "node" else "readout",
+            "freeze": False,
+            "init": "random",
+            "draws": 1,
+            "mask": 0.0,
+            "calibrate": None,
+            **changes,
+        }
+        return cls(**chosen)
+
+    def with_(self, **changes: Any) -> Recipe:
+        """A copy with some choices changed; ``None`` changes nothing."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        return replace(self, **given)
+
+    def spec(self) -> dict[str, Any]:
+        """All choices but the source of anchors, as JSON holds them."""
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "anchors"}
+        found["mask"] = list(self.masks) if isinstance(self.mask, tuple) else self.mask
+        return found
+
+
+def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | None) -> Recipe:
+    """The recipe a user asked for by name.
+
+    Without a name it is ``"head"``, and ``"thawed"`` where another place is named.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    name = recipe or ("head" if at in (None, "head") else "thawed")
+    if name == "head":
+        return Recipe.head()
+    if name == "thawed":
+        return Recipe.thawed()
+    if name == "paper":
+        if rows is None:
+            raise InputError(
+                "a recipe that says what is answered for",
+                "'paper' for a network of your own",
+                "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph').",
+            )
+        return Recipe.paper(rows)
+    raise InputError("recipe 'head', 'thawed', 'paper' or a gduq.Recipe", repr(recipe))
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} >= 1, a whole number", repr(value))
+
+

@@ -1,0 +1,143 @@
+"""`Network`: any module with the face of a predictor, one hypothesis per row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.graph import check_graph, label_rows, targets
+from gduq.nn.call import Call, call_network
+from gduq.nn.specs import network_spec
+from gduq.nn.trunk import Trunk, as_chain, as_logits
+from gduq.prediction.predictor import Answer, Parts, Predictor
+
+__all__ = ["Network", "as_predictor"]
+
+
+class Network(Predictor):
+    """A plain network; it is not copied, so that training it trains yours.
+
+    What it ends in (softmax, sigmoid), which rows it answers for and where its head is, a first
+    pass over a graph shows.
+
+    Args:
+        net: Any module.
+        call: As in `gduq.anchor`.
+    """
+
+    kind: ClassVar[str] = "Network"
+
+    def __init__(self, net: nn.Module, call: Call | None = None) -> None:
+        super().__init__()
+        if isinstance(net, Predictor):
+            raise InputError("a network that is not wrapped yet", type(net).__name__)
+        self.net, self.call = net, call
+        self._found: tuple[Trunk | None] | None = None
+        if as_chain(net) is not None:
+            self.locate(None)
+
+    def locate(self, graph: Any) -> None:
+        if self._found is None:
+            try:
+                trunk = Trunk.of(self.net, graph, self.call)
+            except InputError:  # no representation to speak of, but it may answer all the same
+                check_graph(graph)
+                trunk = None
+            self._found = (trunk,)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        return None if self._found is None else self._found[0]
+
+    def forward(self, graph: Any) -> Tensor:
+        """Logits ``[rows, O]``."""
+        self.locate(graph)
+        trunk = self.trunk
+        ending = None if trunk is None else trunk.ending
+        return _checked(as_logits(call_network(self.net, graph, self.call), ending))
+
+    def answer(self, graph: Any, features: bool = False) -> Answer:
+        check_graph(graph)
+        self.locate(graph)
+        if not features or self.trunk is None:
+            outputs = self(graph)
+            return outputs[label_rows(graph, outputs.size(0))].unsqueeze(0), None
+        h, outputs = self.trunk.run(graph)
+        rows = _checked(outputs)[label_rows(graph, outputs.size(0))]
+        return rows.unsqueeze(0), self.trunk.features(h, graph)
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        return outputs.unsqueeze(0)
+
+    def loss(
+        self, graph: Any, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        assert self.target is not None
+        check_graph(graph)
+        outputs = self(graph)
+        outputs = outputs[label_rows(graph, outputs.size(0))]
+        y = targets(graph, outputs.size(0))
+        if y is None:
+            raise InputError("graphs with labels y", "a batch without")
+        y = self.target.check(y, "train")
+        losses = self.target.losses(outputs, y).unsqueeze(0)
+        weights = self.target.row_weights(y)
+        counts = torch.ones_like(losses) if weights is None else weights.to(losses).unsqueeze(0)
+        return losses * counts, counts
+
+    def spec(self) -> dict[str, Any]:
+        trunk = self.trunk
+        return {
+            "kind": self.kind,
+            "call": self.call is not None,
+            "net": network_spec(self.net),
+            "trunk": None if trunk is None else trunk.spec(),
+            "located": self._found is not None,
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Network:
+        model = cls(parts.net(spec["net"]), parts.call(spec))
+        if spec["located"]:
+            known = spec["trunk"]
+            found = None if known is None else Trunk.from_spec(known, model.net, model.call)
+            model._found = (found,)
+        return model
+
+    def __repr__(self) -> str:
+        where = "" if self.trunk is None else f"; representation: {self.trunk.description}"
+        return f"Network({type(self.net).__name__}{where})"
+
+
+def as_predictor(model: nn.Module, call: Call | None = None) -> Predictor:
+    """The model itself, or a plain network as a `Network`; the same object every time."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    if isinstance(model, Predictor):
+        return model
+    if not isinstance(model, nn.Module):
+        raise InputError("a model: a gduq predictor or a torch module", type(model).__name__)
+    known = model.__dict__.get("_gduq_network")
+    if not isinstance(known, Network) or (call is not None and known.call is not call):
+        known = Network(model, call)
+        model.__dict__["_gduq_network"] = known  # beside its modules: state_dict stays its own
+    return known
+
+
+def _checked(outputs: Tensor) -> Tensor:
+    """Outputs that are no probabilities; those of a network known to end in one are undone."""
+    if outputs.size(1) < 2 or outputs.size(0) == 0 or outputs.requires_grad:
+        return outputs
+    inside = bool(((outputs >= 0) & (outputs <= 1)).all())
+    if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):
+        raise InputError(
+            "logits from the network",
+            "probabilities: all outputs lie in [0, 1] and every row sums to 1",
+            "Return what softmax is applied to, or pass call= that takes the logarithm.",
+        )
+    return outputs
+
+

@@ -1,0 +1,33 @@
+"""A network as JSON: gduq's own by their arguments, any other by the name of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from gduq.errors import InputError
+from gduq.nn.gnn import GNN
+
+__all__ = ["network_from", "network_spec"]
+
+
+def network_spec(net: nn.Module) -> dict[str, Any]:
+    """How a network is made again; exact types only, as a subclass may do anything.
+
+    Example:
+        >>> network_spec(nn.Linear(2, 2))
+        {'kind': 'other', 'class': 'torch.nn.modules.linear.Linear'}
+    """
+    if type(net) is GNN:
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in net.config.items()}
+        return {"kind": "GNN", "config": plain}
+    return {"kind": "other", "class": f"{type(net).__module__}.{type(net).__qualname__}"}
+
+
+def network_from(spec: Mapping[str, Any]) -> nn.Module:
+    """A fresh network of gduq's own."""
+    if spec["kind"] != "GNN":
+        raise InputError("a kind of network this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+    return GNN(**spec["config"])

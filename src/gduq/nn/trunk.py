@@ -1,0 +1,215 @@
+"""`Trunk`: a network up to the place where its representation is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.graph import Rows, label_rows, row_batch
+from gduq.nn.call import Call, call_network
+from gduq.nn.gnn import GNN
+from gduq.nn.modes import evaluating
+from gduq.nn.replay import Slot, first_input, one_pass
+from gduq.nn.tracing import Step, Trace, build_tail, trace
+from gduq.nn.widths import as_linear, uninitialised
+
+__all__ = ["Ending", "Trunk", "as_chain", "as_logits", "check_complete"]
+
+Ending = str  # "softmax", "log_softmax", "sigmoid"
+
+
+def as_chain(net: nn.Module) -> GNN | None:
+    """The network as the chain of layers that it is, if it is one of gduq's own."""
+    return net if isinstance(net, GNN) else None
+
+
+def check_complete(net: nn.Module) -> None:
+    """Raise for a network whose parameters a first pass has yet to shape."""
+    lazy = uninitialised(net)
+    if lazy:
+        raise InputError(
+            "a network with all its parameters",
+            f"uninitialised {', '.join(lazy[:3])}",
+            "Run it on a graph once, or give every layer its in_channels.",
+        )
+
+
+class Trunk(nn.Module):
+    """A network, and the representation that its last part reads.
+
+    Args:
+        net: Any network.
+        path: The submodule whose input is the representation; ``None`` for the readout of a
+            `GNN`.
+        rows: What the rows of the representation are.
+        answers: What the rows of the network's output are.
+        call: How the network is called, see `call_network`.
+        ending: What the network ends in, where its outputs are no logits.
+        steps: What follows the linear map at ``path``, where that and they are the head.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        path: str | None,
+        rows: Rows,
+        answers: Rows,
+        call: Call | None = None,
+        ending: Ending | None = None,
+        steps: Sequence[Step] | None = None,
+    ) -> None:
+        super().__init__()
+        self.net, self.path, self.call = net, path, call
+        self.rows: Rows = rows
+        self.answers: Rows = answers
+        self.ending, self.steps = ending, None if steps is None else tuple(steps)
+        self._slot = None if path is None else Slot(path, takes_over=False)
+
+    @classmethod
+    def of(cls, net: nn.Module, graph: Any = None, call: Call | None = None) -> Trunk:
+        """The trunk of a network: before its head or, without one, before its last layer.
+
+        Args:
+            net: Any network; it is not copied.
+            graph: A graph it takes; not needed for a `GNN`.
+            call: As in `gduq.anchor`.
+        """
+        chain = as_chain(net)
+        if chain is not None:
+            return cls(net, None, chain.task, chain.task, steps=())
+        check_complete(net)
+        found = trace(net, graph, call)
+        if found.head is not None:
+            return cls(
+                net, found.head.path, found.rows, found.rows, call, found.ending, found.head.steps
+            )
+        if not found.layers:
+            raise InputError(
+                "a network with a head of linear layers, or with layers of message passing",
+                f"{type(net).__name__}, in which neither was found",
+                "Name a place with at=; gduq.cut_points(net, graph) lists them.",
+            )
+        return cls(net, found.layers[-1], "node", found.rows, call, found.ending)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether what follows is a head that reads every row by itself."""
+        return self.steps is not None
+
+    def head(self) -> tuple[nn.Linear, nn.Module]:
+        """Copies of the head: its first linear map, and what follows."""
+        if self.path is None:
+            first, rest = self.net.head.first, self.net.head.rest  # type: ignore[union-attr]
+            copied = nn.ModuleList([first, rest])  # type: ignore[list-item]
+            import copy
+
+            one, two = copy.deepcopy(copied)
+            return one, two  # type: ignore[return-value]
+        found = as_linear(self.net, self.path)
+        assert found is not None
+        assert self.steps is not None
+        return found, build_tail(self.net, self.steps)
+
+    def forward(self, graph: Any) -> Tensor:
+        """The representation ``[n, d]``; what follows does not run."""
+        if self._slot is None:
+            h: Tensor = self.net.prefix(graph, "readout")[0]  # type: ignore[operator]
+            return h
+        with one_pass():
+            run = self._slot.arriving(
+                self.net, lambda: call_network(self.net, graph, self.call)
+            )
+        found: Tensor = run
+        return found
+
+    def run(self, graph: Any) -> tuple[Tensor, Tensor]:
+        """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
+        if self.path is None:
+            h = self(graph)
+            return h, self.net.head(h)  # type: ignore[operator]
+        seen: list[Any] = []
+        module = self.net.get_submodule(self.path)
+        handle = module.register_forward_pre_hook(
+            lambda _, args, kwargs: seen.append(first_input(args, kwargs)), with_kwargs=True
+        )
+        try:
+            outputs = call_network(self.net, graph, self.call)
+        finally:
+            handle.remove()
+        if len(seen) != 1:
+            raise InputError(f"'{self.path}' to be called once in a pass", f"{len(seen)} calls")
+        return seen[0], as_logits(outputs, self.ending)
+
+    def labelled(self, values: Tensor, graph: Any) -> Tensor:
+        """The rows of the answer that count, of representations or outputs of all rows."""
+        if self.rows != self.answers and values.size(0) != 0:
+            return values
+        return values[label_rows(graph, values.size(0))]
+
+    def features(self, h: Tensor, graph: Any) -> Tensor:
+        """The representation as one row per answer that counts ``[m, d]``.
+
+        Nodes are averaged where graphs are answered for, and the ends of an edge are joined.
+        """
+        if h.layout != torch.strided:
+            h = h.to_dense()
+        if self.rows == self.answers:
+            return h[label_rows(graph, h.size(0))]
+        if self.answers == "graph":
+            return mean_by_graph(h, graph)
+        ends = graph.edge_label_index
+        return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
+
+    def spec(self) -> dict[str, Any]:
+        """What was found, as JSON holds it."""
+        return {
+            "path": self.path,
+            "rows": self.rows,
+            "answers": self.answers,
+            "ending": self.ending,
+            "steps": None if self.steps is None else [step.to_json() for step in self.steps],
+        }
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any], net: nn.Module, call: Call | None) -> Trunk:
+        """The trunk that `spec` described, around the same network."""
+        steps = spec["steps"]
+        known = None if steps is None else [Step.from_json(step) for step in steps]
+        if spec["path"] is not None and spec["path"] not in dict(net.named_modules()):
+            raise InputError(f"a network with a submodule '{spec['path']}'", type(net).__name__)
+        return cls(net, spec["path"], spec["rows"], spec["answers"], call, spec["ending"], known)
+
+    @property
+    def description(self) -> str:
+        """Where the representation is read, in few words."""
+        where = "the head" if self.path is None else f"'{self.path}'"
+        note = f"; it ends in {self.ending}, which is undone" if self.ending else ""
+        return f"{where}, one row per {self.answers}{note}"
+
+
+def mean_by_graph(h: Tensor, graph: Any) -> Tensor:
+    """The mean of the nodes of each graph, ``[G, d]``."""
+    from gduq.graph import num_graphs
+
+    batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
+    total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
+    return total / torch.bincount(batch, minlength=graphs).unsqueeze(1)
+
+
+def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
+    """Logits of a network whose outputs are probabilities, or nearly so.
+
+    Example:
+        >>> as_logits(torch.tensor([[0.5, 0.5]]), "softmax").softmax(dim=1)
+        tensor([[0.5000, 0.5000]])
+    """
+    if ending is None or ending == "log_softmax":
+        return outputs
+    tiny = torch.finfo(outputs.dtype).tiny
+    if ending == "softmax":
+        return outputs.clamp_min(tiny).log()
+    return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)

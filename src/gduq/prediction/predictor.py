@@ -1,0 +1,175 @@
+"""`Predictor`: what all models share. Training, prediction and bundles know nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.nn.modes import evaluating
+from gduq.novelty import Novelty
+
+if TYPE_CHECKING:
+    from gduq.nn.trunk import Trunk
+    from gduq.targets.base import Target
+
+__all__ = ["Answer", "Calibrate", "Predictor", "kinds"]
+
+Calibrate = Literal["shifted", "clean"] | None
+Answer = tuple[Tensor, Tensor | None]
+
+_CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
+_KINDS: dict[str, type[Predictor]] = {}
+
+
+class Predictor(nn.Module, ABC):
+    """A model that answers with K hypotheses about every row.
+
+    Attributes:
+        target: What its outputs mean; `gduq.fit` finds out. ``None`` before.
+        calibrate: What `gduq.fit` ends with: one temperature from validation rows and shifted
+            copies of them (``"shifted"``), from validation rows alone (``"clean"``), or none.
+        temperature: The temperature that all hypotheses are divided by; 1 until `gduq.fit`.
+        novelty: How unlike the training data a representation is.
+        trunk: The network before a head that reads rows, where the model is such a head.
+    """
+
+    kind: ClassVar[str]
+
+    temperature: Tensor
+    _calibration: Tensor
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target: Target | None = None
+        self.calibrate: Calibrate = "shifted"
+        self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("_calibration", torch.zeros((), dtype=torch.int64))
+        self.novelty = Novelty()
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def answer(self, graph: Any, features: bool = False) -> Answer:
+        """Outputs ``[K, m, O]`` of the m rows that count, before calibration, in evaluation mode;
+        and, if asked for and to be had, their representation ``[m, d]``."""
+
+    def sample(self, graph: Any) -> Tensor:
+        """Outputs ``[K, m, O]`` of the m rows that count, under each of K hypotheses."""
+        with evaluating(self):
+            return self.calibrated(self.answer(graph)[0])
+
+    def features(self, graph: Any) -> Tensor:
+        """The representation of the m rows that count, ``[m, d]``."""
+        with evaluating(self):
+            found = self.answer(graph, features=True)[1]
+        if found is None:
+            raise InputError("a model with a representation per row", type(self).__name__)
+        return found
+
+    def calibrated(self, outputs: Tensor) -> Tensor:
+        """Outputs with the temperature of `gduq.fit`."""
+        if self.calibration is None:
+            return outputs
+        if self.target is None:
+            return outputs / self.temperature.to(outputs)
+        return self.target.scaled(outputs, self.temperature)
+
+    @property
+    def weights(self) -> Tensor | None:
+        """Weights of the hypotheses ``[K]``; ``None`` means equal ones."""
+        return None
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        """`answer` from what the trunk gave of m rows: representation and the plain outputs."""
+        raise InputError("a model that reads the rows of a trunk", type(self).__name__)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        return None
+
+    # -- calibration ---------------------------------------------------------------------------
+
+    @property
+    def calibration(self) -> Calibrate:
+        """How the temperature was found; ``None`` where there is none."""
+        return _CALIBRATIONS[int(self._calibration)]
+
+    def set_temperature(self, value: float, how: Calibrate) -> None:
+        """Note a temperature and how it was found."""
+        self.temperature.fill_(1.0 if how is None else value)
+        self._calibration.fill_(_CALIBRATIONS.index(how))
+
+    # -- training ------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> Mapping[str, Predictor]:
+        """Models inside this one that are trained on their own, by name."""
+        return {}
+
+    def locate(self, graph: Any) -> None:
+        """Take a first look at a graph, where the model depends on what it is given."""
+
+    def prepare(self, batches: Any, batch_size: int) -> None:
+        """Before the first epoch: what has to be known about all training rows."""
+
+    def loss(
+        self, graph: Any, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of every row that counts under every draw ``[D, m]``, and how much it counts."""
+        raise InputError("a model that is trained by itself", type(self).__name__)
+
+    def ready(self, batches: Iterable[Any]) -> None:
+        """Make the model able to answer, from a few training batches."""
+
+    @property
+    def rows_to_be_ready(self) -> int:
+        """How many training rows `ready` needs."""
+        return 1
+
+    def finish(self, batches: Any, batch_size: int) -> None:
+        """After the last epoch: all that prediction needs from the training rows."""
+
+    # -- bundles -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """Settings that make the model again, as JSON holds them; networks under ``"net"``."""
+
+    @classmethod
+    @abstractmethod
+    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Predictor:
+        """The model that `spec` described, with fresh weights."""
+
+    def check_ready(self) -> None:
+        """Raise where something is missing that prediction needs."""
+
+
+class Parts(ABC):
+    """What a bundle has for the models it makes: networks, inner models and the user's call."""
+
+    @abstractmethod
+    def net(self, spec: Any) -> nn.Module:
+        """A network."""
+
+    @abstractmethod
+    def model(self, spec: Any) -> Predictor:
+        """An inner model."""
+
+    @abstractmethod
+    def call(self, spec: Any) -> Any:
+        """The function the network is called with, or ``None``."""
+
+
+def kinds() -> Mapping[str, type[Predictor]]:
+    """All kinds of models by the name a bundle knows them by."""
+    return _KINDS
