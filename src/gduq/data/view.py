@@ -1,4 +1,4 @@
-"""`View` and `Splits`: node masks and lists of graphs, seen alike by everything downstream."""
+"""`View` and `Splits`: labelled graphs, nodes or edges, seen alike by everything downstream."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data, Dataset
+from torch_geometric.data import Data, Dataset, HeteroData
 
-from gduq.data.packed import Packed, try_pack
+from gduq.data.masks import as_mask, edge_mask, own_type, refuse_one_hot
+from gduq.data.packed import TEXT, Packed, try_pack
 from gduq.errors import InputError
+from gduq.graph import Graph, Rows, as_labels, join, mark_rows, row_marks
 
 __all__ = ["SPLIT_NAMES", "Splits", "View"]
 
@@ -22,15 +24,29 @@ SPLIT_NAMES = ("train", "id_val", "id_test", "ood_val", "ood_test")
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Labelled rows of some graphs: graphs (graph task) or marked nodes of them (node task).
+    """Labelled rows of some graphs: the graphs themselves, marked nodes, or edges to be judged.
+
+    ==============================================  ============================================
+    ``View(graphs)``                                rows are graphs, labels are ``y``
+    ``View(data, mask)``                            rows are nodes, labels are ``y``
+    ``View(hetero, mask, node_type="paper")``       rows are nodes of one type, labels are its ``y``
+    ``View(data, edges=mask)``                      rows are the columns of ``edge_label_index``,
+                                                    labels are ``edge_label``
+    ==============================================  ============================================
 
     Lists of graphs with equal attributes are packed into long tensors at the first `batches`, so
-    change the graphs before that, not after.
+    change the graphs before that, not after. The same rows of changed graphs are
+    ``dataclasses.replace(view, graphs=changed)``.
 
     Args:
-        graphs: A ``Data``, a list of them, a `Packed` set, or a PyG dataset.
+        graphs: A ``Data``, a ``HeteroData``, a list of them, a `Packed` set, or a PyG dataset.
         rows: For node tasks, a boolean mask over the nodes of all graphs, one after the other
-            (or a tensor of node numbers). ``None`` means a graph task: one row a graph.
+            (or a tensor of node numbers).
+        edges: For edge tasks, a boolean mask over the columns of ``edge_label_index`` of the one
+            graph (or a tensor of their numbers, or ``True`` for all of them), as PyG's
+            ``RandomLinkSplit`` makes them.
+        node_type: For a node task on ``HeteroData``, whose nodes are rows; all of them without
+            ``rows``. It may be left out where only one type has ``y``.
 
     Example:
         >>> data = Data(x=torch.ones(4, 1), edge_index=torch.zeros(2, 0).long(), y=torch.arange(4))
@@ -39,53 +55,106 @@ class View:
         (2, 'node', tensor([0, 2]))
         >>> view
         View(2 nodes in 1 graph(s))
+        >>> data.edge_label_index, data.edge_label = torch.tensor([[0, 1], [2, 3]]), torch.ones(2)
+        >>> View(data, edges=True)
+        View(2 edges in 1 graph(s))
     """
 
-    graphs: Sequence[Data]
+    graphs: Sequence[Graph]
     rows: Tensor | None = None
+    edges: Tensor | bool | None = None
+    node_type: str | None = None
 
     def __post_init__(self) -> None:
-        graphs = [self.graphs] if isinstance(self.graphs, Data) else self.graphs
+        graphs = [self.graphs] if isinstance(self.graphs, (Data, HeteroData)) else self.graphs
         object.__setattr__(self, "graphs", graphs)
+        if not (hasattr(graphs, "__len__") and hasattr(graphs, "__getitem__")):
+            raise InputError(
+                "a Data, a HeteroData, a list of graphs or a PyG dataset",
+                type(graphs).__name__,
+                "Of a loader, pass loader.dataset.",
+            )
         if len(graphs) == 0:
             raise InputError("at least one graph", "an empty list")
-        if self.rows is not None:
-            nodes = int(_node_counts(graphs).sum())
-            object.__setattr__(self, "rows", _as_mask(self.rows, nodes))
+        if self.edges is not None:
+            if self.rows is not None or self.node_type is not None:
+                raise InputError("rows or edges in a View", "both", "Make one View of each.")
+            object.__setattr__(self, "edges", edge_mask(graphs, self.edges))
+        elif self.rows is not None or self.node_type is not None:
+            object.__setattr__(self, "node_type", own_type(graphs[0], self.node_type))
+            nodes = int(self._node_counts.sum())
+            rows = torch.ones(nodes, dtype=torch.bool) if self.rows is None else self.rows
+            object.__setattr__(self, "rows", as_mask(rows, nodes, "node"))
 
     def __repr__(self) -> str:
-        inside = "" if self.rows is None else f" in {len(self.graphs)} graph(s)"
-        return f"View({len(self)} {self.task}s{inside})"
+        inside = "" if self.task == "graph" else f" in {len(self.graphs)} graph(s)"
+        kind = "" if self.node_type is None else f"'{self.node_type}' "
+        return f"View({len(self)} {kind}{self.task}s{inside})"
 
     @property
-    def task(self) -> Literal["node", "graph"]:
+    def task(self) -> Rows:
+        """What the rows are."""
+        if self.edges is not None:
+            return "edge"
         return "graph" if self.rows is None else "node"
 
+    @property
+    def mask(self) -> Tensor | None:
+        """The rows among all nodes (of ``node_type``) or edges to be judged ``[n]``, boolean;
+        ``None`` where rows are graphs."""
+        return self.edges if isinstance(self.edges, Tensor) else self.rows
+
     def __len__(self) -> int:
-        return len(self.graphs) if self.rows is None else int(self.rows.sum())
+        return len(self.graphs) if self.mask is None else int(self.mask.sum())
 
     @cached_property
     def target(self) -> Tensor:
-        """Labels of the rows ``[m]``, as stored in ``y``."""
-        if isinstance(self.graphs, Packed):
-            if "y" not in self.graphs.tensors:
-                raise InputError("graphs with labels y", f"{len(self.graphs)} without")
-            y = self.graphs.column("y").reshape(-1)
-            return y if self.rows is None else y[self.rows]
-        found = [g.y for g in self.graphs if g.get("y") is not None]
+        """Labels of the rows ``[m]`` (or ``[m, T]`` of several), as stored on the graphs."""
+        y, rows = self._labels(), len(self.graphs) if self.mask is None else self.mask.numel()
+        if y.size(0) != rows:
+            raise InputError(
+                f"one row of labels for each of the {rows} {self.task}s",
+                f"{y.size(0)} rows",
+                "If nodes have labels, pass a mask of them as rows; several labels of one graph "
+                "are a y of shape [1, T]."
+                if self.task == "graph"
+                else "",
+            )
+        refuse_one_hot(y)
+        y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
+        return y if self.mask is None else y[self.mask.to(y.device)]
+
+    def _labels(self) -> Tensor:
+        """Labels of all nodes, graphs or edges, marked or not ``[n, ...]``."""
+        name = "edge_label" if self.task == "edge" else "y"
+        if isinstance(self.graphs, Packed) and name in self.graphs.tensors:
+            if self.graphs.deliver.get(name) == TEXT:
+                as_labels(self.graphs[0][name], name)  # says what to do about text
+            return self.graphs.column(name)
+        stores = (self._store(graph) for graph in self.graphs)
+        found = [value for store in stores if (value := store.get(name)) is not None]
         if len(found) < len(self.graphs):
-            raise InputError("graphs with labels y", f"{len(self.graphs) - len(found)} without")
-        y = torch.cat([torch.as_tensor(value).reshape(-1) for value in found])
-        return y if self.rows is None else y[self.rows]
+            raise InputError(
+                f"graphs with labels {name}", f"{len(self.graphs) - len(found)} without"
+            )
+        return torch.cat([as_labels(value, name) for value in found])
+
+    def _store(self, graph: Graph) -> Any:
+        """What holds labels and number of rows."""
+        return graph if self.node_type is None else graph[self.node_type]
+
+    @cached_property
+    def _node_counts(self) -> Tensor:
+        if isinstance(self.graphs, Packed):
+            return self.graphs.num_nodes
+        return torch.tensor([int(self._store(g).num_nodes or 0) for g in self.graphs])
 
     def take(self, index: Tensor) -> View:
         """Some of the rows, by their position in this view; row i is ``target[i]``."""
         index = torch.as_tensor(index)
-        if self.rows is not None:
-            taken = torch.nonzero(self.rows).flatten()[index]
-            if taken.unique().numel() < taken.numel():
-                raise InputError("each node at most once", "a repeated one", "Drop duplicates.")
-            return View(self.graphs, taken)
+        if self.mask is not None:
+            taken = torch.nonzero(self.mask).flatten()[index]
+            return replace(self, rows=taken) if self.task == "node" else replace(self, edges=taken)
         if isinstance(self.graphs, (Packed, Dataset)):
             return View(self.graphs[torch.arange(len(self))[index]])
         return View([self.graphs[i] for i in torch.arange(len(self))[index].tolist()])
@@ -98,16 +167,16 @@ class View:
         shuffle: bool = False,
         generator: torch.Generator | None = None,
         shard: tuple[int, int] | None = None,
-    ) -> Iterator[Data]:
+    ) -> Iterator[Graph]:
         """Mini-batches of graphs; a single graph comes as it is, the same object every time.
 
         Args:
-            batch_size: Graphs a batch; ``None`` means 256. In a node task a batch without any
+            batch_size: Graphs per batch; ``None`` means 256. In a node task a batch without any
                 marked node is left out.
             shuffle: Visit the graphs in a random order, drawn from ``generator``.
             generator: Needed with ``shuffle``.
             shard: ``(rank, world)`` deals every batch out to ``world`` processes: this one gets
-                every world-th graph (graph task) or every world-th marked row (node task), starting
+                every world-th graph (graph task) or every world-th marked row, starting
                 at ``rank``. All ranks get equally many batches and together every row once; they
                 need generators of equal state. A last batch with fewer graphs than ranks joins the
                 one before.
@@ -123,12 +192,12 @@ class View:
             if self.rows is None:
                 yield self._collate(part[rank::world])
             elif bool(self._has_rows[part].any()) or not len(self):
-                yield _thinned(self._collate(part), rank, world)
+                yield _thinned(self, self._collate(part), rank, world)
 
     @cached_property
     def _has_rows(self) -> Tensor:
         """Which graphs of a node task have a marked node ``[G]``."""
-        parts = torch.split(torch.as_tensor(self.rows), _node_counts(self.graphs).tolist())
+        parts = torch.split(torch.as_tensor(self.rows), self._node_counts.tolist())
         return torch.tensor([bool(part.any()) for part in parts])
 
     def _order(self, shuffle: bool, generator: torch.Generator | None) -> Tensor:
@@ -140,38 +209,39 @@ class View:
                 "none",
                 "Pass generator=torch.Generator().manual_seed(0).",
             )
-        return torch.randperm(len(self.graphs), generator=generator)
+        where = generator.device  # a CUDA generator draws there only
+        return torch.randperm(len(self.graphs), generator=generator, device=where).cpu()
 
-    def _collate(self, part: Tensor) -> Data:
+    def _collate(self, part: Tensor) -> Graph:
         if self._packed is not None:
             return self._packed.collate(part)
         graphs = [self._marked[i] for i in part.tolist()]
         _check_attributes(graphs, part.tolist())  # a dataset may make them at every visit
-        return Batch.from_data_list(graphs)
+        return join(graphs)
 
     @cached_property
-    def _singles(self) -> dict[tuple[int, int], Data]:
+    def _singles(self) -> dict[tuple[int, int], Graph]:
         return {}
 
-    def _single(self, rank: int, world: int) -> Data:
-        """The only graph: one object a shard, because caches downstream key on identity."""
+    def _single(self, rank: int, world: int) -> Graph:
+        """The only graph: one object per shard, because caches downstream key on identity."""
         if (rank, world) not in self._singles:
-            self._singles[rank, world] = _thinned(self._marked[0], rank, world)
+            self._singles[rank, world] = _thinned(self, self._marked[0], rank, world)
         return self._singles[rank, world]
 
     @cached_property
-    def _marked(self) -> Sequence[Data]:
-        """The graphs; for a node task each with its ``row_mask``. Made once, so caches hold."""
-        if self.rows is None:
+    def _marked(self) -> Sequence[Graph]:
+        """The graphs, each with its marks (`gduq.graph.mark_rows`). Made once, so caches hold."""
+        if self.mask is None:
             return self.graphs
-        if isinstance(self.graphs, Packed):
+        if isinstance(self.graphs, Packed) and self.task == "node":
             packed = self.graphs.materialise()
-            tensors = {**packed.tensors, "row_mask": self.rows}
+            tensors = {**packed.tensors, "row_mask": self.mask}
             return replace(packed, tensors=tensors, layout={**packed.layout, "row_mask": "node"})
         copies = [graph.__copy__() for graph in self.graphs]
-        sizes = _node_counts(copies).tolist()
-        for copy, mask in zip(copies, torch.split(self.rows, sizes), strict=True):
-            copy.row_mask = mask
+        sizes = self._node_counts.tolist() if self.task == "node" else [self.mask.numel()]
+        for copy, mask in zip(copies, torch.split(self.mask, sizes), strict=True):
+            mark_rows(copy, mask, self.task, self.node_type)
         return copies
 
     @cached_property
@@ -208,7 +278,7 @@ class Splits:
         for (a, one), (b, two) in combinations(self, 2):
             if one.task != two.task or (one is two and one.task == "graph"):
                 continue  # one view of graphs in two places is no slip but meant
-            what = "node masks" if one.task == "node" else "splits"
+            what = "splits" if one.task == "graph" else f"{one.task} masks"
             both = _overlap(one, two)
             if both:
                 raise InputError(
@@ -232,8 +302,9 @@ class Splits:
 
 def _overlap(one: View, two: View) -> int:
     """Rows that two views share, as far as the same objects or tensors show it."""
-    if one.rows is not None and two.rows is not None:
-        return int((one.rows & two.rows).sum()) if _same(one.graphs, two.graphs) else 0
+    if one.mask is not None and two.mask is not None:
+        same = _same(one.graphs, two.graphs) and one.node_type == two.node_type
+        return int((one.mask & two.mask).sum()) if same else 0
     if isinstance(one.graphs, Packed) and isinstance(two.graphs, Packed):
         if one.graphs.tensors is not two.graphs.tensors:
             return 0
@@ -247,7 +318,7 @@ def _overlap(one: View, two: View) -> int:
     return len(one.graphs) if one.graphs is two.graphs else 0
 
 
-def _check_attributes(graphs: Sequence[Data], numbers: Sequence[int]) -> None:
+def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:
     """Joining graphs of different attributes would lose some of them, or fail half-way."""
     keys = [set(graph.keys()) - {"num_nodes"} for graph in graphs]
     for name in sorted(set().union(*keys)):
@@ -260,14 +331,8 @@ def _check_attributes(graphs: Sequence[Data], numbers: Sequence[int]) -> None:
             )
 
 
-def _same(one: Sequence[Data], two: Sequence[Data]) -> bool:
+def _same(one: Sequence[Graph], two: Sequence[Graph]) -> bool:
     return one is two or (len(one) == len(two) and one[0] is two[0])
-
-
-def _node_counts(graphs: Sequence[Data]) -> Tensor:
-    if isinstance(graphs, Packed):
-        return graphs.num_nodes
-    return torch.tensor([int(g.num_nodes or 0) for g in graphs])
 
 
 def _parts(order: Tensor, size: int, world: int) -> list[Tensor]:
@@ -277,13 +342,14 @@ def _parts(order: Tensor, size: int, world: int) -> list[Tensor]:
     return parts
 
 
-def _thinned(graph: Data, rank: int, world: int) -> Data:
+def _thinned(view: View, graph: Graph, rank: int, world: int) -> Graph:
     """The graph with every world-th of its marked rows only."""
     if world == 1:
         return graph
-    copy = graph.__copy__()
-    mine = torch.nonzero(graph.row_mask).flatten()[rank::world]
-    copy.row_mask = torch.zeros_like(graph.row_mask).index_fill_(0, mine, True)
+    copy, marks = graph.__copy__(), row_marks(graph)
+    assert marks is not None  # a View marked them
+    mine = torch.nonzero(marks).flatten()[rank::world]
+    mark_rows(copy, torch.zeros_like(marks).index_fill_(0, mine, True), view.task, view.node_type)
     return copy
 
 
@@ -292,16 +358,5 @@ def _check_shard(shard: tuple[int, int] | None, rows: int) -> tuple[int, int]:
     if not 0 <= rank < world:
         raise InputError("a shard (rank, world) with 0 <= rank < world", (rank, world))
     if world > max(rows, 1):
-        raise InputError(f"at most {rows} processes, one a row", world)
+        raise InputError(f"at most {rows} processes, one per row", world)
     return rank, world
-
-
-def _as_mask(rows: Tensor, nodes: int) -> Tensor:
-    rows = torch.as_tensor(rows)
-    if rows.dtype != torch.bool:
-        if rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= nodes):
-            raise InputError(f"node numbers from 0 to {nodes - 1}", f"up to {int(rows.max())}")
-        rows = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, rows.long(), True)
-    if rows.shape != (nodes,):
-        raise InputError(f"a mask of {nodes} entries, one a node", list(rows.shape))
-    return rows

@@ -11,13 +11,13 @@ are nodes, graphs or edges; what `gduq.data.View` writes on a graph says which o
 """
 
 from gduq.graph.checks import check_graph
+from gduq.graph.parts import Graph, device_of, num_graphs, on_device
 from gduq.graph.rows import (
-    Graph,
     Rows,
     as_labels,
+    features_of,
     label_rows,
     mark_rows,
-    num_graphs,
     num_rows,
     row_batch,
     row_kind,
@@ -25,15 +25,7 @@ from gduq.graph.rows import (
     row_type,
     targets,
 )
-from gduq.graph.walking import (
-    check_loader,
-    device_of,
-    features_of,
-    iterate,
-    join,
-    on_device,
-    repeat,
-)
+from gduq.graph.walking import check_loader, iterate, join, repeat
 
 __all__ = [
     "Graph",

@@ -10,7 +10,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
 from gduq.errors import InputError
-from gduq.graph.rows import num_graphs, row_kind, row_type
+from gduq.graph.parts import num_graphs
+from gduq.graph.rows import row_kind, row_type
 
 __all__ = ["check_graph"]
 

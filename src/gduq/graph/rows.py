@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Data, HeteroData  # noqa: F401  (Data for the examples)
 
 from gduq.errors import InputError
+from gduq.graph.parts import Graph, device_of, num_graphs
 
 __all__ = [
-    "Graph",
     "Rows",
     "as_labels",
+    "features_of",
     "label_rows",
     "mark_rows",
-    "num_graphs",
     "num_rows",
     "row_batch",
     "row_kind",
@@ -25,33 +25,7 @@ __all__ = [
     "targets",
 ]
 
-Graph: TypeAlias = Data | HeteroData  # a Batch is one of both
 Rows = Literal["node", "graph", "edge"]
-
-
-def num_graphs(graph: Graph) -> int:
-    """How many graphs a ``Data``, a ``HeteroData`` or a ``Batch`` holds.
-
-    Example:
-        >>> num_graphs(Data(x=torch.ones(3, 1)))
-        1
-    """
-    if isinstance(graph, HeteroData):
-        return _num_hetero_graphs(graph)
-    ptr = graph.get("ptr") if isinstance(graph, Data) else None
-    if ptr is not None:
-        return int(ptr.numel()) - 1
-    if isinstance(graph, Batch):
-        return int(graph.num_graphs)
-    batch = graph.get("batch")
-    return 1 if batch is None else int(batch.max()) + 1 if batch.numel() else 0
-
-
-def _num_hetero_graphs(graph: HeteroData) -> int:
-    if isinstance(graph, Batch):
-        return int(graph.num_graphs)
-    batches = [store.batch for store in graph.node_stores if "batch" in store]
-    return max((int(b.max()) + 1 for b in batches if b.numel()), default=0 if batches else 1)
 
 
 # -- what the rows are ---------------------------------------------------------------------------
@@ -158,16 +132,23 @@ def row_batch(graph: Graph, rows: Rows, n: int) -> Tensor:
     if batch is not None and rows == "edge":
         batch = batch[_judged(graph)[0]]
     if batch is None:
-        device = next((v.device for s in graph.stores for v in s.values() if _is_tensor(v)), None)
         make = torch.arange if rows == "graph" else torch.zeros
-        batch = make(n, dtype=torch.int64, device=device)
+        batch = make(n, dtype=torch.int64, device=device_of(graph))
     if batch.numel() != n:
         raise InputError(f"{batch.numel()} rows, one per {rows}", n)
     return batch
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
+def features_of(graph: Graph) -> Tensor | None:
+    """Node features ``x`` ``[n, d]``; in a ``HeteroData`` those of the type that holds the rows.
+
+    Example:
+        >>> features_of(Data(x=torch.ones(3, 1))).shape, features_of(Data(num_nodes=3))
+        (torch.Size([3, 1]), None)
+    """
+    if isinstance(graph, HeteroData):
+        return graph[row_type(graph)].get("x") if row_kind(graph) == "node" else None
+    return graph.get("x")  # type: ignore[no-any-return]
 
 
 # -- which rows count ----------------------------------------------------------------------------

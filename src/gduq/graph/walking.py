@@ -1,4 +1,4 @@
-"""Walking over many graphs, joining them, repeating them, moving them to a device."""
+"""Walking over many graphs, joining them, repeating them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError
-from gduq.graph.rows import Graph, num_graphs, row_kind, row_type
+from gduq.graph.parts import Graph, device_of, num_graphs
 
 __all__ = [
     "HasBatches",
     "check_loader",
-    "device_of",
-    "features_of",
     "iterate",
     "join",
-    "on_device",
     "repeat",
 ]
 
@@ -34,41 +30,6 @@ class HasBatches(Protocol):
     """Anything that hands out mini-batches: `gduq.data.View` does."""
 
     def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
-
-
-# -- devices and features ------------------------------------------------------------------------
-
-
-def _tensors(graph: Graph) -> Iterator[Tensor]:
-    return (v for store in graph.stores for v in store.values() if isinstance(v, Tensor))
-
-
-def device_of(graph: Graph) -> torch.device:
-    """The device a graph's tensors are on (of the first one found; the CPU without any).
-
-    Example:
-        >>> device_of(Data(x=torch.ones(3, 1)))
-        device(type='cpu')
-    """
-    return next((t.device for t in _tensors(graph)), torch.device("cpu"))
-
-
-def features_of(graph: Graph) -> Tensor | None:
-    """Node features ``x`` ``[n, d]``; in a ``HeteroData`` those of the type that holds the rows.
-
-    Example:
-        >>> features_of(Data(x=torch.ones(3, 1))).shape, features_of(Data(num_nodes=3))
-        (torch.Size([3, 1]), None)
-    """
-    if isinstance(graph, HeteroData):
-        return graph[row_type(graph)].get("x") if row_kind(graph) == "node" else None
-    return graph.get("x")  # type: ignore[no-any-return]
-
-
-def on_device(graph: Graph, device: torch.device) -> Graph:
-    """The graph on a device: itself if it is there, else a copy (PyG's own ``to`` moves it)."""
-    there = all(t.device == device for t in _tensors(graph))
-    return graph if there else copy.copy(graph).to(device)
 
 
 # -- copies --------------------------------------------------------------------------------------

@@ -8,28 +8,39 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from gduq.errors import InputError
+from gduq.graph import Graph, device_of, num_graphs, row_type
+from gduq.nn.widths import input_width
 
 __all__ = ["Call", "call_network"]
 
-Call = Callable[[nn.Module, Data], Tensor]
+Call = Callable[[nn.Module, Graph], Tensor]
 
 _WHOLE = ("data", "graph")  # parameters that take the graph itself
-_PARTS = ("x", "edge_index", "edge_weight", "edge_attr", "batch", "pos")
+_PARTS = (  # taken from the graph where it has them, also where a default exists
+    *("x", "edge_index", "edge_weight", "edge_attr", "batch", "pos", "z"),
+    *("edge_type", "node_type", "edge_label_index"),
+)
+_DICT = "_dict"  # of a HeteroData: one entry per type
+_NO_LOGITS = "logits of shape [rows, classes] from the network"
 
 
-def call_network(net: nn.Module, graph: Data, call: Call | None = None) -> Tensor:
-    """The network's output for a graph.
+def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
+    """The network's output for a graph, ``[rows, outputs]``.
+
+    One output per row may come as ``[rows]``. A network on ``HeteroData`` may give one tensor per
+    node type; the one of the type that holds the rows is taken (`gduq.graph.row_type`).
 
     Args:
         net: Any module.
         graph: Its input.
         call: ``call(net, graph)`` for a network whose parameter names say too little. Otherwise
-            ``x, edge_index, edge_weight, edge_attr, batch, pos`` are taken from the graph,
-            ``data`` or ``graph`` is the graph itself, and any other required parameter is an
-            attribute of the graph of that name.
+            ``x, edge_index, edge_weight, edge_attr, batch, pos, z, edge_type, node_type,
+            edge_label_index`` are taken from the graph (for ``HeteroData``: dictionaries by type,
+            with or without ``_dict`` in the name), ``data`` or ``graph`` is the graph itself, and
+            any other required parameter is an attribute of the graph of that name.
 
     Example:
         >>> from torch_geometric.nn import GCN
@@ -37,42 +48,49 @@ def call_network(net: nn.Module, graph: Data, call: Call | None = None) -> Tenso
         >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
         torch.Size([2, 3])
     """
+    arguments = {} if call is not None else _arguments(net, graph)
     try:
-        out = call(net, graph) if call is not None else net(**_arguments(net, graph))
+        out = call(net, graph) if call is not None else net(**arguments)
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        if "shapes cannot be multiplied" not in str(error):
-            raise
-        x = graph.get("x")
+        _check_width(net, graph, error)
+        raise
+    return _logits(out, graph)
+
+
+def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:
+    """Say so where the features cannot be what the network was built for."""
+    x = graph.get("x") if isinstance(graph, Data) else None
+    width = input_width(net)
+    if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or width is None:
+        return
+    if x.size(1) != width:
         raise InputError(
-            f"features of the width {type(net).__name__} was built for",
-            f"width {x.size(1) if isinstance(x, Tensor) and x.dim() == 2 else 'unknown'}",
-            f"torch says: {error}",
+            f"features of width {width}, which {type(net).__name__} was built for",
+            f"width {x.size(1)}",
+            f"torch says: {str(error).splitlines()[0]}",
         ) from error
-    if not isinstance(out, Tensor) or out.dim() != 2:
-        got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(
-            "logits of shape [rows, classes] from the network",
-            got,
-            "Pass call=lambda net, graph: ... that returns them.",
-        )
-    return out
 
 
-def _arguments(net: nn.Module, graph: Data) -> dict[str, Any]:
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
     found: dict[str, Any] = {}
     parameters = _parameters(net)
     if not parameters:
         raise InputError(
             f"named parameters of {type(net).__name__}.forward",
             "none",
-            "Pass call=lambda net, graph: ... that calls it.",
+            "Pass call=lambda net, graph: net(graph.x, graph.edge_index), or what it takes.",
         )
     if [name for name, required in parameters if required] == ["batch"]:
         return {"batch": graph}  # the name of a whole mini-batch
     for name, required in parameters:
         if name in _WHOLE:
             found[name] = graph
-        elif name in _PARTS or required:
+        elif required or name.removesuffix(_DICT) in _PARTS:
             value = _attribute(net, graph, name, required)
             if value is not None:
                 found[name] = value
@@ -81,6 +99,7 @@ def _arguments(net: nn.Module, graph: Data) -> dict[str, Any]:
 
 def _parameters(net: nn.Module) -> list[tuple[str, bool]]:
     """Names of the parameters of ``forward``, and whether each must be given."""
+    net = getattr(net, "_orig_mod", net)  # a compiled module shows none of its own
     signature = getattr(net, "signature", None)
     if signature is not None and hasattr(signature, "param_dict"):  # torch_geometric.nn.Sequential
         return [(name, True) for name in signature.param_dict]
@@ -92,25 +111,85 @@ def _parameters(net: nn.Module) -> list[tuple[str, bool]]:
     ]
 
 
-def _attribute(net: nn.Module, graph: Data, name: str, required: bool) -> Any:
-    value = graph.get(name)
-    if name == "edge_attr" and not required and _reads_no_edge_features(net):
+def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
+    if name.startswith("edge_attr") and not required and _reads_no_edge_features(net):
         return None
-    if value is None and name == "batch" and required:
-        nodes = int(graph.num_nodes or 0)
-        return torch.zeros(nodes, dtype=torch.int64, device=graph.edge_index.device)
+    value = _found(graph, name)
     if value is None and name == "edge_index":
-        value = graph.get("adj_t")
+        value = _found(graph, "adj_t")
+    if value is None and required:
+        value = _implied(graph, name)
     if value is None and required:
         raise InputError(
             f"a graph with '{name}', which {type(net).__name__}.forward asks for",
-            f"only {', '.join(sorted(graph.keys()))}",
-            "Pass call=lambda net, graph: ... to gduq.anchor.",
+            f"{type(graph).__name__} with {', '.join(sorted(graph.keys())) or 'nothing'}",
+            "Pass call=lambda net, graph: ... that calls it.",
         )
     return value
+
+
+def _found(graph: Graph, name: str) -> Any:
+    """What a graph stores under a name; a dictionary by type for what types have."""
+    if not isinstance(graph, HeteroData):
+        return graph.get(name)
+    value = None if name.endswith(_DICT) else graph.get(name)  # of the graph as a whole
+    return graph.collect(name.removesuffix(_DICT), True) or None if value is None else value
+
+
+def _implied(graph: Graph, name: str) -> Any:
+    """What follows from a graph that does not store it: a single graph is a batch of one."""
+    if name == "batch_size":
+        return num_graphs(graph)
+    if name.removesuffix(_DICT) != "batch":
+        return None
+    device = device_of(graph)
+    if isinstance(graph, HeteroData):
+        nodes = {kind: int(store.num_nodes or 0) for kind, store in graph.node_items()}
+        return {k: torch.zeros(n, dtype=torch.int64, device=device) for k, n in nodes.items()}
+    return torch.zeros(int(graph.num_nodes or 0), dtype=torch.int64, device=device)
 
 
 def _reads_no_edge_features(net: nn.Module) -> bool:
     """Whether every convolution that could read edge features was built without them."""
     widths = [m.edge_dim for m in net.modules() if hasattr(m, "edge_dim")]
     return bool(widths) and all(width is None for width in widths)
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+def _logits(out: Any, graph: Graph) -> Tensor:
+    if isinstance(out, dict) and isinstance(graph, HeteroData):
+        kind = row_type(graph)
+        if kind not in out:
+            raise InputError(
+                f"an output for node type '{kind}'", f"only {', '.join(map(str, out))}"
+            )
+        out = out[kind]
+    if isinstance(out, (tuple, list)):
+        raise InputError(
+            _NO_LOGITS,
+            f"a {type(out).__name__} of {len(out)}",
+            "Pass call=lambda net, graph: net(...)[0], or which part it is.",
+        )
+    if not isinstance(out, Tensor):
+        do = "Pass call=lambda net, graph: ... that returns them."
+        raise InputError(_NO_LOGITS, type(out).__name__, do)
+    if out.dim() == 1 and out.size(0) in _row_counts(graph):
+        return out.unsqueeze(1)  # one logit per row
+    if out.dim() != 2:
+        raise InputError(
+            _NO_LOGITS,
+            f"shape {list(out.shape)}",
+            "Give one row per node, graph or edge, or pass call=lambda net, graph: ... that does.",
+        )
+    return out
+
+
+def _row_counts(graph: Graph) -> set[int]:
+    """How many rows an output may have."""
+    stores = graph.node_stores if isinstance(graph, HeteroData) else [graph]
+    counts = {num_graphs(graph), *(int(store.num_nodes or 0) for store in stores)}
+    counts |= {int(store["batch_size"]) for store in stores if "batch_size" in store.keys()}  # noqa: SIM118
+    judged = graph.get("edge_label_index")
+    return counts if judged is None else counts | {int(judged.size(1))}

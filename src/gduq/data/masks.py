@@ -1,0 +1,96 @@
+"""Which nodes or edges a `View` is about, checked: masks, numbers, node types, labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from gduq.errors import InputError
+from gduq.graph import Graph, row_type
+
+__all__ = ["as_mask", "edge_mask", "own_type", "refuse_one_hot"]
+
+
+def own_type(graph: Graph, node_type: str | None) -> str | None:
+    """The node type whose nodes are rows; ``None`` for a homogeneous graph."""
+    if not isinstance(graph, HeteroData):
+        if node_type is not None:
+            raise InputError(f"a HeteroData for node_type={node_type!r}", type(graph).__name__)
+        return None
+    if node_type is None:
+        return row_type(graph)
+    if node_type not in graph.node_types:
+        raise InputError(f"a node_type from {', '.join(graph.node_types)}", repr(node_type))
+    return node_type
+
+
+def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
+    """The marked columns of ``edge_label_index`` ``[E]``; ``True`` marks all of them."""
+    if len(graphs) > 1 or not isinstance(graphs[0], Data):
+        raise InputError(
+            "one homogeneous graph (Data) with edges to be judged",
+            f"{len(graphs)} graphs" if len(graphs) > 1 else type(graphs[0]).__name__,
+            "Join several with Batch.from_data_list(graphs).",
+        )
+    ends = graphs[0].get("edge_label_index")
+    if not isinstance(ends, Tensor) or ends.dim() != 2 or ends.size(0) != 2:
+        raise InputError(
+            "edge_label_index [2, E] on the graph, the edges to be judged",
+            "none" if ends is None else f"shape {list(torch.as_tensor(ends).shape)}",
+            "Set it, or split with torch_geometric.transforms.RandomLinkSplit.",
+        )
+    if edges is True:
+        return torch.ones(ends.size(1), dtype=torch.bool, device=ends.device)
+    return as_mask(edges, ends.size(1), "edge")
+
+
+def as_mask(mask: Any, count: int, what: str) -> Tensor:
+    """A mask, or numbers, of nodes or edges as a mask ``[count]``."""
+    rows: Tensor = torch.as_tensor(mask)
+    if rows.numel() == 0 and rows.dtype != torch.bool:  # an empty list has no dtype of its own
+        return torch.zeros(count, dtype=torch.bool, device=rows.device)
+    if rows.dtype == torch.uint8 or rows.is_floating_point() or rows.is_complex():
+        raise InputError(
+            f"a boolean mask or {what} numbers", f"dtype {rows.dtype}", "Convert with .bool()."
+        )
+    if rows.dtype != torch.bool:
+        return _from_numbers(rows.long().flatten(), count, what)
+    if rows.shape != (count,):
+        raise InputError(
+            f"a mask of {count} entries, one per {what}",
+            f"shape {list(rows.shape)}",
+            "Choose one split: mask[:, 0]."
+            if rows.dim() == 2 and rows.size(0) == count
+            else f"Make it for this graph, or pass {what} numbers.",
+        )
+    return rows
+
+
+def _from_numbers(numbers: Tensor, count: int, what: str) -> Tensor:
+    if numbers.numel() and (int(numbers.min()) < 0 or int(numbers.max()) >= count):
+        raise InputError(
+            f"{what} numbers from 0 to {count - 1}", f"{int(numbers.min())} to {int(numbers.max())}"
+        )
+    if numbers.unique().numel() < numbers.numel():
+        raise InputError(
+            f"each {what} at most once",
+            "a repeated one",
+            "Drop duplicates; a mask of 0 and 1 needs .bool().",
+        )
+    return torch.zeros(count, dtype=torch.bool, device=numbers.device).index_fill_(0, numbers, True)
+
+
+def refuse_one_hot(y: Tensor) -> None:
+    """Few rows may be so by chance (several labels per row); `gduq.targets` looks at those."""
+    if y.dim() != 2 or y.size(1) < 2 or y.size(0) <= max(16, y.size(1)):
+        return
+    if bool(((y == 0) | (y == 1)).all()) and bool((y.sum(dim=1) == 1).all()):
+        raise InputError(
+            "one class number per row",
+            f"y of shape {list(y.shape)}",
+            "y is one-hot: pass y.argmax(dim=1).",
+        )
