@@ -1,0 +1,251 @@
+"""One pass of a network, recorded: which functions and modules made which value out of which.
+
+A *value* is a tensor as it was at one moment: its identity together with its version, which torch
+raises whenever the tensor, or a view of it, is changed in place. So a value that was changed by
+something the recording did not see has no maker, and nobody can go wrong by reading on.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch_geometric.nn.dense import Linear as PyGLinear
+from torch_geometric.nn.norm import BatchNorm as PyGBatchNorm
+from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
+
+from gduq.nn.call import Call, call_network
+from gduq.nn.modes import evaluating
+from gduq.nn.replay import first_input, one_pass
+
+__all__ = ["LINEAR", "Event", "Recording", "record"]
+
+LINEAR = (nn.Linear, PyGLinear)
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """One call in a pass.
+
+    Attributes:
+        name: The function's name, without the underscore of an in-place version; empty for a
+            module that was recorded as a whole.
+        path: That module, or the innermost module that called the function.
+        tensors: How many tensors it was given.
+        args: Positional arguments that are no tensors.
+        kwargs: Arguments by name that are no tensors.
+        read: Numbers of the values it read.
+        made: Numbers of the values it made.
+        before: Shape of the first value it read.
+        after: Shape of the first value it made.
+    """
+
+    name: str
+    path: str
+    tensors: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    read: tuple[int, ...]
+    made: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether it made one value out of one."""
+        return self.tensors == len(self.read) == len(self.made) == 1
+
+
+class Recording(TorchFunctionMode):
+    """Notes what happens while it is entered.
+
+    Attributes:
+        events: All calls, in order.
+        makers: The call that made a value, by the value's number.
+        entered: For each module by its path, in the order of first calls: the shape of the first
+            input of each of its calls, ``()`` where that is no tensor of floats.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.makers: dict[int, Event] = {}
+        self.entered: dict[str, list[tuple[int, ...]]] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._count = itertools.count()
+        self._kept: list[Tensor] = []  # a tensor that lives keeps its id to itself
+        self._stack: list[str] = [""]
+        self._whole: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of the value that a tensor is now."""
+        if tensor.is_inference():  # has no version, so changes cannot be seen
+            return next(self._count)
+        key = (id(tensor), tensor._version)
+        return self._numbers[key] if key in self._numbers else self._new(tensor)
+
+    def _new(self, tensor: Tensor) -> int:
+        number = next(self._count)
+        self._kept.append(tensor)
+        if not tensor.is_inference():
+            self._numbers[id(tensor), tensor._version] = number
+        return number
+
+    # -- functions -----------------------------------------------------------------------------
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._whole is not None:  # inside a module that is recorded as a whole
+            return func(*args, **kwargs)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        read = tuple(dict.fromkeys(self.number(tensor) for tensor in given))
+        before = tuple(given[0].shape) if given else ()
+        out = func(*args, **kwargs)
+        name = _plain_name(func)
+        if isinstance(out, Tensor) and any(out is t for t in given) and self.number(out) in read:
+            if "dropout" not in name:
+                return out  # nothing happened
+            out = out.detach()  # dropout in evaluation mode: a name of its own for its value
+        plain = tuple(a for a in args if not isinstance(a, Tensor))
+        named = {k: v for k, v in kwargs.items() if v is not None and not isinstance(v, Tensor)}
+        self._note(name, self._stack[-1], len(given), plain, named, read, before, out)
+        return out
+
+    def _note(
+        self,
+        name: str,
+        path: str,
+        tensors: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        read: tuple[int, ...],
+        before: tuple[int, ...],
+        out: Any,
+    ) -> None:
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if not made:
+            return
+        numbers = tuple(self._new(tensor) for tensor in made)
+        after = tuple(made[0].shape)
+        event = Event(name, path, tensors, args, kwargs, read, numbers, before, after)
+        self.events.append(event)
+        self.makers |= dict.fromkeys(numbers, event)
+
+    # -- modules -------------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self, net: nn.Module) -> Iterator[None]:
+        """Within this context the calls of all submodules are noted."""
+        handles = []
+        for path, module in net.named_modules():
+            if path and not isinstance(module, torch.jit.ScriptModule):
+                enter, leave = self._hooks(path, _is_whole(module))
+                handles.append(
+                    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+                )
+                handles.append(module.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _hooks(self, path: str, whole: bool) -> tuple[Callable[..., None], Callable[..., None]]:
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            h = first_input(args, kwargs)
+            is_float = isinstance(h, Tensor) and h.is_floating_point()
+            shape = tuple(h.shape) if is_float else ()
+            self.entered.setdefault(path, []).append(shape)
+            self._stack.append(path)
+            if whole and self._whole is None and is_float:
+                self._whole = (path, (self.number(h),), shape)
+
+        def leave(_: nn.Module, __: Any, out: Any) -> None:
+            self._stack.pop()
+            if self._whole is not None and self._whole[0] == path:
+                read, before = self._whole[1:]
+                self._whole = None
+                self._note("", path, 1, (), {}, read, before, out)
+
+        return enter, leave
+
+
+def _plain_name(func: Any) -> str:
+    name = str(getattr(func, "__name__", func))
+    return name if name.endswith("__") else name.rstrip("_")
+
+
+def _is_whole(module: nn.Module) -> bool:
+    """Whether a module is one step of a head: it reads rows one by one, and has weights."""
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+        return False
+    if type(module) is PyGBatchNorm:
+        return _is_whole(module.module)  # type: ignore[arg-type]
+    if type(module) is nn.BatchNorm1d:
+        return module.running_mean is not None  # else it reads the statistics of all rows
+    if type(module) is PyGLayerNorm:
+        return bool(module.mode == "node")
+    if type(module) is nn.LayerNorm:
+        return len(module.normalized_shape) == 1
+    return type(module) in (*LINEAR, nn.PReLU)
+
+
+# -- the pass --------------------------------------------------------------------------------------
+
+
+def record(net: nn.Module, graph: Any, call: Call | None = None) -> tuple[Tensor, Recording]:
+    """Run a network once in evaluation mode and leave it, and torch's randomness, as they were.
+
+    Args:
+        net: Any network.
+        graph: A graph it takes.
+        call: As in `call_network`.
+
+    Returns:
+        Its output ``[rows, O]`` and the recording.
+    """
+    seen = Recording()
+    devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
+    with (
+        one_pass(),
+        _kept_as_it_was(net),
+        evaluating(net),
+        torch.random.fork_rng(sorted(devices)),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        seen.watching(net),
+        seen,
+    ):
+        out = call_network(net, copy.copy(graph), call)
+    return out, seen
+
+
+@contextmanager
+def _kept_as_it_was(net: nn.Module) -> Iterator[None]:
+    """Attributes and buffers get their values back: convolutions, for one, may cache a graph."""
+    modules = [m for m in net.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    held = [(store, dict(store)) for m in modules for store in (m.__dict__, m._buffers)]
+    buffers = [(b, b._version, b.clone()) for b in net.buffers() if not b.is_inference()]
+    try:
+        yield
+    finally:
+        for store, before in held:
+            for name in [name for name in store if name not in before]:
+                del store[name]
+            for name, value in before.items():
+                if store.get(name, held) is not value:
+                    store[name] = value
+        with torch.no_grad():
+            for buffer, version, value in buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)

@@ -1,0 +1,269 @@
+"""One traced pass shows a network's layers, its head, what its rows are and how it ends."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch_geometric.nn import DeepGCNLayer, GPSConv, MessagePassing
+from torch_geometric.nn import Sequential as PyGSequential
+
+from gduq.errors import InputError
+from gduq.graph import Rows, check_graph, num_rows, row_kind
+from gduq.nn.call import Call
+from gduq.nn.origins import computed_rows
+from gduq.nn.recording import LINEAR, Event, Recording, record
+from gduq.nn.steps import Step, build_tail, function_step
+from gduq.nn.widths import as_linear, input_width, uninitialised
+
+__all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "trace"]
+
+Ending = Literal["softmax", "log_softmax", "sigmoid"]
+
+_SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
+_IDLE = Step("function", "dropout", (("p", 0.0),))
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last part of a network that reads every row by itself.
+
+    Attributes:
+        path: The first linear map; what it reads is the representation ``h`` ``[rows, d]``.
+        steps: What follows it, up to the logits.
+    """
+
+    path: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one pass of a network showed.
+
+    Attributes:
+        rows: What the rows of the output are.
+        outputs: How many columns the output has; one where it is a vector.
+        layers: Paths of the layers of message passing in the order of their calls. Each is called
+            once and reads one row of floats per node.
+        head: The last chain of linear maps, activations, dropout and norms, or ``None`` where the
+            output comes from something else.
+        ending: The function the network ends in that makes probabilities of logits, if any.
+        description: All of that in one line.
+    """
+
+    rows: Rows
+    outputs: int
+    layers: tuple[str, ...]
+    head: Head | None
+    ending: Ending | None
+    description: str
+
+
+def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
+    """Run a network once on a graph and find its parts. Nothing of the network changes.
+
+    Args:
+        net: Any network.
+        graph: A graph it takes.
+        call: ``call(net, graph)`` that returns the logits, where `call_network` needs it.
+
+    Example:
+        >>> import torch
+        >>> from torch_geometric.data import Data
+        >>> from torch_geometric.nn import GraphSAGE
+        >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> found = trace(GraphSAGE(4, 8, num_layers=2, out_channels=5, jk="cat"), graph)
+        >>> found.description
+        'head: lin (16 -> 5); one row per node'
+        >>> found.layers
+        ('convs.0', 'convs.1')
+    """
+    check_graph(graph)
+    lazy = uninitialised(net)
+    if lazy:
+        raise InputError(
+            "a network with all its parameters",
+            f"uninitialised {', '.join(lazy[:3])}",
+            "Run it on a graph once, or give every layer its in_channels.",
+        )
+    out, seen = record(net, graph, call)
+    sizes = _sizes(graph)
+    rows = _kind_of_rows(graph, sizes, out, seen)
+    value, ending = _without_ending(seen, seen.number(out))
+    head, stop = _head(net, seen, value, out.size(0))
+    layers = _layers(net, "", seen, sizes.get("node", -1))
+    order = list(seen.entered)
+    parts = [_said(net, head, stop), f"one row per {rows}"]
+    return Trace(
+        rows,
+        out.size(1),
+        tuple(sorted(layers, key=order.index)),
+        head,
+        ending,
+        "; ".join(parts + ([f"ends in {ending}"] if ending else [])),
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _sizes(graph: Any) -> dict[Rows, int]:
+    """How many rows of each kind a graph has, as far as it has them."""
+    found: dict[Rows, int] = {"graph": num_rows(graph, "graph")}
+    if graph.get("edge_label_index") is not None:
+        found["edge"] = num_rows(graph, "edge")
+    with suppress(InputError):  # several node types, none of which is the one with labels
+        found["node"] = num_rows(graph, "node")
+    return found
+
+
+def _kind_of_rows(graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recording) -> Rows:
+    fits = [kind for kind, size in sizes.items() if size == out.size(0)]
+    if len(fits) == 1:
+        return fits[0]
+    if not fits:
+        have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
+        raise InputError(
+            f"an output with one row per node, graph or edge of edge_label_index ({have})",
+            f"{out.size(0)} rows",
+            "Pass call=lambda net, graph: ... that returns one row for each.",
+        )
+    for kind in (computed_rows(seen, graph, out), row_kind(graph), _masked(graph)):
+        if kind in fits:
+            return kind
+    raise InputError(
+        f"a graph that shows whether the {out.size(0)} rows of the output are {' or '.join(fits)}s",
+        "as many of the one as of the other",
+        "Pass a larger graph.",
+    )
+
+
+def _masked(graph: Any) -> Rows | None:
+    return "node" if graph.get("train_mask") is not None else None
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def _is_shape(event: Event, exactly: bool) -> bool:
+    """Whether a call gives the same numbers in the same shape, or as a vector instead of a column
+    (``exactly=False``)."""
+    if event.name not in _SHAPES or not event.is_straight:
+        return False
+    return event.before == event.after or (
+        not exactly and _matrix(event.before) == _matrix(event.after)
+    )
+
+
+def _without_ending(seen: Recording, value: int) -> tuple[int, Ending | None]:
+    """The number of the logits, and what the network makes of them."""
+    last = value
+    while last in seen.makers and _is_shape(seen.makers[last], exactly=False):
+        last = seen.makers[last].read[0]
+    event = seen.makers.get(last)
+    if event is None or not event.is_straight:
+        return value, None
+    if event.name == "sigmoid":
+        return event.read[0], "sigmoid"
+    over = event.kwargs.get("dim", event.args[0] if event.args else None)
+    if event.name in ("softmax", "log_softmax") and len(event.before) == 2 and over in (1, -1):
+        return event.read[0], event.name  # type: ignore[return-value]
+    return value, None
+
+
+# -- the head --------------------------------------------------------------------------------------
+
+
+def _head(
+    net: nn.Module, seen: Recording, value: int, rows: int
+) -> tuple[Head | None, Event | None]:
+    """The head that made the logits, and the call at which the way back from them ended."""
+    steps: list[Step] = []
+    event = seen.makers.get(value)
+    while event is not None:
+        functions_only = all(step.kind == "function" for step in steps)
+        if not _is_shape(event, exactly=not functions_only):
+            step = _step(net, seen, event, rows)
+            if step is None:
+                break
+            steps.insert(0, step)
+        event = seen.makers.get(event.read[0])
+    linear = [step.kind == "module" and _is_linear(net, step.name) for step in steps]
+    if not any(linear):
+        return None, event
+    first = linear.index(True)
+    rest = tuple(step for step in steps[first + 1 :] if step != _IDLE)
+    return Head(steps[first].name, rest), event
+
+
+def _is_linear(net: nn.Module, path: str) -> bool:
+    return type(net.get_submodule(path)) in LINEAR
+
+
+def _step(net: nn.Module, seen: Recording, event: Event, rows: int) -> Step | None:
+    """A call as a step of a head, or ``None`` where it is none."""
+    if not event.is_straight or len(event.after) not in (1, 2) or event.after[0] != rows:
+        return None
+    if event.name:
+        return function_step(event.name, event.args, event.kwargs)
+    if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
+        return None  # weights that are used twice do not belong to the head alone
+    if _is_linear(net, event.path) and as_linear(net, event.path) is None:
+        return None
+    return Step("module", event.path)
+
+
+def _said(net: nn.Module, head: Head | None, stop: Event | None) -> str:
+    """The head in words or, without one, where the output comes from."""
+    if head is not None:
+        first = Step("module", head.path)
+        return "head: " + ", ".join(_step_said(net, step) for step in (first, *head.steps))
+    if stop is None:
+        return "no head"
+    where = f" in {stop.path} ({type(net.get_submodule(stop.path)).__name__})" if stop.path else ""
+    return f"no head: the output comes from {stop.name or 'a layer that is used twice'}{where}"
+
+
+def _step_said(net: nn.Module, step: Step) -> str:
+    if step.kind == "function":
+        kind = type(build_tail(net, [step])[0]).__name__
+        values = [f"{value:g}" for _, value in step.arguments if not isinstance(value, str)]
+        return f"{kind}({', '.join(values)})" if values else kind
+    part = net.get_submodule(step.name)
+    if isinstance(part, LINEAR):
+        outputs, inputs = part.weight.shape
+        return f"{step.name} ({inputs} -> {outputs})"
+    return f"{step.name} ({type(part).__name__})"
+
+
+# -- layers ----------------------------------------------------------------------------------------
+
+
+def _layers(module: nn.Module, path: str, seen: Recording, nodes: int) -> list[str]:
+    """Layers inside a module: the outermost ones that are called as such."""
+    found: list[str] = []
+    children = [(n, c) for n, c in module.named_children() if _passes_messages(c)]
+    for name, child in children:
+        inner = f"{path}.{name}" if path else name
+        layer = isinstance(child, (MessagePassing, GPSConv, DeepGCNLayer)) or (
+            isinstance(module, nn.ModuleList)
+            # a sequence of one such part and a head is a network, not a stack of layers
+            or (isinstance(module, (nn.Sequential, PyGSequential)) and len(children) > 1)
+        )
+        shapes = seen.entered.get(inner, [])
+        if layer and shapes == [(nodes, input_width(child))]:
+            found.append(inner)
+        else:
+            found += _layers(child, inner, seen, nodes)
+    return found
+
+
+def _passes_messages(module: nn.Module) -> bool:
+    return any(isinstance(part, MessagePassing) for part in module.modules())
