@@ -48,19 +48,16 @@ def reference(samples: np.ndarray) -> dict[str, np.ndarray]:
     if c == 1:
         samples = np.concatenate([np.zeros((k, m, 1)), samples], axis=2)
     each = special.softmax(samples, axis=-1)
-    mean = samples.mean(axis=0)
-    probs = special.softmax(mean, axis=-1)
-    total, aleatoric = (
-        stats.entropy(each.mean(axis=0), axis=-1),
-        stats.entropy(each, axis=-1).mean(0),
-    )
+    probs, aleatoric = each.mean(axis=0), stats.entropy(each, axis=-1).mean(0)
+    total = stats.entropy(probs, axis=-1)
     spread = each.std(axis=0, ddof=1) if k > 1 else np.zeros_like(each[0])
     return {
-        "logits": mean,
+        "logits": samples.mean(axis=0),
         "probs": probs,
+        "log_probs": special.logsumexp(special.log_softmax(samples, axis=-1), axis=0) - np.log(k),
         "confidence": probs.max(axis=-1),
-        "label": mean.argmax(axis=-1),
-        "entropy": stats.entropy(probs, axis=-1),
+        "label": probs.argmax(axis=-1),
+        "entropy": total,
         "aleatoric": aleatoric,
         "epistemic": np.maximum(total - aleatoric, 0),
         "spread": spread,
@@ -77,8 +74,8 @@ def test_everything_follows_the_formulas(samples: np.ndarray) -> None:
         found = getattr(p, name)
         assert found.shape == wanted.shape, name
         if name == "label":  # ties may be broken either way
-            picked = np.take_along_axis(p.logits.numpy(), found.numpy()[:, None], 1)
-            np.testing.assert_allclose(picked[:, 0], p.logits.numpy().max(axis=-1, initial=-99))
+            picked = np.take_along_axis(p.probs.numpy(), found.numpy()[:, None], 1)
+            np.testing.assert_allclose(picked[:, 0], p.probs.numpy().max(axis=-1, initial=0))
         else:
             np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-9, atol=1e-9, err_msg=name)
         assert getattr(p, name) is found  # computed once
@@ -95,8 +92,10 @@ def test_bounds(samples: np.ndarray, dtype: torch.dtype) -> None:
         assert ((value >= 0) & (value <= top)).all(), name
     assert torch.isfinite(p.spread).all()
     assert ((p.spread >= 0) & (p.spread <= 0.5**0.5 + 1e-6)).all()
-    total = torch.special.entr(p.samples.softmax(-1).mean(0)).sum(-1)
-    torch.testing.assert_close(p.epistemic + p.aleatoric, total, rtol=1e-5, atol=1e-5)
+    close = {"rtol": 0.0, "atol": 4 * torch.finfo(dtype).eps}
+    torch.testing.assert_close(p.epistemic + p.aleatoric, p.entropy, **close)
+    each = torch.special.entr(p.samples.double().softmax(-1)).sum(-1).mean(0).to(dtype)
+    torch.testing.assert_close(p.aleatoric, each, rtol=1e-6, atol=1e-7)
 
 
 @few
@@ -106,8 +105,8 @@ def test_one_hypothesis_is_sure_of_itself(samples: np.ndarray) -> None:
     assert torch.equal(p.spread, torch.zeros_like(p.spread))
     assert torch.equal(p.epistemic, torch.zeros_like(p.epistemic))
     assert torch.equal(p.entropy, p.aleatoric)
-    for rule in RESCALING_RULES:
-        assert torch.equal(p.rescaled(rule).samples, p.samples)
+    for alone in (p.mean_logits(), *map(p.rescaled, RESCALING_RULES)):
+        assert torch.equal(alone.samples, p.samples)
     two_dimensional = Prediction(torch.from_numpy(samples[0]))
     assert torch.equal(two_dimensional.samples, p.samples)
 
@@ -117,10 +116,14 @@ def test_one_hypothesis_is_sure_of_itself(samples: np.ndarray) -> None:
 def test_equal_hypotheses_have_no_spread(samples: np.ndarray, k: int, dtype: torch.dtype) -> None:
     p = Prediction(torch.from_numpy(samples[:1]).to(dtype).repeat(k, 1, 1))
     assert torch.equal(p.spread, torch.zeros_like(p.spread))
-    assert torch.equal(p.rescaled("paper").samples, p.samples)
-    assert (p.epistemic <= 1e-5).all()
+    assert torch.equal(p.epistemic, torch.zeros_like(p.epistemic))
+    assert torch.equal(p.entropy, p.aleatoric)
+    one = Prediction(p.samples[:1])
+    for name in ("probs", "log_probs", "entropy", "label"):
+        assert torch.equal(getattr(p, name), getattr(one, name)), name
+    torch.testing.assert_close(p.rescaled("paper").samples, one.samples)
     divisor = 1.0 if k == 1 else 2.0
-    assert torch.equal(p.rescaled("released").samples, p.samples / divisor)
+    torch.testing.assert_close(p.rescaled("released").samples, one.samples / divisor)
 
 
 @few
@@ -128,9 +131,53 @@ def test_equal_hypotheses_have_no_spread(samples: np.ndarray, k: int, dtype: tor
 def test_the_order_of_hypotheses_does_not_matter(samples: np.ndarray, random: object) -> None:
     order = list(range(len(samples)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    p, q = Prediction(torch.from_numpy(samples)), Prediction(torch.from_numpy(samples[order]))
-    for name in ("logits", "probs", "aleatoric", "epistemic", "spread", "entropy"):
+    given = torch.from_numpy(samples)
+    share = torch.arange(1.0, len(samples) + 1).double()
+    for weights in (None, share / share.sum()):
+        p = Prediction(given, weights=weights)
+        q = Prediction(given[order], weights=None if weights is None else weights[order])
+        for name in ("logits", "probs", "aleatoric", "epistemic", "spread", "entropy"):
+            torch.testing.assert_close(getattr(p, name), getattr(q, name), rtol=1e-9, atol=1e-9)
+
+
+@few
+@given(logits(low=2), st.integers(0, 3))
+def test_weights_are_repetitions(samples: np.ndarray, times: int) -> None:
+    """Twice the weight says the same as being there twice; no weight, as not being there."""
+    given = torch.from_numpy(samples)
+    share = torch.ones(len(samples)).double()
+    share[0] = times
+    p = Prediction(given, weights=share / share.sum())
+    q = Prediction(torch.cat([given[:1]] * times + [given[1:]]))
+    for name in ("logits", "probs", "log_probs", "aleatoric", "epistemic", "entropy"):
         torch.testing.assert_close(getattr(p, name), getattr(q, name), rtol=1e-9, atol=1e-9)
+    if times == 0:
+        torch.testing.assert_close(p.spread, q.spread, rtol=1e-9, atol=1e-9)
+
+
+def test_all_weight_on_one_hypothesis() -> None:
+    given = randn(3, 6, 4)
+    p, one = Prediction(given, weights=torch.tensor([0.0, 1.0, 0.0])), Prediction(given[1])
+    assert torch.equal(p.probs, one.probs)
+    for name in ("spread", "epistemic"):
+        assert torch.equal(getattr(p, name), torch.zeros_like(getattr(one, name)))
+
+
+def test_tiny_disagreement_is_not_lost() -> None:
+    """Two hypotheses a small step apart: probabilities differ by step / 4, to first order."""
+    step = 1e-6
+    samples = torch.tensor([[[0.0, 0.0]], [[step, 0.0]]], dtype=torch.float64)
+    assert Prediction(samples).epistemic.item() == pytest.approx(step**2 / 32, rel=1e-3)
+
+
+def test_the_mixture_is_not_the_mean_of_logits() -> None:
+    """One that is very sure outshouts two others in the mean of logits, not in the mixture."""
+    samples = torch.tensor([[9.0, 0.0], [-2.0, 0.0], [-2.0, 0.0]]).unsqueeze(1)
+    p = Prediction(samples)
+    assert p.mean_logits().label.item() == 0
+    assert p.label.item() == 1
+    assert p.mean_logits().num_samples == 1
+    torch.testing.assert_close(p.mean_logits().logits, p.logits)
 
 
 @few
@@ -140,8 +187,8 @@ def test_one_logit_is_two(z: np.ndarray) -> None:
     one = Prediction(torch.from_numpy(z)[:, :, None])
     two = Prediction(torch.stack([torch.zeros(z.shape).double(), torch.from_numpy(z)], dim=-1))
     assert torch.equal(one.samples, two.samples)
-    np.testing.assert_allclose(one.probs[:, 1], special.expit(z.mean(axis=0)), atol=1e-12)
-    assert torch.equal(one.label, (one.logits[:, 1] > 0).long())
+    np.testing.assert_allclose(one.probs[:, 1], special.expit(z).mean(axis=0), atol=1e-12)
+    assert torch.equal(one.label, (one.log_probs[:, 1] > one.log_probs[:, 0]).long())
     assert torch.equal(one.with_samples(one.samples).samples, one.samples)
 
 
@@ -164,6 +211,7 @@ def test_rounding_never_shows_below_zero() -> None:
     for k in range(2, 14):
         same = Prediction(samples[:1].repeat(k, 1, 1))
         assert not same.spread.any()
+        assert not same.epistemic.any()
 
 
 # -- rescaling ---------------------------------------------------------------------------------
@@ -180,31 +228,26 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
     own = samples[..., 1:] if one_logit else samples
     sigmoid = special.expit(own).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
     released = p.rescaled("released")
+    assert released.num_samples == p.rescaled("paper").num_samples == 1
     np.testing.assert_allclose(released.logits, mean / (1 + np.exp(sigmoid)), atol=1e-9)
     top = p.logits.gather(1, released.label.unsqueeze(1)).squeeze(1)  # one divisor a row keeps
     torch.testing.assert_close(top, p.logits.amax(dim=1))  # the arg-max, but for rounded ties
-    assert p.rescaled("none") is p
     assert released.target is not None
-    assert released.num_samples == p.num_samples
 
 
 @few
 @given(hnp.arrays(np.float64, (10, 3, 2), elements=st.floats(-1e3, 1e3)))
 def test_the_released_divisor_for_ten_anchors(samples: np.ndarray) -> None:
     p = Prediction(torch.from_numpy(samples))
-    scaled = p.rescaled("released").samples
-    some = p.samples.abs() > 1e-3
-    divisor = p.samples[some] / scaled[some]
+    scaled = p.rescaled("released").logits
+    some = p.logits.abs() > 1e-3
+    divisor = p.logits[some] / scaled[some]
     assert ((divisor >= 2 - 1e-9) & (divisor <= 2.695)).all()
-    if not some.any():
-        return
-    per_row = (p.samples / scaled.where(scaled != 0, 1.0)).where(some, 0.0).amax(dim=(0, 2))
-    torch.testing.assert_close(divisor.max(), per_row.max())
 
 
 def test_the_released_divisor_reaches_its_bounds() -> None:
-    apart = torch.tensor([1e4, -1e4]).repeat(5)[:, None, None].repeat(1, 1, 2)
-    divisor = apart / Prediction(apart).rescaled("released").samples
+    apart = torch.tensor([3e4, -1e4]).repeat(5)[:, None, None].repeat(1, 1, 2)
+    divisor = apart.mean(dim=0) / Prediction(apart).rescaled("released").logits
     assert divisor.max().item() == pytest.approx(1 + np.exp((10 * 0.25 / 9) ** 0.5), rel=1e-5)
 
 
@@ -218,7 +261,7 @@ def test_the_released_rule_of_one_logit() -> None:
 
 @pytest.mark.parametrize("k", [1, 4])
 def test_an_unknown_rule(k: int) -> None:
-    with pytest.raises(InputError, match=r"a rule from paper, released, none, got 'sigma'"):
+    with pytest.raises(InputError, match=r"a rule from paper, released, got 'sigma'"):
         Prediction(randn(k, 3, 2)).rescaled("sigma")  # type: ignore[arg-type]
 
 
@@ -246,7 +289,7 @@ def test_bad_samples(samples: object, match: str) -> None:
 @pytest.mark.parametrize(
     ("target", "match"),
     [
-        (torch.tensor([0, 1]), r"targets of shape \[3\], one a row, got \[2\]"),
+        (torch.tensor([0, 1]), r"targets of shape \[3\], one per row, got \[2\]"),
         (torch.zeros(3, 2), r"got \[3, 2\]"),
         (torch.tensor([0, 1, 2]), "labels from 0 to 1, got 0 to 2"),
         (torch.tensor([0, 1, -1]), "labels from 0 to 1, got -1 to 1"),
@@ -281,6 +324,24 @@ def test_bad_names_and_features() -> None:
             Prediction(randn(4, 3, 2), features=features)
 
 
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"weights": torch.ones(3) / 3}, r"weights of shape \[4\], one per hypothesis, got \[3\]"),
+        ({"weights": torch.ones(4)}, "sum to 1"),
+        ({"weights": torch.tensor([1.5, -0.5, 0.0, 0.0])}, "at least 0"),
+        ({"weights": torch.full((4,), float("nan"))}, "sum to 1"),
+        ({"novelty": torch.ones(2)}, r"novelty of shape \[3\], one per row"),
+        ({"novelty": torch.tensor([0.0, 0.5, 1.5])}, "novelty from 0 to 1"),
+        ({"novelty": torch.tensor([0.0, 0.5, float("nan")])}, "novelty from 0 to 1"),
+        ({"calibrated": "yes"}, 'calibrated="shifted", "clean" or None'),
+    ],
+)
+def test_bad_weights_novelty_and_calibration(given: dict[str, object], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Prediction(randn(4, 3, 2), **given)  # type: ignore[arg-type]
+
+
 def test_missing_targets() -> None:
     with pytest.raises(InputError, match="predictions with targets"):
         _ = Prediction(randn(4, 3, 2)).correct
@@ -308,9 +369,11 @@ def test_half_floats_become_single(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 def full(k: int = 4, m: int = 5, c: int = 3, seed: int = 0) -> Prediction:
+    weights = torch.arange(1.0, k + 1).double()
     return Prediction(
-        randn(k, m, c, seed=seed), torch.arange(m) % c, tuple("abc"[:c]), randn(m, 2, seed=seed + 1)
-    )
+        randn(k, m, c, seed=seed), torch.arange(m) % c, tuple("abc"[:c]),
+        randn(m, 2, seed=seed + 1), weights / weights.sum(), torch.arange(m) / max(m, 1), "shifted",
+    )  # fmt: skip
 
 
 INDICES = {
@@ -340,7 +403,9 @@ def test_rows_of_a_prediction(name: str) -> None:
     assert torch.equal(q.samples, p.samples[:, numbers])
     assert torch.equal(q.target, p.target[numbers])
     assert torch.equal(q.features, p.features[numbers])
-    assert q.class_names == p.class_names
+    assert torch.equal(q.novelty, p.novelty[numbers])
+    assert torch.equal(q.weights, p.weights)
+    assert (q.class_names, q.calibrated) == (p.class_names, "shifted")
     assert q.num_samples == p.num_samples
     torch.testing.assert_close(q.epistemic, p.epistemic[numbers])
 
@@ -363,7 +428,9 @@ def test_parts_make_the_whole(sizes: list[int]) -> None:
     assert torch.equal(whole.samples, p.samples)
     assert torch.equal(whole.target, p.target)
     assert torch.equal(whole.features, p.features)
-    assert whole.class_names == p.class_names
+    assert torch.equal(whole.novelty, p.novelty)
+    assert torch.equal(whole.weights, p.weights)
+    assert (whole.class_names, whole.calibrated) == (p.class_names, "shifted")
 
 
 def test_parts_that_do_not_fit() -> None:
@@ -374,9 +441,11 @@ def test_parts_that_do_not_fit() -> None:
         Prediction.concatenate([p, full(k=5)])
     with pytest.raises(InputError, match="equal class names"):
         Prediction.concatenate([p, dataclasses.replace(p, class_names=("x", "y", "z"))])
-    mixed = Prediction.concatenate([p, dataclasses.replace(p, target=None, features=None)])
-    assert mixed.target is None
-    assert mixed.features is None
+    with pytest.raises(InputError, match="equal weights"):
+        Prediction.concatenate([p, dataclasses.replace(p, weights=None)])
+    bare = dataclasses.replace(p, target=None, features=None, novelty=None, calibrated="clean")
+    mixed = Prediction.concatenate([p, bare])
+    assert mixed.target is mixed.features is mixed.novelty is mixed.calibrated is None
 
 
 def test_copies_and_pickles() -> None:
@@ -399,7 +468,8 @@ def test_copies_and_pickles() -> None:
 def test_dataframe_and_parquet(
     names: tuple[str, ...] | None, labelled: bool, tmp_path: Path
 ) -> None:
-    p = Prediction(randn(4, 5, 3), torch.arange(5) % 3 if labelled else None, names)
+    target, novelty = (torch.arange(5) % 3, torch.arange(5) / 5) if labelled else (None, None)
+    p = Prediction(randn(4, 5, 3), target, names, novelty=novelty)
     frame = p.to_dataframe()
     assert len(frame) == 5
     for name in ("confidence", "entropy", "aleatoric", "epistemic"):
@@ -408,7 +478,9 @@ def test_dataframe_and_parquet(
     np.testing.assert_array_equal(frame["label"], p.label)
     for c, name in enumerate(names or "012"):
         np.testing.assert_array_equal(frame[f"prob_{name}"], p.probs[:, c])
-    assert ("target" in frame) == labelled
+    assert ("target" in frame) == ("novelty" in frame) == labelled
+    if labelled:
+        np.testing.assert_array_equal(frame["novelty"], novelty)
     assert ("class" in frame) == (names is not None)
     if names is not None:
         assert frame["class"].tolist() == [names[i] for i in p.label]
@@ -433,9 +505,10 @@ def test_npz_round_trip(with_all: bool, name: str, tmp_path: Path) -> None:
     q = Prediction.from_npz(str(tmp_path / name))
     assert q.samples.dtype == p.samples.dtype
     assert torch.equal(q.samples, p.samples)
-    assert q.class_names == p.class_names
-    for one, two in ((p.target, q.target), (p.features, q.features)):
-        assert (one is None and two is None) or torch.equal(one, two)
+    assert (q.class_names, q.calibrated) == (p.class_names, p.calibrated)
+    for field in ("target", "features", "weights", "novelty"):
+        one, two = getattr(p, field), getattr(q, field)
+        assert (one is None and two is None) or torch.equal(one, two), field
 
 
 class Bomb:

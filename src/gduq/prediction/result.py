@@ -7,41 +7,46 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.prediction import checks, mixture
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["RESCALING_RULES", "Prediction", "Rule"]
 
-Rule = Literal["paper", "released", "none"]
-RESCALING_RULES: tuple[Rule, ...] = ("paper", "released", "none")
+Rule = Literal["paper", "released"]
+RESCALING_RULES: tuple[Rule, ...] = ("paper", "released")
+
+_PER_ROW = ("target", "features", "novelty")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
-    r"""K hypotheses about m rows, and everything that follows from them.
+    r"""K hypotheses about m rows, and everything that follows from their mixture.
 
-    With logits :math:`s_k` of hypothesis k and :math:`p_k = \mathrm{softmax}(s_k)`:
+    With logits :math:`s_k` of hypothesis k, :math:`p_k = \mathrm{softmax}(s_k)` and weights
+    :math:`w_k` that sum to 1:
 
     ============== ========= ================================================================
-    ``logits``     ``[m,C]`` :math:`\mu = \frac1K \sum_k s_k`
-    ``probs``      ``[m,C]`` :math:`\mathrm{softmax}(\mu)`
+    ``probs``      ``[m,C]`` :math:`\bar p = \sum_k w_k p_k`, the mixture
+    ``log_probs``  ``[m,C]`` its logarithm, which does not underflow
     ``confidence`` ``[m]``   largest entry of ``probs``
     ``label``      ``[m]``   its index
-    ``entropy``    ``[m]``   :math:`H(\mathrm{probs})`
-    ``aleatoric``  ``[m]``   :math:`\frac1K\sum_k H(p_k)`, the entropy the hypotheses agree on
-    ``epistemic``  ``[m]``   :math:`H(\frac1K\sum_k p_k) - \frac1K\sum_k H(p_k)`, mutual information
-    ``spread``     ``[m,C]`` standard deviation of :math:`p_k` over k (divisor K - 1; 0 for K = 1)
+    ``entropy``    ``[m]``   :math:`H(\bar p)`, equal to ``aleatoric`` + ``epistemic``
+    ``aleatoric``  ``[m]``   :math:`\sum_k w_k H(p_k)`, the entropy the hypotheses agree on
+    ``epistemic``  ``[m]``   :math:`\sum_k w_k \mathrm{KL}(p_k \| \bar p)`, mutual information
+    ``spread``     ``[m,C]`` standard deviation of :math:`p_k` over k (see `mixture.deviation`)
+    ``logits``     ``[m,C]`` :math:`\mu = \sum_k w_k s_k`, which the paper's rules are about
     ============== ========= ================================================================
 
     A one-logit (binary) task is seen as two logits ``(0, z)``; half floats become single.
@@ -49,37 +54,48 @@ class Prediction:
     Args:
         samples: Logits ``[K, m, C]``; ``[m, C]`` is taken as K = 1.
         target: Integer labels ``[m]``, or ``None`` when unknown.
-        class_names: One name a class, used as column names.
+        class_names: One name per class, used as column names.
         features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
+        weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
+        novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
+        calibrated: What the model's temperature was fitted on: ``"shifted"`` (validation rows
+            and shifted copies of them), ``"clean"`` (validation rows), or ``None``.
 
     Example:
-        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 0.0]]]), target=torch.tensor([0]))
-        >>> p.logits, p.label
-        (tensor([[1., 0.]]), tensor([0]))
-        >>> round(p.epistemic.item(), 4)
-        0.0895
+        >>> p = Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]]), target=torch.tensor([0]))
+        >>> p.probs, p.label
+        (tensor([[0.7499, 0.2501]]), tensor([0]))
+        >>> round(p.epistemic.item(), 4), round((p.entropy - p.aleatoric).item(), 4)
+        (0.2152, 0.2152)
     """
 
     samples: Tensor
     target: Tensor | None = None
     class_names: tuple[str, ...] | None = None
     features: Tensor | None = field(default=None, repr=False)
+    weights: Tensor | None = None
+    novelty: Tensor | None = None
+    calibrated: str | None = None
 
     def __post_init__(self) -> None:
-        samples = _as_samples(torch.as_tensor(self.samples).detach())
-        object.__setattr__(self, "samples", samples)
+        samples = checks.as_samples(torch.as_tensor(self.samples).detach())
+        count, rows, classes = samples.shape
+        self._set("samples", samples)
         if self.target is not None:
-            object.__setattr__(self, "target", _as_labels(self.target, *samples.shape[1:]))
+            self._set("target", checks.as_labels(self.target, rows, classes))
         if self.class_names is not None:
-            names = tuple(str(name) for name in self.class_names)
-            if len(names) != samples.size(2) or len(set(names)) != len(names):
-                raise InputError(f"{samples.size(2)} different class names", list(names))
-            object.__setattr__(self, "class_names", names)
+            self._set("class_names", checks.as_names(self.class_names, classes))
         if self.features is not None:
-            features = _precise(torch.as_tensor(self.features).detach())
-            if features.dim() != 2 or features.size(0) != samples.size(1):
-                raise InputError(f"features of shape [{len(self)}, d]", list(features.shape))
-            object.__setattr__(self, "features", features)
+            self._set("features", checks.as_features(self.features, rows))
+        if self.weights is not None:
+            self._set("weights", checks.as_weights(self.weights, count).to(samples.device))
+        if self.novelty is not None:
+            self._set("novelty", checks.as_novelty(self.novelty, rows))
+        if self.calibrated not in (None, "shifted", "clean"):
+            raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         known = "with" if self.target is not None else "without"
@@ -104,12 +120,17 @@ class Prediction:
     # -- what follows from the samples ---------------------------------------------------------
 
     @cached_property
-    def logits(self) -> Tensor:
-        return self.samples.mean(dim=0)
+    def _logs(self) -> Tensor:
+        """`log_probs` in float64: differences of entropies are taken there."""
+        return mixture.log_mixture(self.samples, self.weights)
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        return self._logs.to(self.samples.dtype)
 
     @cached_property
     def probs(self) -> Tensor:
-        return self.logits.softmax(dim=-1)
+        return self._logs.exp().to(self.samples.dtype)
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -117,28 +138,35 @@ class Prediction:
 
     @cached_property
     def label(self) -> Tensor:
-        return self.logits.argmax(dim=-1)
+        return self.log_probs.argmax(dim=-1)  # what metrics read, so they never differ
 
     @cached_property
     def entropy(self) -> Tensor:
-        return _entropy(self.probs)
-
-    @cached_property
-    def _sample_probs(self) -> Tensor:
-        return self.samples.softmax(dim=-1)
+        return self._entropy.to(self.samples.dtype)
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return _entropy(self._sample_probs).mean(dim=0)
+        return (self._entropy - self._information).clamp_min_(0.0).to(self.samples.dtype)
 
     @cached_property
     def epistemic(self) -> Tensor:
-        total = _entropy(self._sample_probs.mean(dim=0))
-        return (total - self.aleatoric).clamp_min(0.0)
+        return self._information.to(self.samples.dtype)
 
     @cached_property
     def spread(self) -> Tensor:
-        return _std(self._sample_probs)
+        return mixture.deviation(self.samples.softmax(dim=-1), self.weights)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        return mixture.weighted_mean(self.samples, self.weights)
+
+    @cached_property
+    def _entropy(self) -> Tensor:
+        return -(self._logs.exp() * self._logs).sum(dim=-1)
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return mixture.disagreement(self.samples, self._logs, self.weights)
 
     @property
     def correct(self) -> Tensor:
@@ -153,30 +181,40 @@ class Prediction:
 
     # -- new predictions from this one ---------------------------------------------------------
 
+    def mean_logits(self) -> Prediction:
+        r"""The paper's average: one hypothesis, :math:`\mu`.
+
+        Example:
+            >>> Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]])).mean_logits().samples
+            tensor([[[4.5000, 0.0000]]])
+        """
+        return self._alone(self.logits)
+
     def rescaled(self, rule: Rule) -> Prediction:
-        r"""Logits pulled towards zero where the hypotheses disagree.
+        r"""The mean logits pulled towards zero where the hypotheses disagree: K = 1.
 
         * ``"paper"``: :math:`\mu \odot (1 - \sigma)`, with :math:`\sigma` = ``spread``.
         * ``"released"``: :math:`\mu / (1 + e^{\bar\sigma})`, where :math:`\bar\sigma` is the mean
           over classes (the one logit of a binary task) of the deviation of element-wise sigmoids.
-          The divisor is at least 2 even when all hypotheses agree: compare with temperature 2.
-        * ``"none"``: :math:`\mu`.
-
-        Every sample is scaled by the same factor, so the sample axis stays.
+          The divisor is at least 2 even when all hypotheses agree (compare with temperature 2),
+          but one hypothesis alone stays as it is.
         """
-        if rule == "none" or (rule == "released" and self.num_samples == 1):
-            return self
         if rule == "paper":
-            return replace(self, samples=self.samples * (1.0 - self.spread))
+            return self._alone(self.logits * (1.0 - self.spread))
         if rule == "released":
+            if self.num_samples == 1:
+                return self.mean_logits()
             one_logit = self.num_classes == 2 and not self.samples[..., 0].any()
             own = self.samples[..., 1:] if one_logit else self.samples
-            deviation = _std(own.sigmoid()).mean(dim=-1, keepdim=True)
-            return replace(self, samples=self.samples / (1.0 + deviation.exp()))
+            deviation = mixture.deviation(own.sigmoid(), self.weights).mean(dim=-1, keepdim=True)
+            return self._alone(self.logits / (1.0 + deviation.exp()))
         raise InputError(f"a rule from {', '.join(RESCALING_RULES)}", repr(rule))
 
+    def _alone(self, logits: Tensor) -> Prediction:
+        return replace(self, samples=logits.unsqueeze(0), weights=None)
+
     def with_samples(self, samples: Tensor) -> Prediction:
-        """The same rows with other logits ``[K, m, C]``."""
+        """The same rows and weights with other logits ``[K, m, C]``."""
         return replace(self, samples=samples)
 
     def __getitem__(self, rows: Tensor | slice | Sequence[int] | int) -> Prediction:
@@ -184,20 +222,20 @@ class Prediction:
         index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
         if isinstance(index, Tensor):
             index = torch.atleast_1d(index if index.numel() else index.long())
-        return self._changed(self.samples[:, index], lambda rows: rows[index])
+        return self._changed(self.samples[:, index], lambda values: values[index])
 
     def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Prediction:
-        target, features = self.target, self.features
-        return replace(
-            self,
-            samples=samples,
-            target=None if target is None else change(target),
-            features=None if features is None else change(features),
-        )
+        """Other samples, and a change of everything that has one entry per row."""
+        given = {name: getattr(self, name) for name in _PER_ROW}
+        changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in given.items()}
+        return replace(self, samples=samples, **changed)
 
     @staticmethod
     def concatenate(parts: Sequence[Prediction]) -> Prediction:
-        """The rows of all parts in turn; targets and features stay if every part has them."""
+        """The rows of all parts in turn.
+
+        Targets, features and novelty stay if every part has them, ``calibrated`` if it is the same.
+        """
         if not parts:
             raise InputError("at least one prediction", "none")
         shapes = sorted({(p.num_samples, p.num_classes) for p in parts})
@@ -205,23 +243,27 @@ class Prediction:
             raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
         if len(names := {p.class_names for p in parts}) > 1:
             raise InputError("parts with equal class names", names)
-        targets = [p.target for p in parts if p.target is not None]
-        features = [p.features for p in parts if p.features is not None]
+        if len({None if p.weights is None else tuple(p.weights.tolist()) for p in parts}) > 1:
+            raise InputError("parts with equal weights", "different ones")
+        known = {name: [getattr(p, name) for p in parts] for name in _PER_ROW}
+        per_row = {k: None if any(x is None for x in v) else torch.cat(v) for k, v in known.items()}
+        same = len({p.calibrated for p in parts}) == 1
         return Prediction(
             samples=torch.cat([p.samples for p in parts], dim=1),
-            target=torch.cat(targets) if len(targets) == len(parts) else None,
             class_names=parts[0].class_names,
-            features=torch.cat(features) if len(features) == len(parts) else None,
+            weights=parts[0].weights,
+            calibrated=parts[0].calibrated if same else None,
+            **per_row,
         )
 
     def to(self, device: torch.device | str) -> Prediction:
-        """The same prediction on another device."""
+        """The same prediction on another device; the weights go where the samples are."""
         return self._changed(self.samples.to(device), lambda rows: rows.to(device))
 
     # -- out -----------------------------------------------------------------------------------
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a labelled row; ``spread`` is averaged over classes."""
+        """One line per row; ``spread`` is averaged over classes, ``novelty`` is there if known."""
         import pandas as pd
 
         names = self.class_names or tuple(str(c) for c in range(self.num_classes))
@@ -235,6 +277,8 @@ class Prediction:
             "epistemic": self.epistemic,
             "spread": self.spread.mean(dim=-1),
         }
+        if self.novelty is not None:
+            columns["novelty"] = self.novelty
         columns |= {f"prob_{name}": self.probs[:, c] for c, name in enumerate(names)}
         if self.target is not None:
             columns["target"] = self.target
@@ -248,14 +292,13 @@ class Prediction:
             self.to_dataframe().to_parquet(file, index=False)
 
     def to_npz(self, path: str | Path) -> None:
-        """Write the samples, targets and class names; `from_npz` reads them back."""
-        arrays = {"samples": self.samples.cpu().numpy()}
-        if self.target is not None:
-            arrays["target"] = self.target.cpu().numpy()
-        if self.class_names is not None:
-            arrays["class_names"] = np.asarray(self.class_names)
-        if self.features is not None:
-            arrays["features"] = self.features.cpu().numpy()
+        """Write everything this was made from; `from_npz` reads it back."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays = {
+            name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            for name, value in given.items()
+            if value is not None
+        }
         with _replacing(path) as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
@@ -264,69 +307,21 @@ class Prediction:
         """Read what `to_npz` wrote; nothing is unpickled."""
         try:
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = dict(file)
-            names = arrays.pop("class_names", None)
-            tensors = {k: torch.from_numpy(arrays[k]) for k in arrays if k in cls.__annotations__}
+                arrays = {name: file[name] for name in file}
+            names, calibrated = (arrays.pop(name, None) for name in ("class_names", "calibrated"))
+            known = {f.name for f in fields(cls)}
+            tensors = {k: torch.from_numpy(v) for k, v in arrays.items() if k in known}
         except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError):
             raise InputError(
                 "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
             ) from None
         if "samples" not in tensors:
             raise InputError("an npz file with an array 'samples'", sorted(arrays))
-        return cls(**tensors, class_names=None if names is None else tuple(names.tolist()))
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    return -torch.xlogy(probs, probs).sum(dim=-1)
-
-
-def _std(values: Tensor) -> Tensor:
-    """Deviation over the first axis, divisor K - 1; exactly 0 for K = 1 or equal values."""
-    if values.size(0) == 1 or values.numel() == 0:
-        return torch.zeros_like(values[0])
-    return (values - values[:1]).std(dim=0)  # measured from the first: equal values give 0
-
-
-def _as_samples(samples: Tensor) -> Tensor:
-    """Logits ``[K, m, C]`` in single or double precision, with C >= 2."""
-    shape = list(samples.shape)
-    if samples.dim() == 2:
-        samples = samples.unsqueeze(0)
-    if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
-        raise InputError("logits of shape [K, m, C] or [m, C] with K, C >= 1", shape)
-    if not samples.is_floating_point():
-        raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
-    if not torch.isfinite(samples).all():
-        raise InputError(
-            "finite logits",
-            f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
-            "Check the learning rate and the input features.",
+        return cls(
+            **tensors,
+            class_names=None if names is None else tuple(names.tolist()),
+            calibrated=None if calibrated is None else str(calibrated),
         )
-    if samples.size(2) == 1:
-        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
-    return _precise(samples)
-
-
-def _precise(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
-def _as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
-    target = torch.as_tensor(target)
-    if target.dim() == 2 and target.size(1) == 1:
-        target = target.squeeze(1)
-    if target.shape != (rows,):
-        raise InputError(f"targets of shape [{rows}], one a row", list(target.shape))
-    labels = target.long()
-    if not torch.equal(labels.to(target.dtype), target):
-        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
-    if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
-        raise InputError(
-            f"labels from 0 to {classes - 1}",
-            f"{int(labels.min())} to {int(labels.max())}",
-            "Mark the rows that have labels with gduq.data.View(data, rows), or delete y.",
-        )
-    return labels
 
 
 @contextmanager

@@ -1,0 +1,108 @@
+"""What a `Prediction` is made from, brought into one form or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+
+__all__ = ["as_features", "as_labels", "as_names", "as_novelty", "as_samples", "as_weights"]
+
+
+def as_samples(samples: Tensor) -> Tensor:
+    """Logits ``[K, m, C]`` in single or double precision, with C >= 2.
+
+    Example:
+        >>> as_samples(torch.tensor([[3.0]]))  # one logit of one row
+        tensor([[[0., 3.]]])
+    """
+    shape = list(samples.shape)
+    if samples.dim() == 2:
+        samples = samples.unsqueeze(0)
+    if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
+        raise InputError("logits of shape [K, m, C] or [m, C] with K, C >= 1", shape)
+    if not samples.is_floating_point():
+        raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
+    if not torch.isfinite(samples).all():
+        raise InputError(
+            "finite logits",
+            f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
+            "Check the learning rate and the input features.",
+        )
+    if samples.size(2) == 1:
+        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
+    return _precise(samples)
+
+
+def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
+    """Integer labels ``[m]``.
+
+    Example:
+        >>> as_labels(torch.tensor([[0.0], [1.0]]), rows=2, classes=2)
+        tensor([0, 1])
+    """
+    target = torch.as_tensor(target)
+    if target.dim() == 2 and target.size(1) == 1:
+        target = target.squeeze(1)
+    if target.shape != (rows,):
+        raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
+    labels = target.long()
+    if not torch.equal(labels.to(target.dtype), target):
+        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
+    if rows and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise InputError(
+            f"labels from 0 to {classes - 1}",
+            f"{int(labels.min())} to {int(labels.max())}",
+            "Mark the rows that have labels with gduq.data.View(data, rows), or delete y.",
+        )
+    return labels
+
+
+def as_names(given: Sequence[str], classes: int) -> tuple[str, ...]:
+    """One name per class."""
+    names = tuple(str(name) for name in given)
+    if len(names) != classes or len(set(names)) != len(names):
+        raise InputError(f"{classes} different class names", list(names))
+    return names
+
+
+def as_features(given: Tensor, rows: int) -> Tensor:
+    """Representations ``[m, d]``."""
+    features = _precise(torch.as_tensor(given).detach())
+    if features.dim() != 2 or features.size(0) != rows:
+        raise InputError(f"features of shape [{rows}, d]", list(features.shape))
+    return features
+
+
+def as_weights(given: Tensor, count: int) -> Tensor:
+    """Weights ``[K]`` in float64 that sum to 1.
+
+    Example:
+        >>> as_weights(torch.tensor([0.25, 0.75]), count=2)
+        tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    weights = torch.as_tensor(given).detach().double()
+    if weights.shape != (count,):
+        raise InputError(f"weights of shape [{count}], one per hypothesis", list(weights.shape))
+    total = float(weights.sum())
+    if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
+        raise InputError("weights of at least 0 that sum to 1", weights.tolist())
+    return weights / total if total != 1.0 else weights
+
+
+def as_novelty(given: Tensor, rows: int) -> Tensor:
+    """Novelty ``[m]``, from 0 to 1."""
+    novelty = _precise(torch.as_tensor(given).detach())
+    if novelty.shape != (rows,):
+        raise InputError(f"novelty of shape [{rows}], one per row", list(novelty.shape))
+    if not bool(((novelty >= 0) & (novelty <= 1)).all()):
+        raise InputError("novelty from 0 to 1", "values outside, or NaN")
+    return novelty
+
+
+def _precise(values: Tensor) -> Tensor:
+    """Half floats become single; integers too."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
