@@ -1,0 +1,166 @@
+r"""Novelty: how unlike the training data a row is, between 0 and 1.
+
+The distance of a row :math:`h` to the training data is its mean cosine distance to the k nearest
+of some training rows :math:`r`, and its novelty is the share of validation rows with a smaller one:
+
+.. math::
+    D(h) = \frac1k \sum_{r \in N_k(h)} \bigl(1 - \cos(h, r)\bigr), \qquad
+    \mathrm{novelty}(h) = \frac1V \#\{v : D(v) < D(h)\}
+
+Rows like those of validation are therefore uniform on [0, 1], whatever the network and its width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError, NotFittedError
+from gduq.functional import is_sparse, take_rows
+
+__all__ = ["Novelty"]
+
+_CHUNK = 4_000_000  # numbers in one block, of similarities or of dense rows
+_SAME = 1e-6  # angles that differ by less are ties: single precision and batching can make as much
+
+
+class Novelty(nn.Module):
+    """How unlike the training data rows are, as a share of validation rows that are nearer to it.
+
+    Ties count half. Distances within rounding of each other are ties, so equal rows get the same
+    answer in every batch. A row of zeros has distance 1 to all; a row that is not finite is
+    as novel as can be.
+
+    Args:
+        k: How many nearest reference rows to average over; all of them if there are fewer.
+        size: How many training rows to keep at most.
+
+    Attributes:
+        reference: Kept training rows ``[R, d]``, scaled to length 1.
+        distances: Distances of validation rows ``[V]``, sorted.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> train = torch.tensor([1.0, 0.0]) + 0.1 * torch.randn(200, 2, generator=generator)
+        >>> novelty = Novelty(k=5).fit(train[:150], train[150:], generator)
+        >>> novelty(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) > 0.9
+        tensor([False,  True])
+    """
+
+    reference: Tensor
+    distances: Tensor
+
+    def __init__(self, k: int = 10, size: int = 4096) -> None:
+        super().__init__()
+        for name, value in (("k", k), ("size", size)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} >= 1, a whole number", repr(value))
+        self.k, self.size = k, size
+        self.register_buffer("reference", torch.empty(0, 0))
+        self.register_buffer("distances", torch.empty(0))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there are rows to compare with."""
+        return self.distances.numel() > 0
+
+    def fit(self, train: Tensor, val: Tensor | None, generator: torch.Generator) -> Novelty:
+        """Keep a random choice of training rows, and the distances of validation rows to them.
+
+        Args:
+            train: Training rows ``[n, d]``, dense or sparse CSR.
+            val: Validation rows ``[v, d]``; ``None`` or no rows: every training row is compared
+                with the kept rows other than itself. Networks know their training rows too well,
+                so new rows then look somewhat more novel than they are.
+            generator: Decides which training rows are kept.
+        """
+        _check(train, "training")
+        if train.size(0) < 2:
+            raise InputError("at least two training rows for novelty", train.size(0))
+        order = torch.randperm(train.size(0), generator=generator, device=generator.device)
+        order = order.to(train.device)
+        kept = take_rows(train.detach(), order[: self.size])
+        reference = _unit(kept).to(torch.promote_types(kept.dtype, torch.float32))
+        if val is None or val.size(0) == 0:
+            distances = self._own_distances(train, order, reference)
+        else:
+            _check(val, "validation", train.size(1))
+            distances = self._far(val, reference)
+        self.reference, self.distances = reference, distances.sort().values
+        return self
+
+    @torch.no_grad()
+    def forward(self, rows: Tensor) -> Tensor:
+        """Novelty ``[m]`` of rows ``[m, d]``, dense or sparse CSR."""
+        if not self.fitted:
+            raise NotFittedError(
+                "a fitted novelty", "one without training rows", "Call fit(train, val, generator)."
+            )
+        if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
+            raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
+        known = self.distances.double()
+        angle = (2.0 * self._far(rows, self.reference)).sqrt()
+        nearer = torch.searchsorted(known, (angle - _SAME).clamp_min(0).square() / 2)
+        not_farther = torch.searchsorted(known, (angle + _SAME).square() / 2, right=True)
+        share = (nearer + not_farther) / (2.0 * known.numel())
+        return share.to(torch.promote_types(rows.dtype, torch.float32))
+
+    def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
+        """Mean distance ``[m]`` to the k nearest, in blocks of bounded memory."""
+        known = _unit(reference).T  # anew: in single precision it has not quite length 1
+        blocks = torch.arange(rows.size(0), device=rows.device).split(_block(reference))
+        return torch.cat(
+            [_nearest(_unit(take_rows(rows.detach(), i)) @ known, self.k) for i in blocks]
+        )
+
+    def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
+        """Distances of all training rows, those of the reference without themselves."""
+        kept, block, known = reference.size(0), _block(reference), _unit(reference)
+        parts = [
+            self._far(take_rows(train.detach(), i), reference) for i in order[kept:].split(block)
+        ]
+        for start in range(0, kept, block):
+            similar = known[start : start + block] @ known.T
+            similar.diagonal(start).fill_(-torch.inf)
+            parts.append(_nearest(similar, min(self.k, kept - 1)))
+        return torch.cat(parts)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        for name in ("reference", "distances"):  # of any size
+            found = state_dict.get(prefix + name)
+            if found is not None and found.dim() == self.get_buffer(name).dim():
+                setattr(self, name, torch.empty_like(found, device=self.get_buffer(name).device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, rows={self.reference.size(0)} of at most {self.size}"
+
+
+def _block(reference: Tensor) -> int:
+    return max(1, _CHUNK // max(reference.shape))
+
+
+def _nearest(similar: Tensor, k: int) -> Tensor:
+    """Mean distance ``[m]`` from similarities ``[m, R]``; infinite where a row was not finite."""
+    nearest = similar.topk(min(k, similar.size(1)), dim=1).values
+    far = (1.0 - nearest).mean(dim=1).clamp_min(0.0)
+    return far.where(far.isfinite(), torch.inf)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Dense rows at length 1, in double precision: near 1, cosines need it. Zeros stay."""
+    rows = rows.double()
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    rows = rows / torch.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
+    length = rows.norm(dim=1, keepdim=True)
+    return rows / torch.where(length > 0, length, 1.0)
+
+
+def _check(rows: Tensor, which: str, width: int | None = None) -> None:
+    if rows.dim() != 2 or rows.size(1) == 0 or (width is not None and rows.size(1) != width):
+        wide = "d" if width is None else width
+        raise InputError(f"{which} rows [n, {wide}]", list(rows.shape))
+    if not torch.isfinite(rows.values() if is_sparse(rows) else rows).all():
+        raise InputError(f"finite {which} rows", "NaN or infinite values")
