@@ -13,11 +13,28 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_add_pool
+from torch_geometric.transforms import ToUndirected
 from torch_geometric.utils import scatter
 
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.graph import check_graph, iterate, label_rows, num_graphs, on_device, repeat, targets
+from gduq.graph import (
+    check_graph,
+    device_of,
+    features_of,
+    iterate,
+    label_rows,
+    mark_rows,
+    num_graphs,
+    num_rows,
+    on_device,
+    repeat,
+    row_batch,
+    row_kind,
+    row_marks,
+    row_type,
+    targets,
+)
 from tests.conftest import tiny_graph
 
 few = settings(deadline=None, max_examples=40)
@@ -333,6 +350,209 @@ def test_a_graph_on_its_device_is_itself() -> None:
     away = on_device(graph, torch.device("meta"))
     assert away.x.device.type == away.edge_index.device.type == "meta"
     assert graph.x.device.type == graph.edge_index.device.type == "cpu"  # not moved itself
+
+
+@pytest.mark.parametrize("y", ["mutagenic", ["a", "b"], [["a"]]])
+def test_labels_that_are_text(y: object) -> None:
+    with pytest.raises(InputError, match=r"class numbers.*text, such as.*Number the classes"):
+        targets(Data(x=torch.ones(2, 1), y=y), 2)
+
+
+# -- edges to be judged ------------------------------------------------------------------------
+
+
+def judged(nodes: int = 4) -> Data:
+    """As many nodes as edges to be judged, so that counts tell nothing."""
+    ends = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    graph = Data(x=torch.ones(nodes, 2), edge_index=ends[:, :2], y=torch.arange(nodes))
+    graph.edge_label_index, graph.edge_label = ends, torch.tensor([1.0, 0.0, 1.0, 1.0])
+    return graph
+
+
+def test_rows_are_said_not_counted() -> None:
+    graph = judged()
+    assert row_kind(graph) is None  # labels of both nodes and edges
+    assert targets(graph, 4).tolist() == [0, 1, 2, 3]
+    mark_rows(graph, torch.tensor([True, False, True, False]), "edge")
+    assert row_kind(graph) == "edge"
+    assert label_rows(graph, 4).tolist() == [True, False, True, False]
+    assert targets(graph, 2).tolist() == [1.0, 1.0]
+    graph.edge_label = None
+    assert targets(graph, 2) is None
+
+
+def test_edges_without_other_labels_are_the_rows() -> None:
+    """What PyG's LinkNeighborLoader hands out: all edges count."""
+    graph = judged()
+    del graph["y"]
+    assert row_kind(graph) == "edge"
+    assert label_rows(graph, 4) == slice(None)
+    assert targets(graph, 4).tolist() == graph.edge_label.tolist()
+
+
+def test_numbers_of_rows_and_their_graphs() -> None:
+    pair = Batch.from_data_list([judged(), judged(5)])
+    assert [num_rows(pair, kind) for kind in ("node", "edge", "graph")] == [9, 8, 2]
+    assert row_batch(pair, "node", 9).tolist() == [0] * 4 + [1] * 5
+    assert row_batch(pair, "edge", 8).tolist() == [0] * 4 + [1] * 4
+    assert row_batch(pair, "graph", 2).tolist() == [0, 1]
+    assert row_batch(judged(), "edge", 4).tolist() == [0] * 4
+    for kind in ("node", "edge"):
+        with pytest.raises(InputError, match=f"rows, one per {kind}, got 3"):
+            row_batch(pair, kind, 3)
+    with pytest.raises(InputError, match=r"edge_label_index.*RandomLinkSplit"):
+        num_rows(tiny_graph(3, 0), "edge")
+
+
+def test_copies_of_edges_to_be_judged() -> None:
+    graph = judged(5)
+    mark_rows(graph, torch.tensor([True, False, True, False]), "edge")
+    twice = repeat(graph, 2)
+    check_graph(twice)
+    assert row_kind(twice) == "edge"
+    assert label_rows(twice, 8).tolist() == [True, False, True, False] * 2
+    assert torch.equal(twice.edge_label_index[:, 4:], graph.edge_label_index + 5)
+    assert row_batch(twice, "edge", 8).tolist() == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("edge_label_index", torch.tensor([[0], [4]]), "edge_label_index with node numbers from 0"),
+        ("edge_label_index", torch.zeros(2, 1), "edge_label_index of dtype int64"),
+        ("edge_label", torch.ones(3), "edge_label of 4 rows, one per edge to be judged"),
+        ("edge_row_mask", torch.ones(5).bool(), "edge_row_mask of 4 rows"),
+    ],
+)
+def test_unsound_edges_to_be_judged(name: str, value: Tensor, says: str) -> None:
+    graph = judged()
+    mark_rows(graph, torch.ones(4).bool(), "edge")
+    check_graph(graph)
+    graph[name] = value
+    with pytest.raises(InputError, match=says):
+        check_graph(graph)
+
+
+# -- several types of nodes and edges ----------------------------------------------------------
+
+
+def hetero(papers: int = 3, authors: int = 2) -> HeteroData:
+    graph = HeteroData()
+    graph["paper"].x, graph["paper"].y = torch.ones(papers, 4), torch.arange(papers)
+    graph["author"].x = torch.ones(authors, 2)
+    graph["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 1], [0, 1, 2]])
+    return ToUndirected()(graph)
+
+
+def test_rows_of_one_type() -> None:
+    graph = hetero()
+    assert (row_kind(graph), row_type(graph)) == ("node", "paper")
+    assert (num_rows(graph, "node"), num_rows(graph, "graph")) == (3, 1)
+    assert label_rows(graph, 3) == slice(None)
+    assert features_of(graph) is graph["paper"].x
+    mark_rows(graph, torch.tensor([True, False, True]), "node", "paper")
+    assert row_marks(graph).tolist() == [True, False, True]
+    assert targets(graph, 2).tolist() == [0, 2]
+    graph["paper"].batch_size = 2  # seeds of a neighbourhood
+    assert targets(graph, 2).tolist() == [0, 1]
+    mark_rows(graph, torch.tensor([True, False]), "node", "author")
+    assert (row_type(graph), num_rows(graph, "node")) == ("author", 2)
+    assert targets(graph, 1) is None
+
+
+def test_the_type_of_the_rows_must_be_clear() -> None:
+    graph = hetero()
+    graph["author"].y = torch.zeros(2)
+    with pytest.raises(InputError, match=r"labels y on paper, author.*node_type="):
+        row_type(graph)
+    del graph["author"].y, graph["paper"].y
+    with pytest.raises(InputError, match="labels y on none of them"):
+        row_type(graph)
+    graph.row_type = "venue"
+    with pytest.raises(InputError, match="one of the node types paper, author, got 'venue'"):
+        row_type(graph)
+
+
+def test_labels_of_heterogeneous_graphs_as_a_whole() -> None:
+    graph = hetero()
+    graph.y = torch.tensor([1])
+    pair = Batch.from_data_list([graph, graph])
+    assert row_kind(pair) is None
+    assert targets(pair, 2).tolist() == [1, 1]
+
+
+def test_heterogeneous_graphs_joined() -> None:
+    one, two = hetero(), hetero(4, 3)
+    for graph in (one, two):
+        mark_rows(graph, torch.arange(graph["paper"].num_nodes) < 2, "node", "paper")
+    (pair,) = iterate([one, two])
+    assert (num_graphs(one), num_graphs(pair)) == (1, 2)
+    assert row_type(pair) == "paper"
+    assert row_batch(pair, "node", 7).tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert targets(pair, 4).tolist() == [0, 1, 0, 1]
+    assert next(iterate(one)) is one
+    loader = DataLoader([one, two], batch_size=2)
+    assert targets(next(iterate(loader)), 4).tolist() == [0, 1, 0, 1]
+    with pytest.raises(InputError, match=r"homogeneous graph.*to_homogeneous"):
+        repeat(one, 2)
+    assert repeat(one, 1) is one
+
+
+def test_a_hand_made_batch_of_heterogeneous_graphs() -> None:
+    graph = hetero()
+    graph["paper"].batch = torch.tensor([0, 1, 2])
+    assert num_graphs(graph) == 3
+
+
+def test_heterogeneous_graphs_move_as_copies() -> None:
+    graph = hetero()
+    assert on_device(graph, torch.device("cpu")) is graph
+    away = on_device(graph, torch.device("meta"))
+    assert device_of(away).type == away["author", "writes", "paper"].edge_index.device.type
+    assert device_of(away).type == "meta"
+    assert device_of(graph).type == "cpu"
+    assert device_of(Data(num_nodes=3)).type == "cpu"
+
+
+WRITES = ("author", "writes", "paper")
+UNSOUND = {
+    "x of a type": ("author", "x", torch.ones(3, 2), r"x of 'author' of shape \[2, d\]"),
+    "nan": ("author", "x", torch.full((2, 2), float("nan")), "4 NaN .* in x of 'author'"),
+    "no tensor": ("paper", "x", [1.0], "x of 'paper' as a tensor"),
+    "first ends": (WRITES, "edge_index", torch.tensor([[2], [0]]), "numbers from 0 to 1, got 2 to"),
+    "second ends": (WRITES, "edge_index", torch.tensor([[0], [3]]), "numbers from 0 to 2, got 3"),
+    "shape": (WRITES, "edge_index", torch.zeros(3, 1).long(), r"of shape \[2, E\]"),
+    "dtype": (WRITES, "edge_index", torch.zeros(2, 1), "dtype int64"),
+    "edge features": (
+        WRITES,
+        "edge_attr",
+        torch.ones(2, 1),
+        r"edge_attr .* of 3 rows, one per edg",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_unsound_heterogeneous_graphs(name: str) -> None:
+    kind, key, value, says = UNSOUND[name]
+    graph = hetero()
+    graph["author"].num_nodes = 2
+    check_graph(graph)
+    check_graph(graph, 4)
+    graph[kind][key] = value
+    with pytest.raises(InputError, match=says):
+        check_graph(graph)
+
+
+def test_heterogeneous_graphs_of_another_width_or_without_nodes() -> None:
+    with pytest.raises(InputError, match="node features of 'paper' of width 5, got 4"):
+        check_graph(hetero(), 5)
+    with pytest.raises(InputError, match="at least one node"):
+        check_graph(HeteroData())
+    graph = hetero()
+    graph["author", "meets", "editor"].edge_index = torch.tensor([[0], [0]])
+    with pytest.raises(InputError, match="nodes of type 'editor', which"):
+        check_graph(graph)
 
 
 # -- copies ------------------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 """Views: batches, shards, identity, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Batch, Data, InMemoryDataset
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.transforms import RandomLinkSplit, ToUndirected
 
 from gduq.data.packed import Packed
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.graph import iterate
+from gduq.graph import iterate, label_rows, row_kind, row_type, targets
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 
@@ -158,7 +162,13 @@ def test_a_datasets_transform_runs_at_every_visit():
     ("call", "says"),
     [
         (lambda: View([]), "at least one graph"),
-        (lambda: View(node_graph(), torch.ones(5).bool()), "a mask of 6 entries"),
+        (lambda: View(node_graph(), torch.ones(5).bool()), "a mask of 6 entries, one per node"),
+        (lambda: View(node_graph(), torch.ones(6, 3).bool()), r"one split: mask\[:, 0\]"),
+        (lambda: View(node_graph(), torch.ones(6)), r"dtype torch.float32. Convert with .bool\(\)"),
+        (lambda: View(node_graph(), torch.ones(6).byte()), r"uint8. Convert with .bool\(\)"),
+        (lambda: View(node_graph(), torch.tensor([0, 1, 1])), r"each node at most once.*\.bool"),
+        (lambda: View(DataLoader([graph(0)])), r"got DataLoader.*loader\.dataset"),
+        (lambda: View(None), "got NoneType"),
         (lambda: View(node_graph(), torch.tensor([6])), "node numbers from 0 to 5"),
         (lambda: View([Data(x=torch.ones(1, 1), edge_index=EDGES)]).target, "labels y"),
         (
@@ -221,3 +231,205 @@ def test_a_node_is_taken_once():
     view = View(small(6), rows=torch.arange(12))
     with pytest.raises(InputError, match="each node at most once"):
         view.take(torch.tensor([1, 1]))
+
+
+def test_an_empty_choice_of_nodes():
+    assert len(View(node_graph(), [])) == len(View(node_graph(), torch.zeros(0).long())) == 0
+
+
+def test_the_order_comes_from_the_generators_device():
+    """A generator elsewhere cannot draw on the CPU; the stand-in tells where it was asked."""
+    view, asked = View([graph(i) for i in range(4)]), []
+
+    def randperm(n, generator, device):
+        asked.append(device)
+        return torch.arange(n)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randperm", randperm)
+        list(view.batches(shuffle=True, generator=torch.Generator()))
+    assert asked == [torch.device("cpu")]
+
+
+# -- labels ------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_text():
+    texts = [Data(x=torch.ones(1, 1), edge_index=EDGES, y=name) for name in ("active", "inert")]
+    for graphs in (texts, Packed.pack(texts)):
+        with pytest.raises(InputError, match=r"text, such as 'active'. Number the classes"):
+            _ = View(graphs).target
+
+
+def test_one_hot_labels():
+    data = node_graph(24)
+    data.y = torch.nn.functional.one_hot(torch.arange(24) % 3)
+    with pytest.raises(InputError, match=r"y is one-hot: pass y\.argmax\(dim=1\)"):
+        _ = View(data, torch.arange(4)).target  # all nodes of the graph tell, marked or not
+
+
+def test_several_labels_per_row_stay_together():
+    data = node_graph(24)
+    data.y = torch.arange(48).view(24, 2)
+    assert View(data, torch.tensor([1, 3])).target.tolist() == [[2, 3], [6, 7]]
+    data.y = torch.arange(24).view(24, 1)
+    assert View(data, torch.tensor([1, 3])).target.tolist() == [1, 3]
+    rows = [
+        Data(x=torch.ones(1, 1), edge_index=EDGES, y=torch.tensor([[i, 1 - i]])) for i in (0, 1)
+    ]
+    assert View(rows).target.tolist() == [[0, 1], [1, 0]]  # too few to call it one-hot
+    assert View(Packed.pack(rows)).target.tolist() == [[0, 1], [1, 0]]
+
+
+def test_labels_of_nodes_are_no_labels_of_graphs():
+    with pytest.raises(InputError, match=r"each of the 2 graphs, got 5 rows.*mask of them as rows"):
+        _ = View([node_graph(3), node_graph(2)]).target
+    data = node_graph()
+    data.y = torch.arange(4)
+    with pytest.raises(InputError, match="each of the 6 nodes, got 4 rows"):
+        _ = View(data, torch.tensor([1])).target
+
+
+# -- edges -------------------------------------------------------------------------------------
+
+
+def linked(nodes=12):
+    ends = torch.combinations(torch.arange(nodes))[::3].T
+    data = Data(x=torch.rand(nodes, 2), edge_index=torch.cat([ends, ends.flip(0)], dim=1))
+    data.y = torch.arange(nodes)  # labels of nodes, which are not asked for
+    torch.manual_seed(0)  # RandomLinkSplit knows no generator
+    return RandomLinkSplit(num_val=0.2, num_test=0.2, is_undirected=True)(data)
+
+
+def test_edges_of_a_link_split():
+    train, val, _ = linked()
+    views = [View(part, edges=True) for part in (train, val)]
+    for view, part in zip(views, (train, val), strict=True):
+        assert view.task == "edge"
+        assert len(view) == part.edge_label.numel()
+        assert torch.equal(view.target, part.edge_label)
+        (handed,), (again,) = view.batches(), iterate(view, 1)
+        assert handed is again
+        assert row_kind(handed) == "edge"
+        assert "row_kind" not in part
+        assert targets(handed, len(view)).tolist() == part.edge_label.tolist()
+    assert repr(views[0]) == f"View({len(views[0])} edges in 1 graph(s))"
+    assert len(Splits(views[0], id_val=views[1]).id_val) == len(views[1])
+
+
+@pytest.mark.parametrize("form", ["mask", "numbers"])
+def test_some_of_the_edges(form):
+    data = linked()[0]
+    numbers = torch.tensor([0, 2, 7])
+    mask = torch.zeros(data.edge_label.numel(), dtype=torch.bool)
+    mask[numbers] = True
+    view = View(data, edges=mask if form == "mask" else numbers)
+    (handed,) = view.batches()
+    assert torch.equal(label_rows(handed, mask.numel()), mask)
+    assert torch.equal(view.target, data.edge_label[numbers])
+    assert torch.equal(view.take(torch.tensor([2, 0])).mask.nonzero().flatten(), numbers[[0, 2]])
+    changed = replace(view, graphs=data.clone())
+    assert changed.task == "edge"
+    assert torch.equal(changed.mask, view.mask)
+
+
+def test_shards_of_edges_cover_every_row_once():
+    view = View(linked()[0], edges=torch.arange(9))
+    parts = [next(view.batches(shard=(rank, 2))).edge_row_mask for rank in range(2)]
+    assert [int(part.sum()) for part in parts] == [5, 4]
+    assert torch.equal(parts[0] | parts[1], view.mask)
+
+
+def test_splits_refuse_edges_in_two_of_them():
+    data = linked()[0]
+    with pytest.raises(InputError, match=r"edge masks.*2 edge\(s\) in both train and id_val"):
+        Splits(View(data, edges=torch.arange(5)), id_val=View(data, edges=torch.tensor([3, 4, 5])))
+
+
+def test_edges_of_a_batch_of_graphs():
+    pair = Batch.from_data_list([linked()[0], linked()[0]])
+    view = View(pair, edges=True)
+    assert len(view) == 2 * linked()[0].edge_label.numel()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: View(linked()[:2], edges=True), r"one homogeneous graph.*got 2 graphs. Join"),
+        (lambda: View(papers(), edges=True), "one homogeneous graph.*got HeteroData"),
+        (lambda: View(node_graph(), edges=True), r"edge_label_index \[2, E\].*RandomLinkSplit"),
+        (lambda: View(linked()[0], torch.tensor([1]), edges=True), "rows or edges"),
+        (lambda: View(linked()[0], edges=torch.ones(3).bool()), "one per edge, got shape"),
+        (lambda: View(linked()[0], edges=torch.tensor([999])), "edge numbers from 0 to"),
+        (lambda: View(node_graph(), torch.tensor([1]), node_type="paper"), "a HeteroData for node"),
+        (lambda: View(papers(), node_type="venue"), "a node_type from paper, author, got 'venue'"),
+        (lambda: View(papers(), torch.ones(5).bool()), "a mask of 4 entries, one per node"),
+        (lambda: View(papers(), torch.tensor([0]), node_type="author").target, "labels y"),
+    ],
+)
+def test_edges_and_types_that_are_refused(call, says):
+    with pytest.raises(InputError, match=says):
+        call()
+
+
+# -- several types of nodes --------------------------------------------------------------------
+
+
+def papers(count=4, authors=5):
+    data = HeteroData()
+    data["paper"].x, data["paper"].y = torch.rand(count, 3), torch.arange(count)
+    data["author"].x = torch.rand(authors, 2)
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 2], [0, 1, 1]])
+    return ToUndirected()(data)
+
+
+@pytest.mark.parametrize("node_type", [None, "paper"])
+def test_nodes_of_one_type(node_type):
+    data = papers()
+    view = View(data, torch.tensor([False, True, False, True]), node_type=node_type)
+    assert (view.task, view.node_type, len(view)) == ("node", "paper", 2)
+    assert repr(view) == "View(2 'paper' nodes in 1 graph(s))"
+    assert view.target.tolist() == [1, 3]
+    (handed,), (again,) = view.batches(), view.batches()
+    assert handed is again
+    assert (row_kind(handed), row_type(handed)) == ("node", "paper")
+    assert targets(handed, 2).tolist() == [1, 3]
+    assert "row_mask" not in data["paper"]
+    assert "row_type" not in data
+    assert view.take(torch.tensor([1])).target.tolist() == [3]
+    assert View(data, node_type="paper").target.tolist() == [0, 1, 2, 3]
+
+
+def test_nodes_of_one_type_in_several_graphs():
+    view = View([papers(3), papers(2), papers(4)], torch.tensor([0, 3, 4, 8]), node_type="paper")
+    assert view.target.tolist() == [0, 0, 1, 3]
+    batches = list(view.batches(2))
+    assert [targets(b, n).tolist() for b, n in zip(batches, (3, 1), strict=True)] == [
+        [0, 0, 1],
+        [3],
+    ]
+    assert [row_type(batch) for batch in batches] == ["paper", "paper"]
+    parts = [next(view.batches(3, shard=(rank, 2)))["paper"].row_mask for rank in range(2)]
+    assert torch.equal(parts[0] | parts[1], view.mask)
+    assert not (parts[0] & parts[1]).any()
+
+
+def test_rows_of_different_types_do_not_overlap():
+    data = papers()
+    data["author"].y = torch.arange(5)
+    rows = {"rows": torch.tensor([0, 1])}
+    one, two = (View(data, node_type=name, **rows) for name in ("paper", "author"))
+    assert len(Splits(one, id_val=two).id_val) == 2
+    with pytest.raises(InputError, match=r"2 node\(s\) in both"):
+        Splits(one, id_val=View(data, node_type="paper"))
+    with pytest.raises(InputError, match="labels y on paper, author"):
+        View(data, torch.tensor([0]))
+
+
+def test_heterogeneous_graphs_with_labels_of_their_own():
+    graphs = [papers(), papers(3)]
+    for i, data in enumerate(graphs):
+        data.y = torch.tensor([i])
+    view = View(graphs)
+    assert (view.task, view.target.tolist()) == ("graph", [0, 1])
+    assert [batch.num_graphs for batch in view.batches()] == [2]

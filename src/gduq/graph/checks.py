@@ -56,10 +56,11 @@ def check_graph(graph: Any, channels: int | None = None) -> None:
 
 def _check_hetero(graph: HeteroData, channels: int | None) -> None:
     """The same for every type of nodes and of edges."""
+    for name, store in graph.node_items():
+        _check_tensor(f"x of '{name}'", store.get("x"))
     counts = {name: int(store.num_nodes or 0) for name, store in graph.node_items()}
     _check_any(sum(counts.values()))
     for name, store in graph.node_items():
-        _check_tensor(f"x of '{name}'", store.get("x"))
         wanted = channels if channels is not None and name == row_type(graph) else None
         _check_features(store, counts[name], wanted, f" of '{name}'")
     for kind, store in graph.edge_items():
