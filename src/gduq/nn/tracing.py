@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import DeepGCNLayer, GPSConv, MessagePassing
 from torch_geometric.nn import Sequential as PyGSequential
@@ -215,9 +216,14 @@ def _step(net: nn.Module, seen: Recording, event: Event, rows: int) -> Step | No
         return function_step(event.name, event.args, event.kwargs)
     if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
         return None  # weights that are used twice do not belong to the head alone
-    if _is_linear(net, event.path) and as_linear(net, event.path) is None:
+    if _is_linear(net, event.path) and not _is_plain(net, event.path):
         return None
     return Step("module", event.path)
+
+
+def _is_plain(net: nn.Module, path: str) -> bool:
+    with torch.random.fork_rng([]):  # the copy starts with weights drawn at random
+        return as_linear(net, path) is not None
 
 
 def _said(net: nn.Module, head: Head | None, stop: Event | None) -> str:
