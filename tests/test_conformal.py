@@ -273,6 +273,33 @@ def test_a_row_gets_the_same_set_alone_and_in_any_batch(method):
     assert not torch.equal(method(shift_level=0.0, seed=1).fit(p_val)(p_test).mask, whole)
 
 
+def several(m: int, seed: int) -> Prediction:
+    """Five hypotheses that differ."""
+    p, generator = draw(m, seed), torch.Generator().manual_seed(seed)
+    return Prediction(p.samples + 2 * torch.randn(5, m, 6, generator=generator), p.target)
+
+
+@pytest.mark.parametrize("method", [APS, RAPS])
+def test_several_hypotheses_alone_and_in_any_batch(method):
+    fitted, p = method(shift_level=0.0).fit(several(500, 0)), several(50, 1)
+    alone = torch.cat([fitted(p[i : i + 1]).mask for i in range(50)])
+    assert torch.equal(alone, fitted(p).mask)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [(SplitConformal, {}), (APS, {"randomized": False})]
+)
+def test_sets_are_those_of_the_mixture(method, options):
+    parts = several(500, 0), several(50, 1)
+    fitted = method(shift_level=0.0, **options).fit(parts[0])
+    single = [Prediction(p.log_probs, p.target) for p in parts]
+    again = method(shift_level=0.0, **options).fit(single[0])
+    assert again.quantile == pytest.approx(fitted.quantile)
+    assert torch.equal(again(single[1]).mask, fitted(parts[1]).mask)
+    mean = method(shift_level=0.0, **options).fit(parts[0].mean_logits())
+    assert mean.quantile != pytest.approx(fitted.quantile, rel=1e-3)
+
+
 def test_coverage_row_by_row():
     """One number shared by all rows would make the coverage hang on the seed."""
     shares = []

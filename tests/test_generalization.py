@@ -81,6 +81,17 @@ def test_disagreement_equals_pairs():
     assert generalization.predict_accuracy(p, p, "disagreement") == pytest.approx(expected)
 
 
+def test_disagreement_of_weighted_hypotheses_is_that_of_draws():
+    p = calibrated(70, 2.0, 0, samples=3)
+    w = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    p = Prediction(p.samples, p.target, weights=w)
+    votes = p.samples.argmax(-1)
+    pairs = list(itertools.permutations(range(3), 2))
+    agree = sum(float(w[i] * w[j] * (votes[i] == votes[j]).double().mean()) for i, j in pairs)
+    expected = agree / sum(float(w[i] * w[j]) for i, j in pairs)
+    assert generalization.predict_accuracy(p, p, "disagreement") == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("method", ["confidence_difference", "average_confidence"])
 def test_predictions_come_true_for_a_calibrated_model_under_shift(method):
     p_val, p_new = calibrated(5000, 3.0, 0), calibrated(5000, 1.0, 1)

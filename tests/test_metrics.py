@@ -422,11 +422,11 @@ def test_float32_sums_stay_exact_on_many_rows():
         (torch.tensor([[0.0, float("nan")]]), [0], "finite logits"),
         (torch.tensor([[0.0, float("inf")]]), [0], "finite logits"),
         (torch.zeros(0, 3), [], "at least one row"),
-        (torch.zeros(2, 3), [0], "one a row"),
+        (torch.zeros(2, 3), [0], "one per row"),
         (torch.zeros(2, 3), [0, 3], "labels from 0 to 2"),
         (torch.zeros(2, 3), [0.5, 1.0], "integer class labels"),
         (torch.zeros(2, 3), None, "predictions with targets"),
-        (torch.zeros(2, 2, 3), [0, 0], "Average samples"),
+        (torch.zeros(2, 2, 3), [0, 0], "a gduq.Prediction of samples"),
         (torch.zeros(2, 3, dtype=torch.long), [0, 0], "floating-point"),
         ("text", [0], "logits"),
     ],
@@ -666,3 +666,25 @@ def test_subgroups_bad_input():
         metrics.degree([1, 2])
     with pytest.raises(InputError, match="edge_index"):
         metrics.degree(Data(x=torch.ones(2, 1)))
+
+
+# -- several hypotheses ------------------------------------------------------------------------
+
+
+def test_of_a_prediction_the_mixture_is_read():
+    """Not the mean of its logits; and labels are those of the prediction."""
+    generator = torch.Generator().manual_seed(0)
+    samples = 5 * torch.randn(4, 300, 3, generator=generator, dtype=torch.float64)
+    target = torch.randint(3, (300,), generator=generator)
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    p = Prediction(samples, target, weights=weights)
+    probs = torch.einsum("k,kmc->mc", weights, samples.softmax(-1))
+    rows = metrics.read(p)
+    assert torch.equal(rows.label, p.label)
+    torch.testing.assert_close(rows.probs, probs)
+    picked = probs.gather(1, target[:, None]).log()
+    assert metrics.nll(p) == pytest.approx(-float(picked.mean()), rel=1e-12)
+    assert metrics.accuracy(p) == float(p.correct.double().mean())
+    assert metrics.nll(p) < metrics.nll(p.mean_logits()) - 0.1
+    assert metrics.brier(p) == pytest.approx(metrics.brier(probs.log(), target))
+    assert metrics.ece(p) == pytest.approx(metrics.ece(probs.log(), target))

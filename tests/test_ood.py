@@ -29,7 +29,9 @@ def planted(m: int, shift: float, seed: int) -> Prediction:
     heads = torch.eye(4, 3, dtype=h.dtype) * 2 + torch.randn(
         5, 4, 3, generator=fixed, dtype=h.dtype
     ) * torch.tensor([[0.2], [0.2], [0.2], [2.0]], dtype=h.dtype)
-    return Prediction(torch.einsum("md,kdc->kmc", h, heads), target=target, features=h)
+    samples = torch.einsum("md,kdc->kmc", h, heads)
+    novelty = (shift + torch.rand(m, generator=generator)) / (1 + shift)
+    return Prediction(samples, target=target, features=h, novelty=novelty)
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +61,25 @@ def test_scores_restate_the_prediction(sets):
     p = sets[1]
     assert torch.allclose(ood.score(p, "msp"), 1 - p.confidence)
     assert torch.allclose(ood.score(p, "entropy"), p.entropy)
-    assert torch.allclose(ood.score(p, "energy"), -p.logits.exp().sum(1).log())
+    assert torch.allclose(ood.score(p, "energy"), -p.samples.exp().sum(2).log().mean(0))
+    assert torch.equal(ood.score(p, "novelty"), p.novelty)
     assert torch.equal(ood.score(p, "epistemic"), p.epistemic)
     assert torch.equal(ood.score(p, "spread"), p.spread.mean(1))
+
+
+def test_energy_of_weighted_hypotheses_and_of_plain_logits(sets):
+    p = sets[1]
+    one = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0])
+    weighted = Prediction(p.samples, weights=one)
+    assert torch.allclose(ood.score(weighted, "energy"), ood.score(p.samples[2], "energy"))
+    assert torch.allclose(ood.score(p.samples[2] + 3, "energy"), ood.score(weighted, "energy") - 3)
+
+
+def test_novelty_comes_first_and_must_be_known(sets):
+    assert next(iter(ood.SCORES)) == "novelty"
+    for p in (Prediction(sets[1].samples), sets[1].logits):
+        with pytest.raises(InputError, match=r"predictions with novelty.*got none.*gduq.fit"):
+            ood.score(p, "novelty")
 
 
 def test_msp_still_ranks_where_float32_softmax_is_one():
@@ -169,7 +187,7 @@ def test_weighted_curve_equals_repeated_rows():
 
 
 def test_detection_intervals(sets):
-    _, p_id, p_ood = sets
+    p_id, p_ood = sets[1], planted(200, 0.3, 3)
     found = ood.detection(p_id, p_ood, "msp", resamples=200, seed=1)
     assert found == ood.detection(p_id, p_ood, "msp", resamples=200, seed=1)
     assert found.auroc.value == ood.auroc(p_id, p_ood)
@@ -197,7 +215,7 @@ def test_bad_input(sets):
     train, p_id, p_ood = sets
     bare = Prediction(p_id.samples)
     for call, message in [
-        (lambda: ood.auroc(p_id, p_ood, score="mps"), "a score from msp, entropy"),
+        (lambda: ood.auroc(p_id, p_ood, score="mps"), "a score from novelty, msp, entropy"),
         (lambda: ood.auroc(p_id, p_ood, score=3), "name of a score"),
         (lambda: ood.auroc(p_id, p_ood, score="knn"), "training predictions"),
         (lambda: ood.auroc(p_id, bare, score="knn", train=train), "with features"),

@@ -15,6 +15,7 @@ from gduq.metrics.resampling import Interval, check_sampling, interval, resample
 from gduq.metrics.rows import Rows, read
 from gduq.ood import Score
 from gduq.ood import score as score_of
+from gduq.prediction.mixture import weights_of
 
 __all__ = [
     "METHODS",
@@ -47,7 +48,7 @@ def predict_accuracy(
                               confidence on the target minus that on validation
     ``average_confidence``    mean confidence on the target
     ``disagreement``          GDE (Jiang et al., 2022): share of pairs of hypotheses (anchors,
-                              ensemble members) that agree, on the target; needs K >= 2
+                              ensemble members) that agree, on the target, drawn by weight; K >= 2
     ========================= ===================================================================
 
     Args:
@@ -151,7 +152,7 @@ class _Weighted:
         return self.given
 
     def mean(self, values: Tensor) -> Tensor:
-        """``[R]`` of one value a row ``[m]``."""
+        """``[R]`` of one value per row ``[m]``."""
         return self.counts @ values.double().cpu() / len(self.rows)
 
 
@@ -193,9 +194,11 @@ def _disagreement(_: _Weighted, target: _Weighted, __: Any) -> Tensor:
             f"K = {k}",
             "Use an anchored model, an ensemble or another method.",
         )
-    votes = samples.argmax(dim=-1)  # [K, m]
-    counts = torch.nn.functional.one_hot(votes, samples.size(2)).sum(dim=0).double()  # [m, C]
-    return target.mean((counts * (counts - 1)).sum(dim=-1) / (k * (k - 1)))
+    votes = torch.nn.functional.one_hot(samples.argmax(dim=-1), samples.size(2))  # [K, m, C]
+    share = weights_of(samples, getattr(target.p, "weights", None))
+    alone = float(share.square().sum())  # how often two draws are the same hypothesis
+    agree = torch.einsum("k,kmc->mc", share, votes.double()).square().sum(dim=-1)
+    return target.mean((agree - alone) / max(1.0 - alone, 1e-12))
 
 
 METHODS: dict[str, Callable[[_Weighted, _Weighted, Any], Tensor]] = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from gduq.errors import InputError, NotFittedError
 from gduq.metrics import ranking
 from gduq.metrics.rows import read
+from gduq.prediction.mixture import weighted_mean
 
 __all__ = [
     "KNN",
@@ -117,7 +118,7 @@ def _resolve(score: str | Score, train: Any) -> Score:
     raise InputError(f"a score from {', '.join([*SCORES, *_FITTED])}", repr(score))
 
 
-# -- from the logits ----------------------------------------------------------------------------
+# -- from the prediction ----------------------------------------------------------------------------
 
 
 def _msp(p: Any) -> Tensor:
@@ -135,7 +136,22 @@ def _entropy(p: Any) -> Tensor:
 
 
 def _energy(p: Any) -> Tensor:
-    return -read(p, labelled=False).logits.logsumexp(dim=-1)
+    """Of several hypotheses the mean of their energies: the mixture's logits carry none."""
+    samples: Tensor | None = getattr(p, "samples", None)
+    if samples is None or samples.size(1) == 0:
+        return -read(p, labelled=False).logits.logsumexp(dim=-1)
+    return -weighted_mean(samples.logsumexp(dim=-1), getattr(p, "weights", None))
+
+
+def _novelty(p: Any) -> Tensor:
+    novelty: Tensor | None = getattr(p, "novelty", None)
+    if novelty is None:
+        raise InputError(
+            "predictions with novelty, which compares rows with the training data",
+            "none",
+            "Predict with a model that gduq.fit has trained, or choose another score.",
+        )
+    return novelty
 
 
 def _epistemic(p: Any) -> Tensor:
@@ -154,6 +170,7 @@ def _of_samples(p: Any, name: str) -> Tensor:
 
 
 SCORES: dict[str, Score] = {
+    "novelty": _novelty,
     "msp": _msp,
     "entropy": _entropy,
     "energy": _energy,

@@ -119,7 +119,7 @@ def _numbers(rows: Any, nodes: int) -> Tensor:
         pick = torch.as_tensor(rows)
         if pick.dtype == torch.bool:
             if pick.shape != (nodes,):
-                raise InputError(f"a mask of {nodes} entries, one a node", list(pick.shape))
+                raise InputError(f"a mask of {nodes} entries, one per node", list(pick.shape))
             pick = pick.nonzero().flatten()
         if pick.is_floating_point() and pick.numel():
             raise InputError("rows as a mask, a slice or integers", pick.dtype)

@@ -26,7 +26,7 @@ class ShiftWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets:
-    """One set of classes a row.
+    """One set of classes per row.
 
     Args:
         mask: Boolean ``[m, C]``, which classes are in.
@@ -127,7 +127,7 @@ class SplitConformal:
         return 1.0 - rows.probs.double()
 
     def _uniform(self, rows: Rows) -> Tensor:
-        """One number from [0, 1) a row ``[m, 1]``, the same for it in whatever batch it comes."""
+        """One number from [0, 1) per row ``[m, 1]``, the same for it in whatever batch it comes."""
         return hashed_uniform(rows.logits, self.seed)
 
     def _fit(self, p_val: Any, rows: Rows, scores: Tensor) -> Self:

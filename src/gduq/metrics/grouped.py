@@ -97,7 +97,7 @@ def _split(name: str, column: Any, rows: int, groups: int) -> Iterator[tuple[str
     """Names and row numbers of the groups of a column that are not empty."""
     values = np.asarray(column.cpu() if isinstance(column, Tensor) else column)
     if values.shape != (rows,):
-        raise InputError(f"{rows} values in column {name!r}, one a row", list(values.shape))
+        raise InputError(f"{rows} values in column {name!r}, one per row", list(values.shape))
     if values.dtype.kind not in "fiu":
         for value in sorted({str(v) for v in values}):
             yield value, torch.from_numpy(np.flatnonzero(values.astype(str) == value))

@@ -221,7 +221,7 @@ class Block:
     _class_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean of one value a row ``[m]`` in each resample ``[R]``."""
+        """Mean of one value per row ``[m]`` in each resample ``[R]``."""
         return self.counts @ values.to(self.counts.dtype) / len(self.rows)
 
     @cached_property

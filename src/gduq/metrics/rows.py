@@ -77,8 +77,9 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
     """Check predictions and hand them to a metric.
 
     Args:
-        p: Anything with ``logits`` ``[m, C]`` and ``target`` (a `gduq.Prediction`, `Rows`), or
-            logits ``[m, C]``; ``[m]`` or ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
+        p: A `gduq.Prediction`, of which the mixture is read (anything with ``log_probs`` or
+            ``logits`` ``[m, C]`` and ``target`` will do), `Rows`, or logits ``[m, C]``; ``[m]`` or
+            ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
         target: Integer labels ``[m]``; only next to a tensor.
         labelled: Whether labels must be there.
 
@@ -92,7 +93,8 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
         given = getattr(p, "target", None)
         if target is not None and given is not None:
             raise InputError("targets once", "targets in the prediction and as target=")
-        rows = _checked(p.logits, given if target is None else target)
+        logits = p.log_probs if hasattr(p, "log_probs") else p.logits
+        rows = _checked(logits, given if target is None else target)
     else:
         rows = _checked(p, target)
     if labelled:
@@ -118,7 +120,9 @@ def _as_logits(given: Any) -> Tensor:
         logits = logits.unsqueeze(1)
     if logits.dim() != 2 or logits.size(1) == 0:
         raise InputError(
-            "logits of shape [m, C]", list(logits.shape), "Average samples [K, m, C] first."
+            "logits of shape [m, C]",
+            list(logits.shape),
+            "Make a gduq.Prediction of samples [K, m, C].",
         )
     if logits.size(0) == 0:
         raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
@@ -136,7 +140,7 @@ def _as_target(given: Any, rows: int, classes: int) -> Tensor:
     if target.dim() == 2 and target.size(1) == 1:
         target = target.squeeze(1)
     if target.shape != (rows,):
-        raise InputError(f"targets of shape [{rows}], one a row", list(target.shape))
+        raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
     labels = target.long()
     if target.is_floating_point() and not torch.equal(labels.to(target.dtype), target):
         raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")

@@ -151,7 +151,7 @@ def terms(count: Tensor, prob: Tensor, hit: Tensor, brier: Tensor) -> dict[str, 
     }
 
 
-# -- one value a row: what averages and bootstrap resamples are made of --------------------------
+# -- one value per row: what averages and bootstrap resamples are made of --------------------------
 
 
 def row_nll(rows: Rows) -> Tensor:

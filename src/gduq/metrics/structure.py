@@ -151,7 +151,7 @@ def _mask(given: Any, nodes: int) -> Tensor:
             raise InputError(f"node numbers from 0 to {nodes - 1}", f"up to {int(rows.max())}")
         rows = torch.zeros(nodes, dtype=torch.bool).index_fill_(0, rows.long(), True)
     if rows.shape != (nodes,):
-        raise InputError(f"a mask of {nodes} entries, one a node", list(rows.shape))
+        raise InputError(f"a mask of {nodes} entries, one per node", list(rows.shape))
     if not rows.any():
         raise InputError("at least one training node", "none")
     return rows
