@@ -540,6 +540,41 @@ def test_as_many_graphs_as_nodes_are_told_apart_by_the_computation() -> None:
     assert trace(PerNode(norm=True).double(), graph).rows == "node"
 
 
+def test_one_node_whose_pooling_reads_an_index_of_its_own() -> None:
+    """The batch of a single graph is made up in the call: nobody knows what it numbers."""
+    graph = make_graph(1, 1)
+    with pytest.raises(InputError, match="Pass a larger graph"):
+        trace(per_graph().double(), graph)
+    pooled = Own(lambda n, h: n.lin1(h), **linears(8, 3)).double()
+    graph.batch = torch.zeros(1, dtype=torch.int64)
+    assert trace(pooled, graph).rows == "graph"
+
+
+SUMMARIES: dict[str, tuple[str | None, Callable[[Tensor], Tensor]]] = {
+    "none": ("node", lambda h: h),
+    "columns": ("node", lambda h: h[:, :8]),
+    "mean": ("graph", lambda h: h.mean(dim=0, keepdim=True)),
+    "mean_backwards": ("graph", lambda h: h.mean(-2, keepdim=True)),
+    "first_node": (None, lambda h: h[:1]),
+    "turned": (None, lambda h: h.t().reshape(1, 8)),
+    "own_index": (None, lambda h: h[torch.zeros(1, dtype=torch.int64)]),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_one_node_by_hand(name: str) -> None:
+    rows, summary = SUMMARIES[name]
+
+    def call(net: Any, graph: Data) -> Tensor:
+        return net.lin(summary(net.conv(graph.x, graph.edge_index)))
+
+    if rows is None:
+        with pytest.raises(InputError, match="Pass a larger graph"):
+            trace(PerNode().double(), make_graph(1, 1), call)
+    else:
+        assert trace(PerNode().double(), make_graph(1, 1), call).rows == rows
+
+
 def test_rows_that_nothing_tells_apart_ask_for_a_larger_graph() -> None:
     graph = make_graph(1, 1)
 

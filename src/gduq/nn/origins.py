@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gduq.graph import Rows
 from gduq.nn.recording import Event, Recording
@@ -28,17 +28,23 @@ _SCATTERED = {"GRAPHS": "graph", "ENDS": "node"}  # sums over rows with the same
 _GATHERS = ("index_select", "__getitem__", "gather", "take_along_dim")
 _PRODUCTS = ("mm", "matmul", "__matmul__", "spmm", "addmm")
 _SUMMARIES = ("mean", "sum", "amax", "amin", "max", "min")
+_MOVES = (  # what was a row is a row no more, or not all of them are there
+    *("t", "transpose", "permute", "swapaxes", "__get__", "sort", "topk", "select", "narrow"),
+    *("split", "chunk", "unbind", "masked_select", *_PRODUCTS),
+)
 
 
-def computed_rows(seen: Recording, graph: Any, out: Tensor) -> Rows | None:
+def computed_rows(net: nn.Module, seen: Recording, graph: Any, out: Tensor) -> Rows | None:
     """What the rows of a network's output are, or ``None`` where its pass does not show it.
 
     Args:
-        seen: The recorded pass.
+        net: The network.
+        seen: Its recorded pass.
         graph: The graph that was read.
         out: The output.
     """
-    known = {seen.number(tensor): _ATTRIBUTES[name] for name, tensor in _tensors(graph)}
+    known = {seen.number(weight): "" for weight in (*net.parameters(), *net.buffers())}
+    known |= {seen.number(tensor): _ATTRIBUTES[name] for name, tensor in _tensors(graph)}
     for event in seen.events:
         found = _rows(event, known)
         if found is not None:
@@ -55,7 +61,7 @@ def _tensors(graph: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _rows(event: Event, known: dict[int, str]) -> str | None:
-    """What the rows of the values are that a call made."""
+    """What the rows of the values are that a call made; empty for what weights alone made."""
     read = [known.get(number) for number in event.read]
     numbers = {rows for rows in read if rows is not None and rows.isupper()}
     if numbers and read[0] in numbers and event.name not in _PRODUCTS:
@@ -63,11 +69,25 @@ def _rows(event: Event, known: dict[int, str]) -> str | None:
     if numbers:
         effect = _GATHERED if event.name in _GATHERS else _SCATTERED
         return effect.get(numbers.pop()) if len(numbers) == 1 else None
-    rows = {kind for kind in read if kind is not None}
-    if len(rows) != 1:
+    if not read or None in read:  # something unknown may have been an index
         return None
-    kind = rows.pop()
+    kinds = {kind for kind in read if kind}
+    if len(kinds) > 1:
+        return None
+    kind = kinds.pop() if kinds else ""
+    return _kept(event, kind)
+
+
+def _kept(event: Event, kind: str) -> str | None:
+    """What becomes of rows in a call that reads no numbers of rows."""
+    if event.name in _MOVES:
+        return None
+    if event.name in _GATHERS:
+        first = event.args[0] if event.args else None
+        first = first[0] if isinstance(first, tuple) and first else first
+        return kind if first is Ellipsis or first == slice(None) else None
     over = event.kwargs.get("dim", event.args[0] if event.args else None)
-    if event.name in _SUMMARIES and over in (0, (0,), [0]):
+    over = over[0] if isinstance(over, (tuple, list)) and len(over) == 1 else over
+    if event.name in _SUMMARIES and over in (0, None, -len(event.before)):
         return "graph" if kind == "node" else None
     return kind

@@ -92,7 +92,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         )
     out, seen = record(net, graph, call)
     sizes = _sizes(graph)
-    rows = _kind_of_rows(graph, sizes, out, seen)
+    rows = _kind_of_rows(net, graph, sizes, out, seen)
     value, ending = _without_ending(seen, seen.number(out))
     head, stop = _head(net, seen, value, out.size(0))
     layers = _layers(net, "", seen, sizes.get("node", -1))
@@ -121,7 +121,9 @@ def _sizes(graph: Any) -> dict[Rows, int]:
     return found
 
 
-def _kind_of_rows(graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recording) -> Rows:
+def _kind_of_rows(
+    net: nn.Module, graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recording
+) -> Rows:
     fits = [kind for kind, size in sizes.items() if size == out.size(0)]
     if len(fits) == 1:
         return fits[0]
@@ -132,12 +134,12 @@ def _kind_of_rows(graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recordi
             f"{out.size(0)} rows",
             "Pass call=lambda net, graph: ... that returns one row for each.",
         )
-    for kind in (computed_rows(seen, graph, out), row_kind(graph), _masked(graph)):
+    for kind in (computed_rows(net, seen, graph, out), row_kind(graph), _masked(graph)):
         if kind in fits:
             return kind
     raise InputError(
-        f"a graph that shows whether the {out.size(0)} rows of the output are {' or '.join(fits)}s",
-        "as many of the one as of the other",
+        f"a graph that shows what the {out.size(0)} row(s) of the output are",
+        f"one with as many {'s as '.join(fits)}s",
         "Pass a larger graph.",
     )
 
