@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,11 @@ from gduq.training.randomness import derived, isolated
 __all__ = ["HeadRun", "RowSet", "train_heads"]
 
 Draw = Callable[[int, torch.Generator], Tensor]
+Select = Literal["best", "last"]
 
-_CHUNK = 2**20  # numbers of a hidden layer that are judged at once: what a cache holds
+_STEPS, _LR, _BATCH = 8, 3e-3, 32  # of an epoch, if nobody says how many epochs: 200 steps at most
+_CHUNK = 2**17  # numbers of a hidden layer that are judged at once: what a cache holds
+_TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,7 @@ class HeadRun:
         records: One `Epoch` each; the seconds are this head's share.
         kept_epoch: The epoch whose weights the head has now; 0 means those it came with.
         val_loss: Its validation loss with these weights, ``None`` without validation rows.
+            Where training stopped early or chose, this is what it went by.
     """
 
     records: tuple[Epoch, ...] = ()
@@ -85,7 +90,6 @@ class _Plan:
     @classmethod
     def of(
         cls,
-        rows: int,
         judged: bool,
         epochs: int | None,
         lr: float | None,
@@ -93,10 +97,15 @@ class _Plan:
         patience: int | None,
     ) -> _Plan:
         """As asked for; if nobody said how long, epochs of a few steps whatever the rows."""
+        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
+            if value is not None and value < 1:
+                raise InputError(f"{name} of at least 1", value)
+        if lr is not None and not 0 < lr < math.inf:
+            raise InputError("lr above 0", lr)
         if epochs is not None:
-            return cls(epochs, None, lr or 1e-3, batch_size or 32, patience)
-        limit, patience = (30, patience or 8) if judged else (10, None)
-        return cls(limit, 10, lr or 3e-3, batch_size or 64, patience)
+            return cls(epochs, None, lr or 1e-3, batch_size or 32, patience if judged else None)
+        limit, patience = (25, patience or 8) if judged else (8, None)
+        return cls(limit, _STEPS, lr or _LR, batch_size or _BATCH, patience)
 
     def batches(self, rows: int, generator: torch.Generator) -> Iterator[Tensor]:
         """The row numbers of each step of an epoch."""
@@ -130,7 +139,7 @@ class _Stack:
         }
         stored = [dict(head.named_buffers()) for head in heads]
         self.buffers = {name: torch.stack([b[name] for b in stored]) for name in stored[0]}
-        self.width = max((value.size(1) for value in self.parameters.values()), default=1)
+        self.width = max(v.size(1) for v in self.parameters.values() if v.dim() > 1)
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -164,32 +173,77 @@ class _Stack:
                 value.copy_(state[name][g])
 
 
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What the heads learn, and from which references."""
+
+    train: RowSet
+    val: RowSet | None
+    target: Target
+    masks: Tensor  # [G, 1, 1]
+    bank: Tensor | None  # [K, 1, d]
+    draw: Draw | None
+    draws: int
+    temperatures: tuple[float, ...]  # the best of them is what a head is judged with
+
+    def references(
+        self, rows: int, generator: torch.Generator
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """An anchor per draw ``[D, 1, d]``, and which rows lack it ``[G, D, n]``.
+
+        One anchor for all rows of a step costs n times less than one per row, and 200 steps of
+        D draws see enough of them: validation and test likelihoods came out alike.
+        """
+        if self.draw is None:
+            return None, None
+        c = self.draw(self.draws, generator).to(self.train.h).unsqueeze(1)
+        uniform = torch.rand(self.draws, rows, generator=generator, dtype=torch.float64)
+        return c, (uniform < self.masks).to(c.device)
+
+    def losses(self, outputs: Tensor, masked: Tensor | None, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each head ``[G]``: the sum of weighted losses, and that of the weights."""
+        losses = self.target.losses(outputs, y)
+        weights = self.target.row_weights(y)
+        counts = torch.ones_like(losses)
+        if weights is not None:
+            counts = counts * weights.to(losses)
+        if masked is not None:
+            losses = torch.where(masked, self.target.masked_losses(outputs), losses)
+            counts = counts.masked_fill(masked, 1.0)
+        return (losses * counts).sum(dim=(1, 2)), counts.sum(dim=(1, 2))
+
+    @torch.no_grad()
+    def judge(self, stack: _Stack) -> list[float] | None:
+        """The mean negative log-likelihood of each head's mixture over the bank."""
+        if self.val is None:
+            return None
+        stack.module.eval()
+        hypotheses = 1 if self.bank is None else self.bank.size(0)
+        chunk = max(1, _CHUNK // (len(stack) * hypotheses * stack.width))
+        scales = [torch.tensor(t, device=self.val.h.device) for t in self.temperatures]
+        sums = torch.zeros(len(scales), len(stack), dtype=torch.float64)
+        for h, y in zip(self.val.h.split(chunk), self.val.y.split(chunk), strict=True):
+            out = stack(h, self.bank, None)
+            found = [self.target.nll(self.target.scaled(out, t), y).sum(dim=-1) for t in scales]
+            sums += torch.stack(found).cpu()
+        lowest: list[float] = (sums.min(dim=0).values / len(self.val)).tolist()
+        return lowest
+
+
 class _Run:
     """The heads, their optimiser, and the best that each has been so far."""
 
     def __init__(
-        self,
-        stack: _Stack,
-        train: RowSet,
-        val: RowSet | None,
-        target: Target,
-        masks: Sequence[float],
-        bank: Tensor | None,
-        draw: Draw | None,
-        draws: int,
-        plan: _Plan,
-        weight_decay: float,
-        best: bool,
+        self, stack: _Stack, task: _Task, plan: _Plan, weight_decay: float, best: bool
     ) -> None:
-        self.stack, self.train, self.val, self.target = stack, train, val, target
-        self.masks = torch.tensor(masks, dtype=torch.float64).view(-1, 1, 1)
-        self.bank = None if bank is None else bank.to(train.h).unsqueeze(1)
-        self.draw, self.draws, self.plan, self.best = draw, draws, plan, best
+        self.stack, self.task, self.plan = stack, task, plan
+        self.best = best and task.val is not None
         learned = [p for p in stack.parameters.values() if p.requires_grad]
         self.optimizer = torch.optim.Adam(learned, plan.lr, weight_decay=weight_decay, fused=True)
-        start = [math.inf] * len(stack) if val is None else self._judge(val)
-        self.runs = [HeadRun(val_loss=None if val is None else loss) for loss in start]
-        self.lowest, self.since = start, [0] * len(stack)
+        start = task.judge(stack)  # a candidate too: training must not make a head worse
+        self.lowest = start or [math.inf] * len(stack)
+        self.runs = [HeadRun(val_loss=None if start is None else loss) for loss in self.lowest]
+        self.since = [0] * len(stack)
         self.kept = stack.copy()
 
     @property
@@ -199,19 +253,18 @@ class _Run:
         return [g for g, epochs in enumerate(self.since) if epochs < limit]
 
     def epoch(self, number: int, seed: int) -> Epoch:
-        """One epoch of all heads; the mean over them is told."""
-        started = time.perf_counter()
+        """One epoch of all heads; tells the mean over them."""
+        started, heads = time.perf_counter(), len(self.stack)
         losses = self._learn(number, seed)
-        judged = [None] * len(losses) if self.val is None else self._judge(self.val)
+        judged = self.task.judge(self.stack)
         seconds = time.perf_counter() - started
-        found = [
-            Epoch(number, loss, self.plan.lr, seconds / len(losses), val_loss)
-            for loss, val_loss in zip(losses, judged, strict=True)
-        ]
-        self._keep(found)
-        known = [loss for loss in judged if loss is not None]
-        mean = sum(known) / len(known) if known else None
-        return Epoch(number, sum(losses) / len(losses), self.plan.lr, seconds, mean)
+        records = [Epoch(number, loss, self.plan.lr, seconds / heads) for loss in losses]
+        mean = Epoch(number, sum(losses) / heads, self.plan.lr, seconds)
+        if judged is not None:
+            records = [replace(r, val_loss=v) for r, v in zip(records, judged, strict=True)]
+            mean = replace(mean, val_loss=sum(judged) / heads)
+        self._keep(records)
+        return mean
 
     def _learn(self, number: int, seed: int) -> list[float]:
         """The steps of an epoch; the mean training loss of each head."""
@@ -219,10 +272,12 @@ class _Run:
         generator = torch.Generator().manual_seed(derived(seed, number, 1))
         self.stack.module.train()
         sums = torch.zeros(2, len(self.stack), dtype=torch.float64)
-        for index in self.plan.batches(len(self.train), generator):
-            rows = self.train.take(index)
-            c, masked = self._references(len(rows), generator)
-            weighted, counts = self._losses(self.stack(rows.h, c, masked), masked, rows.y)
+        train = self.task.train
+        for index in self.plan.batches(len(train), generator):
+            rows = train.take(index)
+            c, masked = self.task.references(len(rows), generator)
+            outputs = self.stack(rows.h, c, masked)
+            weighted, counts = self.task.losses(outputs, masked, rows.y)
             self.optimizer.zero_grad()
             (weighted / counts).sum().backward()
             self.optimizer.step()
@@ -237,57 +292,20 @@ class _Run:
             )
         return losses
 
-    def _references(
-        self, rows: int, generator: torch.Generator
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Anchors ``[D, n, d]``, and which rows lack them ``[G, D, n]``."""
-        if self.draw is None:
-            return None, None
-        like = self.train.h
-        c = self.draw(self.draws * rows, generator).to(like).view(self.draws, rows, -1)
-        uniform = torch.rand(self.draws, rows, generator=generator, dtype=torch.float64)
-        return c, (uniform < self.masks).to(like.device)
-
-    def _losses(self, outputs: Tensor, masked: Tensor | None, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each head ``[G]``: the sum of weighted losses, and that of the weights."""
-        losses = self.target.losses(outputs, y)
-        counts = torch.ones_like(losses)
-        weights = self.target.row_weights(y)
-        if weights is not None:
-            counts = counts * weights.to(losses)
-        if masked is not None:
-            losses = torch.where(masked, self.target.masked_losses(outputs), losses)
-            counts = counts.masked_fill(masked, 1.0)
-        return (losses * counts).sum(dim=(1, 2)), counts.sum(dim=(1, 2))
-
-    @torch.no_grad()
-    def _judge(self, val: RowSet) -> list[float]:
-        """The mean negative log-likelihood of each head's mixture over the bank."""
-        self.stack.module.eval()
-        hypotheses = 1 if self.bank is None else self.bank.size(0)
-        chunk = max(1, _CHUNK // (len(self.stack) * hypotheses * self.stack.width))
-        sums = torch.zeros(len(self.stack), dtype=torch.float64)
-        for h, y in zip(val.h.split(chunk), val.y.split(chunk), strict=True):
-            sums += self.target.nll(self.stack(h, self.bank, None), y).sum(dim=-1).cpu()
-        found: list[float] = (sums / len(val)).tolist()
-        return found
-
-    def _keep(self, found: Sequence[Epoch]) -> None:
+    def _keep(self, records: Sequence[Epoch]) -> None:
         """Note what the heads that still learn did, and the weights that are to be kept."""
-        better = torch.zeros(len(found), dtype=torch.bool)
+        chosen = torch.zeros(len(records), dtype=torch.bool)
         for g in self.learning:
-            run, record = self.runs[g], found[g]
-            improved = record.val_loss is not None and record.val_loss < self.lowest[g]
-            self.since[g] = 0 if improved or self.val is None else self.since[g] + 1
-            if improved:
-                self.lowest[g] = record.val_loss or 0.0
-            run = replace(run, records=(*run.records, record))
-            if improved or not self.best or self.val is None:
-                better[g] = True
-                run = replace(run, kept_epoch=record.epoch, val_loss=record.val_loss)
-            self.runs[g] = run
+            run, record = self.runs[g], records[g]
+            loss = math.inf if record.val_loss is None else record.val_loss
+            improved = loss < self.lowest[g]
+            self.lowest[g] = min(loss, self.lowest[g])
+            self.since[g] = 0 if improved else self.since[g] + 1
+            chosen[g] = improved or not self.best
+            kept = (record.epoch, record.val_loss) if chosen[g] else (run.kept_epoch, run.val_loss)
+            self.runs[g] = HeadRun((*run.records, record), *kept)
         for name, value in self.stack.state.items():
-            where = better.to(value.device)
+            where = chosen.to(value.device)
             self.kept[name][where] = value.detach()[where]
 
 
@@ -306,16 +324,63 @@ def train_heads(
     batch_size: int | None = None,
     weight_decay: float = 0.0,
     patience: int | None = None,
-    select: str = "best",
+    select: Select = "best",
+    tempered: bool = False,
     seed: int = 0,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[HeadRun]:
-    stack = _Stack(heads)
-    plan = _Plan.of(len(train), val is not None, epochs, lr, batch_size, patience)
+    """Train heads of one architecture in one batched pass; each becomes what it would alone.
+
+    A head's ``forward(h, c, masked)`` takes rows ``[n, d]``, anchors ``[D, 1, d]`` or ``None``,
+    and a boolean ``[D, n]`` or ``None``; it gives ``[D, n, O]``, with D = 1 without anchors. The
+    heads end in evaluation mode with the weights that were chosen.
+
+    Args:
+        heads: G heads, changed in place.
+        train: Rows to learn from.
+        val: Rows that decide when to stop and which epoch to keep, the start included; without
+            them the last epoch stays.
+        target: What the outputs mean.
+        masks: The share of masked rows, one per head.
+        bank: Anchors ``[K, d]`` for validation; ``None``: there the heads get none.
+        draw: ``draw(count, generator)`` gives ``count`` anchors for training ``[count, d]``;
+            ``None``: the heads get none, and nothing can be masked.
+        draws: D, how many anchors every step tries.
+        epochs: Passes over the rows. ``None``: epochs of 8 steps, until the validation likelihood
+            of every head has stopped rising, 25 at most; without validation rows 8.
+        lr: Of Adam; 1e-3 by default, 3e-3 without ``epochs``.
+        batch_size: Rows per step; 32 by default.
+        weight_decay: L2 penalty, as in Adam.
+        patience: A head stops after so many epochs that did not improve it; 8 without ``epochs``.
+        select: ``"best"`` keeps each head's best epoch, ``"last"`` its last.
+        tempered: Judge every head at its best temperature: right where one is fitted afterwards,
+            since masking leaves heads too modest, which says nothing about how good they are.
+        seed: Of the order, the anchors, the masks and dropout.
+        on_epoch: Called after every epoch with the mean over the heads.
+
+    Returns:
+        One `HeadRun` per head.
+
+    Example:
+        >>> from gduq.targets import Classes
+        >>> class Plain(nn.Linear):
+        ...     def forward(self, h, c, masked):
+        ...         return super().forward(h).unsqueeze(0)
+        >>> h = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> rows = RowSet(h, (h[:, 0] > 0).long())
+        >>> runs = train_heads([Plain(3, 2)], rows, target=Classes(2), masks=[0.0], epochs=2)
+        >>> len(runs[0].records), runs[0].kept_epoch
+        (2, 2)
+    """
+    plan = _Plan.of(val is not None, epochs, lr, batch_size, patience)
+    shares = _checked(heads, train, val, masks, bank, draw, draws, select)
+    anchors = None if bank is None else bank.to(train.h).unsqueeze(1)
+    temperatures = _TEMPERATURES if tempered else (1.0,)
+    task = _Task(train, val, target, shares, anchors, draw, draws, temperatures)
     with isolated(train.h.device):
         try:
-            run = _Run(stack, train, val, target, masks, bank, draw, draws, plan, weight_decay,
-                       select == "best")
+            stack = _Stack(heads)
+            run = _Run(stack, task, plan, weight_decay, select == "best")
             for number in range(1, plan.epochs + 1):
                 on_epoch(run.epoch(number, seed))
                 if not run.learning:
@@ -325,3 +390,33 @@ def train_heads(
             for head in heads:
                 head.eval()
     return run.runs
+
+
+def _checked(
+    heads: Sequence[nn.Module],
+    train: RowSet,
+    val: RowSet | None,
+    masks: Sequence[float],
+    bank: Tensor | None,
+    draw: Draw | None,
+    draws: int,
+    select: Select,
+) -> Tensor:
+    """The shares of masked rows ``[G, 1, 1]``; raises for what does not fit together."""
+    if not heads or len(masks) != len(heads):
+        raise InputError("heads, and one mask share for each", f"{len(heads)} and {len(masks)}")
+    if not all(0 <= share < 1 for share in masks):
+        raise InputError("mask shares from 0 to below 1", list(masks))
+    if draw is None and (bank is not None or any(masks)):
+        raise InputError("draw, where anchors are read or rows masked", "None")
+    if draws < 1:
+        raise InputError("draws of at least 1", draws)
+    if select not in get_args(Select):
+        raise InputError("select 'best' or 'last'", repr(select))
+    for name, rows in (("train", train), ("val", val)):
+        if rows is not None and len(rows) == 0:
+            raise InputError(f"at least one row in {name}", "none")
+    kinds = [[(n, v.shape, v.dtype) for n, v in head.state_dict().items()] for head in heads]
+    if any(kind != kinds[0] for kind in kinds):
+        raise InputError("heads of one architecture", "different shapes of weights")
+    return torch.tensor(masks, dtype=torch.float64).view(-1, 1, 1)
