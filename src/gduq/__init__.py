@@ -19,35 +19,38 @@ if TYPE_CHECKING:
         plots,
         report,
         shifts,
+        targets,
     )
-    from gduq.anchored import Anchored
     from gduq.anchored_linear import AnchoredLinear
-    from gduq.anchoring import anchor
-    from gduq.auto import AutoAnchored
-    from gduq.baselines import Ensemble, MCDropout
+    from gduq.anchoring import Anchored, Recipe, anchor, cut_points
+    from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
     from gduq.bundle import load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
-    from gduq.nn.points import cut_points
     from gduq.prediction import Prediction, predict
-    from gduq.training import fit
+    from gduq.training import choose, fit
 
 __version__ = "0.1.0"
 
 # Everything is imported on first use, so that the command line answers at once.
 _HOME = {
-    "Anchored": "anchored",
+    "Anchored": "anchoring",
     "AnchoredLinear": "anchored_linear",
-    "AutoAnchored": "auto",
     "BundleError": "errors",
     "Ensemble": "baselines",
     "Evaluation": "evaluation",
+    "HeadEnsemble": "baselines",
     "InputError": "errors",
+    "LastLayerLaplace": "baselines",
     "MCDropout": "baselines",
+    "Network": "baselines",
     "NotFittedError": "errors",
     "Prediction": "prediction",
+    "Recipe": "anchoring",
+    "Stack": "baselines",
     "anchor": "anchoring",
-    "cut_points": "nn.points",
+    "choose": "training",
+    "cut_points": "anchoring",
     "evaluate": "evaluation",
     "fit": "training",
     "load": "bundle",
@@ -58,19 +61,24 @@ _HOME = {
 __all__ = [
     "Anchored",
     "AnchoredLinear",
-    "AutoAnchored",
     "BundleError",
     "Ensemble",
     "Evaluation",
+    "HeadEnsemble",
     "InputError",
+    "LastLayerLaplace",
     "MCDropout",
+    "Network",
     "NotFittedError",
     "Prediction",
+    "Recipe",
+    "Stack",
     "abstention",
     "anchor",
     "anchors",
     "bundle",
     "calibration",
+    "choose",
     "conformal",
     "cut_points",
     "data",
@@ -87,6 +95,7 @@ __all__ = [
     "report",
     "save",
     "shifts",
+    "targets",
 ]
 
 

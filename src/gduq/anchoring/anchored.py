@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -30,7 +30,7 @@ from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk
-from gduq.prediction.predictor import Answer, Parts, Predictor
+from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 
 __all__ = ["Anchored", "AnchoredHead"]
 
@@ -197,6 +197,32 @@ class Anchored(Predictor):
             self._states[graph] = known
         return known  # type: ignore[no-any-return]
 
+    def head_job(self, h: Tensor) -> HeadJob | None:
+        point = self.point
+        assert isinstance(point, HeadPoint)
+        generator = torch.Generator().manual_seed(self.seed)
+        if not self.point.moves or isinstance(self.source, GaussianAnchors):
+            self.source.observe(h)
+        self.set_bank(self.source.bank([h], self.recipe.num_anchors, generator))
+        masks = self.recipe.masks
+        heads = [copy.deepcopy(AnchoredHead(self.linear, point.tail)) for _ in masks]
+        return HeadJob(
+            heads,
+            masks,
+            self.bank,
+            lambda count, rng: self.source.draw(h, count, rng).to(h.dtype),
+            self.recipe.draws,
+            keep_all=False,
+        )
+
+    def take_heads(self, heads: Sequence[nn.Module]) -> None:
+        (best,) = heads
+        AnchoredHead(self.linear, self.point.tail).load_state_dict(best.state_dict())  # type: ignore[arg-type]
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        assert isinstance(self.point, HeadPoint)
+        self.point.trunk = trunk
+
     # -- anchors -------------------------------------------------------------------------------
 
     def prepare(self, batches: Any, batch_size: int) -> None:
@@ -282,11 +308,11 @@ class Anchored(Predictor):
         trunk = self.trunk
         if trunk is not None:
             h = trunk.labelled(self._prefix(graph).h, graph)
-            return self.from_rows(h, h), h
+            return Answer(self.from_rows(h, h), h)
         state = self._prefix(graph)
         outputs = self._bank_outputs(state, graph)
         outputs = outputs[:, label_rows(graph, outputs.size(1))]
-        return outputs, self._features(state.h, graph) if features else None
+        return Answer(outputs, self._features(state.h, graph) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         return self._bank_outputs(State(h), None)
@@ -353,8 +379,8 @@ class Anchored(Predictor):
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Anchored:
-        recipe, call, net = Recipe(**spec["recipe"]), parts.call(spec), parts.net(spec["net"])
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Anchored:
+        recipe, call, net = Recipe(**spec["recipe"]), supply.call(spec), supply.net(spec["net"])
         model = cls.__new__(cls)
         Predictor.__init__(model)
         model.recipe, model.call, model.seed = recipe, call, spec["seed"]

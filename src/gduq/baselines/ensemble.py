@@ -1,43 +1,26 @@
-"""Baselines with the same face as `Anchored`: deep ensembles and Monte Carlo dropout."""
+"""`Ensemble`: networks trained independently of each other; every member is a hypothesis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
-from gduq.anchored import Anchored
-from gduq.auto import AutoAnchored, settled
+from gduq.baselines.network import Network
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout
-from gduq.graph import check_graph, label_rows
-from gduq.nn.call import Call, call_network
-from gduq.nn.cut import evaluating
-from gduq.nn.gnn import GNN
+from gduq.nn.call import Call
+from gduq.prediction.predictor import Answer, Predictor, Supply
 
-__all__ = ["Ensemble", "MCDropout", "sample"]
+__all__ = ["Ensemble", "seeded"]
 
 
-def sample(model: nn.Module, graph: Data, call: Call | None = None) -> Tensor:
-    """Logits ``[K, m, C]`` of any model's labelled rows; a plain network answers with K = 1."""
-    method = getattr(model, "sample", None)
-    if callable(method):
-        found: Tensor = method(graph)
-        return found
-    check_graph(graph)
-    with evaluating(model):
-        logits = call_network(model, graph, call)
-    return logits[label_rows(graph, logits.size(0))].unsqueeze(0)
-
-
-class Ensemble(nn.Module):
+class Ensemble(Predictor):
     """Networks trained independently of each other; every member is a hypothesis.
 
-    `gduq.fit` trains the members one by one, or in parallel processes when asked.
+    `gduq.fit` trains the members one by one, or in parallel processes when asked, and calibrates
+    them together.
 
     Args:
         members: Networks (plain or anchored), each with an initialisation of its own; or a
@@ -46,6 +29,7 @@ class Ensemble(nn.Module):
         call: As in `gduq.anchor`, for plain networks.
 
     Example:
+        >>> from torch_geometric.data import Data
         >>> from gduq.nn import GNN
         >>> def make(seed):
         ...     return GNN(4, 8, 3, num_layers=2)
@@ -54,6 +38,8 @@ class Ensemble(nn.Module):
         torch.Size([3, 1, 3])
     """
 
+    kind: ClassVar[str] = "Ensemble"
+
     def __init__(
         self,
         members: Iterable[nn.Module] | Callable[[int], nn.Module],
@@ -61,91 +47,82 @@ class Ensemble(nn.Module):
         call: Call | None = None,
     ) -> None:
         super().__init__()
-        networks = [settled(network) for network in _make(members, size)]
+        networks = _make(members, size)
         _check_independent(networks)
-        self.members, self.call = nn.ModuleList(networks), call
+        self.members = nn.ModuleList(
+            net if isinstance(net, Predictor) else Network(net, call) for net in networks
+        )
 
-    def forward(self, graph: Data) -> Tensor:
-        """Logits ``[rows, C]``, averaged over the members (each in its current mode)."""
-        return torch.stack([_logits(m, graph, self.call) for m in self.members]).mean(dim=0)
+    @property
+    def parts(self) -> Mapping[str, Predictor]:
+        return {f"member-{i}": member for i, member in enumerate(self)}
 
-    def sample(self, graph: Data) -> Tensor:
-        """Logits ``[K, m, C]``: one hypothesis a member, or its whole bank if it is anchored."""
-        found = [sample(member, graph, self.call) for member in self.members]
+    def __iter__(self) -> Any:
+        return iter(self.members)
+
+    def forward(self, graph: Any) -> Tensor:
+        """Outputs ``[rows, O]``, averaged over the members (each in its current mode)."""
+        return torch.stack([member(graph) for member in self]).mean(dim=0)
+
+    def answer(self, graph: Any, features: bool = False) -> Answer:
+        """One hypothesis per member, or its whole bank if it is anchored; the representation is
+        that of the first member."""
+        found, rows = [], None
+        for member in self:
+            one = member.answer(graph, features and rows is None)
+            found.append(member.calibrated(one.outputs))
+            rows = one.features if rows is None else rows
         shapes = [list(part.shape[1:]) for part in found]
         if any(shape != shapes[0] for shape in shapes):
             raise InputError("members with equal rows and classes", f"[rows, classes] of {shapes}")
-        return torch.cat(found)
+        return Answer(torch.cat(found), rows)
+
+    def locate(self, graph: Any) -> None:
+        for member in self:
+            member.locate(graph)
 
     def fit_bank(self, data: Any, **options: Any) -> Ensemble:
         """Fit the bank of every anchored member."""
-        for member in self.members:
-            _fit_bank(member, data, options)
+        for member in self:
+            fit_bank(member, data, options)
         return self
 
+    def check_ready(self) -> None:
+        for member in self:
+            member.check_ready()
 
-class MCDropout(nn.Module):
-    """A network whose dropout stays on in prediction (Gal & Ghahramani, ICML 2016).
+    def spec(self) -> dict[str, Any]:
+        return {"kind": self.kind, "members": [inner_spec(member) for member in self]}
 
-    Every dropout call is caught, functional ones included; everything else, BatchNorm above all,
-    stays in evaluation mode.
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Ensemble:
+        model = cls.__new__(cls)  # members have equal weights until they are filled
+        Predictor.__init__(model)
+        model.members = nn.ModuleList(supply.model(member) for member in spec["members"])
+        return model
 
-    Args:
-        net: Any network with dropout, plain or anchored.
-        num_samples: Passes; an anchored network gives its whole bank in each.
-        seed: The masks are the same in every call of `sample`.
-        call: As in `gduq.anchor`, for a plain network.
-    """
-
-    def __init__(
-        self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
-    ) -> None:
-        super().__init__()
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise InputError("num_samples >= 1, a whole number", repr(num_samples))
-        backbone = _backbone(net)
-        if type(backbone) is GNN and backbone.config["dropout"] == 0:
-            raise _drops_nothing(backbone)  # of other networks only a pass can tell
-        self.net, self.num_samples, self.seed, self.call = settled(net), num_samples, seed, call
-
-    def forward(self, graph: Data) -> Tensor:
-        """The network's own output, as in training."""
-        return _logits(self.net, graph, self.call)
-
-    def sample(self, graph: Data) -> Tensor:
-        """Logits ``[K, m, C]`` with fresh dropout masks in each pass."""
-        with _seeded(self.seed), ForcedDropout() as dropout:
-            passes = [sample(self.net, graph, self.call) for _ in range(self.num_samples)]
-        if dropout.calls == 0:
-            raise _drops_nothing(self.net)
-        return torch.cat(passes)
-
-    def fit_bank(self, data: Any, **options: Any) -> MCDropout:
-        """Fit the bank of an anchored network."""
-        _fit_bank(self.net, data, options)
-        return self
+    def __repr__(self) -> str:
+        return f"Ensemble({len(self.members)} of {self.members[0]!r})"
 
 
-def _backbone(net: nn.Module) -> nn.Module:
-    """The network inside the wrapper, if there is one."""
-    first = net.candidates[0] if isinstance(net, AutoAnchored) else net
-    return first.cut.net if isinstance(first, Anchored) else first
+def inner_spec(model: Predictor) -> dict[str, Any]:
+    """The spec of a model inside another, with what it answers for."""
+    target = None if model.target is None else model.target.spec()
+    return {**model.spec(), "target": target}
 
 
-def _drops_nothing(net: nn.Module) -> InputError:
-    return InputError(
-        "a network with dropout for MCDropout",
-        f"{type(net).__name__}, which drops nothing",
-        "Build it with dropout > 0.",
-    )
+def fit_bank(model: Predictor, data: Any, options: dict[str, Any]) -> None:
+    """Fit the bank of a model that has one."""
+    method: Any = getattr(model, "fit_bank", None)
+    if method is not None:
+        method(data, **options)
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Within this context torch's global state starts from a seed; outside nothing changes."""
+def seeded(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
+    """A network made under a seed; torch's global state comes back as it was."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        yield
+        return make(seed)
 
 
 def _make(
@@ -162,26 +139,11 @@ def _make(
     else:
         if size is None or size < 1:
             raise InputError("size >= 1 with a function that makes members", size)
-        networks = [_made(members, seed) for seed in range(size)]
+        networks = [seeded(members, seed) for seed in range(size)]
     strange = [type(n).__name__ for n in networks if not isinstance(n, nn.Module)]
     if strange:
         raise InputError("members that are torch modules", strange[0])
     return networks
-
-
-def _made(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
-    with _seeded(seed):
-        return make(seed)
-
-
-def _fit_bank(net: nn.Module, data: Any, options: dict[str, Any]) -> None:
-    fit_bank: Any = getattr(net, "fit_bank", None)
-    if fit_bank is not None:
-        fit_bank(data, **options)
-
-
-def _logits(net: nn.Module, graph: Data, call: Call | None) -> Tensor:
-    return net(graph) if hasattr(net, "sample") else call_network(net, graph, call)
 
 
 def _check_independent(members: Sequence[nn.Module]) -> None:

@@ -13,7 +13,7 @@ from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk, as_chain, as_logits
-from gduq.prediction.predictor import Answer, Parts, Predictor
+from gduq.prediction.predictor import Answer, Supply, Predictor
 
 __all__ = ["Network", "as_predictor"]
 
@@ -65,13 +65,16 @@ class Network(Predictor):
         self.locate(graph)
         if not features or self.trunk is None:
             outputs = self(graph)
-            return outputs[label_rows(graph, outputs.size(0))].unsqueeze(0), None
+            return Answer(outputs[label_rows(graph, outputs.size(0))].unsqueeze(0))
         h, outputs = self.trunk.run(graph)
         rows = _checked(outputs)[label_rows(graph, outputs.size(0))]
-        return rows.unsqueeze(0), self.trunk.features(h, graph)
+        return Answer(rows.unsqueeze(0), self.trunk.features(h, graph))
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         return outputs.unsqueeze(0)
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        self.net, self._found = trunk.net, (trunk,)
 
     def loss(
         self, graph: Any, generator: torch.Generator | None = None
@@ -100,8 +103,8 @@ class Network(Predictor):
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Network:
-        model = cls(parts.net(spec["net"]), parts.call(spec))
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Network:
+        model = cls(supply.net(spec["net"]), supply.call(spec))
         if spec["located"]:
             known = spec["trunk"]
             found = None if known is None else Trunk.from_spec(known, model.net, model.call)

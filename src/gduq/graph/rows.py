@@ -206,8 +206,9 @@ def label_rows(graph: Graph, rows: int) -> Tensor | slice:
 # -- labels --------------------------------------------------------------------------------------
 
 
-def targets(graph: Graph, labelled: int) -> Tensor | None:
-    """The labels of the ``labelled`` rows a model answered for, ``[m, ...]``, or ``None``.
+def targets(graph: Graph, labelled: int | None = None) -> Tensor | None:
+    """The labels of the rows that count, ``[m, ...]``, or ``None``; raises unless there are as many
+    as the ``labelled`` rows that a model answered for, where that is given.
 
     They are ``edge_label`` where the rows are edges, else ``y``.
 
@@ -222,7 +223,7 @@ def targets(graph: Graph, labelled: int) -> Tensor | None:
         return None
     y = as_labels(value, name)
     found = y[label_rows(graph, y.size(0))]
-    if found.size(0) != labelled:
+    if labelled is not None and found.size(0) != labelled:
         raise InputError(
             f"one label for each of the {labelled} rows the model answers for",
             f"{name} of shape {list(y.shape)}",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,47 @@ if TYPE_CHECKING:
     from gduq.nn.trunk import Trunk
     from gduq.targets.base import Target
 
-__all__ = ["Answer", "Calibrate", "Predictor", "kinds"]
+__all__ = ["Answer", "Calibrate", "HeadJob", "Predictor", "Supply", "kinds"]
 
 Calibrate = Literal["shifted", "clean"] | None
-Answer = tuple[Tensor, Tensor | None]
 
 _CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
 _KINDS: dict[str, type[Predictor]] = {}
+
+
+class Answer(NamedTuple):
+    """What a model says of the m rows of a graph that count.
+
+    Attributes:
+        outputs: ``[K, m, O]``, under each of K hypotheses.
+        features: Their representation ``[m, d]``, if it was asked for and is to be had.
+        weights: Weights of the hypotheses ``[K]``; ``None`` means equal ones.
+    """
+
+    outputs: Tensor
+    features: Tensor | None = None
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class HeadJob:
+    """Heads that are to be trained side by side on the rows of a trunk.
+
+    Attributes:
+        heads: Modules ``head(h, c, masked) -> [D, n, O]``, all of one architecture.
+        masks: Share of masked rows, one per head.
+        bank: Anchors to validate with ``[K, d]``, or ``None`` for heads that read none.
+        draw: Gives so many anchors ``[count, d]``.
+        draws: Anchors per row and step.
+        keep_all: Whether all heads stay, or only the one that validation likes best.
+    """
+
+    heads: Sequence[nn.Module]
+    masks: Sequence[float]
+    bank: Tensor | None
+    draw: Callable[[int, torch.Generator], Tensor]
+    draws: int
+    keep_all: bool
 
 
 class Predictor(nn.Module, ABC):
@@ -60,18 +95,17 @@ class Predictor(nn.Module, ABC):
 
     @abstractmethod
     def answer(self, graph: Any, features: bool = False) -> Answer:
-        """Outputs ``[K, m, O]`` of the m rows that count, before calibration, in evaluation mode;
-        and, if asked for and to be had, their representation ``[m, d]``."""
+        """What the model says of a graph, before calibration; in evaluation mode."""
 
     def sample(self, graph: Any) -> Tensor:
         """Outputs ``[K, m, O]`` of the m rows that count, under each of K hypotheses."""
         with evaluating(self):
-            return self.calibrated(self.answer(graph)[0])
+            return self.calibrated(self.answer(graph).outputs)
 
     def features(self, graph: Any) -> Tensor:
         """The representation of the m rows that count, ``[m, d]``."""
         with evaluating(self):
-            found = self.answer(graph, features=True)[1]
+            found = self.answer(graph, features=True).features
         if found is None:
             raise InputError("a model with a representation per row", type(self).__name__)
         return found
@@ -84,11 +118,6 @@ class Predictor(nn.Module, ABC):
             return outputs / self.temperature.to(outputs)
         return self.target.scaled(outputs, self.temperature)
 
-    @property
-    def weights(self) -> Tensor | None:
-        """Weights of the hypotheses ``[K]``; ``None`` means equal ones."""
-        return None
-
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         """`answer` from what the trunk gave of m rows: representation and the plain outputs."""
         raise InputError("a model that reads the rows of a trunk", type(self).__name__)
@@ -96,6 +125,10 @@ class Predictor(nn.Module, ABC):
     @property
     def trunk(self) -> Trunk | None:
         return None
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        """Stand on a trunk that equals the model's own."""
+        raise InputError("a model that stands on a trunk", type(self).__name__)
 
     # -- calibration ---------------------------------------------------------------------------
 
@@ -112,7 +145,7 @@ class Predictor(nn.Module, ABC):
     # -- training ------------------------------------------------------------------------------
 
     @property
-    def members(self) -> Mapping[str, Predictor]:
+    def parts(self) -> Mapping[str, Predictor]:
         """Models inside this one that are trained on their own, by name."""
         return {}
 
@@ -139,6 +172,16 @@ class Predictor(nn.Module, ABC):
     def finish(self, batches: Any, batch_size: int) -> None:
         """After the last epoch: all that prediction needs from the training rows."""
 
+    def head_job(self, h: Tensor) -> HeadJob | None:
+        """The heads to train, for a model that reads the rows ``h`` ``[n, d]`` of a frozen trunk."""
+        return None
+
+    def take_heads(self, heads: Sequence[nn.Module]) -> None:
+        """Take the trained heads of `head_job`: all of them, or the best one."""
+
+    def fit_rows(self, h: Tensor) -> None:
+        """Fit what needs no steps to the training rows ``h`` ``[n, d]`` of a frozen trunk."""
+
     # -- bundles -------------------------------------------------------------------------------
 
     @abstractmethod
@@ -147,14 +190,14 @@ class Predictor(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def from_spec(cls, spec: Mapping[str, Any], parts: Parts) -> Predictor:
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Predictor:
         """The model that `spec` described, with fresh weights."""
 
     def check_ready(self) -> None:
         """Raise where something is missing that prediction needs."""
 
 
-class Parts(ABC):
+class Supply(ABC):
     """What a bundle has for the models it makes: networks, inner models and the user's call."""
 
     @abstractmethod

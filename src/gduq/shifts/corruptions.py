@@ -23,7 +23,9 @@ __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"
 
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 _KEEP = "edges kept"
-_NO_EDGES = ("y", "x", "pos", "batch", "ptr", "row_mask")
+_NO_EDGES = (
+    "y", "x", "pos", "batch", "ptr", "row_mask", "edge_label", "edge_label_index", "edge_row_mask",
+)  # fmt: skip
 _Change = Callable[[Data, float, torch.Generator], dict[str, Tensor]]
 
 
@@ -76,8 +78,9 @@ def _corrupt(view: View, severity: int, seed: int, change: _Change) -> View:
         return view
     packed = None if len(view.graphs) == 1 else try_pack(view.graphs)
     if packed is None:
-        return View(_change_list(view.graphs, LEVELS[step], generator, change), view.rows)
-    return View(_change_packed(packed.materialise(), LEVELS[step], generator, change), view.rows)
+        return replace(view, graphs=_change_list(view.graphs, LEVELS[step], generator, change))
+    changed = _change_packed(packed.materialise(), LEVELS[step], generator, change)
+    return replace(view, graphs=changed)
 
 
 def _change_packed(

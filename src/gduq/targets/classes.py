@@ -62,6 +62,11 @@ class Classes(Target):
         classes = max(2, outputs)
         found = cls(classes, names, one_logit=outputs == 1)
         labels = found.check(y, "train")
+        if labels.numel() and bool((labels == labels[0]).all()):
+            raise InputError(
+                "training labels of at least two classes",
+                f"only class {int(labels[0])} in {labels.numel()} row(s)",
+            )
         chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
         return cls(classes, names, outputs == 1, chosen)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -12,19 +13,26 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gduq.auto import AutoAnchored, settled
-from gduq.baselines import Ensemble, MCDropout
+from gduq.baselines.network import as_predictor
 from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
+from gduq.graph import iterate
 from gduq.nn.call import Call
+from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.targets import Classes, Target
+from gduq.targets.classes import ClassWeights
+from gduq.training.batches import as_batches
 from gduq.training.checkpoint import weights
-from gduq.training.halving import choose
+from gduq.training.finishing import finish_model
 from gduq.training.history import History
-from gduq.training.loss import ClassWeights
+from gduq.training.progress import epoch_bar
+from gduq.training.randomness import isolated
+from gduq.training.rows import TrunkRows, fit_on_rows
 from gduq.training.run import train as train_one
 from gduq.training.settings import Select, Settings
+from gduq.training.step import checked_fabric, evaluating_after
 
-__all__ = ["fit"]
+__all__ = ["Fit", "fit"]
 
 
 def fit(
@@ -32,17 +40,17 @@ def fit(
     train: Any,
     val: Any = None,
     *,
-    epochs: int,
-    lr: float = 1e-3,
-    batch_size: int = 32,
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
     weight_decay: float = 0.0,
-    draws: int | None = None,
-    mask: float | None = None,
     class_weights: ClassWeights = None,
+    class_names: Sequence[str] | None = None,
     milestones: Sequence[int] = (),
     gamma: float = 0.1,
     select: Select = "best",
     patience: int | None = None,
+    calibrate: Calibrate | str = "default",
     seed: int = 0,
     call: Call | None = None,
     processes: int = 1,
@@ -50,58 +58,60 @@ def fit(
     resume: str | Path | None = None,
     fabric: Fabric | None = None,
 ) -> History:
-    r"""Train a model with Adam and cross-entropy, then fit its bank of anchors.
+    r"""Train a model, calibrate it, and note what its training data are like.
 
-    With D ``draws`` of anchors and m labelled rows in a batch, a step minimises
+    A head on a frozen network (what ``gduq.anchor(net)`` gives) needs no ``epochs``: the network
+    runs once over the data, heads with several shares of masked rows are trained side by side and
+    stop early, and the most likely one stays. Everything else is trained with Adam for ``epochs``:
+    with D draws of anchors and m labelled rows in a batch, a step minimises
 
     .. math::
         \frac{1}{Dm} \sum_{k,i} \begin{cases} -\log p_{ki}(y_i) \\
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
+    At the end one temperature is fitted, free in both directions, on validation rows and on
+    shifted copies of them; and a sample of the training rows is kept, against which ``novelty``
+    is measured. Without ``val`` the model is not calibrated, and its predictions say so.
+
     Over several processes gradients are those of the whole batch; BatchNorm statistics, dropout
-    and random anchors are each process's own, as in any data-parallel training, so only a network
-    without them ends exactly as in one process.
+    and random anchors are each process's own, as in any data-parallel training.
 
     Only labelled rows count. Graph tasks see mini-batches in random order; a single graph (node
-    tasks) makes one step an epoch; a last batch of one to three graphs joins the others. With
-    ``freeze=True`` the frozen part runs once, before the first epoch (unless graphs come from a
-    loader or through a dataset's ``transform``, which may be random).
+    tasks) makes one step per epoch; a last batch of one to three graphs joins the others.
 
     The same seed gives the same bits on one thread. Global random states are left as they were.
     Interrupted or not, the model ends in evaluation mode, on the device it was trained on.
 
     Args:
-        model: `Anchored`, a plain network, `Ensemble` (members with seeds ``seed``, ``seed + 1``,
-            ...), `MCDropout` (its network), or `AutoAnchored`, whose place is then chosen: see
-            `gduq.training.halving`.
+        model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
+            seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
-        val: Data to judge every epoch by: loss, accuracy and ECE of the mean logits, for anchored
-            models over a bank from one training batch. With ``temper=True`` (see `gduq.anchor`)
-            they also say at the end if confidence has to be lowered.
-        epochs: Passes over ``train``.
-        lr: Learning rate of Adam.
-        batch_size: Graphs a step, over all processes; labelled nodes where a head is trained on a
-            frozen network, which reads node by node.
+        val: Data to judge every epoch by, to choose with and to calibrate on.
+        epochs: Passes over ``train``. ``None``, for a head on a frozen network: until validation
+            rows say stop.
+        lr: Learning rate of Adam; default 0.001, and one that fits the number of rows for a head
+            without ``epochs``.
+        batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32;
+            for a head without ``epochs`` by the number of rows.
         weight_decay: L2 penalty, as in Adam.
-        draws: Anchors a row and step, all through one pass (anchored models). Default: 10 at the
-            readout of a network with a two-layer head, where they cost next to nothing; else 1.
-        mask: Share of rows whose anchor half is zeroed and whose target is the uniform
-            distribution (anchored models). Default: 0.2 where 10 draws are the default; else 0.
-        class_weights: One weight a class, or ``"balanced"``; for rows that are not masked.
+        class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
+        class_names: A name per class; predictions and bundles carry them.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
         select: ``"best"`` keeps the weights of the lowest validation loss (without ``val``: the
-            last ones). The loss, not accuracy: it judges the probabilities that uncertainty is made
-            of, and on few rows it has no ties. ``"last"`` keeps the last.
+            last ones); ``"last"`` keeps the last.
         patience: Stop after so many epochs without a lower validation loss.
+        calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
+            model's recipe says, which is ``"shifted"``. Where no copies can be made (a loader, a
+            heterogeneous graph) ``"shifted"`` means ``"clean"``.
         seed: Decides the order of graphs, anchors, dropout.
         call: As in `gduq.anchor`, for a plain network.
         processes: Train the members of an `Ensemble` in so many processes, one thread each.
         progress: Show a bar, on a terminal.
         resume: Folder for a checkpoint, rewritten at an epoch's end as often as that takes no more
             than a twentieth of the time. If there is one, training goes on from it and ends as if
-            it had never stopped.
+            it had never stopped. A head on a frozen network is trained anew; it takes seconds.
         fabric: Where to train; default: the first GPU, else the CPU. Its loggers get every
             epoch's figures. For several processes ``Fabric(devices=2, strategy="ddp")``, launched.
 
@@ -113,128 +123,175 @@ def fit(
         >>> import gduq
         >>> def graph(y):
         ...     return Data(x=torch.full((2, 1), y), edge_index=torch.tensor([[0, 1], [1, 0]]), y=y)
-        >>> graphs = [graph(i % 2) for i in range(20)]
-        >>> model = gduq.anchor(gduq.nn.GNN(1, 8, 2, num_layers=2), at="readout", num_anchors=5)
-        >>> history = fit(model, graphs[:15], graphs[15:], epochs=3)
-        >>> len(history), model.sample(graphs[0]).shape
-        (3, torch.Size([5, 1, 2]))
+        >>> graphs = [graph(float(i % 2)) for i in range(60)]
+        >>> net = gduq.nn.GNN(1, 8, 2, num_layers=2, head="mlp")
+        >>> history = fit(net, graphs[:40], graphs[40:], epochs=3)
+        >>> model = gduq.anchor(net, num_anchors=5)
+        >>> history = fit(model, graphs[:40], graphs[40:])
+        >>> p = gduq.predict(model, graphs[:3])
+        >>> p.samples.shape, p.calibrated
+        (torch.Size([5, 3, 2]), 'shifted')
     """
-    model = getattr(model, "_orig_mod", model)  # torch.compile's wrapper shares the parameters
+    known = as_predictor(model, call)
     settings = Settings(
         epochs=epochs,
-        lr=lr,
-        batch_size=batch_size,
+        given_lr=lr,
+        given_batch_size=batch_size,
         weight_decay=weight_decay,
-        draws=draws,
-        mask=mask,
-        class_weights=class_weights,
         milestones=tuple(milestones),
         gamma=gamma,
         select=select,
         patience=patience,
         seed=seed,
-        call=call,
     )
-    _check_processes(model, processes, fabric)
-    if isinstance(model, Ensemble) and processes > 1:
-        return _in_parallel(model, train, val, settings, resume, progress, processes)
-    return _fit(model, train, val, settings, resume, progress, fabric)
+    how = known.calibrate if calibrate == "default" else calibrate
+    if how not in ("shifted", "clean", None):
+        raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
+    _check_processes(known, processes, fabric)
+    call_it = Fit(train, val, settings, class_weights, class_names, progress, fabric, processes)
+    return call_it.run(known, how, resume)  # type: ignore[arg-type]
 
 
-def _fit(
-    model: nn.Module,
-    train: Any,
-    val: Any,
-    settings: Settings,
-    resume: str | Path | None,
-    progress: bool,
-    fabric: Fabric | None = None,
-    title: str = "",
-) -> History:
-    """Any model: what it is made of is trained, one after the other."""
-    if isinstance(model, AutoAnchored) and not model.is_settled:
-        return choose(model, train, val, settings, fabric, resume, progress, title)
-    model = settled(model)
-    if isinstance(model, MCDropout):
-        inner = _with_call(settings, model.call)
-        history = _fit(model.net, train, val, inner, resume, progress, fabric, title)
-        model.net = settled(model.net)
-        model.eval()
-        return history
-    if isinstance(model, Ensemble):
-        histories = []
-        for i, member in enumerate(model.members):
-            own, folder = _of_member(model, settings, resume, i)
-            name = f"member {i + 1} of {len(model.members)}"
-            histories.append(_fit(member, train, val, own, folder, progress, fabric, name))
-            model.members[i] = settled(member)
-        model.eval()
-        return History(members=tuple(histories))
-    return train_one(model, train, val, settings, fabric, resume, progress, title)
+@dataclass(frozen=True)
+class Fit:
+    """One call of `fit`, for a model or a part of it."""
+
+    train: Any
+    val: Any
+    settings: Settings
+    class_weights: ClassWeights = None
+    class_names: Sequence[str] | None = None
+    progress: bool = True
+    fabric: Fabric | None = None
+    processes: int = 1
+
+    def read_target(self, y: Tensor, outputs: int) -> Target:
+        """What the outputs of a network mean, as far as the labels tell."""
+        return Classes.told_from(y, outputs, self.class_weights, self.class_names)
+
+    def run(
+        self,
+        model: Predictor,
+        calibrate: Calibrate,
+        resume: str | Path | None = None,
+        title: str = "",
+    ) -> History:
+        """Any model: what it is made of is trained first."""
+        if model.parts:
+            return self._parts(model, calibrate, resume)
+        model.locate(_first(self.train))
+        trunk = model.trunk
+        if trunk is not None and trunk.has_head and not _learns(model, trunk):
+            return self._on_rows(model, calibrate, title)
+        return train_one(
+            model,
+            self.train,
+            self.val,
+            self.settings,
+            self.read_target,
+            calibrate,
+            self.fabric,
+            resume,
+            self.progress,
+            title,
+        )
+
+    def _on_rows(self, model: Predictor, calibrate: Calibrate, title: str) -> History:
+        fabric = checked_fabric(self.fabric)
+        train = as_batches(self.train, "train")
+        val = None if self.val is None else as_batches(self.val, "val")
+        if val is None and self.settings.patience is not None:
+            raise InputError("validation data with patience", "none", "Pass val.")
+        with isolated(fabric.device), evaluating_after(model):
+            model.to(fabric.device)
+            trunk = model.trunk
+            assert trunk is not None
+            rows = TrunkRows.collect(
+                trunk, train, val, self.read_target, calibrate, 256, self.settings.seed
+            )
+            epochs = self.settings.epochs
+            with epoch_bar(epochs, 0, self.progress, title or "heads") as show:
+                history = fit_on_rows(model, rows, self.settings, calibrate, show)
+        for record in history.records:
+            numbers = {k: v for k, v in vars(record).items() if v is not None}
+            fabric.log_dict(numbers, step=record.epoch)
+        return replace(history, around=history.around + rows.seconds)
+
+    def _parts(
+        self, model: Predictor, calibrate: Calibrate, resume: str | Path | None
+    ) -> History:
+        """The parts one by one, or in processes of their own; then the whole is calibrated."""
+        jobs = []
+        for i, (name, part) in enumerate(model.parts.items()):
+            own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
+            folder = None if resume is None else Path(resume) / name
+            jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
+        with evaluating_after(model):
+            if self.processes > 1:
+                histories = _in_parallel(jobs, self.processes, self.progress)
+            else:
+                histories = [own.run(part, None, to, title) for own, part, to, title in jobs]
+            start = time.perf_counter()
+            model.target = next(iter(model.parts.values())).target
+            train = as_batches(self.train, "train")
+            val = None if self.val is None else as_batches(self.val, "val")
+            size = min(256, 8 * self.settings.batch_size)
+            finish_model(model, train, val, calibrate, size, self.settings.seed)
+        return History(members=tuple(histories), around=time.perf_counter() - start)
 
 
-def _with_call(settings: Settings, call: Call | None) -> Settings:
-    return settings if settings.call is not None else replace(settings, call=call)
+def _first(data: Any) -> Any:
+    """The first graph of some data."""
+    return next(iter(iterate(as_batches(data, "train"), 8)))
 
 
-def _of_member(
-    model: Ensemble, settings: Settings, resume: str | Path | None, i: int
-) -> tuple[Settings, Path | None]:
-    """Settings and checkpoint folder of member i."""
-    own = replace(_with_call(settings, model.call), seed=settings.seed + i)
-    return own, None if resume is None else Path(resume) / f"member-{i}"
+def _learns(model: Predictor, trunk: nn.Module) -> bool:
+    """Whether the trunk itself is trained."""
+    inside = {id(p) for p in trunk.parameters()}
+    return any(p.requires_grad and id(p) in inside for p in model.parameters())
 
 
-def _in_parallel(
-    model: Ensemble,
-    train: Any,
-    val: Any,
-    settings: Settings,
-    resume: str | Path | None,
-    progress: bool,
-    processes: int,
-) -> History:
-    """The members in processes of their own; the weights come back."""
+_Job = tuple[Fit, Predictor, Path | None, str]
+
+
+def _in_parallel(jobs: Sequence[_Job], processes: int, progress: bool) -> list[History]:
+    """Parts in processes of their own; the weights come back."""
     import joblib  # type: ignore[import-untyped]
 
-    jobs = []
-    for i, member in enumerate(model.members):
-        own, folder = _of_member(model, settings, resume, i)
-        jobs.append(joblib.delayed(_remote)(i, member, train, val, own, folder))
+    calls = [joblib.delayed(_remote)(i, *job[:3]) for i, job in enumerate(jobs)]
     histories: dict[int, History] = {}
     pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered")
     with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
         try:
-            for i, history, state, choice in pool(jobs):
-                member = model.members[i]
-                if isinstance(member, AutoAnchored) and not member.is_settled:
-                    member.settle(*choice)
-                model.members[i] = settled(member)
-                model.members[i].load_state_dict(state)
+            for i, history, target, state in pool(calls):
+                part = jobs[i][1]
+                part.locate(_first(jobs[i][0].train))
+                part.load_state_dict(state)
+                part.target = target
+                part.eval()
                 histories[i] = history
                 advance()
         except PicklingError as error:
             raise InputError(
                 "a model and data that can be sent to another process", error, "Use processes=1."
             ) from error
-    model.eval()
-    return History(members=tuple(histories[i] for i in range(len(jobs))))
+    return [histories[i] for i in range(len(jobs))]
 
 
 def _remote(
-    i: int, member: nn.Module, train: Any, val: Any, settings: Settings, folder: Path | None
-) -> tuple[int, History, dict[str, Tensor], Any]:
-    """Train one member in a process of its own; also what it chose, if it had a choice."""
+    i: int, job: Fit, part: Predictor, folder: Path | None
+) -> tuple[int, History, Target | None, dict[str, Tensor]]:
+    """Train one part in a process of its own."""
     torch.set_num_threads(1)
-    history = _fit(member, train, val, settings, folder, progress=False)
-    choice = (member.at, member.scores) if isinstance(member, AutoAnchored) else None
-    return i, history, weights(settled(member)), choice
+    alone = replace(job, progress=False, processes=1)
+    history = alone.run(part, None, folder)
+    return i, history, part.target, weights(part)
 
 
-def _check_processes(model: nn.Module, processes: int, fabric: Fabric | None) -> None:
+def _check_processes(model: Predictor, processes: int, fabric: Fabric | None) -> None:
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
         raise InputError("processes >= 1", repr(processes))
-    if processes > 1 and (not isinstance(model, Ensemble) or fabric is not None):
+    if processes > 1 and (len(model.parts) < 2 or fabric is not None):
         raise InputError(
             "processes > 1 with an Ensemble and without a fabric",
             f"processes={processes} for {type(model).__name__}",

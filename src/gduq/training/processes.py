@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor
-from torch_geometric.data import Data
 
 from gduq.errors import InputError
-from gduq.training.batches import Batches, Loader, class_counts, labels
+from gduq.training.batches import Batches, Loader, labels, truths
 
 __all__ = ["Processes"]
 
@@ -28,21 +26,16 @@ class Processes:
         found: Any = self.fabric.all_reduce(value, reduce_op=how)
         return found  # type: ignore[no-any-return]
 
-    def counts(self, train: Batches) -> Tensor:
-        """Rows of each class in the data of all processes; raises unless there are two classes."""
-        counts = class_counts(train, "train")
-        if isinstance(train, Loader) and self.fabric.world_size > 1:
-            top = self.reduced(torch.tensor(counts.numel(), device=self.fabric.device), "max")
-            counts = F.pad(counts, (0, int(top) - counts.numel())).to(self.fabric.device)
-            counts = self.reduced(counts, "sum").cpu()
-        if int((counts > 0).sum()) < 2:
-            raise InputError(
-                "training labels of at least two classes",
-                f"only class {int(counts.argmax())} in {int(counts.sum())} row(s)",
-            )
-        return counts
+    def truths(self, train: Batches) -> Tensor:
+        """The truth of all training rows of all processes."""
+        y = truths(train, "train")
+        if not isinstance(train, Loader) or self.fabric.world_size == 1:
+            return y
+        found: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(found, y.cpu())
+        return torch.cat(found)
 
-    def all_have_labels(self, graph: Data) -> bool:
+    def all_have_labels(self, graph: Any) -> bool:
         """Whether a batch has labelled rows; raises if those of some processes only have."""
         found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
         found[self.fabric.global_rank] = labels(graph).size(0)

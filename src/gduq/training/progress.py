@@ -12,7 +12,7 @@ __all__ = ["epoch_bar"]
 
 @contextmanager
 def epoch_bar(
-    epochs: int, done: int, show: bool, title: str = ""
+    epochs: int | None, done: int, show: bool, title: str = ""
 ) -> Iterator[Callable[[Epoch], None]]:
     """A bar on standard error, moved on by the function it yields; nothing off a terminal.
 

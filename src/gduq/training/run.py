@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,26 +12,15 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch import Tensor
 
 from gduq import metrics
-from gduq.anchored import Anchored
-from gduq.baselines import sample
-from gduq.calibration.scaling import softening
 from gduq.errors import InputError
-from gduq.graph import label_rows, targets
-from gduq.prediction import predict
-from gduq.training.batches import (
-    Batches,
-    as_batches,
-    cached,
-    check_range,
-    class_counts,
-    described,
-    even_size,
-    some,
-)
+from gduq.graph import targets
+from gduq.prediction.predicting import predict
+from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.targets import Target
+from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
 from gduq.training.checkpoint import (
     Checkpoint,
     State,
@@ -39,8 +28,8 @@ from gduq.training.checkpoint import (
     restore_optimizer,
     weights,
 )
+from gduq.training.finishing import finish_model
 from gduq.training.history import Epoch, History, best_epoch
-from gduq.training.loss import class_weights, row_losses
 from gduq.training.processes import Processes
 from gduq.training.progress import epoch_bar
 from gduq.training.randomness import derived, isolated, seed_all
@@ -49,15 +38,18 @@ from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
-_PROBE = 256  # rows
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
+
+ReadTarget = Callable[[Tensor, int], Target]  # from the truth of all rows and the outputs per row
 
 
 def train(
-    model: nn.Module,
+    model: Predictor,
     train_data: Any,
     val_data: Any,
     settings: Settings,
+    read_target: ReadTarget,
+    calibrate: Calibrate,
     fabric: Fabric | None = None,
     resume: str | Path | None = None,
     progress: bool = True,
@@ -66,11 +58,11 @@ def train(
     """Train one network, plain or anchored; `gduq.fit` describes the arguments."""
     fabric = checked_fabric(fabric)
     with isolated(fabric.device), evaluating_after(model):
-        run = Run(model, as_batches(train_data, "train"), settings, fabric)
+        run = Run(model, as_batches(train_data, "train"), settings, read_target, fabric)
         if val_data is not None:
             run.judge_by(as_batches(val_data, "val"))
         run.continue_from(resume)
-        run.complete(progress, title)
+        run.complete(progress, calibrate, title)
         return run.history
 
 
@@ -82,7 +74,12 @@ class Run:
     """
 
     def __init__(
-        self, model: nn.Module, train: Batches, settings: Settings, fabric: Fabric
+        self,
+        model: Predictor,
+        train: Batches,
+        settings: Settings,
+        read_target: ReadTarget,
+        fabric: Fabric,
     ) -> None:
         self.model, self.train, self.settings, self.fabric = model, train, settings, fabric
         self.processes = Processes(fabric)
@@ -93,26 +90,22 @@ class Run:
         self.finished = False
         self.around = 0.0  # seconds outside of epochs
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
-        self.draws, self.mask = settings.draws_and_mask(model)
-        if not isinstance(model, Anchored) and (self.draws > 1 or self.mask > 0):
-            raise InputError(
-                "draws=1 and mask=0 for a network without anchors",
-                f"draws={self.draws}, mask={self.mask}",
-            )
+        if settings.epochs is None:
+            raise InputError("epochs=, how long to train", "none", "Pass epochs=100, for example.")
+        self.epochs_asked = settings.epochs
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))
-        self.counts = self.processes.counts(train)
+        self.y = self.processes.truths(train)
         self.probe = self._some_batches()
-        self.classes = self._dry_pass()
-        chosen = class_weights(settings.class_weights, self.counts, self.classes)
-        self.weights = None if chosen is None else chosen.to(fabric.device)
+        self._dry_pass(read_target)
         self._set_up()
 
     # -- before the first epoch ----------------------------------------------------------------
 
     def judge_by(self, val: Batches) -> None:
         """Validate on these rows after every epoch."""
-        check_range(class_counts(val, "val"), self.classes, "val")
+        assert self.model.target is not None
+        self.model.target.check(truths(val, "val"), "val")
         self.val = val
 
     def continue_from(self, folder: str | Path | None) -> None:
@@ -121,9 +114,10 @@ class Run:
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         if folder is not None:
-            rows = None if self.val is None else described(self.val, "val")
+            rows = None if self.val is None else described(self.val, truths(self.val, "val"))
             more = {"val": rows, "processes": self.fabric.world_size}
-            identity = self.settings.identity(self.model, self.counts, **more)
+            known = described(self.train, self.y)
+            identity = self.settings.identity(self.model, known, **more)
             self.checkpoint = Checkpoint(folder, identity)
             saved = self.checkpoint.load()
             self.fabric.barrier()  # all have looked before the first writes
@@ -135,10 +129,10 @@ class Run:
     def _restore(self, saved: State) -> None:
         self.records, self.around = saved.records, saved.around
         self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
-        if len(self.records) > self.settings.epochs:
+        if len(self.records) > self.epochs_asked:
             raise InputError(
                 f"epochs >= {len(self.records)}, as many as the checkpoint has seen",
-                self.settings.epochs,
+                self.epochs_asked,
             )
         self.finished = saved.finished and self._done
         self.model.load_state_dict(saved.last)
@@ -154,7 +148,7 @@ class Run:
         optimizer = torch.optim.Adam(
             self.parameters, settings.lr, weight_decay=settings.weight_decay, fused=True
         )
-        self.step, self.optimizer = self.fabric.setup(Step(self.model, settings.call), optimizer)
+        self.step, self.optimizer = self.fabric.setup(Step(self.model), optimizer)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -172,41 +166,29 @@ class Run:
             self._save()
 
     def _prepare(self, saved: State | None) -> None:
-        """Cached prefixes, Gaussian input anchors, the optimiser's past."""
-        model, settings = self.model, self.settings
-        self.train = cached(model, self.train)
-        self.val = None if self.val is None else cached(model, self.val)
-        self.probe = self._some_batches()
+        """What the model needs to know of all rows, and the optimiser's past."""
+        settings = self.settings
         self.batch_size = even_size(self.train, settings.batch_size, self.fabric.world_size)
         if saved is not None:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
-        elif isinstance(model, Anchored) and model.at == "input":
-            model.fit_anchors(self.train, self.eval_size)
+        else:
+            self.model.prepare(self.train, self.eval_size)
 
-    def _some_batches(self) -> list[Data]:
-        rows = 1
-        if isinstance(self.model, Anchored):  # to tell a reach by, more than anchors are needed
-            rows = max(self.model.num_anchors, _PROBE if self.model.temper else 1)
+    def _some_batches(self) -> list[Any]:
+        rows = self.model.rows_to_be_ready
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
         found = some(self.train, rows, self.settings.batch_size, generator)
         return [self.fabric.to_device(graph) for graph in found]
 
-    def _dry_pass(self) -> int:
-        """The number of classes, from a pass without consequences."""
-        self._fit_bank_to_probe()
+    def _dry_pass(self, read_target: ReadTarget) -> None:
+        """What the outputs mean, from a pass without consequences."""
+        self.model.locate(self.probe[0])
+        self.model.to(self.fabric.device)
+        self.model.ready(self.probe)
         with torch.no_grad():
-            logits = sample(self.model, self.probe[0], self.settings.call)
-        targets(self.probe[0], logits.size(1))
-        classes = max(2, logits.size(2))
-        check_range(self.counts, classes, "train")
-        return classes
-
-    def _fit_bank_to_probe(self) -> None:
-        """A bank for validation, at the price of one batch; the source's own statistics stay."""
-        if isinstance(self.model, Anchored):
-            before = {k: v.clone() for k, v in self.model.source.state_dict().items()}
-            self.model.fit_bank(iter(self.probe))
-            self.model.source.load_state_dict(before)
+            outputs = self.model.sample(self.probe[0])
+        targets(self.probe[0], outputs.size(1))
+        self.model.target = read_target(self.y, outputs.size(2))
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -214,7 +196,7 @@ class Run:
     def _done(self) -> bool:
         patience, best = self.settings.patience, best_epoch(self.records)
         stale = patience is not None and best is not None and len(self.records) - best >= patience
-        return stale or len(self.records) >= self.settings.epochs
+        return stale or len(self.records) >= self.epochs_asked
 
     @property
     def kept_epoch(self) -> int:
@@ -227,12 +209,12 @@ class Run:
         """What happened so far."""
         return History(self.records, self.kept_epoch, around=self.around)
 
-    def epochs(self, until: int, progress: bool, title: str = "") -> None:
-        """Train up to an epoch or until done, with checkpoints at the end of epochs."""
-        if self._done or len(self.records) >= until:
+    def epochs(self, progress: bool, title: str = "") -> None:
+        """Train until done, with checkpoints at the end of epochs."""
+        if self._done:
             return
-        with epoch_bar(until, len(self.records), progress, title) as show:
-            while not self._done and len(self.records) < until:
+        with epoch_bar(self.epochs_asked, len(self.records), progress, title) as show:
+            while not self._done:
                 record = self._epoch(len(self.records) + 1)
                 self.records += (record,)
                 if self.kept_epoch == record.epoch:
@@ -242,25 +224,11 @@ class Run:
                 self.fabric.log_dict(numbers, step=record.epoch)
                 show(record)
 
-    def complete(self, progress: bool, title: str = "") -> None:
+    def complete(self, progress: bool, calibrate: Calibrate, title: str = "") -> None:
         """Train all epochs that are left, and finish."""
         if not self.finished:
-            self.epochs(self.settings.epochs, progress, title)
-            self.finish()
-
-    def keep(self) -> None:
-        """Write a checkpoint now, however fresh the last one is."""
-        self._save(always=True)
-
-    @contextmanager
-    def as_it_would_end(self) -> Iterator[None]:
-        """Within this context the model has the weights that are to be kept so far."""
-        last = weights(self.model)
-        self.model.load_state_dict(self._kept(last))
-        try:
-            yield
-        finally:
-            self.model.load_state_dict(last)
+            self.epochs(progress, title)
+            self.finish(calibrate)
 
     def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.best if self.kept_epoch != len(self.records) else last
@@ -269,12 +237,9 @@ class Run:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
         loss = self._train_epoch(epoch, lr)
         self.processes.share(self.model.buffers())
-        try:
-            judged = self._judge()
-        except InputError as error:
-            if error.expected != "finite logits":
-                raise
-            raise self._diverged(epoch, loss) from error
+        judged = self._judge()
+        if not all(math.isfinite(value) for value in judged.values()):
+            raise self._diverged(epoch, loss)
         record = Epoch(epoch, loss, lr, time.perf_counter() - start, **judged)
         return self.fabric.broadcast(record)
 
@@ -298,33 +263,15 @@ class Run:
             raise self._diverged(epoch, loss)
         return loss
 
-    def _train_step(self, graph: Data) -> Tensor:
+    def _train_step(self, graph: Any) -> Tensor:
         """One step of the optimiser; the sums of weighted losses and of weights."""
-        logits, masked = self._pass(graph)
-        rows = label_rows(graph, logits.size(1))
-        logits, masked = logits[:, rows], masked[:, rows]
-        y = targets(graph, logits.size(1))
-        assert y is not None
-        losses, counts = row_losses(logits, masked, y.reshape(-1).long(), self.weights)
+        losses, counts = self.step(graph)
         # Processes average their gradients: each divides by the weight of all, times their number.
         share = self.processes.reduced(counts.sum(), "sum") / self.fabric.world_size
         self.optimizer.zero_grad()
         self.fabric.backward(losses.sum() / share)
         self.optimizer.step()
         return torch.stack([losses.detach().sum(), counts.sum()]).double()
-
-    def _pass(self, graph: Data) -> tuple[Tensor, Tensor]:
-        try:
-            logits, masked = self.step(graph, self.draws, self.mask)
-        except RuntimeError as error:
-            if "find_unused_parameters" not in str(error):
-                raise
-            raise InputError(
-                "a network that uses all its parameters in every step",
-                "some without a gradient",
-                "Use Fabric(..., strategy='ddp_find_unused_parameters_true').",
-            ) from error
-        return logits, masked
 
     def _diverged(self, epoch: int, loss: float) -> InputError:
         return InputError(
@@ -336,8 +283,10 @@ class Run:
     def _judge(self) -> dict[str, float]:
         if self.val is None:
             return {}
-        self._fit_bank_to_probe()
-        p = predict(self.model, self.val, self.eval_size, self.settings.call)
+        if not all(bool(b.isfinite().all()) for b in self.model.buffers() if b.is_floating_point()):
+            return {"val_loss": math.nan}
+        self.model.ready(self.probe)
+        p = predict(self.model, self.val, self.eval_size, novelty=False)
         return {
             "val_loss": metrics.nll(p),
             "val_accuracy": metrics.accuracy(p),
@@ -358,21 +307,23 @@ class Run:
         state = State(self.records, last, optimizer, best, around=self.around, **more)
         self.checkpoint.save(state)
 
-    def finish(self) -> None:
-        """Keep the chosen weights, fit the bank to all training rows and the temperature to the
-        validation rows, and say so on disk."""
+    def finish(self, calibrate: Calibrate) -> None:
+        """Keep the chosen weights, fit what prediction needs, calibrate, and say so on disk."""
         last = weights(self.model)
         self.model.load_state_dict(self._kept(last))
         kept = weights(self.model)
         self.optimizer.zero_grad()
-        if isinstance(self.model, Anchored):
-            seed_all(derived(self.settings.seed, _DRY))
-            with self.timed():
-                self.model.fit_bank(self.train, batch_size=self.eval_size)
-                if self.model.temper is True and self.val is not None:
-                    p = predict(self.model, self.val, self.eval_size, self.settings.call)
-                    self.model.temperature.copy_(softening(p))
-            self.processes.share(self.model.buffers())
-        final = {k: v for k, v in weights(self.model).items() if not torch.equal(v, kept[k])}
+        seed_all(derived(self.settings.seed, _DRY))
+        with self.timed():
+            self.model.finish(self.train, self.eval_size)
+            finish_model(
+                self.model, self.train, self.val, calibrate, self.eval_size, self.settings.seed
+            )
+        self.processes.share(self.model.buffers())
+        final = {
+            name: value
+            for name, value in weights(self.model).items()
+            if name not in kept or not torch.equal(value, kept[name])
+        }
         self._save(last=last, final=final, finished=True)
         self.finished = True

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
-from gduq.anchored import Anchored
 from gduq.errors import InputError
-from gduq.graph import check_graph
-from gduq.nn.call import Call, call_network
+from gduq.prediction.predictor import Predictor
 
 __all__ = ["Step", "checked_fabric", "evaluating_after"]
 
@@ -24,22 +22,16 @@ class Step(nn.Module):
     """What happens in one step, as a module: Fabric wraps it for several processes and precisions.
 
     Args:
-        model: Plain or `Anchored`.
-        call: How a plain network is called.
+        model: What is trained.
     """
 
-    def __init__(self, model: nn.Module, call: Call | None) -> None:
+    def __init__(self, model: Predictor) -> None:
         super().__init__()
-        self.model, self.call = model, call
+        self.model = model
 
-    def forward(self, graph: Data, draws: int, mask: float) -> tuple[Tensor, Tensor]:
-        """Logits ``[D, rows, C]`` and which of them were masked ``[D, rows]``; of an anchored model
-        maybe those of labelled rows only."""
-        if isinstance(self.model, Anchored):
-            return self.model.training_pass(graph, draws, mask, labelled=True)
-        check_graph(graph)
-        logits = call_network(self.model, graph, self.call).unsqueeze(0)
-        return logits, torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    def forward(self, graph: Any) -> tuple[Tensor, Tensor]:
+        """Weighted losses of all rows and draws ``[D, m]``, and their weights."""
+        return self.model.loss(graph)
 
 
 def checked_fabric(fabric: Fabric | None) -> Fabric:
@@ -62,14 +54,24 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
 
 @contextmanager
 def evaluating_after(model: nn.Module) -> Iterator[None]:
-    """However training ends, the model is in evaluation mode; a failure leaves no new bank."""
-    known = isinstance(model, Anchored)
-    before = (model.bank, model.reach, model.temperature) if known else None
+    """However training ends, the model is in evaluation mode; a failure leaves what was fitted at
+    the end of an earlier training (bank, temperature, novelty) as it was."""
+    before = [(module, dict(module._buffers)) for module in model.modules()]
+    state = {name: value.clone() for name, value in _small_buffers(model)}
     try:
         yield
     except BaseException:
-        if before is not None:
-            model.bank, model.reach, model.temperature = before
+        for module, buffers in before:
+            module._buffers.update(buffers)
+        for name, value in _small_buffers(model):
+            if name in state:
+                value.copy_(state[name])
         raise
     finally:
         model.eval()
+
+
+def _small_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Temperatures and how they were found, which change in place."""
+    names = ("temperature", "_calibration")
+    return [(n, b) for n, b in model.named_buffers() if n.rpartition(".")[2] in names]

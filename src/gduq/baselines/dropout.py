@@ -1,0 +1,93 @@
+"""`MCDropout`: a network whose dropout stays on in prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gduq.baselines.ensemble import fit_bank, inner_spec
+from gduq.baselines.network import Network
+from gduq.errors import InputError
+from gduq.functional import ForcedDropout
+from gduq.nn.call import Call
+from gduq.nn.modes import evaluating
+from gduq.prediction.predictor import Answer, Predictor, Supply
+
+__all__ = ["MCDropout"]
+
+
+class MCDropout(Predictor):
+    """A network whose dropout stays on in prediction (Gal & Ghahramani, ICML 2016).
+
+    Every dropout call is caught, functional ones and attention's own included; everything else,
+    BatchNorm above all, stays in evaluation mode.
+
+    Args:
+        net: Any network with dropout, plain or anchored.
+        num_samples: Passes; an anchored network gives its whole bank in each.
+        seed: The masks are the same in every call of `sample`.
+        call: As in `gduq.anchor`, for a plain network.
+    """
+
+    kind: ClassVar[str] = "MCDropout"
+
+    def __init__(
+        self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+            raise InputError("num_samples >= 1, a whole number", repr(num_samples))
+        self.net = net if isinstance(net, Predictor) else Network(net, call)
+        self.num_samples, self.seed = num_samples, seed
+
+    @property
+    def parts(self) -> Mapping[str, Predictor]:
+        return {"net": self.net}
+
+    def forward(self, graph: Any) -> Tensor:
+        """The network's own output, as in training."""
+        return self.net(graph)  # type: ignore[no-any-return]
+
+    def answer(self, graph: Any, features: bool = False) -> Answer:
+        """Outputs with fresh dropout masks in each pass; the representation is without dropout."""
+        self.net.locate(graph)
+        devices = range(torch.cuda.device_count())
+        with torch.random.fork_rng(devices=devices), evaluating(self):
+            torch.manual_seed(self.seed)
+            with ForcedDropout() as dropout:
+                passes = [
+                    self.net.calibrated(self.net.answer(graph).outputs) for _ in range(self.num_samples)
+                ]
+        if dropout.calls == 0:
+            raise InputError(
+                "a network with dropout for MCDropout",
+                f"{self.net!r}, which drops nothing",
+                "Build it with dropout > 0.",
+            )
+        rows = self.net.answer(graph, True).features if features else None
+        return Answer(torch.cat(passes), rows)
+
+    def locate(self, graph: Any) -> None:
+        self.net.locate(graph)
+
+    def fit_bank(self, data: Any, **options: Any) -> MCDropout:
+        """Fit the bank of an anchored network."""
+        fit_bank(self.net, data, options)
+        return self
+
+    def check_ready(self) -> None:
+        self.net.check_ready()
+
+    def spec(self) -> dict[str, Any]:
+        settings = {"num_samples": self.num_samples, "seed": self.seed}
+        return {"kind": self.kind, **settings, "model": inner_spec(self.net)}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> MCDropout:
+        return cls(supply.model(spec["model"]), spec["num_samples"], spec["seed"])
+
+    def __repr__(self) -> str:
+        return f"MCDropout({self.net!r}, num_samples={self.num_samples})"

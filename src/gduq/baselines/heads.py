@@ -1,0 +1,197 @@
+"""`HeadEnsemble`: K heads on one frozen trunk; what anchors add shows beside it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError, NotFittedError
+from gduq.nn.call import Call
+from gduq.nn.specs import network_spec
+from gduq.nn.trunk import Trunk, as_chain
+from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
+
+__all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
+
+
+class OnTrunk(Predictor):
+    """A model that reads the rows of a frozen trunk.
+
+    Args:
+        net: A trained network; it is copied.
+        call: As in `gduq.anchor`.
+        trunk: A trunk to share with other models, instead of one made from ``net``.
+    """
+
+    def __init__(
+        self, net: nn.Module | None, call: Call | None = None, trunk: Trunk | None = None
+    ) -> None:
+        super().__init__()
+        self.call = call
+        self._trunk: Trunk | None = None
+        self._waiting: nn.Module | None = None
+        if trunk is not None:
+            self._stand_on(trunk)
+        elif net is not None and as_chain(net) is not None:
+            self._stand_on(Trunk.of(copy.deepcopy(net)))
+        else:
+            self._waiting = copy.deepcopy(net)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        return self._trunk
+
+    def _stand_on(self, trunk: Trunk) -> None:
+        if not trunk.has_head:
+            raise InputError(
+                "a network whose last part is a head of linear layers",
+                f"{type(trunk.net).__name__}, whose last layer reads the graph",
+                f"{type(self).__name__} needs a head; use gduq.Ensemble instead.",
+            )
+        self._trunk, self._waiting = trunk.requires_grad_(False), None
+        self._build(trunk)
+
+    def _build(self, trunk: Trunk) -> None:
+        """Make what stands on the trunk."""
+
+    def locate(self, graph: Any) -> None:
+        if self._waiting is not None:
+            self._stand_on(Trunk.of(self._waiting, graph, self.call))
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        self._trunk = trunk
+
+    def train(self, mode: bool = True) -> OnTrunk:
+        super().train(mode)
+        if self._trunk is not None:
+            self._trunk.eval()
+        return self
+
+    def answer(self, graph: Any, features: bool = False) -> Answer:
+        self.locate(graph)
+        assert self._trunk is not None
+        with torch.no_grad():
+            h = self._trunk.labelled(self._trunk(graph), graph)
+        return Answer(self.from_rows(h, h), h)
+
+    def spec(self) -> dict[str, Any]:
+        assert self._trunk is not None
+        return {
+            "kind": self.kind,
+            "call": self.call is not None,
+            "net": network_spec(self._trunk.net),
+            "trunk": self._trunk.spec(),
+        }
+
+    @staticmethod
+    def trunk_from(spec: Mapping[str, Any], supply: Supply) -> Trunk:
+        """The trunk that `spec` described."""
+        return Trunk.from_spec(spec["trunk"], supply.net(spec["net"]), supply.call(spec))
+
+
+class PlainHead(nn.Module):
+    """A head as the network has it, without anchors.
+
+    Masked rows are read as the difference to another row, as an anchored head reads them.
+
+    Args:
+        first: Its first linear map.
+        rest: What follows.
+    """
+
+    def __init__(self, first: nn.Linear, rest: nn.Module) -> None:
+        super().__init__()
+        self.first, self.rest = first, rest
+
+    def forward(self, h: Tensor, c: Tensor | None = None, masked: Tensor | None = None) -> Tensor:
+        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]``, with other rows ``c`` ``[D, n, d]``."""
+        read = h.unsqueeze(0)
+        if masked is not None and c is not None:
+            read = torch.where(masked.unsqueeze(-1), h - c, read)
+        z = self.first(read)
+        return self.rest(z.flatten(0, 1)).view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
+
+
+class HeadEnsemble(OnTrunk):
+    """K heads on a frozen network, each started anew and all trained side by side.
+
+    The cheap ensemble: diversity in the head only. With ``mask`` its rows are masked as those of
+    an anchored head are, so that the difference between the two is what anchors add.
+
+    Args:
+        net: A trained network with a head; it is copied.
+        size: K.
+        mask: Share of rows that are trained to know nothing.
+        call: As in `gduq.anchor`.
+        seed: For the heads' weights.
+        trunk: A trunk to share with other models.
+    """
+
+    kind: ClassVar[str] = "HeadEnsemble"
+    trained: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module | None,
+        size: int = 10,
+        mask: float = 0.0,
+        call: Call | None = None,
+        seed: int = 0,
+        trunk: Trunk | None = None,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InputError("size >= 1, a whole number", repr(size))
+        if not 0 <= mask < 1:
+            raise InputError("mask from 0 to below 1", mask)
+        self.size, self.mask, self.seed = size, mask, seed
+        super().__init__(net, call, trunk)
+
+    def _build(self, trunk: Trunk) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
+        self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
+
+    def head_job(self, h: Tensor) -> HeadJob | None:
+        def draw(count: int, generator: torch.Generator) -> Tensor:
+            return h[torch.randint(h.size(0), (count,), generator=generator).to(h.device)]
+
+        heads = [copy.deepcopy(head) for head in self.heads]
+        return HeadJob(heads, [self.mask] * self.size, None, draw, draws=1, keep_all=True)
+
+    def take_heads(self, heads: Sequence[nn.Module]) -> None:
+        self.heads = nn.ModuleList(heads)
+        self.trained = torch.ones_like(self.trained)
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        self.check_ready()
+        return torch.cat([head(h) for head in self.heads])
+
+    def check_ready(self) -> None:
+        if self._trunk is None or not bool(self.trained):
+            raise NotFittedError("trained heads", "fresh ones", "Call gduq.fit(model, train, val).")
+
+    def spec(self) -> dict[str, Any]:
+        return super().spec() | {"size": self.size, "mask": self.mask, "seed": self.seed}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> HeadEnsemble:
+        trunk, call = cls.trunk_from(spec, supply), supply.call(spec)
+        return cls(None, spec["size"], spec["mask"], call, spec["seed"], trunk)
+
+    def __repr__(self) -> str:
+        where = "found at the first graph" if self._trunk is None else self._trunk.description
+        return f"HeadEnsemble({self.size} heads at {where})"
+
+
+def _fresh(head: PlainHead) -> PlainHead:
+    """The head with weights drawn anew."""
+    for module in head.modules():
+        reset: Any = getattr(module, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return head.requires_grad_(True)

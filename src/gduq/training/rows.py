@@ -1,0 +1,206 @@
+"""Models that stand on a frozen trunk: it runs once, and everything else reads its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gduq.data.view import View
+from gduq.graph import on_device
+from gduq.nn.modes import evaluating
+from gduq.nn.trunk import Trunk
+from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
+from gduq.shifts.copies import shifted_copies
+from gduq.targets import Target
+from gduq.training.batches import Batches, labels
+from gduq.training.finishing import MOST, fit_novelty, fit_temperature
+from gduq.training.heads import HeadRun, RowSet, train_heads
+from gduq.training.history import Epoch, History
+from gduq.training.settings import Settings
+
+__all__ = ["TrunkRows", "fit_on_rows", "score"]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the trunk gave of some rows: representation, the network's own outputs, the truth."""
+
+    h: Tensor
+    outputs: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TrunkRows:
+    """All rows that training needs, each seen once by the trunk.
+
+    Attributes:
+        train: Training rows.
+        val: Validation rows, or ``None``.
+        copies: Shifted copies of the validation rows.
+        target: What the outputs mean.
+        seconds: How long the trunk took.
+    """
+
+    train: Seen
+    val: Seen | None
+    copies: tuple[Seen, ...]
+    target: Target
+    seconds: float
+
+    @classmethod
+    def collect(
+        cls,
+        trunk: Trunk,
+        train: Batches,
+        val: Batches | None,
+        read_target: Callable[[Tensor, int], Target],
+        calibrate: Calibrate,
+        batch_size: int,
+        seed: int,
+    ) -> TrunkRows:
+        """Run the trunk over training rows, validation rows and copies of these."""
+        start = time.perf_counter()
+        seen = _seen(trunk, train, batch_size)
+        target = read_target(seen.y, seen.outputs.size(1))
+        first = Seen(seen.h, seen.outputs, target.check(seen.y, "train"))
+        held, copies = None, []
+        if val is not None:
+            held = _checked(_seen(trunk, val, batch_size), target)
+            if calibrate == "shifted" and isinstance(val, View):
+                found = (_seen(trunk, copy, batch_size) for copy in shifted_copies(val, seed))
+                copies = [_checked(copy, target) for copy in found]
+        return cls(first, held, tuple(copies), target, time.perf_counter() - start)
+
+
+def _checked(seen: Seen, target: Target) -> Seen:
+    return Seen(seen.h, seen.outputs, target.check(seen.y, "val"))
+
+
+def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
+    device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
+    parts: list[tuple[Tensor, ...]] = []
+    with torch.no_grad(), evaluating(trunk):
+        for graph in data.batches(batch_size):
+            graph = on_device(graph, device)
+            h, outputs = trunk.run(graph)
+            parts.append((trunk.labelled(h, graph), trunk.labelled(outputs, graph), labels(graph)))
+    return Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def fit_on_rows(
+    model: Predictor,
+    rows: TrunkRows,
+    settings: Settings,
+    calibrate: Calibrate,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
+) -> History:
+    """Train the heads of a model, keep the best (or all), calibrate, note the training rows.
+
+    Args:
+        model: A model whose head reads the rows of a trunk.
+        rows: These rows.
+        settings: Of the training.
+        calibrate: What the temperature is fitted on.
+        on_epoch: Called after every epoch.
+    """
+    start = time.perf_counter()
+    model.target = rows.target
+    model.set_temperature(1.0, None)
+    job, runs, kept = model.head_job(rows.train.h), [HeadRun()], 0
+    if job is not None:
+        job = _with_one_mask(job) if rows.val is None else job
+        runs = _train(job, rows, settings, on_epoch)
+        kept = _take(model, job, rows)
+    model.fit_rows(rows.train.h)
+    calibrate_on_rows(model, rows, calibrate)
+    some = rows.train.h[:MOST]
+    fit_novelty(model, some, None if rows.val is None else rows.val.h, settings.seed)
+    epochs = sum(record.seconds for run in runs for record in run.records)
+    spent = time.perf_counter() - start - epochs
+    histories = [History(run.records, run.kept_epoch) for run in runs]
+    if job is not None and job.keep_all:
+        return History(members=tuple(histories), around=spent)
+    best = histories.pop(kept)
+    return History(best.records, best.kept_epoch, given_up=tuple(histories), around=spent)
+
+
+def _with_one_mask(job: HeadJob) -> HeadJob:
+    """Without validation rows nothing can be chosen: a small mask, which hardly ever hurts."""
+    if job.keep_all or len(job.heads) == 1:
+        return job
+    index = min(range(len(job.masks)), key=lambda i: abs(job.masks[i] - 0.05))
+    return HeadJob([job.heads[index]], [job.masks[index]], job.bank, job.draw, job.draws, False)
+
+
+def _train(
+    job: HeadJob, rows: TrunkRows, settings: Settings, on_epoch: Callable[[Epoch], None]
+) -> list[HeadRun]:
+    val = rows.val
+    return train_heads(
+        job.heads,
+        RowSet(rows.train.h, rows.train.y),
+        None if val is None else RowSet(val.h, val.y),
+        target=rows.target,
+        masks=job.masks,
+        bank=job.bank,
+        draw=job.draw,
+        draws=job.draws,
+        epochs=settings.epochs,
+        lr=settings.given_lr,
+        batch_size=settings.given_batch_size,
+        weight_decay=settings.weight_decay,
+        patience=settings.patience,
+        select=settings.select,
+        seed=settings.seed,
+        on_epoch=on_epoch,
+    )
+
+
+def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int:
+    """Give the model its heads; of several that compete, the most likely one."""
+    if job.keep_all or len(job.heads) == 1:
+        model.take_heads(job.heads)
+        return 0
+    found = []
+    for head in job.heads:
+        model.take_heads([head])
+        calibrate_on_rows(model, rows, "shifted" if rows.copies else "clean")
+        found.append(float(score(model, rows).mean()))
+    best = min(range(len(found)), key=found.__getitem__)
+    model.take_heads([job.heads[best]])
+    return best
+
+
+def calibrate_on_rows(model: Predictor, rows: TrunkRows, calibrate: Calibrate) -> None:
+    """Fit the temperature on rows of the trunk."""
+    model.set_temperature(1.0, None)
+    if rows.val is None or calibrate is None:
+        return
+    copies = rows.copies if calibrate == "shifted" else ()
+    parts = [(_outputs(model, seen), seen.y) for seen in (rows.val, *copies)]
+    fit_temperature(model, parts[0], parts[1:])
+
+
+def score(model: Predictor, rows: TrunkRows) -> Tensor:
+    """The loss of each validation row ``[n]``, half of it that of its copies."""
+    assert rows.val is not None
+    assert model.target is not None
+    found = [
+        model.target.nll(model.calibrated(_outputs(model, seen)), seen.y)
+        for seen in (rows.val, *rows.copies)
+    ]
+    if len(found) == 1:
+        return found[0]
+    return 0.5 * found[0] + 0.5 * torch.stack(found[1:]).mean(dim=0)
+
+
+def _outputs(model: Predictor, seen: Seen) -> Tensor:
+    with torch.no_grad(), evaluating(model):
+        return model.from_rows(seen.h, seen.outputs)
+
+
