@@ -281,12 +281,13 @@ def test_several_labels_per_row_stay_together():
     assert View(Packed.pack(rows)).target.tolist() == [[0, 1], [1, 0]]
 
 
-def test_labels_of_nodes_are_no_labels_of_graphs():
-    with pytest.raises(InputError, match=r"each of the 2 graphs, got 5 rows.*mask of them as rows"):
-        _ = View([node_graph(3), node_graph(2)]).target
+def test_as_many_labels_as_rows():
+    several = [Data(x=torch.ones(1, 1), edge_index=EDGES, y=torch.arange(3)) for _ in range(2)]
+    with pytest.raises(InputError, match=r"each of the 2 rows \(graphs\), got 6.*shape \[1, T\]"):
+        _ = View(several).target
     data = node_graph()
     data.y = torch.arange(4)
-    with pytest.raises(InputError, match="each of the 6 nodes, got 4 rows"):
+    with pytest.raises(InputError, match=r"each of the 6 rows \(nodes\), got 4"):
         _ = View(data, torch.tensor([1])).target
 
 

@@ -195,7 +195,7 @@ def test_outputs_that_are_no_tensors(out: object) -> None:
 
 def test_features_of_another_width_are_told_from_other_errors() -> None:
     net = pyg.GCN(7, 8, 2, 3).double()
-    with pytest.raises(InputError, match="features of width 7, which GCN was built for, got wid"):
+    with pytest.raises(InputError, match="of width 7, the width GCN was built for, got width 4"):
         call_network(net, GRAPH)
     single = pyg.GCN(4, 8, 2, 3)  # the right width, another dtype
     with pytest.raises(RuntimeError, match="dtype"):

@@ -111,12 +111,13 @@ class View:
     def target(self) -> Tensor:
         """Labels of the rows ``[m]`` (or ``[m, T]`` of several), as stored on the graphs."""
         y, rows = self._labels(), len(self.graphs) if self.mask is None else self.mask.numel()
-        if y.size(0) != rows:
+        # Without a mask, lists of graphs whose nodes have labels are still let through: see
+        # `gduq.shifts.domains`, which reads the labels of all nodes this way.
+        if y.size(0) != rows and (self.mask is not None or y.size(0) != self._node_counts.sum()):
             raise InputError(
-                f"one row of labels for each of the {rows} {self.task}s",
-                f"{y.size(0)} rows",
-                "If nodes have labels, pass a mask of them as rows; several labels of one graph "
-                "are a y of shape [1, T]."
+                f"one label for each of the {rows} rows ({self.task}s)",
+                y.size(0),
+                "Several labels of one graph are a y of shape [1, T]."
                 if self.task == "graph"
                 else "",
             )

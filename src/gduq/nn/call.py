@@ -67,7 +67,7 @@ def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:
         return
     if x.size(1) != width:
         raise InputError(
-            f"features of width {width}, which {type(net).__name__} was built for",
+            f"features of width {width}, the width {type(net).__name__} was built for",
             f"width {x.size(1)}",
             f"torch says: {str(error).splitlines()[0]}",
         ) from error
