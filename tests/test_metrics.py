@@ -426,7 +426,7 @@ def test_float32_sums_stay_exact_on_many_rows():
         (torch.zeros(2, 3), [0, 3], "labels from 0 to 2"),
         (torch.zeros(2, 3), [0.5, 1.0], "integer class labels"),
         (torch.zeros(2, 3), None, "predictions with targets"),
-        (torch.zeros(2, 2, 3), [0, 0], "a gduq.Prediction of samples"),
+        (torch.zeros(2, 2, 3), [0, 0], "Make a gduq.Prediction"),
         (torch.zeros(2, 3, dtype=torch.long), [0, 0], "floating-point"),
         ("text", [0], "logits"),
     ],

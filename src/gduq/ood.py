@@ -118,7 +118,7 @@ def _resolve(score: str | Score, train: Any) -> Score:
     raise InputError(f"a score from {', '.join([*SCORES, *_FITTED])}", repr(score))
 
 
-# -- from the prediction ----------------------------------------------------------------------------
+# -- from the prediction -----------------------------------------------------------------------
 
 
 def _msp(p: Any) -> Tensor:

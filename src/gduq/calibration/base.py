@@ -5,26 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Prediction
+from gduq.prediction.mixture import match
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Calibrator",
-    "RowTemperature",
-    "Rows",
-    "check_classes",
-    "labelled",
-    "mean_logits",
-    "row_index",
-]
+__all__ = ["Calibrator", "RowTemperature", "Rows", "check_classes", "row_index"]
 
 Rows = Tensor | slice | Sequence[int]
 
@@ -33,39 +27,42 @@ _SIZES = ("num_classes", "num_samples")
 
 @dataclass(eq=False)
 class Calibrator(ABC):
-    r"""A map of logits learnt on held-out predictions.
+    r"""A map of predictions learnt on held-out ones, by the likelihood of their mixture.
 
-    A calibrator sees the mean logits :math:`\mu` ``[m, C]`` of the K hypotheses, in float64 on the
-    CPU, and answers with new ones :math:`\mu'`. The samples come along: their deviations from the
-    mean are scaled as the map scales each row,
+    What it acts on is said by ``acts_on``:
 
-    .. math:: s'_k = \mu' + r\,(s_k - \mu), \qquad r = \max\Big(0,
-        \frac{\mathrm{Cov}_{p'}(\mu, \mu')}{\mathrm{Var}_{p'}(\mu)}\Big), \quad
-        p' = \mathrm{softmax}(\mu').
+    * ``"samples"``: every hypothesis is mapped by itself, :math:`s'_k = f(s_k)`, and what comes
+      out is the mixture of the mapped ones.
+    * ``"mixture"``: the map says what the probabilities of the mixture become. The hypotheses are
+      moved by class offsets, the same for all of them, so that their mixture is just that
+      (`gduq.prediction.mixture.match`): what they disagree about stays.
 
-    So the mean of the new samples is :math:`\mu'`, a temperature acts on every sample alike, and
-    ``epistemic`` and ``spread`` stay meaningful. Shape ``[K, m, C]``, dtype and device are kept.
-
-    Maps that say only what the probabilities are (``defines_logits`` is false) leave one constant
-    a row free. It is chosen so that :math:`\log\sum_c e^{\mu_c}` stays what it was: the energy
-    score of `gduq.ood` reads just that.
+    Shape ``[K, m, C]``, dtype and device are kept. Maps that say only what probabilities are
+    (``defines_logits`` is false) leave one constant per row and hypothesis free. It is chosen so
+    that :math:`\log\sum_c e^{s_{kc}}` stays what it was: the energy score of `gduq.ood` reads
+    just that.
 
     It is applied to the kind of logits it was fitted on: another number of classes, or of
     hypotheses, is an error.
 
     Attributes:
+        acts_on: ``"samples"`` or ``"mixture"``.
         needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
         needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
-        takes_copies: Can also learn from corrupted copies of the rows (`AnchorAwareTemperature`).
-        keeps_accuracy: Never changes the label of a row.
+        takes_copies: Can also learn from corrupted copies of the rows.
+        keeps_accuracy: Never changes the label of a row, which is the mixture's.
+        keeps_order: Never changes the order of classes of a single hypothesis. With K = 1 labels
+            stay then; a mixture of several may still change sides, as the surest lose most.
         defines_logits: Its map gives logits, not only probabilities.
         state_names: The tensors that make up a fitted calibrator.
     """
 
+    acts_on: ClassVar[Literal["samples", "mixture"]] = "samples"
     needs_graph: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
     takes_copies: ClassVar[bool] = False
-    keeps_accuracy: ClassVar[bool] = True
+    keeps_accuracy: ClassVar[bool] = False
+    keeps_order: ClassVar[bool] = False
     defines_logits: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = ()
 
@@ -73,17 +70,28 @@ class Calibrator(ABC):
 
     # -- use -----------------------------------------------------------------------------------
 
-    def fit(self, p: Prediction, rows: Rows | None = None) -> Self:
+    def fit(
+        self, p: Prediction, rows: Rows | None = None, corrupted: Sequence[Prediction] = ()
+    ) -> Self:
         """Learn the map from labelled predictions, best those of a validation split.
 
         Args:
             p: Predictions with targets.
             rows: Fit on these rows of ``p`` only (mask, slice or indices).
+            corrupted: Predictions, with targets, of corrupted copies of the rows, by the same
+                model. Half of the loss is then theirs. Only where ``takes_copies`` is true.
         """
         index = row_index(rows, len(p))
         if len(p.require_target()[index]) == 0:
             raise InputError("at least one row to fit on", "none", "Is the split empty?")
-        self._state = self._sizes(p.num_classes, p.num_samples) | self._fit(p, index)
+        if corrupted and not self.takes_copies:
+            raise InputError("no corrupted copies", "some", f"{type(self).__name__} takes none.")
+        for copy in corrupted:
+            _check_copy(p, copy)
+        copies = [copy.to("cpu") for copy in corrupted]
+        self._state = self._sizes(p.num_classes, p.num_samples) | self._fit(
+            p.to("cpu"), index, copies
+        )
         return self
 
     def __call__(self, p: Prediction, rows: Rows | None = None) -> Prediction:
@@ -96,9 +104,8 @@ class Calibrator(ABC):
         self._check_call(p)
         index = row_index(rows, len(p))
         if self.needs_graph:  # rows look at their neighbours: choose them after the map
-            return self._lift(p, self._map(p))[index]
-        p = p if rows is None else p[index]
-        return self._lift(p, self._map(p))
+            return self._mapped(p)[index]
+        return self._mapped(p if rows is None else p[index])
 
     def neutral(self, num_classes: int, num_samples: int = 1) -> Self:
         """Set the parameters that change nothing: a fitted calibrator that is the identity."""
@@ -142,37 +149,34 @@ class Calibrator(ABC):
     # -- for the methods -----------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        """What is learnt from some rows of ``p``, by the names in ``state_names``."""
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        """What is learnt from some rows of ``p`` and from copies, by the names in `state_names`."""
 
     @abstractmethod
     def _map(self, p: Prediction) -> Tensor:
-        """New mean logits ``[m, C]``, float64 on the CPU."""
+        """The new samples ``[K, m, C]``; or, if it acts on the mixture, its new log-probabilities.
+
+        These are ``[m, C]``, up to a constant per row. Both float64 on the CPU.
+        """
 
     @abstractmethod
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         """The parameters of the identity."""
 
-    def _carry(self, deviation: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """What becomes of the samples' deviations from the mean, ``[K, m, C]``."""
-        weight = after.softmax(dim=-1)
-        old = before - (weight * before).sum(dim=-1, keepdim=True)
-        new = after - (weight * after).sum(dim=-1, keepdim=True)
-        length = (weight * old * old).sum(dim=-1, keepdim=True)
-        ratio = (weight * old * new).sum(dim=-1, keepdim=True) / length
-        return deviation * torch.where(length > 1e-200, ratio, 1.0).clamp_min(0.0)
-
     # -- private -------------------------------------------------------------------------------
 
-    def _lift(self, p: Prediction, after: Tensor) -> Prediction:
-        before = mean_logits(p)
+    def _mapped(self, p: Prediction) -> Prediction:
+        samples, after = samples_of(p), self._map(p)
+        if self.acts_on == "mixture":
+            weights = None if p.weights is None else p.weights.cpu()
+            after = match(samples, after.log_softmax(dim=-1), weights)
         if not self.defines_logits:
-            after = after + (before.logsumexp(-1) - after.logsumexp(-1)).unsqueeze(-1)
-        samples = after.unsqueeze(0)
-        if p.num_samples > 1:
-            samples = samples + self._carry(p.samples.double().cpu() - before, before, after)
-        q = p.with_samples(samples.to(p.samples.device, p.samples.dtype))
-        return _same_label(p, q) if self.keeps_accuracy else q
+            after = after + (samples.logsumexp(-1) - after.logsumexp(-1)).unsqueeze(-1)
+        q = p.with_samples(after.to(p.samples.device, p.samples.dtype))
+        kept = self.keeps_accuracy or (self.keeps_order and p.num_samples == 1)
+        return _same_label(p, q) if kept else q
 
     @staticmethod
     def _sizes(num_classes: int, num_samples: int) -> dict[str, Tensor]:
@@ -196,7 +200,9 @@ class Calibrator(ABC):
 
 
 class RowTemperature(Calibrator):
-    r"""A calibrator that divides the logits of row i by a temperature :math:`T_i > 0`."""
+    r"""A calibrator that divides the logits of row i, of every hypothesis, by :math:`T_i > 0`."""
+
+    keeps_order: ClassVar[bool] = True
 
     @abstractmethod
     def _temperature(self, p: Prediction) -> Tensor:
@@ -208,17 +214,7 @@ class RowTemperature(Calibrator):
         return self._temperature(p)
 
     def _map(self, p: Prediction) -> Tensor:
-        return mean_logits(p) / self._temperature(p)[:, None]
-
-
-def mean_logits(p: Prediction) -> Tensor:
-    """Mean logits ``[m, C]`` as calibrators see them: float64, CPU."""
-    return p.samples.double().cpu().mean(dim=0)
-
-
-def labelled(p: Prediction, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
-    """Mean logits ``[n, C]`` and targets ``[n]`` of some rows, on the CPU."""
-    return mean_logits(p)[rows], p.require_target().cpu()[rows]
+        return samples_of(p) / self._temperature(p)[:, None]
 
 
 def row_index(rows: Rows | None, length: int) -> Tensor | slice:
@@ -234,7 +230,7 @@ def row_index(rows: Rows | None, length: int) -> Tensor | slice:
         return rows
     index = torch.as_tensor(rows).cpu()
     if index.dtype == torch.bool and index.shape != (length,):
-        raise InputError(f"a mask of {length} entries, one a row", list(index.shape))
+        raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
     if index.dtype != torch.bool:
         if index.is_floating_point() and index.numel():
             raise InputError("rows as a mask, a slice or integers", index.dtype)
@@ -257,6 +253,14 @@ def check_classes(target: Tensor, num_classes: int, missing: str) -> Tensor:
     return seen
 
 
+def _check_copy(p: Prediction, copy: Prediction) -> None:
+    if len(copy.require_target()) == 0:
+        raise InputError("corrupted copies with at least one row", "an empty one")
+    here, there = (p.num_samples, p.num_classes), (copy.num_samples, copy.num_classes)
+    if here != there:
+        raise InputError(f"corrupted copies with (K, C) = {here}", there)
+
+
 def _same_label(p: Prediction, q: Prediction) -> Prediction:
     """``q`` where rounding has not moved a label: a tie made by it goes to the old label.
 
@@ -267,8 +271,7 @@ def _same_label(p: Prediction, q: Prediction) -> Prediction:
         return q
     samples, label = q.samples.clone(), p.label[moved]
     unit = torch.finfo(samples.dtype).eps * samples[:, moved].abs().amax(dim=(0, 2)).clamp_min(1.0)
-    lead = q.logits[moved].amax(dim=1)
-    gap = lead - q.logits[moved, label]
+    gap = q.log_probs[moved].amax(dim=1) - q.log_probs[moved, label]
     near = gap <= 8 * unit
     lift = torch.where(near, gap + 8 * unit, 0.0).to(samples.dtype)
     samples[:, moved, label] += lift

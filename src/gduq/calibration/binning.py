@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gduq.calibration.base import Calibrator, check_classes, labelled, mean_logits
+from gduq.calibration.base import Calibrator, check_classes
+from gduq.calibration.lesson import Lesson, mixture_logs
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -25,8 +27,9 @@ class HistogramBinning(Calibrator):
     .. math:: p'_{ic} \propto \frac{|\{j \in B : y_j = c\}|}{|B|}, \qquad
         B = \{j : p_{jc} \text{ in the bin of } p_{ic}\}
 
-    One histogram for each class against the rest. A bin without validation rows leaves its
-    probabilities as they are; frequencies below 1e-6 are raised to it. May change labels.
+    One histogram for each class against the rest, of the mixture's probabilities. A bin without
+    validation rows leaves them as they are; frequencies below 1e-6 are raised to it. May change
+    labels.
 
     Args:
         bins: Bins per class.
@@ -40,7 +43,7 @@ class HistogramBinning(Calibrator):
         tensor(0.7500)
     """
 
-    keeps_accuracy: ClassVar[bool] = False
+    acts_on: ClassVar[Literal["samples", "mixture"]] = "mixture"
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("edges", "frequency", "filled")
 
@@ -56,8 +59,11 @@ class HistogramBinning(Calibrator):
         if self.missing not in ("error", "keep"):
             raise InputError('missing="error" or "keep"', repr(self.missing))
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        logits, target = labelled(p, rows)
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        lesson = Lesson.of([p[rows]])
+        target = lesson.target
         if len(target) < self.bins:
             raise InputError(
                 f"at least as many rows as bins, {self.bins}",
@@ -65,7 +71,7 @@ class HistogramBinning(Calibrator):
                 "Use fewer bins, or TemperatureScaling.",
             )
         seen = check_classes(target, p.num_classes, self.missing)
-        probs = logits.softmax(dim=-1)
+        probs = lesson.logs.exp()
         edges = self._edges(probs)
         where = _bin(probs, edges) + self.bins * torch.arange(p.num_classes)  # [n, C]
         cells = self.bins * p.num_classes
@@ -76,7 +82,7 @@ class HistogramBinning(Calibrator):
         return {"edges": edges, "frequency": frequency, "filled": filled}
 
     def _map(self, p: Prediction) -> Tensor:
-        probs = mean_logits(p).softmax(dim=-1)
+        probs = mixture_logs(p).exp()
         where = _bin(probs, self._state["edges"]).T
         frequency = self._state["frequency"].gather(1, where).T.clamp_min(_FLOOR)
         filled = self._state["filled"].gather(1, where).T

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gduq.calibration.base import RowTemperature, labelled
-from gduq.calibration.optimise import autograd, careful_scale, minimise
+from gduq.calibration.base import RowTemperature
+from gduq.calibration.lesson import Lesson
+from gduq.calibration.optimise import autograd, minimise
 from gduq.errors import InputError
 from gduq.prediction import Prediction
+from gduq.prediction.temperature import tempered_nll
 
 __all__ = ["DensityAwareCalibration", "neighbour_distance"]
 
@@ -28,10 +29,10 @@ class DensityAwareCalibration(RowTemperature):
     .. math:: T_i = w_0 + w_1\, d_i / \bar d, \qquad w \ge 0
 
     where :math:`d_i` is the mean distance of the row's ``features`` to the ``neighbors`` nearest
-    training rows and :math:`\bar d` its mean over the fitting rows. Features are centred and
+    training rows and :math:`\bar d` its mean over the clean fitting rows. Features are centred and
     divided by their training deviation. The paper sums over all layers; a `Prediction` carries
-    one, that at the cut. Weights by NLL, starting from plain temperature scaling, so never worse
-    than it on the fitting rows. Keeps every label.
+    one, that at the cut. Weights by NLL of the mixture, starting from plain temperature scaling, so
+    never worse than it on the fitting rows. Keeps every label of a single hypothesis.
 
     Args:
         train: Predictions of training rows, with ``features``. Needed by `fit` only: the rows used
@@ -52,6 +53,7 @@ class DensityAwareCalibration(RowTemperature):
     """
 
     needs_features: ClassVar[bool] = True
+    takes_copies: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = (
         "weights",
         "distance",
@@ -70,17 +72,20 @@ class DensityAwareCalibration(RowTemperature):
             got = f"neighbors={self.neighbors}, limit={self.limit}"
             raise InputError("1 <= neighbors <= limit", got)
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
         state = self._reference()
-        logits, target = labelled(p, rows)
-        distance = self._distance(p, state)[rows]
-        state["distance"] = distance.mean().clamp_min(1e-12)
-        distance = distance / state["distance"]
+        parts = [p[rows], *corrupted]
+        lesson = Lesson.of(parts)
+        distance = torch.cat([self._distance(part, state) for part in parts])
+        state["distance"] = distance[: lesson.rows].mean().clamp_min(1e-12)
+        distance, tempered = distance / state["distance"], lesson.tempered()
 
         def loss(weights: Tensor) -> Tensor:
-            return F.cross_entropy(logits / _heat(weights, distance)[:, None], target)
+            return tempered_nll(tempered, _heat(weights, distance).reciprocal())
 
-        start = torch.tensor([1.0 / careful_scale(logits, target), 0.0], dtype=torch.float64)
+        start = torch.tensor([lesson.temperature(), 0.0], dtype=torch.float64)
         state["weights"] = minimise(autograd(loss), start, bounds=[(0.0, None), (0.0, None)])
         return state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,13 +17,16 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
-from gduq.calibration.base import Rows, RowTemperature, labelled, mean_logits, row_index
-from gduq.calibration.optimise import careful_scale, fit_module
+from gduq.calibration.base import Rows, RowTemperature, row_index
+from gduq.calibration.lesson import Lesson, samples_of
+from gduq.calibration.optimise import fit_module
 from gduq.calibration.order_invariant import UNIT
 from gduq.errors import InputError
 from gduq.graph import check_graph
 from gduq.metrics.structure import distance
 from gduq.prediction import Prediction
+from gduq.prediction.mixture import weighted_mean
+from gduq.prediction.temperature import tempered_nll
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,8 +40,9 @@ _COOLEST = 0.01
 class GraphCalibrator(RowTemperature):
     r"""A temperature for each node from a small graph network.
 
-    The network reads :math:`\mu / T` with T of plain temperature scaling, and answers with a factor
-    on T; a normal prior pulls it towards 1.
+    The network reads the mean logits :math:`\mu / T`, with T of plain temperature scaling, and
+    answers with a factor on T for all hypotheses about the node; a normal prior pulls it towards 1.
+    Fitted by the NLL of the mixture.
 
     It is made for one graph. Its predictions cover **all** nodes of that graph, in order
     (``gduq.predict(model, data)``), since a node's temperature depends on its neighbours' logits;
@@ -79,17 +84,19 @@ class GraphCalibrator(RowTemperature):
     def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
         """What the network reads, computed once for all steps."""
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
         graph = self._check_rows(p)
-        known, target = labelled(p, rows)
-        scale = torch.tensor(careful_scale(known, target), dtype=torch.float64)
-        known, inputs = known * scale, self._inputs(graph, mean_logits(p) * scale)
+        lesson = Lesson.of([p[rows]])
+        scale = 1.0 / torch.tensor(lesson.temperature(), dtype=torch.float64)
+        inputs, tempered = self._inputs(graph, _mean_logits(p) * scale), lesson.tempered()
         network = self._network(p.num_classes, neutral=False)
 
         def loss() -> Tensor:
-            return F.cross_entropy(known / network(*inputs)[rows][:, None], target)
+            return tempered_nll(tempered, scale / network(*inputs)[rows])
 
-        fit_module(network, loss, len(target), self.prior, self.steps)
+        fit_module(network, loss, lesson.rows, self.prior, self.steps)
         return {"scale": scale} | dict(network.state_dict())
 
     @torch.no_grad()
@@ -98,7 +105,7 @@ class GraphCalibrator(RowTemperature):
         network = self._network(p.num_classes, neutral=True)
         network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
         scale = self._state["scale"]
-        factor: Tensor = network(*self._inputs(graph, mean_logits(p) * scale))
+        factor: Tensor = network(*self._inputs(graph, _mean_logits(p) * scale))
         return factor / scale
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
@@ -123,16 +130,20 @@ class GraphCalibrator(RowTemperature):
         return self.graph
 
 
+def _mean_logits(p: Prediction) -> Tensor:
+    return weighted_mean(samples_of(p), None if p.weights is None else p.weights.cpu())
+
+
 @dataclass(eq=False)
 class CaGCN(GraphCalibrator):
     r"""Logits scaled by a graph convolutional network (CaGCN; Wang et al., NeurIPS 2021).
 
-    .. math:: \mu'_i = \mu_i\,\mathrm{softplus}(g_i), \qquad
+    .. math:: s'_{ki} = s_{ki}\,\mathrm{softplus}(g_i), \qquad
         g = \hat A\,\mathrm{ReLU}(\hat A \mu W_1) W_2
 
     with two layers C → ``hidden`` → 1 and the usual normalised adjacency :math:`\hat A`. Fitted by
     NLL with L-BFGS from plain temperature scaling; a normal prior takes the place of the published
-    dropout, so a fit is reproducible. For node tasks. Keeps every label.
+    dropout, so a fit is reproducible. For node tasks. Keeps every label of a single hypothesis.
 
     Args:
         graph: The graph whose nodes the predictions are about.
@@ -204,7 +215,7 @@ class GATS(GraphCalibrator):
       for all others.
 
     Fitted by NLL with L-BFGS, on logits after plain temperature scaling. For node tasks. Keeps
-    every label.
+    every label of a single hypothesis.
 
     Args:
         graph: The graph whose nodes the predictions are about.
@@ -250,11 +261,13 @@ class GATS(GraphCalibrator):
         """The same calibrator for a graph without training nodes."""
         return self.on(graph, train_rows=[])
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
         self._check_rows(p)
         if not self._trained(len(p)).any():
             raise InputError("at least one training node", "none", "Pass train_rows=.")
-        return super()._fit(p, rows)
+        return super()._fit(p, rows, corrupted)
 
     def _network(self, classes: int, neutral: bool) -> nn.Module:
         generator = None if neutral else torch.Generator().manual_seed(self.seed)

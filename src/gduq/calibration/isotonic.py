@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gduq.calibration.base import Calibrator, labelled, mean_logits
+from gduq.calibration.base import Calibrator
+from gduq.calibration.lesson import Lesson, mixture_logs
 from gduq.prediction import Prediction
 
 __all__ = ["IsotonicCalibration"]
@@ -27,9 +29,9 @@ class IsotonicCalibration(Calibrator):
     .. math:: p'_{ic} \propto g(p_{ic}) + 10^{-9} p_{ic}, \qquad
         g = \arg\min_{g\ \text{monotone}} \sum_{i,c} \big(g(p_{ic}) - [y_i = c]\big)^2
 
-    over all m·C probabilities at once; g is linear between its steps and constant beyond them.
-    The small term keeps the order of classes that share a step, so every label stays. Free of
-    assumptions and hungry for data; where g is 0 it is very sure, which NLL on other data
+    over all m·C probabilities of the mixture at once; g is linear between its steps and constant
+    beyond them. The small term keeps the order of classes that share a step, so every label stays.
+    Free of assumptions and hungry for data; where g is 0 it is very sure, which NLL on other data
     punishes.
 
     Example:
@@ -39,18 +41,22 @@ class IsotonicCalibration(Calibrator):
         tensor(0.7500)
     """
 
+    acts_on: ClassVar[Literal["samples", "mixture"]] = "mixture"
+    keeps_accuracy: ClassVar[bool] = True
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("x", "y")
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        logits, target = labelled(p, rows)
-        probs = logits.softmax(dim=-1)
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        lesson = Lesson.of([p[rows]])
+        probs, target = lesson.logs.exp(), lesson.target
         hit = torch.zeros(probs.shape, dtype=torch.bool).scatter_(1, target[:, None], True)
         x, y = _isotonic(probs.flatten().numpy(), hit.flatten().numpy())
         return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}
 
     def _map(self, p: Prediction) -> Tensor:
-        probs = mean_logits(p).softmax(dim=-1)
+        probs = mixture_logs(p).exp()
         x, y = self._state["x"].numpy(), self._state["y"].numpy()
         steps = torch.from_numpy(np.interp(probs.numpy(), x, y))
         return (steps + _ORDER * probs).clamp_min(1e-300).log()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gduq.calibration.base import Calibrator, labelled, mean_logits
-from gduq.calibration.optimise import careful_scale, fit_module
+from gduq.calibration.base import Calibrator
+from gduq.calibration.lesson import Lesson, mixture_logs
+from gduq.calibration.optimise import fit_module
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -29,9 +31,9 @@ class OrderInvariantCalibration(Calibrator):
     .. math:: z'_i = \sum_{j=i}^{C-1} \mathrm{softplus}(m_j(z))\,(z_j - z_{j+1}),
 
     then put back in place. Steps are positive, so the whole order of classes stays, not just the
-    label; and the classes' names play no role. Here :math:`z = \mu / T` with T of plain
-    temperature scaling, and a normal prior pulls the network towards changing nothing more.
-    Fitted by NLL with L-BFGS. Keeps every label.
+    label; and the classes' names play no role. Here z is the log of the mixture's probabilities
+    over T, the temperature that fits them best, and a normal prior pulls the network towards
+    changing nothing more. Fitted by NLL with L-BFGS. Keeps every label.
 
     Args:
         hidden: Width of the hidden layer; ``None`` means C.
@@ -46,6 +48,9 @@ class OrderInvariantCalibration(Calibrator):
         tensor(0.7500)
     """
 
+    acts_on: ClassVar[Literal["samples", "mixture"]] = "mixture"
+    takes_copies: ClassVar[bool] = True
+    keeps_accuracy: ClassVar[bool] = True
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("scale", "0.weight", "0.bias", "2.weight", "2.bias")
 
@@ -60,22 +65,26 @@ class OrderInvariantCalibration(Calibrator):
         if not self.prior > 0 or self.steps < 1:
             raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        logits, target = labelled(p, rows)
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        lesson = Lesson.of([p[rows], *corrupted])
         network = self._network(p.num_classes)
-        scale = torch.tensor(careful_scale(logits, target), dtype=torch.float64)
-        ordered, order = _sort(logits * scale)
-        place = (order == target[:, None]).int().argmax(dim=-1)  # of the right class
+        scale = 1.0 / torch.tensor(lesson.temperature(lesson.logs[None]), dtype=torch.float64)
+        ordered, order = _sort(lesson.logs * scale)
+        place = (order == lesson.target[:, None]).int().argmax(dim=-1)  # of the right class
 
         def loss() -> Tensor:
-            return F.cross_entropy(_stretch(ordered, network), place)
+            return lesson.share @ F.cross_entropy(
+                _stretch(ordered, network), place, reduction="none"
+            )
 
-        fit_module(network, loss, len(target), self.prior, self.steps)
+        fit_module(network, loss, lesson.rows, self.prior, self.steps)
         return {"scale": scale} | dict(network.state_dict())
 
     @torch.no_grad()
     def _map(self, p: Prediction) -> Tensor:
-        ordered, order = _sort(mean_logits(p) * self._state["scale"])
+        ordered, order = _sort(mixture_logs(p) * self._state["scale"])
         network = self._network(ordered.size(1))
         network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
         return torch.zeros_like(ordered).scatter(1, order, _stretch(ordered, network))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,22 +11,23 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from gduq.calibration.base import Calibrator, RowTemperature, labelled, mean_logits
-from gduq.calibration.optimise import careful_scale, softening_scale
+from gduq.calibration.base import Calibrator, RowTemperature
+from gduq.calibration.lesson import Lesson, samples_of
 from gduq.prediction import Prediction
+from gduq.prediction.mixture import log_mixture
 
-__all__ = ["EnsembleTemperatureScaling", "TemperatureScaling", "softening"]
+__all__ = ["EnsembleTemperatureScaling", "TemperatureScaling"]
 
 
 @dataclass(eq=False)
 class TemperatureScaling(RowTemperature):
-    r"""One temperature for all rows (Guo et al., ICML 2017).
+    r"""One temperature for all rows and hypotheses (Guo et al., ICML 2017).
 
-    .. math:: \mu' = \mu / T, \qquad T = \arg\min_T \mathrm{NLL}
+    .. math:: s'_k = s_k / T, \qquad T = \arg\min_T \mathrm{NLL}
 
-    Found by Newton's method in :math:`1/T`, where the loss is convex. A T below 1 must be worth
-    it with one row of even target added: rows that are all right would else say T = 0. Keeps every
-    label.
+    with the NLL of the mixture; see `gduq.prediction.temperature.best_temperature`. A T below 1
+    must be worth it with one row of even target added: rows that are all right would else say
+    T = 0. Keeps every label of a single hypothesis; a mixture of several may change sides.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)  # sure of class 0, right three times of four
@@ -35,6 +37,7 @@ class TemperatureScaling(RowTemperature):
         (3.641, tensor(0.7500))
     """
 
+    takes_copies: ClassVar[bool] = True
     state_names: ClassVar[tuple[str, ...]] = ("temperature",)
 
     @property
@@ -42,8 +45,10 @@ class TemperatureScaling(RowTemperature):
         """The temperature, a scalar."""
         return self.state()["temperature"]
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        return {"temperature": _scalar(1.0 / careful_scale(*labelled(p, rows)))}
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        return {"temperature": _scalar(Lesson.of([p[rows], *corrupted]).temperature())}
 
     def _temperature(self, p: Prediction) -> Tensor:
         return self._state["temperature"].expand(len(p))
@@ -52,20 +57,15 @@ class TemperatureScaling(RowTemperature):
         return {"temperature": _scalar(1.0)}
 
 
-def softening(p: Prediction) -> Tensor:
-    """The temperature of at least 1 that labelled rows ask for: see `gduq.tempering`."""
-    return _scalar(1.0 / softening_scale(*labelled(p, slice(None))))
-
-
 @dataclass(eq=False)
 class EnsembleTemperatureScaling(Calibrator):
-    r"""A mixture of tempered, raw and uniform probabilities (ETS; Zhang et al., ICML 2020).
+    r"""Tempered, raw and uniform probabilities, blended (ETS; Zhang et al., ICML 2020).
 
-    .. math:: p' = w_1\,\mathrm{softmax}(\mu/T) + w_2\,\mathrm{softmax}(\mu) + w_3\,\tfrac1C,
-        \qquad w \ge 0,\ \textstyle\sum w = 1
+    .. math:: p'_k = v_1\,\mathrm{softmax}(s_k/T) + v_2\,\mathrm{softmax}(s_k) + v_3\,\tfrac1C,
+        \qquad v \ge 0,\ \textstyle\sum v = 1
 
-    T as in `TemperatureScaling`, then the weights by NLL, which is convex in them. Keeps every
-    label.
+    Every hypothesis is blended, which blends their mixture just so. T as in `TemperatureScaling`,
+    then the shares by NLL, which is convex in them. Keeps every label of a single hypothesis.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)
@@ -74,19 +74,27 @@ class EnsembleTemperatureScaling(Calibrator):
         tensor(0.7500)
     """
 
+    takes_copies: ClassVar[bool] = True
+    keeps_order: ClassVar[bool] = True
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("temperature", "weights")
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        logits, target = labelled(p, rows)
-        temperature = _scalar(1.0 / careful_scale(logits, target))
-        parts = _components(logits, temperature)  # [3, n, C]
-        chosen = parts.gather(2, target.expand(3, -1)[..., None]).squeeze(2).exp()
-        return {"temperature": temperature, "weights": _mixture(chosen)}
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        lesson = Lesson.of([p[rows], *corrupted])
+        temperature = lesson.temperature()
+        tempered = log_mixture(lesson.samples / temperature, lesson.weights)
+        even = torch.full_like(tempered, -float(np.log(p.num_classes)))
+        parts = torch.stack([tempered, lesson.logs, even])  # [3, n, C]
+        chosen = parts.gather(2, lesson.target.expand(3, -1)[..., None]).squeeze(2).exp()
+        return {"temperature": _scalar(temperature), "weights": _blend(chosen, lesson.share)}
 
     def _map(self, p: Prediction) -> Tensor:
-        parts = _components(mean_logits(p), self._state["temperature"])
-        return (parts + self._state["weights"].log()[:, None, None]).logsumexp(dim=0)
+        samples, shares = samples_of(p), self._state["weights"].log()
+        tempered = (samples / self._state["temperature"]).log_softmax(dim=-1) + shares[0]
+        raw = samples.log_softmax(dim=-1) + shares[1]
+        return torch.logaddexp(torch.logaddexp(tempered, raw), shares[2] - np.log(p.num_classes))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         weights = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
@@ -97,20 +105,13 @@ def _scalar(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def _components(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Log probabilities of the three parts, ``[3, n, C]``."""
-    raw = logits.log_softmax(dim=-1)
-    uniform = torch.full_like(raw, -float(np.log(raw.size(1))))
-    return torch.stack([(logits / temperature).log_softmax(dim=-1), raw, uniform])
-
-
-def _mixture(chosen: Tensor) -> Tensor:
+def _blend(chosen: Tensor, share: Tensor) -> Tensor:
     """Simplex weights that maximise the mean log of ``weights @ chosen``, ``[3, n] -> [3]``."""
-    table = chosen.clamp_min(1e-300).numpy()
+    table, rows = chosen.clamp_min(1e-300).numpy(), share.numpy()
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
         mixed = np.maximum(w @ table, 1e-300)
-        return -float(np.log(mixed).mean()), -(table / mixed).mean(axis=1)
+        return -float(np.log(mixed) @ rows), -(table / mixed) @ rows
 
     result = minimize(
         objective,

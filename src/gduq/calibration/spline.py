@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from torch import Tensor
 
-from gduq.calibration.base import Calibrator, labelled, mean_logits
+from gduq.calibration.base import Calibrator
+from gduq.calibration.lesson import Lesson, mixture_logs
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 
@@ -26,7 +28,7 @@ _TOP = 1.0 - 1e-6  # highest confidence a correction may reach
 class SplineCalibration(Calibrator):
     r"""Confidence corrected by the slope of a spline (Gupta et al., ICLR 2021).
 
-    With confidences sorted, :math:`t_i = i/n` and the cumulative gap
+    With confidences of the mixture sorted, :math:`t_i = i/n` and the cumulative gap
 
     .. math:: h(t_i) = \frac1n \sum_{j \le i} \big([\hat y_j = y_j] - s_j\big),
 
@@ -46,6 +48,8 @@ class SplineCalibration(Calibrator):
         tensor([0.7..., 0.7..., 0.7..., 0.7...])
     """
 
+    acts_on: ClassVar[Literal["samples", "mixture"]] = "mixture"
+    keeps_accuracy: ClassVar[bool] = True
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("confidence", "correction")
 
@@ -55,9 +59,11 @@ class SplineCalibration(Calibrator):
         if self.knots < 3:
             raise InputError("knots >= 3", self.knots)
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
-        logits, target = labelled(p, rows)
-        top, label = logits.softmax(dim=-1).max(dim=-1)
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        lesson = Lesson.of([p[rows]])
+        top, label = lesson.logs.exp().max(dim=-1)
         scores, counts = np.unique(top.numpy(), return_counts=True)
         if len(scores) < self.knots:
             raise InputError(
@@ -65,14 +71,14 @@ class SplineCalibration(Calibrator):
                 len(scores),
                 "Use more rows, fewer knots, or TemperatureScaling.",
             )
-        gap = ((label == target).double() - top).numpy()[np.argsort(top.numpy())]
+        gap = ((label == lesson.target).double() - top).numpy()[np.argsort(top.numpy())]
         upto = np.cumsum(counts)  # rows with a confidence up to each one
         h = np.cumsum(gap)[upto - 1] / len(top)
         slope = _spline_slope(upto / len(top), h, self.knots)
         return {"confidence": torch.from_numpy(scores), "correction": torch.from_numpy(slope)}
 
     def _map(self, p: Prediction) -> Tensor:
-        logs = mean_logits(p).log_softmax(dim=-1)
+        logs = mixture_logs(p)
         top = logs.amax(dim=-1).exp()
         known, shift = self._state["confidence"].numpy(), self._state["correction"].numpy()
         new = top + torch.from_numpy(np.interp(top.numpy(), known, shift))

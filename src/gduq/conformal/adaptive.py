@@ -24,8 +24,8 @@ class APS(SplitConformal):
 
     .. math:: s_{ic} = \sum_{c':\, p_{ic'} > p_{ic}} p_{ic'} + u_i\, p_{ic}
 
-    :math:`u_i` comes from a hash of the seed and the row's log-probabilities: a row gets the same set alone
-    and in any batch, and equal rows get equal sets.
+    :math:`u_i` comes from a hash of the seed and the row's log-probabilities: a row gets the same
+    set alone and in any batch, and equal rows get equal sets.
 
     Sets grow for hard rows, so coverage is more even than LAC's, at larger sets.
 

@@ -122,7 +122,7 @@ def _as_logits(given: Any) -> Tensor:
         raise InputError(
             "logits of shape [m, C]",
             list(logits.shape),
-            "Make a gduq.Prediction of samples [K, m, C].",
+            "Make a gduq.Prediction of [K, m, C].",
         )
     if logits.size(0) == 0:
         raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")

@@ -133,7 +133,10 @@ def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Ten
         >>> log_mixture(match(samples, torch.tensor([[0.25, 0.75]]).log())).exp()
         tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    mixed, wanted = log_mixture(samples, weights), wanted.double()
+    wanted = wanted.double()
+    if samples.size(0) == 1:
+        return wanted.unsqueeze(0)
+    mixed = log_mixture(samples, weights)
     logs = samples.double().log_softmax(dim=-1)
     far = ((wanted - mixed).abs() > _CLOSE).any(dim=-1)
     rows = torch.nonzero(far).flatten()

@@ -1,0 +1,92 @@
+"""What calibrators learn from: samples, labels, and how much every row counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gduq.prediction import Prediction
+from gduq.prediction.mixture import log_mixture
+from gduq.prediction.temperature import Tempered, best_temperature
+
+__all__ = ["Lesson", "mixture_logs", "samples_of"]
+
+
+def samples_of(p: Prediction) -> Tensor:
+    """The samples ``[K, m, C]`` as calibrators see them: float64, CPU."""
+    return p.samples.double().cpu()
+
+
+def mixture_logs(p: Prediction) -> Tensor:
+    """The mixture's log-probabilities ``[m, C]`` as calibrators see them: float64, CPU."""
+    return log_mixture(p.samples, p.weights).cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """Clean rows and, if there are any, corrupted copies of them: half of the weight each.
+
+    Args:
+        samples: Logits ``[K, n, C]`` of all of them, clean rows first.
+        target: Labels ``[n]``.
+        share: Of every row in the loss ``[n]``; sums to 1.
+        weights: Of the hypotheses ``[K]``, or ``None``.
+        sizes: Rows of every part.
+
+    Example:
+        >>> p = Prediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
+        >>> Lesson.of([p, p[:1], p[1:]]).share.tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+
+    samples: Tensor
+    target: Tensor
+    share: Tensor
+    weights: Tensor | None
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, parts: Sequence[Prediction]) -> Lesson:
+        """From predictions with targets: the clean rows, then copies."""
+        sizes = tuple(len(p) for p in parts)
+        clean, copies = sizes[0], sum(sizes[1:])
+        share = torch.full((clean + copies,), 1.0 / clean, dtype=torch.float64)
+        if copies:
+            share[:clean], share[clean:] = 0.5 / clean, 0.5 / copies
+        return cls(
+            torch.cat([samples_of(p) for p in parts], dim=1),
+            torch.cat([p.require_target().cpu() for p in parts]),
+            share,
+            parts[0].weights,
+            sizes,
+        )
+
+    @property
+    def rows(self) -> int:
+        """Rows that priors are held against: copies of a row tell nothing new about labels."""
+        return self.sizes[0]
+
+    @cached_property
+    def logs(self) -> Tensor:
+        """The mixture's log-probabilities ``[n, C]``."""
+        return log_mixture(self.samples, self.weights)
+
+    def temperature(self, samples: Tensor | None = None) -> float:
+        """The best single temperature, of other logits ``[K, n, C]`` of these rows if given."""
+        weights = self.weights if samples is None else None
+        samples = self.samples if samples is None else samples
+        pieces = zip(
+            samples.split(self.sizes, dim=1),
+            self.target.split(self.sizes),
+            self.share.split(self.sizes),
+            strict=True,
+        )
+        return best_temperature([(s, y, float(v.sum())) for s, y, v in pieces], weights)
+
+    def tempered(self) -> Tempered:
+        """These rows, ready to be divided by a temperature each."""
+        return Tempered.of(self.samples, self.target, self.share, self.weights)
