@@ -19,10 +19,10 @@ class NaiveGNN(nn.Module):
 
     def __init__(self, model: gduq.nn.GNN | gduq.Anchored) -> None:
         super().__init__()
-        net = model.cut.net if isinstance(model, gduq.Anchored) else model
+        net = model.point.net if isinstance(model, gduq.Anchored) else model
         self.pooled, self.at = net.task == "graph", None
         if isinstance(model, gduq.Anchored):
-            self.at = {"input": 0, "readout": len(net.layers)}.get(model.at, model.at)
+            self.at = {"input": 0, "readout": len(net.layers)}.get(model.recipe.at, model.recipe.at)
         self.dropout = net.config["dropout"]
         self.convs, self.norms = nn.ModuleList(), nn.ModuleList()
         for i, layer in enumerate(net.layers):
