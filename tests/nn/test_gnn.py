@@ -69,9 +69,9 @@ def test_paper_parameter_counts(name: str) -> None:
     (channels, classes, layers, options), vanilla, nfa, readout = VANILLA[name]
     net = GNN(channels, 300, classes, layers, **options)
     assert count(net) == vanilla
-    assert count(gduq.anchor(net, at="input")) == nfa
+    assert count(gduq.anchor(net, "input", recipe="paper")) == nfa
     if readout is not None:
-        assert count(gduq.anchor(net, at="readout")) == readout
+        assert count(gduq.anchor(net, "readout", recipe="paper")) == readout
 
 
 @pytest.mark.parametrize(("name", "at"), [(n, r) for n in LAYERWISE for r in LAYERWISE[n][1]])
@@ -79,10 +79,10 @@ def test_paper_layerwise_counts(name: str, at: int) -> None:
     """The published layerwise counts contain no virtual node; with one, 363 000 more."""
     (channels, classes, layers, options), *_ = VANILLA[name]
     plain = GNN(channels, 300, classes, layers)
-    assert count(gduq.anchor(plain, at=at)) == LAYERWISE[name][0]
+    assert count(gduq.anchor(plain, at, recipe="paper")) == LAYERWISE[name][0]
     if options.get("virtual_node"):
         virtual = GNN(channels, 300, classes, layers, virtual_node=True)
-        assert count(gduq.anchor(virtual, at=at)) == LAYERWISE[name][0] + 363_000
+        assert count(gduq.anchor(virtual, at, recipe="paper")) == LAYERWISE[name][0] + 363_000
 
 
 @pytest.mark.parametrize("conv", ["gcn", "gin"])
@@ -190,8 +190,8 @@ def test_prefix_and_suffix_make_the_whole(options: dict[str, object]) -> None:
     graph = full_graph()
     expected = net(graph)
     for point in net.points:
-        model = gduq.anchor(net, at=point, init="identity").double().eval()
-        width = model.cut.channels
+        model = gduq.anchor(net, at=point).double().eval()
+        width = model.point.channels
         model.bank = torch.randn(4, width, generator=torch.Generator().manual_seed(3)).double()
         samples = model.sample(graph)
         for k in range(4):
@@ -228,7 +228,7 @@ def test_laplacian_signs_flip_in_training_only() -> None:
     starts = [net.prefix(graph, "input")[0][:, 4:] for _ in range(20)]
     assert all(torch.equal(s.abs(), graph.pe.abs()) for s in starts)
     assert any(not torch.equal(s, starts[0]) for s in starts)
-    ratio = starts[0] / graph.pe  # one sign a graph and column
+    ratio = starts[0] / graph.pe  # one sign per graph and column
     for i in range(3):
         assert ratio[graph.batch == i].std(dim=0, correction=0).max() < 1e-12
 
