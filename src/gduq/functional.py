@@ -12,13 +12,19 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gduq.errors import InputError
@@ -322,9 +328,13 @@ class ForcedDropout(TorchFunctionMode):
     It works on the calls and not on the modules, so functional dropout (as in ``GATConv``), that
     of attention and that between recurrent layers are caught too, and normalisation layers stay in
     evaluation mode. ``calls`` counts what was drawn.
+
+    One call does not tell: ``scaled_dot_product_attention(..., dropout_p=self.p if self.training
+    else 0.0)`` arrives without its probability. The module that makes such a call (it alone, not
+    its children) is run once more in training mode, and from then on in training mode at once.
     """
 
-    _open = threading.local()  # how many contexts each thread has open
+    _open = threading.local()  # how many contexts each thread has open, and the modules they run
     _functional = frozenset[Any](
         (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
     )
@@ -336,6 +346,8 @@ class ForcedDropout(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls = 0
+        self._hooks: list[RemovableHandle] = []
+        self._callers: dict[nn.Module, bool] = {}  # of attention without dropout: more in training?
 
     @classmethod
     def active(cls) -> bool:
@@ -343,6 +355,12 @@ class ForcedDropout(TorchFunctionMode):
         return getattr(cls._open, "depth", 0) > 0
 
     def __enter__(self) -> ForcedDropout:
+        if not self.active():  # nested contexts leave the modules to the outermost one
+            self._open.running = []
+            self._hooks = [
+                register_module_forward_pre_hook(self._before),
+                register_module_forward_hook(self._after, with_kwargs=True),
+            ]
         self._open.depth = getattr(self._open, "depth", 0) + 1
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -350,6 +368,10 @@ class ForcedDropout(TorchFunctionMode):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._open.depth -= 1
+        if self._hooks:
+            self._finish(None)
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -366,6 +388,8 @@ class ForcedDropout(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             self.calls += args[10] > 0  # its dropout probability
             kwargs["training"] = True
+        if func is F.scaled_dot_product_attention:
+            self._note_attention(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
         if func in self._recurrent:
             args = self._recurrent_arguments(args)
         return func(*args, **kwargs)
@@ -376,3 +400,56 @@ class ForcedDropout(TorchFunctionMode):
         layers, p, flag = (5, 6, 7) if packed else (4, 5, 6)
         self.calls += args[p] > 0 and args[layers] > 1
         return *args[:flag], True, *args[flag + 1 :]
+
+    # -- attention that is told its dropout by self.training ----------------------------------
+
+    def _note_attention(self, p: float) -> None:
+        self.calls += p > 0
+        if self._open.running:
+            self._open.running[-1].drops.append(p > 0)
+
+    def _before(self, module: nn.Module, args: Any) -> None:
+        if not self.active():  # hooks are of all threads, contexts of one
+            return
+        self._open.running.append(_Run(module, was_training=module.training))
+        if self._callers.get(module, False):
+            module.training = True
+
+    def _after(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if not self.active():
+            return None
+        run = self._finish(module)
+        if run is None or run.was_training or module in self._callers or all(run.drops):
+            return None
+        return self._again(run, args, kwargs)
+
+    def _finish(self, module: nn.Module | None) -> _Run | None:
+        """End the run of a module, or all; and those inside it that a failed pass left behind."""
+        while self._open.running:
+            run: _Run = self._open.running.pop()
+            run.module.training = run.was_training
+            if run.module is module:
+                return run
+        return None
+
+    def _again(self, run: _Run, args: Any, kwargs: Any) -> Any:
+        """The output of a module in training mode, if attention then drops; else ``None``."""
+        again = _Run(run.module, run.was_training)
+        self._open.running.append(again)
+        run.module.training = True
+        try:
+            output = run.module.forward(*args, **kwargs)
+        finally:
+            run.module.training = run.was_training
+            self._open.running.remove(again)
+        self._callers[run.module] = any(again.drops)
+        return output if self._callers[run.module] else None
+
+
+@dataclass(eq=False)
+class _Run:
+    """A module at work, and whether each attention it calls itself drops."""
+
+    module: nn.Module
+    was_training: bool
+    drops: list[bool] = field(default_factory=list)
