@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from scipy.stats import ks_2samp
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from gduq import shifts
 from gduq.data.describe import compare, plot, statistics
@@ -133,3 +133,14 @@ def test_plot(tmp_path, ending):
 def test_rows_are_plain():
     splits = shifts.size([star(1 + i % 30, i % 2) for i in range(120)])
     assert all(isinstance(v, (str, float)) for v in compare(splits)[0].as_dict().values())
+
+
+def test_edges_and_heterogeneous_graphs_are_refused_in_one_sentence():
+    edges = torch.tensor([[0, 1], [1, 2]])
+    linked = Data(x=torch.ones(3, 1), edge_index=edges, edge_label_index=edges)
+    linked.edge_label = torch.ones(2)
+    papers = HeteroData()
+    papers["paper"].x, papers["paper"].y = torch.ones(2, 1), torch.zeros(2).long()
+    for view, kind in ((View(linked, edges=True), "edges"), (View(papers, [0]), "a HeteroData")):
+        with pytest.raises(InputError, match=f"to describe, got {kind}"):
+            statistics(view)

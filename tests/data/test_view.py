@@ -357,7 +357,7 @@ def test_edges_of_a_batch_of_graphs():
     ("call", "says"),
     [
         (lambda: View(linked()[:2], edges=True), r"one homogeneous graph.*got 2 graphs. Join"),
-        (lambda: View(papers(), edges=True), "one homogeneous graph.*got HeteroData"),
+        (lambda: View(papers(), edges=True), r"got HeteroData.*\.to_homogeneous\(\)"),
         (lambda: View(node_graph(), edges=True), r"edge_label_index \[2, E\].*RandomLinkSplit"),
         (lambda: View(linked()[0], torch.tensor([1]), edges=True), "rows or edges"),
         (lambda: View(linked()[0], edges=torch.ones(3).bool()), "one per edge, got shape"),
@@ -434,3 +434,9 @@ def test_heterogeneous_graphs_with_labels_of_their_own():
     view = View(graphs)
     assert (view.task, view.target.tolist()) == ("graph", [0, 1])
     assert [batch.num_graphs for batch in view.batches()] == [2]
+
+
+def test_labels_of_nodes_are_not_labels_of_graphs():
+    graphs = [node_graph(), node_graph()]
+    with pytest.raises(InputError, match=r"one label for each of the 2 rows \(graphs\)"):
+        _ = View(graphs).target

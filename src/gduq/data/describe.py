@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
+from gduq.graph import row_marks
 
 __all__ = ["Moved", "compare", "plot", "statistics"]
 
@@ -44,7 +45,7 @@ class Moved:
 
 
 def compare(splits: Splits) -> list[Moved]:
-    """Hold every split (and severity) against training, one row a quantity.
+    """Hold every split (and severity) against training, one row per quantity.
 
     Beside the quantities of `statistics` there is a row for the column of ``x`` whose mean moved
     most (over nodes), and one for the correlation of domain and label: in a concept shift that is
@@ -75,6 +76,7 @@ def statistics(view: View) -> dict[str, Tensor]:
     Graph task: ``nodes``, ``edges`` and mean ``degree`` of each graph, the mean and the length of
     its nodes' features. Node task: ``degree`` of each node, mean and length of its features.
     """
+    _check_kind(view)
     parts: dict[str, list[Tensor]] = {}
     for batch in view.batches(_AT_ONCE):
         found = _of_nodes(batch) if view.task == "node" else _of_graphs(batch)
@@ -135,6 +137,12 @@ def _with_domain(splits: Splits, name: str, view: View) -> dict[str, Tensor]:
     return found
 
 
+def _check_kind(view: View) -> None:
+    if view.task == "edge" or isinstance(view.graphs[0], HeteroData):
+        kind = "edges" if view.task == "edge" else "a HeteroData"
+        raise InputError("graphs, or nodes of a homogeneous graph, to describe", kind)
+
+
 def _of_graphs(batch: Data) -> dict[str, Tensor]:
     nodes, owner = _sizes(batch)
     edges = torch.bincount(owner[batch.edge_index[0]], minlength=nodes.numel())
@@ -154,7 +162,8 @@ def _sizes(batch: Data) -> tuple[Tensor, Tensor]:
 def _of_nodes(batch: Data) -> dict[str, Tensor]:
     degree = torch.bincount(batch.edge_index[0], minlength=int(batch.num_nodes or 0))
     found = {"degree": degree, **_of_features(batch)}
-    return {name: values[batch.row_mask] for name, values in found.items()}
+    marks = row_marks(batch)
+    return {name: values[marks] for name, values in found.items()}
 
 
 def _of_features(batch: Data) -> dict[str, Tensor]:
@@ -221,7 +230,7 @@ def _column_moments(view: View) -> tuple[Tensor, Tensor]:
     """Mean and variance of each column of ``x`` over the nodes ``[d]``."""
     count, total, square = 0, torch.zeros(()), torch.zeros(())
     for batch in view.batches(_AT_ONCE):
-        mask, x = batch.get("row_mask"), batch.x
+        mask, x = row_marks(batch), batch.x
         count += x.size(0) if mask is None else int(mask.sum())
         if x.layout == torch.sparse_csr:
             _, column, values = _entries(x, mask)
@@ -238,7 +247,7 @@ def _column(view: View, number: int) -> Tensor:
     """One column of ``x`` over the nodes."""
     parts = []
     for batch in view.batches(_AT_ONCE):
-        mask, x = batch.get("row_mask"), batch.x
+        mask, x = row_marks(batch), batch.x
         if x.layout == torch.sparse_csr:
             row, column, values = _entries(x, mask)
             chosen = column == number

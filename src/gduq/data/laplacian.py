@@ -21,6 +21,7 @@ _DENSE = 512  # nodes of a component up to which all eigenvectors are computed
 _ITERATIONS = 300  # of Lanczos before the matrix is factorised instead
 _BELOW_ZERO = -1e-4  # shift at which L is never singular
 _ENTRIES = 1 << 22  # matrix entries of a batch
+_TIE = 1e-8  # largest addition to the diagonal, by position: it decides between equal eigenvalues
 
 
 def laplacian_encoding(
@@ -44,8 +45,8 @@ def laplacian_encoding(
     Args:
         edge_index: ``[2, E]``.
         num_nodes: N.
-        k: Eigenvectors a node.
-        workers: Threads; ``None`` means one a core.
+        k: Eigenvectors per node.
+        workers: Threads; ``None`` means one per core.
 
     Example:
         >>> path = torch.tensor([[0, 1], [1, 2]])
@@ -129,7 +130,7 @@ def _encode(
         if size <= _DENSE
         else _sparse(block[:, rows], scale, columns)
     )
-    biggest = np.abs(vectors).round(9).argmax(axis=1)[:, None]  # rounded: ties by position
+    biggest = np.abs(vectors).round(6).argmax(axis=1)[:, None]  # rounded: ties by position
     vectors = vectors * np.sign(np.take_along_axis(vectors, biggest, axis=1))
     out = np.zeros((rows.size, k))
     out[:, :columns] = vectors.reshape(-1, columns)
@@ -145,7 +146,9 @@ def _dense(
     laplacian = np.zeros((rows.size // size, size, size))
     values = -scale[entries.row] * scale[position]
     laplacian[entries.row // size, entries.row % size, position % size] = values
-    laplacian[:, np.arange(size), np.arange(size)] = 1.0
+    # Without the tie-break, rounding would choose the basis of a repeated eigenvalue, and rounding
+    # differs with the place of a matrix in its batch.
+    laplacian[:, np.arange(size), np.arange(size)] = 1.0 + np.linspace(0.0, _TIE, size)
     vectors = torch.linalg.eigh(torch.from_numpy(laplacian)).eigenvectors
     return vectors[:, :, 1 : columns + 1].numpy()  # type: ignore[no-any-return]
 

@@ -34,7 +34,9 @@ def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
         raise InputError(
             "one homogeneous graph (Data) with edges to be judged",
             f"{len(graphs)} graphs" if len(graphs) > 1 else type(graphs[0]).__name__,
-            "Join several with Batch.from_data_list(graphs).",
+            "Join them with Batch.from_data_list(graphs)."
+            if len(graphs) > 1
+            else "Convert it with .to_homogeneous(), or judge nodes with node_type=.",
         )
     ends = graphs[0].get("edge_label_index")
     if not isinstance(ends, Tensor) or ends.dim() != 2 or ends.size(0) != 2:

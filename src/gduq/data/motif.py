@@ -22,7 +22,7 @@ from gduq.errors import InputError
 
 __all__ = ["draw_recipe", "load_motif"]
 
-VERSION = 1
+VERSION = 2
 _TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows the motif
 
 

@@ -111,9 +111,7 @@ class View:
     def target(self) -> Tensor:
         """Labels of the rows ``[m]`` (or ``[m, T]`` of several), as stored on the graphs."""
         y, rows = self._labels(), len(self.graphs) if self.mask is None else self.mask.numel()
-        # Without a mask, lists of graphs whose nodes have labels are still let through: see
-        # `gduq.shifts.domains`, which reads the labels of all nodes this way.
-        if y.size(0) != rows and (self.mask is not None or y.size(0) != self._node_counts.sum()):
+        if y.size(0) != rows:
             raise InputError(
                 f"one label for each of the {rows} rows ({self.task}s)",
                 y.size(0),

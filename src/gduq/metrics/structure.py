@@ -18,7 +18,7 @@ def graph_columns(data: Any, train: Any = None) -> dict[str, Tensor]:
 
     Args:
         data: A `gduq.data.View`, a graph (PyG ``Data``) whose ``row_mask`` marks the rows, or a
-            list of graphs: a graph task, one row a graph.
+            list of graphs: a graph task, one row per graph.
         train: The training nodes of the same graph, as a View, a mask or node numbers; adds
             ``distance``.
 
@@ -107,6 +107,7 @@ def _search(source: Tensor, other: Tensor, start: Tensor) -> Tensor:
 
 def _parts(data: Any) -> tuple[list[Any], Tensor | None]:
     """The graphs and, for a node task, the mask of rows over all their nodes."""
+    _check_kind(data)
     if hasattr(data, "graphs"):
         return list(data.graphs), data.rows
     if hasattr(data, "ptr"):  # a batch of graphs
@@ -119,6 +120,15 @@ def _parts(data: Any) -> tuple[list[Any], Tensor | None]:
     if not graphs or not all(hasattr(g, "edge_index") for g in graphs):
         raise InputError("a View, a graph or a list of graphs", type(data).__name__)
     return graphs, None
+
+
+def _check_kind(data: Any) -> None:
+    """Rows that are edges, or nodes of one type, have no degree or size of their own here."""
+    edges = getattr(data, "task", None) == "edge" or getattr(data, "row_kind", None) == "edge"
+    typed = getattr(data, "node_type", None) is not None or hasattr(data, "node_types")
+    if edges or typed:
+        kind = "edges" if edges else "a heterogeneous graph"
+        raise InputError("graphs, or nodes of a homogeneous graph, for graph columns", kind)
 
 
 def _nodes(graph: Any) -> int:

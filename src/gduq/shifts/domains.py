@@ -272,11 +272,9 @@ class Rows:
         return int(self.sizes.sum()) if self.task == "node" else len(self.graphs)
 
     def labels(self) -> Tensor:
-        """Integer labels, one a row."""
-        labels = cuts.as_labels(View(self.graphs).target)
-        if labels.numel() != len(self):
-            raise InputError(f"one label for each of the {len(self)} rows", labels.numel())
-        return labels
+        """Integer labels, one per row."""
+        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
+        return cuts.as_labels(View(self.graphs, every).target)
 
     def scalar(self, function: Callable[[Data], Any]) -> Tensor:
         """One number a row; of text and dates (a graph task) their rank."""
