@@ -47,8 +47,14 @@ def test_names():
         assert hasattr(calibration, name)
     graph = {n for n, c in calibration.METHODS.items() if c.needs_graph}
     assert graph == {"cagcn", "gats"}
-    moving = {n for n, c in calibration.METHODS.items() if not c.keeps_accuracy}
+    whole = {n for n, c in calibration.METHODS.items() if c.acts_on == "mixture"}
+    assert whole == {"isotonic", "histogram", "spline", "order_invariant"}
+    fixed = {n for n, c in calibration.METHODS.items() if c.keeps_accuracy}
+    assert fixed == {"isotonic", "spline", "order_invariant"}
+    moving = {n for n, c in calibration.METHODS.items() if not (c.keeps_accuracy or c.keeps_order)}
     assert moving == {"vector", "matrix", "dirichlet", "histogram"}
+    steps = {n for n, c in calibration.METHODS.items() if not c.takes_copies}
+    assert steps == {"isotonic", "histogram", "spline", "cagcn", "gats"}
 
 
 def test_an_unknown_name_lists_the_choices():

@@ -1,0 +1,200 @@
+"""The mixture's maths: matching wanted probabilities, and the temperature of many hypotheses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.prediction.mixture import disagreement, log_mixture, match
+from gduq.prediction.temperature import Tempered, best_temperature, tempered_nll
+
+few = settings(deadline=None, max_examples=40)
+
+
+def randn(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# -- match -------------------------------------------------------------------------------------
+
+
+@few
+@given(st.integers(0, 10_000), st.floats(0.1, 30), st.floats(0.1, 30), st.booleans())
+def test_matched_hypotheses_mix_to_what_is_wanted(seed, apart, other, weighted):
+    """Whether they nearly agree or exclude each other, and whatever is wanted."""
+    samples = apart * randn(4, 20, 3, seed=seed)
+    wanted = (other * randn(20, 3, seed=seed + 1)).log_softmax(-1)
+    weights = torch.tensor([0.1, 0.2, 0.0, 0.7]).double() if weighted else None
+    moved = match(samples, wanted, weights)
+    torch.testing.assert_close(log_mixture(moved, weights), wanted, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(moved.logsumexp(-1), torch.zeros(4, 20).double())
+
+
+def test_matching_adds_the_same_to_every_hypothesis():
+    samples = randn(5, 30, 4)
+    wanted = (0.5 * log_mixture(samples)).log_softmax(-1)
+    offset = match(samples, wanted) - samples.log_softmax(-1)
+    offset = offset - offset[..., :1]  # log-probabilities are free up to a constant each
+    torch.testing.assert_close(offset, offset[:1].expand_as(offset), rtol=1e-6, atol=1e-6)
+
+
+def test_matching_its_own_mixture_changes_nothing():
+    samples = 5 * randn(5, 30, 4)
+    moved = match(samples, log_mixture(samples))
+    assert torch.equal(moved, samples.log_softmax(-1))
+
+
+def test_hypotheses_that_exclude_each_other_still_disagree():
+    """Sharing out 0.9 and 0.1 between two that are sure of 0 and of 1: one must give in a bit."""
+    samples = torch.tensor([[[60.0, 0.0]], [[0.0, 60.0]]], dtype=torch.float64)
+    wanted = torch.tensor([[0.9, 0.1]], dtype=torch.float64).log()
+    moved = match(samples, wanted)
+    torch.testing.assert_close(log_mixture(moved), wanted)
+    assert 0.05 < float(disagreement(moved, wanted)) < math.log(2)
+
+
+def test_rows_do_not_depend_on_others():
+    samples = 3 * randn(5, 30, 4)
+    wanted = (0.5 * log_mixture(samples)).log_softmax(-1)
+    whole = match(samples, wanted)
+    for i in range(30):
+        alone = match(samples[:, i : i + 1], wanted[i : i + 1])
+        torch.testing.assert_close(alone, whole[:, i : i + 1], rtol=1e-8, atol=1e-8)
+
+
+# -- temperature -------------------------------------------------------------------------------
+
+
+def rows(count: int, samples: int, factor: float = 3.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Labels drawn from known probabilities; logits too large, hypotheses apart."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = 1.5 * torch.randn(count, 4, generator=generator, dtype=torch.float64)
+    target = torch.multinomial(truth.softmax(1), 1, generator=generator).squeeze(1)
+    noise = torch.randn(samples, count, 4, generator=generator, dtype=torch.float64)
+    return factor * (truth + noise), target
+
+
+def loss(parts, weights, temperature: float) -> float:
+    total = 0.0
+    for samples, target, share in parts:
+        mixed = log_mixture(samples / temperature, weights)
+        total += share * float(torch.nn.functional.nll_loss(mixed, target))
+    return total
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_best_temperature_beats_a_dense_grid(seed, weighted):
+    weights = torch.tensor([0.5, 0.3, 0.2, 0.0]).double() if weighted else None
+    parts = [(*rows(80, 4, 3.0, seed), 0.5), (*rows(300, 4, 5.0, seed + 9), 0.5)]
+    grid = np.geomspace(0.01, 100, 2000)
+    best = min(loss(parts, weights, t) for t in grid)
+    assert loss(parts, weights, best_temperature(parts, weights)) <= best + 1e-12
+
+
+@pytest.mark.parametrize("share", [0.4, 0.8])
+def test_of_two_valleys_the_deeper_one_is_found(share):
+    """One hypothesis is mildly right, the other sure and wrong: cold or hot, not in between."""
+    samples = torch.tensor([[[0.5, 0.0]], [[-50.0, 0.0]]], dtype=torch.float64)
+    weights = torch.tensor([share, 1 - share], dtype=torch.float64)
+    parts = [(samples, torch.tensor([0]), 1.0)]
+    cold, mild, hot = (loss(parts, weights, t) for t in (0.01, 3.0, 100.0))
+    assert mild > max(cold, hot)
+    assert loss(parts, weights, 1.0) < loss(parts, weights, 1.1)  # downhill from 1 is colder
+    found = best_temperature(parts, weights)
+    assert found == 100.0 if hot < cold else found <= 1.0
+    assert (hot < cold) == (share == 0.4)
+
+
+def test_a_part_counts_by_its_weight_not_its_rows():
+    one, two = rows(100, 2, 1.0, 0), rows(300, 2, 9.0, 1)
+    cool, hot = best_temperature([(*one, 1.0)]), best_temperature([(*two, 1.0)])
+    assert cool < hot
+    assert best_temperature([(*one, 1.0), (*two, 0.0)]) == cool
+    both = best_temperature([(*one, 0.5), (*two, 0.5)])
+    assert cool < both < hot
+    thrice = [(*one, 0.5)] + [(*two, 0.5 / 3)] * 3
+    assert best_temperature(thrice) == pytest.approx(both, rel=1e-8)
+    assert best_temperature([(*one, 5.0), (*two, 5.0)]) == pytest.approx(both, rel=1e-8)
+
+
+def test_many_rows_are_thinned_for_the_grid_only():
+    part = rows(30_000, 2, 2.0)
+    parts = [(*part, 1.0)]
+    found = best_temperature(parts)
+    for near in (found * 0.999, found * 1.001):
+        assert loss(parts, None, found) < loss(parts, None, near)
+
+
+@pytest.mark.parametrize("factor", [0.05, 0.5, 5.0])
+def test_it_is_free_in_both_directions(factor):
+    z, target = rows(3000, 1, 1.0)
+    base = best_temperature([(z, target, 1.0)])
+    found = best_temperature([(factor * z, target, 1.0)])
+    assert found == pytest.approx(factor * base, rel=0.01)
+    assert (found < 1) == (factor < 1)
+
+
+def test_where_there_is_no_best_it_stays_in_bounds():
+    z = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]], dtype=torch.float64)
+    assert best_temperature([(z, torch.tensor([1, 0]), 1.0)]) == 100.0  # all wrong
+    flat = torch.ones(3, 3, 2).double()
+    assert best_temperature([(flat, torch.tensor([0, 1, 0]), 1.0)]) == 1.0  # says nothing
+    huge = 1e30 * z
+    assert best_temperature([(huge, torch.tensor([0, 0]), 1.0)]) == 100.0
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_few_rows_that_are_all_right_do_not_freeze_it(samples):
+    z = 4 * torch.eye(3, dtype=torch.float64).repeat(samples, 3, 1)
+    target = torch.arange(3).repeat(3)
+    assert loss([(z, target, 1.0)], None, 0.01) < 1e-30  # what the rows alone ask for
+    assert 0.5 < best_temperature([(z, target, 1.0)]) <= 1.0
+    one = best_temperature([(z[:, :1], target[:1], 1.0)])
+    assert 0.5 < one <= 1.0
+
+
+def test_sharpening_fades_in_with_rows():
+    z, target = rows(4000, 1, 0.05)
+    grid = np.geomspace(0.01, 1, 4000)
+    exact = grid[np.argmin([loss([(z[:, :30], target[:30], 1.0)], None, t) for t in grid])]
+    assert exact < best_temperature([(z[:, :30], target[:30], 1.0)]) < 1.0
+
+
+@few
+@given(st.integers(0, 10_000), st.floats(0.05, 20.0))
+def test_slopes_are_autograds(seed, scale):
+    samples, target = rows(7, 3, seed=seed)
+    weights = torch.tensor([0.2, 0.3, 0.5]).double()
+    tempered = Tempered.of(samples, target, torch.full((7,), 1 / 7), weights)
+    beta = torch.full((7,), scale, dtype=torch.float64, requires_grad=True)
+    mixed = log_mixture_of(samples * beta[:, None], weights)
+    nll = -mixed.gather(1, target[:, None]).squeeze(1)
+    (first,) = torch.autograd.grad(nll.sum(), beta, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), beta)
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    for found in (tempered.slopes(beta.detach()), tempered.slopes(scale)):
+        for one, two in zip(found, (nll, first, second), strict=True):
+            torch.testing.assert_close(one, two.detach(), **close)
+    value = tempered_nll(tempered, beta)
+    torch.testing.assert_close(value.detach(), nll.mean().detach(), **close)
+    (slope,) = torch.autograd.grad(value, beta)
+    torch.testing.assert_close(slope, first.detach() / 7, **close)
+
+
+def log_mixture_of(samples: Tensor, weights: Tensor) -> Tensor:
+    return (samples.log_softmax(-1) + weights.log()[:, None, None]).logsumexp(0)
+
+
+def test_it_needs_rows():
+    z, target = rows(5, 2)
+    for parts in ([], [(z, target, 0.0)], [(z[:, :0], target[:0], 1.0)]):
+        with pytest.raises(InputError, match="at least one row"):
+            best_temperature(parts)
