@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ from gduq.errors import BundleError, InputError
 __all__ = ["FORMAT", "VERSION", "check_target", "read_document", "read_tensors", "write"]
 
 FORMAT = "gduq bundle"
-VERSION = 3  # raised whenever an older gduq could misread a bundle
+VERSION = 4  # no other one is read
 
 _INDEX = "bundle.json"
 _OURS = re.compile(r"(bundle|weights|calibrator)-[0-9a-f]{8}\.(safetensors|tmp)")
@@ -86,7 +87,7 @@ def write(
 
 def _pack(tensors: Mapping[str, Tensor]) -> bytes:
     try:
-        # copies, because one storage behind two names (tied weights) is refused
+        # copies, because views of one storage are refused
         plain = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
         raw: bytes = safetensors.torch.save(plain)
     except (KeyError, ValueError, SafetensorError) as error:
@@ -142,9 +143,10 @@ def _named(folder: Path) -> set[str] | None:
     if not (folder / _INDEX).exists():
         return set()
     try:
-        return {entry["name"] for entry in read_document(folder)["files"].values()}
-    except BundleError:
+        names = {entry["name"] for entry in _parse(folder)[0]["files"].values()}
+    except (BundleError, AttributeError, KeyError, TypeError):
         return None
+    return {name for name in names if _OURS.fullmatch(name)}  # nothing else is ours to delete
 
 
 def _leftovers(folder: Path) -> set[str]:
@@ -170,18 +172,13 @@ def _disk(folder: Path) -> Iterator[None]:
 
 
 def read_document(folder: Path) -> dict[str, Any]:
-    """What ``bundle.json`` says, once it is known to be whole and of a version we can read."""
-    raw = _read_index(folder)
-    try:
-        document = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _foreign(folder, "a file that is not JSON") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _foreign(folder, "some other JSON")
+    """What ``bundle.json`` says, once it is known to be whole and of our format."""
+    document, raw = _parse(folder)
     version = document.get("version")
-    if type(version) is int and version > VERSION:
+    if type(version) is not int or version != VERSION:
+        got = f"format {version}" if type(version) is int else "no format number"
         raise BundleError(
-            f"a bundle of format {VERSION} at most", f"format {version}", "Upgrade gduq to read it."
+            f"a bundle of format {VERSION}", got, "Save the model again with this gduq."
         )
     if not _is_sealed(document, raw):
         raise BundleError(
@@ -192,6 +189,18 @@ def read_document(folder: Path) -> dict[str, Any]:
     return document
 
 
+def _parse(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """``bundle.json`` and its bytes, of any format."""
+    raw = _read_index(folder)
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _foreign(folder, "a file that is not JSON") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _foreign(folder, "some other JSON")
+    return document, raw
+
+
 def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of one file that a document names.
 
@@ -200,15 +209,16 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
         FileNotFoundError: It is not there; a save under way may have replaced it.
     """
     path = folder / Path(entry["name"]).name
+    again = "Copy the bundle again, or save the model again."
     try:
+        size = _regular(path).stat().st_size
+        if size != entry["size"]:
+            raise BundleError(f"{path} of {entry['size']} bytes", f"{size} bytes", again)
         raw = path.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
         raise BundleError(f"a readable file {path}", error.strerror or error) from error
-    again = "Copy the bundle again, or save the model again."
-    if len(raw) != entry["size"]:
-        raise BundleError(f"{path} of {entry['size']} bytes", f"{len(raw)} bytes", again)
     if _digest(raw) != entry["sha256"]:
         raise BundleError(f"{path} as it was saved", "other content of the same size", again)
     try:
@@ -220,7 +230,7 @@ def read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _read_index(folder: Path) -> bytes:
     try:
-        return (folder / _INDEX).read_bytes()
+        return _regular(folder / _INDEX).read_bytes()
     except FileNotFoundError as error:
         got = "a folder without it" if folder.is_dir() else "no such folder"
         raise BundleError(f"a bundle folder {folder} with {_INDEX}", got) from error
@@ -232,6 +242,13 @@ def _read_index(folder: Path) -> bytes:
         ) from error
     except OSError as error:
         raise BundleError(f"a readable bundle {folder}", error.strerror or error) from error
+
+
+def _regular(path: Path) -> Path:
+    """The path, unless it is something that could be read for ever: a device or a pipe."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise BundleError(f"a regular file {path}", "a folder, a device or a pipe")
+    return path
 
 
 def _foreign(folder: Path, got: str) -> BundleError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -15,19 +15,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gduq.anchored import Anchored
-from gduq.auto import AutoAnchored, settled
+from gduq.baselines.ensemble import inner_spec
+from gduq.baselines.network import as_predictor
 from gduq.bundle import files
-from gduq.bundle.blueprint import Spec, as_json, leaves, needs_call, one_line, rebuild, spec_of
-from gduq.errors import BundleError, InputError, NotFittedError
+from gduq.bundle.blueprint import as_json, one_line, rebuild
+from gduq.bundle.limits import Allowance, check_names, check_spec
+from gduq.bundle.supply import BundleSupply, Net, Spec, leaves, needs_call
+from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
+from gduq.prediction.predictor import Predictor
+from gduq.targets import Classes, Target
 
 if TYPE_CHECKING:
     from gduq.calibration import Calibrator
 
 __all__ = ["BundleInfo", "describe", "load", "save"]
 
-Net = nn.Module | Sequence[nn.Module]
+# what code that makes a model may raise for settings that make no sense
+_TROUBLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +49,7 @@ class BundleInfo:
 
     Attributes:
         model: Kind and settings of the model, nested as the model is.
-        class_names: One for each class, or ``None``.
+        class_names: One per class, or ``None``.
         preprocessing: What the user noted about it, or ``None``.
         calibrator: Its class name and settings, or ``None``.
         libraries: Versions the bundle was saved with.
@@ -63,11 +76,10 @@ def save(
     happens meanwhile, a bundle that was there before stays whole until the new one is.
 
     Args:
-        model: A `GNN`, an `Anchored` model with its bank, an `Ensemble` or `MCDropout` of these,
-            or any other network.
+        model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
         path: The folder; made if missing.
-        calibrator: A fitted calibrator to keep with the model.
-        class_names: A name for each class.
+        calibrator: A fitted calibrator to keep with the model, beside its own temperature.
+        class_names: A name per class; those given to `gduq.fit` are saved anyway.
         preprocessing: Notes on how inputs are made, as JSON holds them; see `describe`.
         overwrite: Whether a bundle that is there may be replaced.
 
@@ -75,63 +87,66 @@ def save(
         The folder.
 
     Example:
-        >>> import tempfile, torch
-        >>> from gduq.nn import GNN
+        >>> import tempfile, gduq
         >>> from torch_geometric.data import Data
         >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
-        >>> model = Anchored(GNN(4, 8, 3, num_layers=2), at="readout", num_anchors=3)
+        >>> model = gduq.anchor(gduq.nn.GNN(4, 8, 3, num_layers=2), num_anchors=3)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = save(model.fit_bank([graph] * 3), f"{folder}/model")
         ...     again, calibrator = load(path)
         >>> torch.equal(again.sample(graph), model.sample(graph))
         True
     """
-    folder = Path(path)
-    model = settled(getattr(model, "_orig_mod", model))  # what torch.compile wrapped
+    folder, known = Path(path), as_predictor(model)
     files.check_target(folder, overwrite)
-    parts = {"weights": _tensors(model)}
-    spec = spec_of(model)
+    known.check_ready()
+    state = _state(known)
+    spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
+    weights, aliases = _once(state)
+    parts = {"weights": weights}
     document = {
         "model": spec,
-        "class_names": _names(class_names, spec),
+        "aliases": aliases,
         "preprocessing": None if preprocessing is None else as_json(preprocessing, "preprocessing"),
         "calibrator": None,
         "libraries": _libraries(),
     }
     if calibrator is not None:
         document["calibrator"], parts["calibrator"] = _calibrator_parts(calibrator)
-    _check_rebuilds(spec, parts["weights"])
+    _check_rebuilds(spec, state)
     files.write(folder, document, parts)
     return folder
 
 
 def load(
     path: str | PathLike[str], net: Net | None = None, call: Call | None = None
-) -> tuple[nn.Module, Calibrator | None]:
+) -> tuple[Predictor, Calibrator | None]:
     """Load what `save` saved: ``(model, calibrator or None)``, on the CPU, in evaluation mode.
 
     Models made of `GNN` need nothing else. No code from the bundle is ever run, so any other
-    network must be handed in, built as the saved one was.
+    network must be handed in, built as the saved one was. A plain network comes back as a
+    `gduq.Network`, which holds it as ``net``.
 
     Args:
         path: The folder.
         net: A freshly built network for a model that is not made of `GNN`: as it was before
             `gduq.anchor`, weights do not matter. It is copied, not changed. An ensemble takes
-            one for all members, or a list of one a member.
+            one for all members, or a list of one per member; members that share their network
+            need it once.
         call: The function the model was made with, if it was made with one.
 
     Raises:
-        BundleError: The bundle is damaged, not ours, too new, or does not fit ``net``.
+        BundleError: The bundle is damaged, not ours, of another format, or does not fit ``net``.
     """
     folder = Path(path)
     document, parts = _read(folder)
     with _as_bundle_errors(folder):
         spec, saved = document["model"], document["calibrator"]
+        tensors = _with_aliases(parts["weights"], document["aliases"])
+        check_spec(spec, tensors)
         _check_call(spec, call)
-        model = rebuild(spec, parts["weights"], _supply(spec, net), call, document["version"])
+        model = rebuild(spec, tensors, BundleSupply(spec, net, call))
         calibrator = None if saved is None else _calibrator(saved, parts["calibrator"])
-    if document["class_names"] is not None:
-        model.class_names = tuple(document["class_names"])  # type: ignore[assignment]
     return model.eval(), calibrator
 
 
@@ -150,22 +165,16 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
     folder = Path(path)
     document = files.read_document(folder)
     with _as_bundle_errors(folder):
-        return BundleInfo(**{name: document[name] for name in BundleInfo.__annotations__})
+        names = (document["model"]["target"] or {}).get("names")
+        check_names(names)
+        own = [name for name in BundleInfo.__annotations__ if name != "class_names"]
+        return BundleInfo(class_names=names, **{name: document[name] for name in own})
 
 
 # -- what is saved -----------------------------------------------------------------------------
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    for name, module in model.named_modules():
-        if isinstance(module, AutoAnchored):
-            _ = module.chosen  # raises: whatever holds a chosen one holds it alone
-        if isinstance(module, Anchored) and module.bank.size(0) == 0:
-            raise NotFittedError(
-                "a model that can predict, with its bank of anchors",
-                f"none yet{f' in {name}' if name else ''}",
-                "Call model.fit_bank(train_data) before saving.",
-            )
+def _state(model: Predictor) -> dict[str, Tensor]:
     state = model.state_dict()
     bad = [name for name, value in state.items() if not _can_be_saved(value)]
     if bad:
@@ -181,19 +190,43 @@ def _can_be_saved(value: object) -> bool:
     return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
 
 
-def _names(class_names: Sequence[str] | None, spec: Spec) -> list[str] | None:
-    if class_names is None:
-        return None
-    names = list(class_names)
-    if isinstance(class_names, str) or not all(isinstance(name, str) for name in names):
-        raise InputError("class_names, a list of texts", repr(class_names))
-    if len(set(names)) < len(names):
-        raise InputError("class_names that differ", names)
-    logits = [leaf["config"]["out_channels"] for leaf in leaves(spec) if leaf["kind"] == "GNN"]
-    classes = {max(2, count) for count in logits}  # one logit stands for two classes
-    if classes - {len(names)}:
-        raise InputError(f"{max(classes)} class names, one a class", len(names))
-    return names
+def _once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and that name for all its others."""
+    first: dict[Any, str] = {}
+    aliases = {}
+    for name, value in state.items():
+        place = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
+        key = place if value.numel() else name  # empty ones are nowhere
+        if first.setdefault(key, name) != name:
+            aliases[name] = first[key]
+    return {name: value for name, value in state.items() if name not in aliases}, aliases
+
+
+def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> dict[str, Any]:
+    """The spec with these class names, or those that it has."""
+    known: Any = target
+    if names is not None:
+        if isinstance(names, str):
+            raise InputError("class_names, a list of texts", repr(names))
+        if not isinstance(known, Classes | None):
+            raise InputError("class_names for a model of classes", f"one of {known.kind}")
+        known = known or _guessed(spec, len(names))
+        known = replace(known, names=tuple(names))
+    if known is None:
+        return dict(spec)
+    found = known.spec()
+    try:
+        check_names(found.get("names"))
+    except BundleError as error:
+        raise InputError(error.expected, error.got) from error
+    return {**spec, "target": found}
+
+
+def _guessed(spec: Spec, names: int) -> Classes:
+    """The classes of a model that was never fitted: as many as it has outputs, or names."""
+    outputs = [leaf["config"]["out_channels"] for leaf in leaves(spec) if leaf["kind"] == "GNN"]
+    count = outputs[0] if outputs else names
+    return Classes(max(2, count), one_logit=count == 1)
 
 
 def _libraries() -> dict[str, str]:
@@ -219,7 +252,7 @@ def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
     if needs_call(spec) or any(leaf["kind"] == "other" for leaf in leaves(spec)):
         return
     try:
-        rebuild(spec, weights, iter(()), None)
+        rebuild(spec, weights, BundleSupply(spec))
     except InputError as error:
         raise InputError(
             "a model whose parts are as its constructor made them",
@@ -246,13 +279,18 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
                 ) from error
 
 
+def _with_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """All tensors by all their names."""
+    if aliases.keys() & tensors.keys():
+        raise BundleError("other names for tensors", "names that tensors of their own have")
+    return {**tensors, **{alias: tensors[name] for alias, name in aliases.items()}}
+
+
 def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
     from gduq.calibration import restore
 
-    return restore(spec["name"], spec["config"], state)
-
-
-# -- what the user must hand in ----------------------------------------------------------------
+    with Allowance(state):
+        return restore(spec["name"], spec["config"], state)
 
 
 def _check_call(spec: Spec, call: Call | None) -> None:
@@ -266,35 +304,6 @@ def _check_call(spec: Spec, call: Call | None) -> None:
         raise InputError("no call= for a model that was made without one", repr(call))
 
 
-def _supply(spec: Spec, net: Net | None) -> Iterator[nn.Module]:
-    """The user's networks, one for each place that asks for one."""
-    wanted = [leaf["class"] for leaf in leaves(spec) if leaf["kind"] == "other"]
-    if net is None and wanted:
-        raise BundleError(
-            f"net=, a network of class {wanted[0]}",
-            "none",
-            "gduq rebuilds its own networks only: build yours as it was built before "
-            "and call gduq.load(path, net=...).",
-        )
-    if net is not None and not wanted:
-        raise InputError("no net= for a model made of gduq's own networks", type(net).__name__)
-    anything: Any = net
-    if not isinstance(anything, (nn.Module, Sequence, type(None))):
-        got = f"{getattr(anything, '__name__', anything)!r}, which is none yet"
-        raise InputError("net=, a network or a list of them", got, "Build it: net=MyNet(...).")
-    given = [] if net is None else [net] * len(wanted) if isinstance(net, nn.Module) else list(net)
-    if len(given) != len(wanted):
-        raise InputError(f"{len(wanted)} networks in net=, one a member", len(given))
-    for network, name in zip(given, wanted, strict=True):
-        if type(network).__name__ != name.rpartition(".")[2]:
-            raise BundleError(
-                f"a network of class {name}",
-                type(network).__name__,
-                "Pass the network itself, as it was before gduq wrapped it.",
-            )
-    return iter(given)
-
-
 @contextmanager
 def _as_bundle_errors(folder: Path) -> Iterator[None]:
     """Whatever goes wrong in making a model from a sound file is said to be the bundle's fault."""
@@ -304,5 +313,5 @@ def _as_bundle_errors(folder: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise BundleError(error.expected, error.got, error.do) from error
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except _TROUBLE as error:
         raise BundleError(f"a model in {folder}", one_line(error)) from error
