@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import inspect
+import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch_geometric
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,11 +16,12 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
+from gduq.anchoring.draws import AnchorDraws
 from gduq.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
+from gduq.nn.modes import evaluating
 from gduq.nn.settings import Point
-from gduq.owners import Owners
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
@@ -28,8 +30,11 @@ CASES = [(conv, at) for conv in CONVS for at in POINTS]
 DEEPER = [case for case in CASES if case[1] != "input"]  # something comes before and can be frozen
 
 
+GRAPH = make_graph(6, 0)
+
+
 def anchored(net: GNN, at: Point, k: int = 4, **options: object) -> gduq.Anchored:
-    model = gduq.anchor(net, at=at, num_anchors=k, **options).double().eval()
+    model = gduq.anchor(net, at, num_anchors=k, **({"init": "random"} | options)).double().eval()
     graphs = [make_graph(6, seed) for seed in range(20, 26)]
     for g in graphs:
         g.pe, g.edge_attr = torch.zeros(6, 4).double(), torch.zeros(g.num_edges, 2)
@@ -38,11 +43,17 @@ def anchored(net: GNN, at: Point, k: int = 4, **options: object) -> gduq.Anchore
 
 def pair_logits(model: gduq.Anchored, graph: Data, c: Tensor) -> Tensor:
     """One anchor the plain way: concatenate, multiply, go on with the rest of the network."""
-    h = model.cut.prefix(graph)
-    c = c.expand_as(h[0])
-    z = torch.cat([h[0] - c, c], dim=-1) @ model.linear.weight.T
-    z = model.cut.mix(z.unsqueeze(0), graph) + model.linear.bias
-    return model.cut.suffix(z, h, graph)[0]
+    state = model.point.prefix(graph)
+    c = c.expand_as(state.h)
+    z = torch.cat([state.h - c, c], dim=-1) @ model.linear.weight.T
+    z = model.point.mix(z.unsqueeze(0), graph) + model.linear.bias
+    return model.point.suffix(z, state, graph)[0]
+
+
+def represent(model: gduq.Anchored, graph: Data) -> Tensor:
+    """All rows at the point, in evaluation mode."""
+    with torch.no_grad(), evaluating(model):
+        return model.point.prefix(graph).h
 
 
 @pytest.mark.parametrize(("conv", "at"), CASES)
@@ -70,6 +81,38 @@ def test_virtual_node_and_encodings_pass_the_cut(at: Point) -> None:
         torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+@pytest.mark.parametrize("task", ["node", "graph"])
+def test_a_frozen_head_is_the_concatenation(task: str, head: str) -> None:
+    """A head of two layers reads the pair; beside a single one stands a branch that does."""
+    net, graph = make_net("gin", task=task, head=head), full_graph()
+    model = anchored(net, "head", init="identity")
+    branch = model.point.tail.out
+    assert (branch is None) == (head == "mlp")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=_generator(p.numel())) * p.requires_grad)
+    h = represent(model, graph)
+    for c, sample in zip(model.bank, model.sample(graph), strict=True):
+        pair = torch.cat([h - c, c.expand_as(h)], dim=-1)
+        z = pair @ model.linear.weight.T + model.linear.bias
+        out = model.point.tail.rest(z) if branch is None else net(graph) + branch(z.relu())
+        torch.testing.assert_close(sample, out, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(("conv", "at"), [*CASES, ("gin", "head"), ("gcn", "head")])
+def test_relabelled_nodes_give_the_same_answers(conv: str, at: Point) -> None:
+    for task in ("node", "graph"):
+        model, graph = anchored(make_net(conv, task=task), at, freeze=at == "head"), GRAPH
+        order = torch.randperm(6, generator=_generator(5))
+        place = torch.empty(6, dtype=torch.int64)
+        place[order] = torch.arange(6)
+        moved = Data(x=graph.x[order], edge_index=place[graph.edge_index])
+        expected = model.sample(Data(x=graph.x, edge_index=graph.edge_index))
+        expected = expected[:, order] if task == "node" else expected
+        torch.testing.assert_close(model.sample(moved), expected, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize(("conv", "at"), CASES)
 def test_sample_ignores_batch_mates_and_order(conv: str, at: Point) -> None:
     model = anchored(make_net(conv), at)
@@ -84,7 +127,7 @@ def test_sample_ignores_batch_mates_and_order(conv: str, at: Point) -> None:
 def test_chunks_of_the_bank_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = anchored(make_net("gin"), 1, k=7), full_graph()
     whole = model.sample(graph)
-    monkeypatch.setattr("gduq.anchored._CHUNK", 1)
+    monkeypatch.setattr("gduq.anchoring.anchored._CHUNK", 1)
     torch.testing.assert_close(model.sample(graph), whole, rtol=1e-10, atol=1e-12)
 
 
@@ -129,13 +172,13 @@ def test_scope_graph_gives_all_nodes_of_a_graph_one_anchor() -> None:
     model = anchored(make_net("gin"), 1, anchors=Watched(), scope="graph").train()
     graph, reference = full_graph(), copy.deepcopy(model)
     logits = model(graph)
-    assert model.source.last.shape == (3, 8)  # one a graph
+    assert model.source.last.shape == (3, 8)  # one per graph
     expected = pair_logits(reference, graph, model.source.last[graph.batch])
     torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_draws_pass_together_through_batchnorm() -> None:
-    """Two draws of a node task with one anchor a copy: BatchNorm sees the mixture of both."""
+    """Two draws of a node task with one anchor per copy: BatchNorm sees the mixture of both."""
     net = make_net("gcn", task="node")
     model = anchored(net, "input", anchors=Watched(), scope="graph").train()
     graph = make_graph(9, 3)
@@ -157,16 +200,16 @@ def test_masked_rows_lose_their_anchor_half(at: Point, task: str, scope: str) ->
     rows = graph.num_nodes if task == "node" else 3
     assert masked.shape == (1, rows)
     assert 0 < int(masked.sum()) < rows
-    h = reference.cut.prefix(graph)
-    c = model.source.last
-    if c.size(0) != h[0].size(0):
+    state = reference.point.prefix(graph)
+    h, c = state.h, model.source.last
+    if c.size(0) != h.size(0):
         c = c[graph.batch]
-    gone = masked[0] if masked.size(1) == h[0].size(0) else masked[0][graph.batch]
+    gone = masked[0] if masked.size(1) == h.size(0) else masked[0][graph.batch]
     if task == "graph" and at != "readout":
         gone = masked[0][graph.batch]
-    pair = torch.cat([h[0] - c, c * ~gone.unsqueeze(1)], dim=-1)
-    z = reference.cut.mix((pair @ reference.linear.weight.T).unsqueeze(0), graph)
-    expected = reference.cut.suffix(z + reference.linear.bias, h, graph)
+    pair = torch.cat([h - c, c * ~gone.unsqueeze(1)], dim=-1)
+    z = reference.point.mix((pair @ reference.linear.weight.T).unsqueeze(0), graph)
+    expected = reference.point.suffix(z + reference.linear.bias, state, graph)
     torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -178,12 +221,12 @@ def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
     """Wide input: the shift's mean and covariance are those of per-node Gaussian anchors."""
     torch.manual_seed(0)
     net = GNN(30, 3, 2, 2, conv="gcn", task="node", dropout=0.0)
-    model = gduq.anchor(net, at="input").double()
+    model = gduq.anchor(net, "input", init="random").double()
     x = torch.randn(4000, 30).double() * torch.linspace(0.1, 2, 30) + 1
     graph = Data(x=x, edge_index=torch.zeros(2, 0).long(), y=torch.zeros(4000).long())
     model.fit_anchors(graph).train()
-    owners = Owners(model, graph, 1, 0.0, _generator(0))
-    shift = owners._shift(x, 4000, None, None)[0]
+    read = AnchorDraws(model, graph, 1, 0.0, _generator(0)).read(x)[0]
+    shift = read - model.linear.residual(x) - model.linear.bias
     explicit = model.linear.shift(model.source.draw(x, 4000, _generator(1)))
     torch.testing.assert_close(shift.mean(0), explicit.mean(0), rtol=0, atol=0.1)
     torch.testing.assert_close(shift.T.cov(), explicit.T.cov(), rtol=0.15, atol=0.05)
@@ -200,7 +243,7 @@ def test_bank_is_rows_of_the_training_data(k: int, seed: int) -> None:
     graphs = [make_graph(5, s) for s in range(4)]
     model.fit_bank(graphs, batch_size=3)
     assert model.bank.shape == (k, 4)
-    rows = torch.cat([model.represent(g) for g in graphs])
+    rows = torch.cat([represent(model, g) for g in graphs])
     distance = torch.cdist(model.bank, rows).min(dim=1).values
     assert distance.max() < 1e-8
     assert len({tuple(row.tolist()) for row in model.bank}) == k  # without replacement
@@ -222,8 +265,33 @@ def test_bank_of_a_node_task_comes_from_labelled_rows_only() -> None:
             changed.x[~rows] += 100.0
             torch.testing.assert_close(model.fit_bank(View(changed, rows)).bank, bank)
         else:
-            h = model.represent(graph)[rows]
+            h = represent(model, graph)[rows]
             assert torch.cdist(bank, h).min(dim=1).values.max() < 1e-8
+
+
+@pytest.mark.parametrize("at", ["head", 1, "input"])
+def test_after_fit_bank_and_reference_are_training_rows(at: Point) -> None:
+    """Features of all other nodes are poisoned: nothing of them may be in the model."""
+    graph = make_graph(80, 1)
+    graph.y = torch.arange(80) % 3
+    graph.edge_index = torch.zeros(2, 0, dtype=torch.int64)  # every node knows itself only
+    train, val = torch.arange(80) < 40, torch.arange(80) >= 60
+    banks = []
+    for poison in (0.0, 50.0):
+        changed = graph.clone()
+        changed.x[~train] += poison
+        options = {} if at == "head" else {"epochs": 1, "select": "last"}
+        model = gduq.anchor(make_net("gcn", task="node"), at, num_anchors=4, seed=2)
+        gduq.fit(model, View(changed, train), View(changed, val), progress=False, **options)
+        h = represent(model, changed)[train]
+        if at != "input":  # a Gaussian there
+            assert torch.cdist(model.bank, h).min(dim=1).values.max() < 1e-6
+        banks.append(model.bank)
+        known = model.features(View(changed, train).graphs[0])
+        distance = torch.cdist(F.normalize(model.novelty.reference.double()), F.normalize(known))
+        assert distance.min(dim=1).values.max() < 1e-4
+    if at != 1:  # there BatchNorm has seen all nodes
+        torch.testing.assert_close(banks[0], banks[1])
 
 
 def test_more_anchors_than_rows_is_an_error() -> None:
@@ -234,9 +302,13 @@ def test_more_anchors_than_rows_is_an_error() -> None:
 
 
 def test_predicting_before_a_bank_exists() -> None:
-    model = gduq.anchor(make_net("gin")).double().eval()
+    """Without a bank the model can only be what it started as, if that was the network."""
+    net, graph = make_net("gin"), full_graph()
     with pytest.raises(NotFittedError, match=r"bank.*model.fit_bank"):
-        model(full_graph())
+        gduq.anchor(net, 1, init="random").double().eval()(graph)
+    for at in (None, "head", *POINTS):
+        model = gduq.anchor(net, at).double().eval()
+        torch.testing.assert_close(model.sample(graph)[0], net(graph), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("at", POINTS)
@@ -247,9 +319,13 @@ def test_one_anchor_identical_anchors_and_permuted_banks(at: Point) -> None:
     torch.testing.assert_close(gduq.predict(model, graph).logits, mean)
     torch.testing.assert_close(model(graph), mean)
     model.bank = model.bank[:1].expand(10, -1).clone()
-    assert torch.equal(gduq.predict(model, graph).spread, torch.zeros(3, 3).double())
+    equal = gduq.predict(model, graph)  # a product of matrices may round its rows differently
+    torch.testing.assert_close(equal.spread, torch.zeros(3, 3).double(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(equal.epistemic, torch.zeros(3).double(), rtol=0, atol=1e-14)
+    assert equal.epistemic.min() >= 0
     model.bank = model.bank[:1].clone()
     assert torch.equal(gduq.predict(model, graph).spread, torch.zeros(3, 3).double())
+    assert torch.equal(gduq.predict(model, graph).epistemic, torch.zeros(3).double())
 
 
 # -- living with the model ---------------------------------------------------------------------
@@ -278,25 +354,13 @@ def test_deepcopy_to_and_state_dict() -> None:
         assert model.cuda().sample(graph.cuda()).is_cuda
 
 
-def test_anchor_takes_what_the_class_takes() -> None:
-    assert inspect.signature(gduq.anchor) == inspect.signature(gduq.Anchored)
-    net = make_net("gin")
-    one, two = (
-        gduq.anchor(net, 1, 3, "gaussian", seed=5),
-        gduq.Anchored(net, 1, 3, "gaussian", seed=5),
-    )
-    assert repr(one) == repr(two)
-    assert all(map(torch.equal, one.parameters(), two.parameters()))
-
-
 def test_same_seed_same_model() -> None:
     net = make_net("gin")
-    first, second = gduq.anchor(net, at=1, seed=3), gduq.anchor(net, at=1, seed=3)
-    other = gduq.anchor(net, at=1, seed=4)
+    first, second, other = (gduq.anchor(net, 1, init="random", seed=seed) for seed in (3, 3, 4))
     assert torch.equal(first.linear.weight, second.linear.weight)
     assert not torch.equal(first.linear.weight, other.linear.weight)
     state = torch.get_rng_state()
-    gduq.anchor(net, at=1, seed=3)
+    gduq.anchor(net, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -305,12 +369,12 @@ def test_freeze_holds_the_virtual_node_too(at: Point) -> None:
     net = make_net("gin", virtual_node=True)
     model = anchored(net, at, freeze=True).train()
     graph = full_graph()
-    h = model.represent(graph)
+    h = represent(model, graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model(graph).square().sum().backward()
         optimizer.step()
-    torch.testing.assert_close(model.represent(graph), h)
+    torch.testing.assert_close(represent(model, graph), h)
 
 
 @pytest.mark.parametrize(("conv", "at"), DEEPER)
@@ -318,46 +382,26 @@ def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
     model = anchored(make_net(conv), at, freeze=True)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     graph = full_graph()
-    h = model.represent(graph)
+    h = represent(model, graph)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     model.train()
     for _ in range(2):
         model(graph).square().sum().backward()
         optimizer.step()
     assert not torch.equal(model.linear.weight, before["linear.weight"])
-    assert torch.equal(model.represent(graph), h)
-    frozen = {n for m in model.cut.prefix_modules() for n, _ in m.named_parameters()}
+    assert torch.equal(represent(model, graph), h)
+    frozen = {n for m in model.point.prefix_modules() for n, _ in m.named_parameters()}
     assert frozen
 
 
 def test_nothing_to_freeze_at_the_input() -> None:
-    with pytest.raises(InputError, match=r"something to freeze, got freeze=True at 'input'"):
+    with pytest.raises(InputError, match=r"something to freeze, got freeze=True at the input"):
         gduq.anchor(make_net("gin"), at="input", freeze=True)
     with pytest.raises(InputError, match="something to freeze"):
-        gduq.anchor(torch_geometric.nn.GCN(4, 8, 2), at="input", freeze=True)
+        gduq.anchor(torch_geometric.nn.GCN(4, 8, 2).double(), "input", freeze=True, like=GRAPH)
     embedded = GNN(4, 8, 2, num_layers=2, categories=[3])  # embeddings come before
     model = gduq.anchor(embedded, at="input", freeze=True)
-    assert not any(p.requires_grad for p in model.cut.net.embeddings.parameters())
-
-
-@pytest.mark.parametrize(("conv", "at"), DEEPER)
-@pytest.mark.parametrize("task", ["node", "graph"])
-def test_cached_prefix_changes_nothing(conv: str, at: Point, task: str) -> None:
-    model = anchored(make_net(conv, task=task), at, freeze=True, anchors=Watched()).train()
-    graphs = [make_graph(n, n) for n in (1, 5, 9)]
-    cached = [model.cached(g) for g in graphs]
-    if at == "readout":
-        assert "edge_index" not in cached[0]
-    whole, parts = Batch.from_data_list(graphs), Batch.from_data_list(cached)
-    first = model.training_pass(whole, generator=_generator(0))[0]
-    second = model.training_pass(parts, generator=_generator(0))[0]
-    torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(model.sample(whole), model.sample(parts), rtol=1e-9, atol=1e-10)
-
-
-def test_cached_needs_freeze() -> None:
-    with pytest.raises(InputError, match="freeze=True"):
-        gduq.anchor(make_net("gin")).cached(full_graph())
+    assert not any(p.requires_grad for p in model.point.net.embeddings.parameters())
 
 
 @pytest.mark.parametrize(
@@ -365,8 +409,8 @@ def test_cached_needs_freeze() -> None:
     [
         ({"num_anchors": 0}, "num_anchors >= 1"),
         ({"num_anchors": 2.5}, "num_anchors >= 1"),
-        ({"at": "middle"}, "at one of 'input', 1, 2, 'readout', 'auto', got 'middle'"),
-        ({"at": 3}, "at one of 'input', 1, 2, 'readout', 'auto', got 3"),
+        ({"at": "middle"}, "at one of 'head', 'input', 1, 2, 'readout', got 'middle'"),
+        ({"at": 3}, "at one of 'head', 'input', 1, 2, 'readout', got 3"),
         ({"at": 0}, "got 0"),
         ({"at": True}, "got True"),
         ({"scope": "batch"}, "scope 'row' or 'graph'"),
@@ -422,30 +466,7 @@ def test_seed_nodes_behind_the_readout() -> None:
     whole = model.sample(graph)
     graph["batch_size"] = 4
     torch.testing.assert_close(model.sample(graph), whole[:, :4])
-    assert model.train().training_pass(graph, labelled=True)[0].shape == (1, 4, 3)
-
-
-@pytest.mark.parametrize("freeze", [False, True])
-@pytest.mark.parametrize("scope", ["row", "graph"])
-def test_behind_the_readout_only_labelled_nodes_cost_anything(freeze: bool, scope: str) -> None:
-    """Identical anchors take the chance away: the same logits, of the labelled nodes alone."""
-    net = make_net("gcn", task="node", head="mlp")
-    model = gduq.anchor(net, at="readout", scope=scope, freeze=freeze).double().train()
-    graph = Batch.from_data_list([make_graph(n, n) for n in (4, 3, 6)])
-    graph.y = torch.arange(13) % 3
-    graph.row_mask = torch.arange(13) % 2 == 0
-    anchors = torch.randn(1, 8, generator=_generator(3)).double()
-    model.source = FixedAnchors(anchors)
-    everything, _ = model.training_pass(graph, draws=2)
-    some, masked = model.training_pass(graph, draws=2, labelled=True)
-    torch.testing.assert_close(some, everything[:, graph.row_mask])
-    assert masked.shape == (2, 7)
-    some.sum().backward()
-    reached = [p.grad is not None for p in model.cut.net.layers.parameters()]
-    assert all(reached) if not freeze else not any(reached)
-    _, hidden = model.training_pass(graph, 50, 0.5, _generator(0), labelled=True)
-    per_graph = hidden[:, :2].eq(hidden[:, :1]).all() and hidden[:, 2:4].eq(hidden[:, 2:3]).all()
-    assert bool(per_graph) == (scope == "graph")  # nodes 0, 2 | 4, 6 | 8, 10, 12
+    assert torch.equal(gduq.predict(model, [graph]).target, torch.arange(4) % 3)
 
 
 def test_neighbor_loader_shaped_batches() -> None:
@@ -488,8 +509,66 @@ def test_called_like_the_network_inside() -> None:
             model(graph.x)
 
 
-def test_a_network_of_ones_own_is_told_where_to_be_anchored() -> None:
-    linear, relu = torch.nn.Linear, torch.nn.ReLU
-    net = torch.nn.Sequential(linear(4, 8), relu(), linear(8, 8), relu(), linear(8, 2))
-    with pytest.raises(InputError, match=r"on a trained network a Linear: at='2'"):
-        gduq.anchor(net, freeze=True)
+# -- recipes -----------------------------------------------------------------------------------
+
+
+def test_what_a_name_stands_for() -> None:
+    net, node = make_net("gin"), make_net("gcn", task="node")
+    assert gduq.anchor(net).recipe == gduq.Recipe.head()
+    assert gduq.anchor(net, "head").recipe == gduq.anchor(net, recipe="head").recipe
+    assert gduq.anchor(net, 1).recipe == gduq.Recipe.thawed(at=1)
+    assert gduq.anchor(net, recipe="thawed").point.point == 2  # the last layer
+    assert gduq.anchor(net, -3).point.point == "input"
+    assert gduq.anchor(net, recipe="paper").recipe == gduq.Recipe.paper("graph")
+    assert gduq.anchor(node, recipe="paper").recipe.at == "input"
+    assert gduq.anchor(node, 1, recipe="paper", num_anchors=3).recipe == gduq.Recipe.paper(
+        "node", at=1, num_anchors=3
+    )
+    own = gduq.Recipe(at="readout", freeze=False, mask=0.2)
+    assert gduq.anchor(net, recipe=own).recipe is not own
+    assert gduq.anchor(net, recipe=own).recipe == own
+    with pytest.raises(InputError, match=r"recipe 'head', 'thawed', 'paper'.*got 'hed'"):
+        gduq.anchor(net, recipe="hed")
+    with pytest.raises(InputError, match=r"what is answered for.*Recipe.paper\('node'\)"):
+        gduq.anchor(torch_geometric.nn.GCN(4, 8, 2), recipe="paper")
+
+
+def test_what_cannot_be_anchored() -> None:
+    with pytest.raises(InputError, match=r"not wrapped yet, got Anchored"):
+        gduq.anchor(gduq.anchor(make_net("gin")))
+    with pytest.raises(InputError, match=r"a torch module, got type"):
+        gduq.anchor(GNN)
+
+
+def test_a_model_can_be_sent_to_another_process() -> None:
+    model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
+    model.prepare([graph], 8)
+    model(graph)  # what the frozen part said is remembered, but stays here
+    model.eval()
+    again = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(again.sample(graph), model.sample(graph))
+
+
+def test_what_a_frozen_part_said_is_remembered_in_fit_only() -> None:
+    model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
+    one = model(graph)
+    graph.x = graph.x + 1
+    assert not torch.allclose(model(graph), one)
+    model.prepare([graph], 8)
+    calls: list[int] = []
+    model.point.net.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    model(graph)
+    model(graph)
+    assert len(calls) == 1
+    model.eval()
+    before = model.sample(graph)
+    other = anchored(make_net("gin"), 1, freeze=True, seed=5)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.mul_(1.5)
+    model.load_state_dict(other.state_dict())
+    torch.testing.assert_close(model.sample(graph), other.sample(graph))
+    assert not torch.allclose(model.sample(graph), before)
+    model.train()(graph)
+    graph.x = graph.x.float()
+    assert model.eval().float().sample(graph).dtype == torch.float32

@@ -67,13 +67,15 @@ class Anchored(Predictor):
         self.calibrate = self.recipe.calibrate
         self.call, self.seed = call, int(seed)
         self.register_buffer("bank", torch.zeros(0))
-        self._states: WeakIdKeyDictionary = WeakIdKeyDictionary()  # of a frozen prefix
+        self._states: WeakIdKeyDictionary | None = None
         self._waiting: nn.Module | None = None
         net = net if trunk is not None else copy.deepcopy(net)
         if trunk is None and like is None and needs_graph(net):
             self._waiting = net
             return
         self._set_point(self._made(net, like, trunk))
+        if like is not None:
+            self._settle(like)
 
     def _made(self, net: nn.Module, graph: Any, trunk: Trunk | None = None) -> Point:
         with torch.random.fork_rng(devices=[]):
@@ -109,8 +111,16 @@ class Anchored(Predictor):
         if self._waiting is not None:
             device = next((p.device for p in self._waiting.parameters()), torch.device("cpu"))
             training = self.training
-            self._set_point(self._made(self._waiting, on_device(graph, device)))
+            graph = on_device(graph, device)
+            self._set_point(self._made(self._waiting, graph))
+            self._settle(graph)
             self.train(training)
+
+    def _settle(self, graph: Any) -> None:
+        """Freeze what runs before the point, where only a pass shows what that is."""
+        if self.recipe.freeze:
+            with torch.no_grad(), evaluating(self):
+                self.point.prefix(graph)
 
     @property
     def trunk(self) -> Trunk | None:
@@ -129,13 +139,11 @@ class Anchored(Predictor):
         self.locate(graph)
         if self.training:
             return self.training_pass(graph, generator=generator)[0][0]
-        return self._bank_outputs(self._prefix(graph), graph).mean(dim=0)
+        return self._bank_outputs(self.point.prefix(graph), graph).mean(dim=0)
 
-    def loss(
-        self, graph: Any, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
-        draws, mask = self.recipe.draws, self.recipe.masks[0]
+        draws, mask = self.recipe.draws, self.recipe.one_mask
         outputs, masked = self.training_pass(graph, draws, mask, generator)
         rows = label_rows(graph, outputs.size(1))
         outputs, masked = outputs[:, rows], masked[:, rows]
@@ -189,13 +197,14 @@ class Anchored(Predictor):
         return self
 
     def _frozen_prefix(self, graph: Any) -> State:
-        """The frozen part's output; that of a graph seen before is remembered."""
-        known = self._states.get(graph)
+        """The frozen part's output; `gduq.fit`, which changes no graph, has it remembered."""
+        known: State | None = None if self._states is None else self._states.get(graph)
         if known is None:
             with torch.no_grad(), evaluating(self.point):
                 known = self.point.prefix(graph).detached()
-            self._states[graph] = known
-        return known  # type: ignore[no-any-return]
+            if self._states is not None:
+                self._states[graph] = known
+        return known
 
     def head_job(self, h: Tensor) -> HeadJob | None:
         point = self.point
@@ -226,6 +235,7 @@ class Anchored(Predictor):
     # -- anchors -------------------------------------------------------------------------------
 
     def prepare(self, batches: Any, batch_size: int) -> None:
+        self._states = WeakIdKeyDictionary()
         if not self.point.moves:
             self.fit_anchors(batches, batch_size)
 
@@ -241,7 +251,7 @@ class Anchored(Predictor):
 
     def finish(self, batches: Any, batch_size: int) -> None:
         self.fit_bank(batches, batch_size=batch_size)
-        self._states.clear()
+        self._states = None
 
     def fit_anchors(self, data: Any, batch_size: int | None = None) -> Anchored:
         """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
@@ -289,15 +299,15 @@ class Anchored(Predictor):
                 self.locate(graph)
                 _check_no_leak(graph, self.point.answers == "node")
                 graph = on_device(graph, self.linear.weight.device)
-                yield anchor_rows(self, self._prefix(graph).h, graph)
+                yield anchor_rows(self, self.point.prefix(graph).h, graph)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         bank = state_dict.get(prefix + "bank")
-        if bank is not None and self._waiting is None and bank.dim() == 2:
-            if bank.size(1) == self.point.channels:
-                self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
-                if bank.size(0):
-                    self.recipe = self.recipe.with_(num_anchors=bank.size(0))
+        known = bank is not None and self._waiting is None and bank.dim() == 2
+        if known and bank.size(1) == self.point.channels:
+            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
+            if bank.size(0):
+                self.recipe = self.recipe.with_(num_anchors=bank.size(0))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     # -- prediction ----------------------------------------------------------------------------
@@ -307,9 +317,9 @@ class Anchored(Predictor):
         self.locate(graph)
         trunk = self.trunk
         if trunk is not None:
-            h = trunk.labelled(self._prefix(graph).h, graph)
+            h = trunk.labelled(self.point.prefix(graph).h, graph)
             return Answer(self.from_rows(h, h), h)
-        state = self._prefix(graph)
+        state = self.point.prefix(graph)
         outputs = self._bank_outputs(state, graph)
         outputs = outputs[:, label_rows(graph, outputs.size(1))]
         return Answer(outputs, self._features(state.h, graph) if features else None)
@@ -322,11 +332,6 @@ class Anchored(Predictor):
             h = self.linear.residual(h)
         place = Trunk(nn.Identity(), "", self.point.rows, self.point.answers)
         return place.features(h, graph)
-
-    def _prefix(self, graph: Any) -> State:
-        if self.recipe.freeze:
-            return self._states.get(graph) or self.point.prefix(graph)
-        return self.point.prefix(graph)
 
     @property
     def _anchors(self) -> Tensor:
@@ -386,16 +391,21 @@ class Anchored(Predictor):
         model.recipe, model.call, model.seed = recipe, call, spec["seed"]
         model.calibrate = recipe.calibrate
         model.register_buffer("bank", torch.zeros(0))
-        model._states, model._waiting = WeakIdKeyDictionary(), None
+        model._states, model._waiting = None, None
         model._set_point(_point_from(spec["point"], net, call), _source(spec["source"]))
         return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_states": None}  # weak references stay in their process
 
     def __repr__(self) -> str:
         if self._waiting is not None:
             where = f"at={self.recipe.at!r}, found at the first graph"
             return f"Anchored({type(self._waiting).__name__}, {where})"
-        frozen = "only the head learns" if self.trunk is not None else (
-            "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
+        frozen = (
+            "only the head learns"
+            if self.trunk is not None
+            else ("what precedes it is frozen" if self.recipe.freeze else "all of it learns")
         )
         return (
             f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
@@ -439,9 +449,9 @@ def _point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> P
 
 def _source_spec(source: Anchors) -> dict[str, Any]:
     if type(source) is GaussianAnchors:
-        found = {"momentum": source.momentum, "floor": source.floor}
-        plain = {k: v.item() if hasattr(v, "item") else v for k, v in found.items()}
-        return {"kind": "gaussian", "channels": source.mean.numel()} | plain
+        momentum = None if source.momentum is None else float(source.momentum)
+        more = {"momentum": momentum, "floor": float(source.floor)}
+        return {"kind": "gaussian", "channels": source.mean.numel(), **more}
     if type(source) is FixedAnchors:
         return {"kind": "fixed", "shape": list(source.values.shape)}
     if type(source) is ShuffledAnchors:

@@ -17,7 +17,7 @@ from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
 from gduq.nn.replay import first_input
 from gduq.nn.tracing import Trace, trace
-from gduq.nn.trunk import Trunk, as_chain, check_complete
+from gduq.nn.trunk import Trunk, as_chain, check_complete, check_logits
 from gduq.nn.widths import anchor_names, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
@@ -50,6 +50,9 @@ def make_point(
         return GNNPoint(chain, at, keep=recipe.init == "identity")
     check_complete(net)
     seen = trace(net, graph, call)
+    if seen.head is None and seen.ending is None:  # else it is known to give logits
+        with torch.no_grad(), evaluating(net):
+            check_logits(call_network(net, graph, call))
     if recipe.at == "input":
         return InputPoint(net, call, seen.rows, seen.ending)
     path = _path(net, seen, recipe.at)
@@ -61,7 +64,7 @@ def _chain_place(points: tuple[int | str, ...], recipe: Recipe) -> Any:
     at = "readout" if recipe.at == "head" else recipe.at
     layers = [p for p in points if isinstance(p, int)]
     if isinstance(at, int) and not isinstance(at, bool) and at < 0:
-        inner = ["input", *layers]
+        inner: list[int | str] = ["input", *layers]
         at = inner[at] if -at <= len(inner) else at
     if at not in points or isinstance(at, bool):
         raise InputError(f"at one of 'head', {', '.join(map(repr, points))}", repr(recipe.at))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gduq.errors import InputError
 from gduq.functional import linear
@@ -21,7 +22,7 @@ from gduq.nn.layers import affine
 from gduq.nn.replay import Slot, one_pass, replaying
 from gduq.nn.settings import Point as ChainPoint
 from gduq.nn.structure import Structure
-from gduq.nn.trunk import Ending, Trunk, as_logits
+from gduq.nn.trunk import Ending, Trunk, as_logits, undone
 from gduq.nn.widths import anchor_names, input_width, take_linear
 
 __all__ = ["GNNPoint", "HeadPoint", "InputPoint", "ModulePoint", "Point", "State"]
@@ -43,8 +44,6 @@ class State:
 
     def detached(self) -> State:
         """The same without gradients."""
-        from torch.utils._pytree import tree_map
-
         found: tuple[Any, ...] = tree_map(
             lambda value: value.detach() if isinstance(value, Tensor) else value, self.rest
         )
@@ -85,7 +84,7 @@ class Point(nn.Module, ABC):
         """Outputs ``[D, rows, O]`` from ``z`` ``[D, n, m]``."""
 
     def run(self, graph: Any, read: Read) -> Tensor:
-        """One pass: outputs ``[D, rows, O]`` where ``read`` turns ``h`` into ``z`` ``[D, n, m]``."""
+        """Outputs ``[D, rows, O]`` of one pass; ``read`` turns ``h`` into ``z`` ``[D, n, m]``."""
         state = self.prefix(graph)
         return self.suffix(read(state.h), state, graph)
 
@@ -269,7 +268,7 @@ class InputPoint(Point):
 
     @property
     def description(self) -> str:
-        return "the input, one row per node"
+        return f"the input, one row per node{undone(self.ending)}"
 
     def spec(self) -> dict[str, Any]:
         return {"kind": "input", "answers": self.answers, "ending": self.ending}
@@ -346,7 +345,7 @@ class ModulePoint(Point):
     def description(self) -> str:
         kind = type(self.net.get_submodule(self.path)).__name__.removeprefix("_Taken")
         note = "" if kind in ("", "PyG") else f", the input of a {kind}"
-        return f"'{self.path}'{note}, one row per {self.rows}"
+        return f"'{self.path}'{note}, one row per {self.rows}{undone(self.ending)}"
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -410,6 +409,7 @@ def _identity(width: int, like: nn.Module) -> nn.Linear:
         nn.init.eye_(plain.weight)
         nn.init.zeros_(plain.bias)
     return plain.to(reference.device, reference.dtype)
+
 
 class HeadPoint(Point):
     """The head of a frozen network, which reads every row by itself: the cheapest point.

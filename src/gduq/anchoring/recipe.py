@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-
 from gduq.anchored_linear import Init
 from gduq.anchors import Source
 from gduq.errors import InputError
@@ -36,7 +35,8 @@ class Recipe:
         num_anchors: K, how many hypotheses prediction has.
         draws: Anchors per row and training step.
         mask: Share of rows whose anchor half is zeroed and that are trained to know nothing.
-            Several: heads with each of them are trained side by side and the best one stays.
+            Several: heads with each of them are trained side by side and the best one stays; what
+            is no head that reads row by row is trained with the one nearest to 0.05.
         calibrate: The last step of `gduq.fit`: a temperature from validation rows and
             ``"shifted"`` copies of them, from ``"clean"`` rows only, or ``None``.
 
@@ -56,9 +56,8 @@ class Recipe:
     calibrate: Calibrate = "shifted"
 
     def __post_init__(self) -> None:
-        mask = self.mask
-        if isinstance(mask, list):
-            object.__setattr__(self, "mask", tuple(mask))
+        if not isinstance(self.mask, (int, float)):  # JSON has lists only
+            object.__setattr__(self, "mask", tuple(self.mask))
         _check_whole("num_anchors", self.num_anchors)
         _check_whole("draws", self.draws)
         if self.scope not in ("row", "graph"):
@@ -68,12 +67,17 @@ class Recipe:
         if self.calibrate not in ("shifted", "clean", None):
             raise InputError("calibrate 'shifted', 'clean' or None", repr(self.calibrate))
         if not self.masks or not all(0 <= share < 1 for share in self.masks):
-            raise InputError("mask from 0 to below 1", repr(mask))
+            raise InputError("mask from 0 to below 1", repr(self.mask))
 
     @property
     def masks(self) -> tuple[float, ...]:
         """All shares to try."""
         return self.mask if isinstance(self.mask, tuple) else (self.mask,)
+
+    @property
+    def one_mask(self) -> float:
+        """The share where only one can be tried: a small one, which hardly ever hurts."""
+        return min(self.masks, key=lambda share: abs(share - 0.05))
 
     @classmethod
     def head(cls, **changes: Any) -> Recipe:
@@ -138,5 +142,3 @@ def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | 
 def _check_whole(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} >= 1, a whole number", repr(value))
-
-

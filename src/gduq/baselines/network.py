@@ -12,8 +12,8 @@ from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
 from gduq.nn.specs import network_spec
-from gduq.nn.trunk import Trunk, as_chain, as_logits
-from gduq.prediction.predictor import Answer, Supply, Predictor
+from gduq.nn.trunk import Trunk, as_chain, as_logits, check_logits
+from gduq.prediction.predictor import Answer, Predictor, Supply
 
 __all__ = ["Network", "as_predictor"]
 
@@ -58,7 +58,7 @@ class Network(Predictor):
         self.locate(graph)
         trunk = self.trunk
         ending = None if trunk is None else trunk.ending
-        return _checked(as_logits(call_network(self.net, graph, self.call), ending))
+        return check_logits(as_logits(call_network(self.net, graph, self.call), ending))
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
         check_graph(graph)
@@ -67,7 +67,7 @@ class Network(Predictor):
             outputs = self(graph)
             return Answer(outputs[label_rows(graph, outputs.size(0))].unsqueeze(0))
         h, outputs = self.trunk.run(graph)
-        rows = _checked(outputs)[label_rows(graph, outputs.size(0))]
+        rows = check_logits(outputs)[label_rows(graph, outputs.size(0))]
         return Answer(rows.unsqueeze(0), self.trunk.features(h, graph))
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
@@ -76,9 +76,7 @@ class Network(Predictor):
     def share_trunk(self, trunk: Trunk) -> None:
         self.net, self._found = trunk.net, (trunk,)
 
-    def loss(
-        self, graph: Any, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
         check_graph(graph)
         outputs = self(graph)
@@ -128,19 +126,3 @@ def as_predictor(model: nn.Module, call: Call | None = None) -> Predictor:
         known = Network(model, call)
         model.__dict__["_gduq_network"] = known  # beside its modules: state_dict stays its own
     return known
-
-
-def _checked(outputs: Tensor) -> Tensor:
-    """Outputs that are no probabilities; those of a network known to end in one are undone."""
-    if outputs.size(1) < 2 or outputs.size(0) == 0 or outputs.requires_grad:
-        return outputs
-    inside = bool(((outputs >= 0) & (outputs <= 1)).all())
-    if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):
-        raise InputError(
-            "logits from the network",
-            "probabilities: all outputs lie in [0, 1] and every row sums to 1",
-            "Return what softmax is applied to, or pass call= that takes the logarithm.",
-        )
-    return outputs
-
-

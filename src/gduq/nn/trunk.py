@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.graph import Rows, label_rows, row_batch
+from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
-from gduq.nn.modes import evaluating
 from gduq.nn.replay import Slot, first_input, one_pass
-from gduq.nn.tracing import Step, Trace, build_tail, trace
+from gduq.nn.tracing import Step, build_tail, trace
 from gduq.nn.widths import as_linear, uninitialised
 
-__all__ = ["Ending", "Trunk", "as_chain", "as_logits", "check_complete"]
+__all__ = ["Ending", "Trunk", "as_chain", "as_logits", "check_complete", "check_logits", "undone"]
 
 Ending = str  # "softmax", "log_softmax", "sigmoid"
 
@@ -105,8 +105,6 @@ class Trunk(nn.Module):
         if self.path is None:
             first, rest = self.net.head.first, self.net.head.rest  # type: ignore[union-attr]
             copied = nn.ModuleList([first, rest])  # type: ignore[list-item]
-            import copy
-
             one, two = copy.deepcopy(copied)
             return one, two  # type: ignore[return-value]
         found = as_linear(self.net, self.path)
@@ -120,9 +118,7 @@ class Trunk(nn.Module):
             h: Tensor = self.net.prefix(graph, "readout")[0]  # type: ignore[operator]
             return h
         with one_pass():
-            run = self._slot.arriving(
-                self.net, lambda: call_network(self.net, graph, self.call)
-            )
+            run = self._slot.arriving(self.net, lambda: call_network(self.net, graph, self.call))
         found: Tensor = run
         return found
 
@@ -187,14 +183,16 @@ class Trunk(nn.Module):
     def description(self) -> str:
         """Where the representation is read, in few words."""
         where = "the head" if self.path is None else f"'{self.path}'"
-        note = f"; it ends in {self.ending}, which is undone" if self.ending else ""
-        return f"{where}, one row per {self.answers}{note}"
+        return f"{where}, one row per {self.answers}{undone(self.ending)}"
+
+
+def undone(ending: Ending | None) -> str:
+    """What to say of a network that makes probabilities of its logits itself."""
+    return f"; it ends in {ending}, which is undone" if ending else ""
 
 
 def mean_by_graph(h: Tensor, graph: Any) -> Tensor:
     """The mean of the nodes of each graph, ``[G, d]``."""
-    from gduq.graph import num_graphs
-
     batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
     total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
     return total / torch.bincount(batch, minlength=graphs).unsqueeze(1)
@@ -213,3 +211,22 @@ def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
     if ending == "softmax":
         return outputs.clamp_min(tiny).log()
     return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
+
+
+def check_logits(outputs: Tensor) -> Tensor:
+    """The outputs, unless they are probabilities by means that cannot be undone.
+
+    Args:
+        outputs: ``[rows, O]``, with what is known to make probabilities undone. In training they
+            are not looked at.
+    """
+    if outputs.size(1) < 2 or outputs.size(0) == 0 or outputs.requires_grad:
+        return outputs
+    inside = bool(((outputs >= 0) & (outputs <= 1)).all())
+    if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):
+        raise InputError(
+            "logits from the network",
+            "probabilities: all outputs lie in [0, 1] and every row sums to 1",
+            "Return what softmax is applied to, or pass call= that takes the logarithm.",
+        )
+    return outputs
