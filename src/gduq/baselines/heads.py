@@ -82,7 +82,7 @@ class OnTrunk(Predictor):
         assert self._trunk is not None
         return {
             "kind": self.kind,
-            "call": self.call is not None,
+            "call": self._trunk.call is not None,  # of a trunk that was handed in, too
             "net": network_spec(self._trunk.net),
             "trunk": self._trunk.spec(),
         }
