@@ -59,7 +59,8 @@ class MCDropout(Predictor):
             torch.manual_seed(self.seed)
             with ForcedDropout() as dropout:
                 passes = [
-                    self.net.calibrated(self.net.answer(graph).outputs) for _ in range(self.num_samples)
+                    self.net.calibrated(self.net.answer(graph).outputs)
+                    for _ in range(self.num_samples)
                 ]
         if dropout.calls == 0:
             raise InputError(

@@ -56,22 +56,29 @@ class Stack(Predictor):
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
         runs: dict[int, tuple[Tensor, Tensor]] = {}
-        found, weights, rows = [], [], None
-        for member, share in zip(self, self.shares, strict=True):
+        found: list[Answer] = []
+        for member in self:
             trunk = member.trunk
             if trunk is not None and trunk.has_head:
                 if id(trunk) not in runs:
                     runs[id(trunk)] = _rows_of(trunk, graph)
                 h, outputs = runs[id(trunk)]
-                one = Answer(member.from_rows(h, outputs), h)
+                found.append(Answer(member.from_rows(h, outputs), h))
             else:
-                one = member.answer(graph, features and rows is None)
-            found.append(member.calibrated(one.outputs))
-            rows = one.features if rows is None else rows
+                asks = features and all(one.features is None for one in found)
+                found.append(member.answer(graph, asks))
+        return self.mixed(found)
+
+    def mixed(self, answers: Sequence[Answer]) -> Answer:
+        """One answer from one per member, before calibration; the first representation counts."""
+        outputs, weights = [], []
+        for member, share, one in zip(self, self.shares, answers, strict=True):
             size = one.outputs.size(0)
             own = share.new_full((size,), 1 / size) if one.weights is None else one.weights
+            outputs.append(member.calibrated(one.outputs))
             weights.append(share * own.to(share))
-        return Answer(torch.cat(found), rows, torch.cat(weights))
+        rows = next((one.features for one in answers if one.features is not None), None)
+        return Answer(torch.cat(outputs), rows, torch.cat(weights))
 
     def check_ready(self) -> None:
         for member in self:
@@ -83,7 +90,9 @@ class Stack(Predictor):
         return {
             "kind": self.kind,
             "members": [inner_spec(member) for member in self],
-            "shared": [j if trunk is not None else None for j, trunk in zip(first, trunks, strict=True)],
+            "shared": [
+                j if trunk is not None else None for j, trunk in zip(first, trunks, strict=True)
+            ],
         }
 
     @classmethod
@@ -98,7 +107,9 @@ class Stack(Predictor):
         return cls(members, even)
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{s:.2f} {m!r}" for s, m in zip(self.shares.tolist(), self, strict=True))
+        inside = ", ".join(
+            f"{s:.2f} {m!r}" for s, m in zip(self.shares.tolist(), self, strict=True)
+        )
         return f"Stack({inside})"
 
 

@@ -122,8 +122,8 @@ def _history(content: dict[str, Any]) -> History:
         tuple(Epoch(**record) for record in content["records"]),
         content["kept_epoch"],
         tuple(_history(member) for member in content["members"]),
-        tuple(_history(place) for place in content.get("given_up", ())),
-        content.get("around", 0.0),
+        tuple(_history(other) for other in content["rejected"]),
+        content["overhead_seconds"],
     )
 
 

@@ -17,7 +17,17 @@ from gduq.errors import InputError
 from gduq.graph import check_loader, label_rows, row_kind, targets
 from gduq.training.settings import known_by
 
-__all__ = ["Batches", "Loader", "as_batches", "described", "even_size", "labels", "some", "truths"]
+__all__ = [
+    "Batches",
+    "Loader",
+    "as_batches",
+    "described",
+    "even_size",
+    "first_graph",
+    "labels",
+    "some",
+    "truths",
+]
 
 Shard = tuple[int, int]
 
@@ -97,6 +107,11 @@ def as_batches(data: Any, name: str) -> Batches:
         )
     _check_view(view, name)
     return view
+
+
+def first_graph(data: Any) -> Any:
+    """The first graph, or small batch of graphs, of training data."""
+    return next(iter(as_batches(data, "train").batches(8)))
 
 
 def _own_view(graph: Any, name: str, data: Any = None) -> View:

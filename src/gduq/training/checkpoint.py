@@ -26,7 +26,7 @@ from gduq.training.history import Epoch
 
 __all__ = ["Checkpoint", "State", "optimizer_tensors", "restore_optimizer", "weights"]
 
-FORMAT = 1
+FORMAT = 2  # no other one is read
 _NAME = "checkpoint.safetensors"
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
@@ -43,7 +43,7 @@ class State:
         best: Weights of the best epoch; empty where that is the last.
         final: What of a finished model is not in the kept weights (bank, temperature).
         finished: Whether the run came to its end.
-        around: Seconds spent outside of epochs.
+        overhead_seconds: Seconds spent outside of epochs.
     """
 
     records: tuple[Epoch, ...]
@@ -52,7 +52,7 @@ class State:
     best: Mapping[str, Tensor] = field(default_factory=dict)
     final: Mapping[str, Tensor] = field(default_factory=dict)
     finished: bool = False
-    around: float = 0.0
+    overhead_seconds: float = 0.0
 
 
 class Checkpoint:
@@ -90,7 +90,7 @@ class Checkpoint:
                 "identity": self.identity,
                 "records": [asdict(record) for record in state.records],
                 "finished": state.finished,
-                "around": state.around,
+                "overhead_seconds": state.overhead_seconds,
                 "layout": _layout(tensors),
             }
         )
@@ -119,9 +119,9 @@ class Checkpoint:
             sound = sound and header["state_crc"] == _crc(header["state"])
         except (tensorfile.DamagedFile, KeyError, ValueError, OSError) as error:
             raise self._damaged(str(error)) from error
-        if version > FORMAT:
+        if version != FORMAT:
             raise InputError(
-                f"a checkpoint of format {FORMAT} or older in {self.path}", version, "Update gduq."
+                f"a checkpoint of format {FORMAT} in {self.path}", f"format {version}", _AFRESH
             )
         if not sound:
             raise self._damaged("its checksum does not fit")
@@ -150,8 +150,8 @@ def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    around = known.get("around", 0.0)
-    return State(records, finished=known["finished"], around=around, **groups)
+    seconds = known["overhead_seconds"]
+    return State(records, finished=known["finished"], overhead_seconds=seconds, **groups)
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.data.view import View
-from gduq.graph import iterate, on_device
+from gduq.graph import iterate, on_device, targets
 from gduq.nn.modes import evaluating
-from gduq.prediction.predicting import device_of_model, predict
+from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.shifts.copies import shifted_copies
 from gduq.targets.base import Part
+from gduq.training.batches import Batches
 
-__all__ = ["finish_model", "fit_novelty", "fit_temperature"]
+__all__ = [
+    "Judged",
+    "copies_of",
+    "features_of_rows",
+    "finish_model",
+    "fit_novelty",
+    "fit_temperature",
+    "judged",
+    "warn_of_few",
+]
 
-MOST = 20_000  # training rows that novelty's reference is chosen from
+MOST = 20_000  # rows that novelty looks at
 FEW = 20  # validation rows below which a temperature says little
 
 
+class Judged(NamedTuple):
+    """What a model says of rows whose truth is known, before calibration.
+
+    Attributes:
+        outputs: ``[K, n, O]``.
+        y: The truth ``[n]``.
+        weights: Of the hypotheses ``[K]``; ``None`` means equal ones.
+    """
+
+    outputs: Tensor
+    y: Tensor
+    weights: Tensor | None = None
+
+
 def finish_model(
-    model: Predictor, train: Any, val: Any, calibrate: Calibrate, batch_size: int, seed: int
+    model: Predictor,
+    train: Batches,
+    val: Batches | None,
+    calibrate: Calibrate,
+    batch_size: int,
+    seed: int,
 ) -> None:
     """Calibrate a trained model on validation rows, and note what its training rows are like.
 
     Args:
         model: Trained; its temperature and novelty are set.
-        train: Training rows, as batches.
+        train: Training rows.
         val: Validation rows, or ``None``: the model then says that it is not calibrated.
         calibrate: What to fit the temperature on.
         batch_size: Graphs at a time.
@@ -38,40 +67,62 @@ def finish_model(
     """
     model.set_temperature(1.0, None)
     if val is not None and calibrate is not None:
-        copies = [] if calibrate == "clean" else list(_copies(val, seed))
-        clean = _part(model, val, batch_size)
-        spoilt = [_part(model, copy, batch_size) for copy in copies]
-        fit_temperature(model, clean, spoilt)
-    rows = _features(model, train, batch_size)
+        clean = judged(model, val, batch_size)
+        warn_of_few(clean.y.size(0))
+        copies = copies_of(val, seed) if calibrate == "shifted" else []
+        fit_temperature(model, clean, [judged(model, copy, batch_size) for copy in copies])
+    rows = features_of_rows(model, train, batch_size, seed)
     if rows is not None:
-        held = None if val is None else _features(model, val, batch_size)
+        held = None if val is None else features_of_rows(model, val, batch_size, seed)
         fit_novelty(model, rows, held, seed)
 
 
-def fit_temperature(
-    model: Predictor,
-    clean: tuple[Tensor, Tensor],
-    copies: Sequence[tuple[Tensor, Tensor]],
-    weights: Tensor | None = None,
-) -> None:
+def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged:
+    """What a model says of validation rows or of a copy of them, before calibration."""
+    assert model.target is not None
+    device = device_of_model(model)
+    outputs, truth, weights = [], [], None
+    with torch.no_grad(), evaluating(model):
+        for graph in iterate(data, batch_size):
+            graph = on_device(graph, device)
+            found = model.answer(graph)
+            y = targets(graph, found.outputs.size(1))
+            assert y is not None  # all labels were read before the first epoch
+            outputs.append(found.outputs)
+            truth.append(model.target.check(y, "val"))
+            weights = found.weights
+    return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights)
+
+
+def copies_of(val: Batches, seed: int) -> Iterable[View]:
+    """Shifted copies; none where the data cannot be copied (a loader, a heterogeneous graph)."""
+    return shifted_copies(val, seed) if isinstance(val, View) else ()
+
+
+def warn_of_few(rows: int) -> None:
+    """Say that a temperature from so few validation rows is not worth much."""
+    if rows < FEW:
+        warnings.warn(
+            f"calibrated on {rows} validation rows only: expect little of it "
+            f"(from {FEW} rows on it helps; calibrate=None leaves it out)",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:
     """Set the temperature that fits validation rows, half of the weight on their copies.
 
     Args:
         model: Whose temperature is set.
-        clean: Raw outputs ``[K, n, O]`` and truth ``[n]`` of validation rows.
+        clean: What it says of validation rows.
         copies: The same of shifted copies of them.
-        weights: Of the hypotheses, ``[K]``.
     """
     assert model.target is not None
-    if clean[1].size(0) < FEW:
-        warnings.warn(
-            f"calibrated on {clean[1].size(0)} validation rows only: expect little of it",
-            stacklevel=2,
-        )
     share = 0.5 / len(copies) if copies else 0.0
-    parts: list[Part] = [(*clean, 0.5 if copies else 1.0)]
-    parts += [(*copy, share) for copy in copies]
-    value = model.target.best_temperature(parts, weights)
+    parts: list[Part] = [(clean.outputs, clean.y, 0.5 if copies else 1.0)]
+    parts += [(copy.outputs, copy.y, share) for copy in copies]
+    value = model.target.best_temperature(parts, clean.weights)
     model.set_temperature(value, "shifted" if copies else "clean")
 
 
@@ -80,26 +131,17 @@ def fit_novelty(model: Predictor, train: Tensor, val: Tensor | None, seed: int) 
     model.novelty.fit(train, val, torch.Generator().manual_seed(seed))
 
 
-def _copies(val: Any, seed: int) -> Sequence[View]:
-    """Shifted copies; none where the data cannot be copied (a loader, a heterogeneous graph)."""
-    return shifted_copies(val, seed) if isinstance(val, View) else []
-
-
-def _part(model: Predictor, data: Any, batch_size: int) -> tuple[Tensor, Tensor]:
-    p = predict(model, data, batch_size, novelty=False)
-    return p.samples, p.require_target()
-
-
-def _features(model: Predictor, data: Any, batch_size: int) -> Tensor | None:
-    """Representations of the rows that count ``[n, d]``, at most some thousands."""
+def features_of_rows(model: Predictor, data: Batches, batch_size: int, seed: int) -> Tensor | None:
+    """Representations of the rows that count ``[n, d]``; a random choice where there are many."""
     device, parts, seen = device_of_model(model), [], 0
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad(), evaluating(model):
-        for graph in iterate(data, batch_size):
+        for graph in data.batches(batch_size, shuffle=True, generator=generator):
             found = model.answer(on_device(graph, device), features=True).features
             if found is None:
                 return None
             parts.append(found)
             seen += found.size(0)
-            if seen >= MOST:
+            if seen >= MOST:  # batches come in random order: data may be sorted by class
                 break
     return torch.cat(parts)

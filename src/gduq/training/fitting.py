@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from gduq.baselines.network import as_predictor
 from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
-from gduq.graph import iterate
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.targets import Classes, Target
 from gduq.targets.classes import ClassWeights
-from gduq.training.batches import as_batches
+from gduq.training.batches import as_batches, first_graph
 from gduq.training.checkpoint import weights
 from gduq.training.finishing import finish_model
 from gduq.training.history import History
@@ -179,7 +178,7 @@ class Fit:
         """Any model: what it is made of is trained first."""
         if model.parts:
             return self._parts(model, calibrate, resume)
-        model.locate(_first(self.train))
+        model.locate(first_graph(self.train))
         trunk = model.trunk
         if trunk is not None and trunk.has_head and not _learns(model, trunk):
             return self._on_rows(model, calibrate, title)
@@ -215,11 +214,9 @@ class Fit:
         for record in history.records:
             numbers = {k: v for k, v in vars(record).items() if v is not None}
             fabric.log_dict(numbers, step=record.epoch)
-        return replace(history, around=history.around + rows.seconds)
+        return replace(history, overhead_seconds=history.overhead_seconds + rows.seconds)
 
-    def _parts(
-        self, model: Predictor, calibrate: Calibrate, resume: str | Path | None
-    ) -> History:
+    def _parts(self, model: Predictor, calibrate: Calibrate, resume: str | Path | None) -> History:
         """The parts one by one, or in processes of their own; then the whole is calibrated."""
         jobs = []
         for i, (name, part) in enumerate(model.parts.items()):
@@ -237,12 +234,7 @@ class Fit:
             val = None if self.val is None else as_batches(self.val, "val")
             size = min(256, 8 * self.settings.batch_size)
             finish_model(model, train, val, calibrate, size, self.settings.seed)
-        return History(members=tuple(histories), around=time.perf_counter() - start)
-
-
-def _first(data: Any) -> Any:
-    """The first graph of some data."""
-    return next(iter(iterate(as_batches(data, "train"), 8)))
+        return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
 
 
 def _learns(model: Predictor, trunk: nn.Module) -> bool:
@@ -265,7 +257,7 @@ def _in_parallel(jobs: Sequence[_Job], processes: int, progress: bool) -> list[H
         try:
             for i, history, target, state in pool(calls):
                 part = jobs[i][1]
-                part.locate(_first(jobs[i][0].train))
+                part.locate(first_graph(jobs[i][0].train))
                 part.load_state_dict(state)
                 part.target = target
                 part.eval()

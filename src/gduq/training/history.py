@@ -35,9 +35,9 @@ class History:
         records: One `Epoch` each; empty for an ensemble.
         kept_epoch: The epoch whose weights the model has now; 0 for an ensemble.
         members: The history of each member of an ensemble.
-        given_up: The histories of the places that ``at="auto"`` tried and dropped.
-        around: Seconds spent outside of epochs: the one pass of a frozen part, fitting anchors and
-            bank, judging a place.
+        rejected: The histories of heads that were trained beside the one that stayed.
+        overhead_seconds: Time outside of epochs: the one pass of a frozen trunk, fitting anchors,
+            bank, temperature and novelty.
 
     Example:
         >>> history = History((Epoch(1, 0.9, 1e-3, 0.1, 0.8), Epoch(2, 0.7, 1e-3, 0.1, 0.9)), 1)
@@ -50,8 +50,8 @@ class History:
     records: tuple[Epoch, ...] = ()
     kept_epoch: int = 0
     members: tuple[History, ...] = ()
-    given_up: tuple[History, ...] = ()
-    around: float = 0.0
+    rejected: tuple[History, ...] = ()
+    overhead_seconds: float = 0.0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -59,7 +59,7 @@ class History:
     def __repr__(self) -> str:
         parts = [f"{len(self)} epochs, kept {self.kept_epoch}"] * bool(self.records)
         parts += [f"{len(self.members)} members"] * bool(self.members)
-        parts += [f"{len(self.given_up)} places given up"] * bool(self.given_up)
+        parts += [f"{len(self.rejected)} rejected"] * bool(self.rejected)
         return f"History({'; '.join([*parts, f'{self.seconds:.3g} s'])})"
 
     @property
@@ -70,13 +70,13 @@ class History:
     @property
     def seconds(self) -> float:
         """Time spent in all epochs and around them: those before a resumption, of members, and of
-        dropped places included."""
-        others = self.members + self.given_up
-        own = self.around + sum(r.seconds for r in self.records)
+        rejected heads included."""
+        others = self.members + self.rejected
+        own = self.overhead_seconds + sum(r.seconds for r in self.records)
         return own + sum(other.seconds for other in others)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row an epoch; for an ensemble with a column ``member``."""
+        """One row per epoch; for an ensemble with a column ``member``."""
         import pandas as pd
 
         if not self.members:

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gduq.data.view import View
 from gduq.graph import on_device
 from gduq.nn.modes import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
-from gduq.shifts.copies import shifted_copies
 from gduq.targets import Target
 from gduq.training.batches import Batches, labels
-from gduq.training.finishing import MOST, fit_novelty, fit_temperature
+from gduq.training.finishing import (
+    Judged,
+    copies_of,
+    fit_novelty,
+    fit_temperature,
+    warn_of_few,
+)
 from gduq.training.heads import HeadRun, RowSet, train_heads
 from gduq.training.history import Epoch, History
 from gduq.training.settings import Settings
 
-__all__ = ["TrunkRows", "fit_on_rows", "score"]
+__all__ = [
+    "Learned",
+    "Seen",
+    "TrunkRows",
+    "calibrate_on_rows",
+    "fit_on_rows",
+    "judged_on_rows",
+    "learn_on_rows",
+    "score",
+    "train_job",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +86,8 @@ class TrunkRows:
         held, copies = None, []
         if val is not None:
             held = _checked(_seen(trunk, val, batch_size), target)
-            if calibrate == "shifted" and isinstance(val, View):
-                found = (_seen(trunk, copy, batch_size) for copy in shifted_copies(val, seed))
+            if calibrate == "shifted":
+                found = (_seen(trunk, copy, batch_size) for copy in copies_of(val, seed))
                 copies = [_checked(copy, target) for copy in found]
         return cls(first, held, tuple(copies), target, time.perf_counter() - start)
 
@@ -109,24 +124,45 @@ def fit_on_rows(
         on_epoch: Called after every epoch.
     """
     start = time.perf_counter()
+    learned = learn_on_rows(model, rows, settings, on_epoch)
+    if rows.val is not None and calibrate is not None:
+        warn_of_few(rows.val.y.size(0))
+    calibrate_on_rows(model, rows, calibrate)
+    fit_novelty(model, rows.train.h, None if rows.val is None else rows.val.h, settings.seed)
+    epochs = sum(record.seconds for run in learned.runs for record in run.records)
+    spent = time.perf_counter() - start - epochs
+    histories = [History(run.records, run.kept_epoch) for run in learned.runs]
+    if learned.kept is None:
+        return History(members=tuple(histories), overhead_seconds=spent)
+    best = histories.pop(learned.kept)
+    return replace(best, rejected=tuple(histories), overhead_seconds=spent)
+
+
+class Learned(NamedTuple):
+    """What happened to the heads of a model, and which of them stayed (``None``: all)."""
+
+    runs: list[HeadRun]
+    kept: int | None
+
+
+def learn_on_rows(
+    model: Predictor,
+    rows: TrunkRows,
+    settings: Settings,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
+) -> Learned:
+    """Train what of a model reads rows, without calibration; see `fit_on_rows`."""
     model.target = rows.target
     model.set_temperature(1.0, None)
-    job, runs, kept = model.head_job(rows.train.h), [HeadRun()], 0
+    job = model.head_job(rows.train.h)
+    found = Learned([HeadRun()], 0)
     if job is not None:
         job = _with_one_mask(job) if rows.val is None else job
-        runs = _train(job, rows, settings, on_epoch)
+        runs = train_job(job, rows, settings, on_epoch)
         kept = _take(model, job, rows)
+        found = Learned(runs, None if job.keep_all else kept)
     model.fit_rows(rows.train.h)
-    calibrate_on_rows(model, rows, calibrate)
-    some = rows.train.h[:MOST]
-    fit_novelty(model, some, None if rows.val is None else rows.val.h, settings.seed)
-    epochs = sum(record.seconds for run in runs for record in run.records)
-    spent = time.perf_counter() - start - epochs
-    histories = [History(run.records, run.kept_epoch) for run in runs]
-    if job is not None and job.keep_all:
-        return History(members=tuple(histories), around=spent)
-    best = histories.pop(kept)
-    return History(best.records, best.kept_epoch, given_up=tuple(histories), around=spent)
+    return found
 
 
 def _with_one_mask(job: HeadJob) -> HeadJob:
@@ -137,9 +173,13 @@ def _with_one_mask(job: HeadJob) -> HeadJob:
     return HeadJob([job.heads[index]], [job.masks[index]], job.bank, job.draw, job.draws, False)
 
 
-def _train(
-    job: HeadJob, rows: TrunkRows, settings: Settings, on_epoch: Callable[[Epoch], None]
+def train_job(
+    job: HeadJob,
+    rows: TrunkRows,
+    settings: Settings,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[HeadRun]:
+    """Train heads side by side, in place; `fit_on_rows` describes the arguments."""
     val = rows.val
     return train_heads(
         job.heads,
@@ -182,8 +222,9 @@ def calibrate_on_rows(model: Predictor, rows: TrunkRows, calibrate: Calibrate) -
     if rows.val is None or calibrate is None:
         return
     copies = rows.copies if calibrate == "shifted" else ()
-    parts = [(_outputs(model, seen), seen.y) for seen in (rows.val, *copies)]
-    fit_temperature(model, parts[0], parts[1:])
+    fit_temperature(
+        model, judged_on_rows(model, rows.val), [judged_on_rows(model, seen) for seen in copies]
+    )
 
 
 def score(model: Predictor, rows: TrunkRows) -> Tensor:
@@ -191,7 +232,7 @@ def score(model: Predictor, rows: TrunkRows) -> Tensor:
     assert rows.val is not None
     assert model.target is not None
     found = [
-        model.target.nll(model.calibrated(_outputs(model, seen)), seen.y)
+        model.target.nll(model.calibrated(judged_on_rows(model, seen).outputs), seen.y)
         for seen in (rows.val, *rows.copies)
     ]
     if len(found) == 1:
@@ -199,8 +240,7 @@ def score(model: Predictor, rows: TrunkRows) -> Tensor:
     return 0.5 * found[0] + 0.5 * torch.stack(found[1:]).mean(dim=0)
 
 
-def _outputs(model: Predictor, seen: Seen) -> Tensor:
+def judged_on_rows(model: Predictor, seen: Seen) -> Judged:
+    """What a model says of rows that the trunk has seen, before calibration."""
     with torch.no_grad(), evaluating(model):
-        return model.from_rows(seen.h, seen.outputs)
-
-
+        return Judged(model.from_rows(seen.h, seen.outputs), seen.y)

@@ -58,11 +58,12 @@ def train(
     """Train one network, plain or anchored; `gduq.fit` describes the arguments."""
     fabric = checked_fabric(fabric)
     with isolated(fabric.device), evaluating_after(model):
-        run = Run(model, as_batches(train_data, "train"), settings, read_target, fabric)
+        batches = as_batches(train_data, "train")
+        run = Run(model, batches, settings, read_target, calibrate, fabric)
         if val_data is not None:
             run.judge_by(as_batches(val_data, "val"))
         run.continue_from(resume)
-        run.complete(progress, calibrate, title)
+        run.complete(progress, title)
         return run.history
 
 
@@ -79,16 +80,18 @@ class Run:
         train: Batches,
         settings: Settings,
         read_target: ReadTarget,
+        calibrate: Calibrate,
         fabric: Fabric,
     ) -> None:
         self.model, self.train, self.settings, self.fabric = model, train, settings, fabric
+        self.calibrate: Calibrate = calibrate
         self.processes = Processes(fabric)
         self.val: Batches | None = None
         self.records: tuple[Epoch, ...] = ()
         self.best: dict[str, Tensor] = {}
         self.checkpoint: Checkpoint | None = None
         self.finished = False
-        self.around = 0.0  # seconds outside of epochs
+        self.overhead_seconds = 0.0  # seconds outside of epochs
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         if settings.epochs is None:
             raise InputError("epochs=, how long to train", "none", "Pass epochs=100, for example.")
@@ -115,7 +118,13 @@ class Run:
             raise InputError("validation data with patience", "none", "Pass val.")
         if folder is not None:
             rows = None if self.val is None else described(self.val, truths(self.val, "val"))
-            more = {"val": rows, "processes": self.fabric.world_size}
+            assert self.model.target is not None
+            more = {
+                "val": rows,
+                "processes": self.fabric.world_size,
+                "calibrate": self.calibrate,
+                "target": self.model.target.spec(),
+            }
             known = described(self.train, self.y)
             identity = self.settings.identity(self.model, known, **more)
             self.checkpoint = Checkpoint(folder, identity)
@@ -127,7 +136,7 @@ class Run:
             self._start(saved)
 
     def _restore(self, saved: State) -> None:
-        self.records, self.around = saved.records, saved.around
+        self.records, self.overhead_seconds = saved.records, saved.overhead_seconds
         self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
         if len(self.records) > self.epochs_asked:
             raise InputError(
@@ -157,7 +166,7 @@ class Run:
         try:
             yield
         finally:
-            self.around += time.perf_counter() - start
+            self.overhead_seconds += time.perf_counter() - start
 
     def _start(self, saved: State | None) -> None:
         with self.timed():
@@ -184,6 +193,7 @@ class Run:
         """What the outputs mean, from a pass without consequences."""
         self.model.locate(self.probe[0])
         self.model.to(self.fabric.device)
+        self.model.set_temperature(1.0, None)  # epochs are judged by what the weights say
         self.model.ready(self.probe)
         with torch.no_grad():
             outputs = self.model.sample(self.probe[0])
@@ -207,7 +217,7 @@ class Run:
     @property
     def history(self) -> History:
         """What happened so far."""
-        return History(self.records, self.kept_epoch, around=self.around)
+        return History(self.records, self.kept_epoch, overhead_seconds=self.overhead_seconds)
 
     def epochs(self, progress: bool, title: str = "") -> None:
         """Train until done, with checkpoints at the end of epochs."""
@@ -224,11 +234,11 @@ class Run:
                 self.fabric.log_dict(numbers, step=record.epoch)
                 show(record)
 
-    def complete(self, progress: bool, calibrate: Calibrate, title: str = "") -> None:
+    def complete(self, progress: bool, title: str = "") -> None:
         """Train all epochs that are left, and finish."""
         if not self.finished:
             self.epochs(progress, title)
-            self.finish(calibrate)
+            self.finish()
 
     def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.best if self.kept_epoch != len(self.records) else last
@@ -304,10 +314,12 @@ class Run:
         best = self._kept({})
         last = more.pop("last", None) or weights(self.model)
         optimizer = optimizer_tensors(self.optimizer.optimizer)
-        state = State(self.records, last, optimizer, best, around=self.around, **more)
+        state = State(
+            self.records, last, optimizer, best, overhead_seconds=self.overhead_seconds, **more
+        )
         self.checkpoint.save(state)
 
-    def finish(self, calibrate: Calibrate) -> None:
+    def finish(self) -> None:
         """Keep the chosen weights, fit what prediction needs, calibrate, and say so on disk."""
         last = weights(self.model)
         self.model.load_state_dict(self._kept(last))
@@ -317,7 +329,7 @@ class Run:
         with self.timed():
             self.model.finish(self.train, self.eval_size)
             finish_model(
-                self.model, self.train, self.val, calibrate, self.eval_size, self.settings.seed
+                self.model, self.train, self.val, self.calibrate, self.eval_size, self.settings.seed
             )
         self.processes.share(self.model.buffers())
         final = {

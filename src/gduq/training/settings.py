@@ -65,8 +65,9 @@ class Settings:
 
     def identity(self, model: nn.Module, train: str, **more: Any) -> dict[str, Any]:
         """What a resumed run must have in common with the one before; epochs may grow."""
-        fields = {k: v for k, v in asdict(self).items() if k != "epochs"}
-        return {**fields, "train": train, "model": _signature(model), **more}
+        known = {k: v for k, v in asdict(self).items() if k != "epochs" and "given" not in k}
+        known |= {"lr": self.lr, "batch_size": self.batch_size}
+        return {**known, "train": train, "model": _signature(model), **more}
 
 
 def known_by(rows: int, labels: Any) -> str:

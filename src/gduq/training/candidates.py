@@ -1,0 +1,281 @@
+"""The candidates of `gduq.choose`: made within a cost, and judged by validation rows."""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gduq.anchoring.anchored import Anchored
+from gduq.anchoring.recipe import Recipe
+from gduq.baselines.ensemble import Ensemble, seeded
+from gduq.baselines.heads import HeadEnsemble
+from gduq.baselines.laplace import LastLayerLaplace
+from gduq.baselines.network import Network
+from gduq.errors import InputError
+from gduq.nn.tracing import trace
+from gduq.nn.trunk import Trunk, as_chain
+from gduq.prediction.predictor import Predictor
+from gduq.training.batches import as_batches, first_graph, truths
+from gduq.training.finishing import Judged, copies_of, fit_temperature, judged
+from gduq.training.fitting import Fit
+from gduq.training.rows import (
+    TrunkRows,
+    calibrate_on_rows,
+    judged_on_rows,
+    learn_on_rows,
+    train_job,
+)
+from gduq.training.settings import Settings
+
+__all__ = ["Candidate", "Candidates"]
+
+_HEADS = 10  # heads of a head ensemble
+_BATCH = 256
+
+Made = Iterator[tuple[str, Predictor]]  # what to add to the name, and the model
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A calibrated model with what is known of it.
+
+    Attributes:
+        name: In few words.
+        model: The model.
+        seconds: How long it took to train.
+        losses: Of validation rows, then of each copy of them ``[1 + copies, n]``.
+        predicting: Seconds it takes to predict the validation rows.
+    """
+
+    name: str
+    model: Predictor
+    seconds: float
+    losses: Tensor
+    predicting: float
+
+
+class Candidates:
+    """All candidates that a budget allows, the plain network first.
+
+    Args:
+        plain: The network, located.
+        fit: Data and settings.
+        budget: As in `gduq.choose`.
+    """
+
+    def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
+        self.plain, self.fit, self.budget = plain, fit, budget
+        self.seed = fit.settings.seed
+        self.train, self.val = as_batches(fit.train, "train"), as_batches(fit.val, "val")
+        self.first = first_graph(fit.train)
+        self.rows: TrunkRows | None = None
+        trunk = plain.trunk
+        if trunk is not None and trunk.has_head:
+            trunk.requires_grad_(False)
+            self.rows = TrunkRows.collect(
+                trunk, self.train, self.val, fit.read_target, "shifted", _BATCH, self.seed
+            )
+            plain.target = self.rows.target
+        else:
+            with torch.no_grad():
+                outputs = plain.sample(self.first).size(2)
+            plain.target = fit.read_target(truths(self.train, "train"), outputs)
+            plain.target.check(truths(self.val, "val"), "val")
+        start = time.perf_counter()
+        judged(plain, self.val, _BATCH)
+        self.pass_seconds = time.perf_counter() - start
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """Train and judge them; what the network does not allow is left out, with a warning."""
+        for name, make in self._plans():
+            start = time.perf_counter()
+            try:
+                for suffix, model in make():
+                    yield self._judged(name + suffix, model, time.perf_counter() - start)
+                    start = time.perf_counter()
+            except InputError as error:
+                if make == self._plain:
+                    raise
+                warnings.warn(f"choose leaves out '{name}': {error}", UserWarning, stacklevel=2)
+
+    def _plans(self) -> Iterator[tuple[str, Callable[[], Made]]]:
+        yield "plain", self._plain
+        if self.rows is not None:
+            yield "anchored head", self._heads
+            yield "head ensemble", self._head_ensemble
+            yield "Laplace", self._laplace
+        layers = self._layers
+        if self.budget >= 1.4 and layers:
+            yield "thawed at the last layer", lambda: self._thawed(-1, 4)
+        if self.budget >= 2:
+            if layers > 2:  # of two, the second is the last
+                yield "thawed at layer 1", lambda: self._thawed(1, 2)
+            yield "from scratch", self._from_scratch
+        if self.budget >= 3:
+            yield "ensemble of 3", self._ensemble
+
+    # -- making --------------------------------------------------------------------------------
+
+    def _plain(self) -> Made:
+        yield "", self.plain
+
+    def _heads(self) -> Made:
+        """One candidate per mask: all of them are trained side by side."""
+        rows, recipe = self._rows, Recipe.head()
+        first = self._on_trunk(recipe)
+        job = first.head_job(rows.train.h)
+        assert job is not None
+        train_job(job, rows, self._head_settings)
+        for mask, head in zip(recipe.masks, job.heads, strict=True):
+            model = self._on_trunk(recipe.with_(mask=mask))
+            model.set_bank(first.bank)
+            model.take_heads([head])
+            yield f", mask {mask}", model
+
+    def _on_trunk(self, recipe: Recipe) -> Anchored:
+        model = Anchored(self._trunk.net, recipe, self.plain.call, self.seed, trunk=self._trunk)
+        model.target = self._rows.target
+        return model
+
+    def _head_ensemble(self) -> Made:
+        call = self.plain.call
+        model = HeadEnsemble(None, _HEADS, call=call, seed=self.seed, trunk=self._trunk)
+        learn_on_rows(model, self._rows, self._head_settings)
+        yield "", model
+
+    def _laplace(self) -> Made:
+        model = LastLayerLaplace(None, call=self.plain.call, seed=self.seed, trunk=self._trunk)
+        learn_on_rows(model, self._rows, self._head_settings)
+        yield "", model
+
+    def _thawed(self, at: int, part: int) -> Made:
+        """Training goes on, with anchors, for a part of the epochs."""
+        net, recipe = self.plain.net, Recipe.thawed(at=at)
+        model = Anchored(_learning(net), recipe, self.plain.call, self.seed, self.first)
+        yield "", self._trained(model, max(1, self._epochs // part))
+
+    def _from_scratch(self) -> Made:
+        """As in the paper, from a fresh network, with a little masking."""
+        trunk = self.plain.trunk
+        recipe = Recipe.paper("graph" if trunk is None else trunk.answers, mask=0.05)
+        net = _fresh(self.plain.net, self.seed + 1)
+        model = Anchored(net, recipe, self.plain.call, self.seed, self.first)
+        yield "", self._trained(model, self._epochs)
+
+    def _ensemble(self) -> Made:
+        """The network and two more of its kind."""
+        call, members = self.plain.call, [copy.deepcopy(self.plain)]
+        members[0].set_temperature(1.0, None)
+        for i in (1, 2):
+            member = Network(_fresh(self.plain.net, self.seed + 100 + i), call)
+            self._trained(member, self._epochs)
+            members.append(member)
+        model = Ensemble(members)
+        model.target = self.plain.target
+        yield "", model
+
+    def _trained(self, model: Predictor, epochs: int) -> Predictor:
+        own = replace(self.fit, settings=replace(self.fit.settings, epochs=epochs))
+        own.run(model, None)
+        return model
+
+    @cached_property
+    def _layers(self) -> int:
+        """How many layers of message passing the network has."""
+        chain = as_chain(self.plain.net)
+        if chain is not None:
+            return sum(isinstance(point, int) for point in chain.points) + 1
+        return len(trace(self.plain.net, self.first, self.plain.call).layers)
+
+    @property
+    def _epochs(self) -> int:
+        assert self.fit.settings.epochs is not None
+        return self.fit.settings.epochs
+
+    @property
+    def _head_settings(self) -> Settings:
+        """Heads are trained until validation rows say stop."""
+        return replace(self.fit.settings, epochs=None, given_lr=None, given_batch_size=None)
+
+    # -- judging -------------------------------------------------------------------------------
+
+    @property
+    def _trunk(self) -> Trunk:
+        assert self.plain.trunk is not None
+        return self.plain.trunk
+
+    @property
+    def _rows(self) -> TrunkRows:
+        assert self.rows is not None
+        return self.rows
+
+    def stands(self, model: Predictor) -> bool:
+        """Whether a model reads the rows that the trunk has given."""
+        return self.rows is not None and model.trunk is self.plain.trunk
+
+    @cached_property
+    def views(self) -> list[Any]:
+        """Validation rows and shifted copies of them."""
+        return [self.val, *copies_of(self.val, self.seed)]
+
+    @property
+    def sets(self) -> int:
+        """How many views there are."""
+        return len(self.views) if self.rows is None else 1 + len(self.rows.copies)
+
+    def said(self, model: Predictor, index: int) -> Judged:
+        """What a model says of a view, before calibration; of the trunk's rows if it can."""
+        if not self.stands(model):
+            return judged(model, self.views[index], _BATCH)
+        rows = self._rows
+        assert rows.val is not None
+        return judged_on_rows(model, (rows.val, *rows.copies)[index])
+
+    def _judged(self, name: str, model: Predictor, seconds: float) -> Candidate:
+        """Calibrate a model, and note the losses of validation rows and copies."""
+        model.eval()
+        self._calibrate(model)
+        assert model.target is not None
+        start, found = time.perf_counter(), []
+        for i in range(self.sets):
+            one = self.said(model, i)
+            found.append(model.target.nll(model.calibrated(one.outputs), one.y, one.weights))
+            if i == 0:
+                predicting = time.perf_counter() - start
+        predicting += self.pass_seconds if self.stands(model) else 0.0
+        return Candidate(name, model, seconds, torch.stack(found).double().cpu(), predicting)
+
+    def _calibrate(self, model: Predictor) -> None:
+        model.set_temperature(1.0, None)
+        if self.stands(model):
+            calibrate_on_rows(model, self._rows, "shifted")
+        else:
+            clean, *copies = (self.said(model, i) for i in range(self.sets))
+            fit_temperature(model, clean, copies)
+
+
+def _learning(net: nn.Module) -> nn.Module:
+    """A copy all of which can be trained."""
+    return copy.deepcopy(net).requires_grad_(True)
+
+
+def _fresh(net: nn.Module, seed: int) -> nn.Module:
+    """A network of the same kind with weights drawn anew."""
+    copied = _learning(net)
+
+    def reset(_: int) -> nn.Module:
+        for module in copied.modules():
+            own: Any = getattr(module, "reset_parameters", None)
+            if callable(own):
+                own()
+        return copied
+
+    return seeded(reset, seed).train()
