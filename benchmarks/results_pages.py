@@ -90,6 +90,9 @@ def _head(summary: Summary) -> str:
     versions = ", ".join(f"{name} {v}" for name, v in about["versions"].items())
     return f"""# Results
 
+These figures describe the first edition (commit e13c16f); they are measured again with the second \
+edition.
+
 Made by `python benchmarks/results.py --root FOLDER` from what `gduq bench` left there; nothing is
 typed by hand. The numbers are in [results/summary.json](results/summary.json), one record a figure;
 `python benchmarks/results.py --page FILE.html` writes all of it as one page.
