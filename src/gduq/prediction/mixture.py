@@ -1,7 +1,7 @@
 """The mixture of K hypotheses about classes: its probabilities and what they disagree about.
 
-Everything is computed in float64, and hypothesis by hypothesis: a row gets the same number, bit by
-bit, alone and in any batch, and no more than a few ``[m, C]`` tensors are held beside the samples.
+Everything is computed in float64, some rows at a time, and added up hypothesis by hypothesis: a row
+gets the same number, bit by bit, alone and in any batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _ROUNDS = 40  # of matrix scaling; hypotheses that nearly agree need three or fo
 _CLOSE = 1e-10  # largest relative error of a probability that counts as none
 _TINY = 1e-300
 _BLOCK = 1 << 20  # numbers scaled at once
+_CACHED = 1 << 17  # numbers that stay in the processor's cache
 
 
 def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
@@ -46,17 +47,17 @@ def log_mixture(samples: Tensor, weights: Tensor | None = None) -> Tensor:
         >>> log_mixture(torch.tensor([[[0.0, 0.0]], [[99.0, 0.0]]])).exp()
         tensor([[0.7500, 0.2500]], dtype=torch.float64)
     """
-    top: Tensor | None = None
-    for _, logs in _weighted(samples, weights):
-        top = logs if top is None else torch.maximum(top, logs)
-    assert top is not None
-    if samples.size(0) == 1:
-        return top
-    total, whole = torch.zeros_like(top), 0.0
-    for weight, logs in _weighted(samples, weights):
-        total += weight * (logs - top).exp_()
-        whole += weight  # added up as the total is: their ratio is exactly 1 for equal hypotheses
-    return top + total.div_(whole).log_()
+    mixed = samples.new_empty(samples.shape[1:], dtype=torch.float64)
+    for part, share, logs in _blocks(samples, weights):
+        top = logs.amax(dim=0)
+        if len(share) > 1:
+            total, whole = torch.zeros_like(top), 0.0
+            for weight, log in zip(share, logs, strict=True):
+                total += weight * (log - top).exp_()
+                whole += weight  # added up as the total is: equal hypotheses give exactly 1
+            top += total.div_(whole).log_()
+        mixed[part] = top
+    return mixed
 
 
 def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -74,10 +75,11 @@ def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) 
         >>> disagreement(samples, log_mixture(samples))  # log 2: all that can be
         tensor([0.6931], dtype=torch.float64)
     """
-    total = torch.zeros_like(mixed)
-    for weight, logs in _weighted(samples, weights):
-        total += weight * logs.exp() * (logs - mixed)
-    return total.sum(dim=-1).clamp_min_(0.0)
+    found = mixed.new_zeros(mixed.size(0))
+    for part, share, logs in _blocks(samples, weights):
+        for weight, log in zip(share, logs, strict=True):
+            found[part] += weight * (log.exp() * (log - mixed[part])).sum(dim=-1)
+    return found.clamp_min_(0.0)
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -169,9 +171,12 @@ def _blended(logs: Tensor, wanted: Tensor, mixed: Tensor) -> Tensor:
     return torch.where((gap.abs() > 10 * _CLOSE).any(dim=-1, keepdim=True), blended, logs)
 
 
-def _weighted(samples: Tensor, weights: Tensor | None) -> Iterator[tuple[float, Tensor]]:
-    """Weight and log-probabilities ``[m, C]`` of every hypothesis that counts."""
-    share = weights_of(samples, weights).tolist()
-    for weight, logits in zip(share, samples, strict=True):
-        if weight > 0.0:
-            yield weight, logits.log_softmax(dim=-1, dtype=torch.float64)
+def _blocks(samples: Tensor, weights: Tensor | None) -> Iterator[tuple[slice, list[float], Tensor]]:
+    """Some rows, the weights above 0, and the log-probabilities ``[K, rows, C]`` they belong to."""
+    share = weights_of(samples, weights)
+    if not bool((share > 0).all()):
+        samples, share = samples[share > 0], share[share > 0]
+    rows = max(1, _CACHED // (samples.size(0) * samples.size(2)))
+    for start in range(0, samples.size(1), rows):
+        part = slice(start, start + rows)
+        yield part, share.tolist(), samples[:, part].log_softmax(dim=-1, dtype=torch.float64)
