@@ -20,15 +20,11 @@ from gduq.calibration import (
 )
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation import (
-    Evaluation,
-    corrupted_predictions,
-    corrupted_views,
-    evaluate,
-)
+from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
 from gduq.evaluation.result import COLUMNS
 from gduq.nn import GNN
 from gduq.prediction import Prediction, predict
+from gduq.shifts.copies import shifted_copies
 
 FAST = {"resamples": 20}
 
@@ -38,7 +34,7 @@ def draw(m: int, seed: int, noise: float = 1.0, k: int = 3) -> Prediction:
     y = torch.randint(3, (m,), generator=generator)
     h = torch.nn.functional.one_hot(y, 3) * 2 + noise * torch.randn(m, 3, generator=generator)
     samples = 2 * h + 0.3 * torch.randn(k, m, 3, generator=generator)
-    return Prediction(samples, target=y, features=h)
+    return Prediction(samples, target=y, features=h, novelty=h.norm(dim=1).div(20).clamp_max(1))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +100,8 @@ def test_ood_rows(found, predictions):
     assert set(rows.split) == {"ood_val", "ood_test"}
     assert set(rows.against) == {"id_test"}
     calibrated = rows[rows.calibrator == "temperature"]
-    assert "mahalanobis" not in set(calibrated.variant)  # a calibrator does not change it
+    # a calibrator does not change these
+    assert not {"novelty", "mahalanobis"} & set(calibrated.variant)
 
 
 def test_error_prediction_rows(found, predictions):
@@ -267,7 +264,7 @@ def test_copies_come_from_the_model_or_the_caller(predictions):
 def test_corrupted_views_keep_rows_and_change_everything_else():
     splits = node_splits()
     original = splits.id_val.graphs[0]
-    copies = list(corrupted_views(splits.id_val))
+    copies = list(shifted_copies(splits.id_val))
     assert len(copies) == 8
     for copy in copies:
         assert torch.equal(copy.target, splits.id_val.target)
@@ -275,9 +272,9 @@ def test_corrupted_views_keep_rows_and_change_everything_else():
         same_edges = torch.equal(graph.edge_index, original.edge_index)
         assert same_edges != torch.equal(graph.x, original.x)  # one or the other
     bare = Data(edge_index=original.edge_index, y=original.y, num_nodes=original.num_nodes)
-    assert len(list(corrupted_views(View([bare], rows=splits.id_val.rows)))) == 4  # edges only
+    assert len(list(shifted_copies(View([bare], rows=splits.id_val.rows)))) == 4  # edges only
     graphs = View(graph_views()["id_val"].graphs)
-    assert all(torch.equal(copy.target, graphs.target) for copy in corrupted_views(graphs))
+    assert all(torch.equal(copy.target, graphs.target) for copy in shifted_copies(graphs))
 
 
 def test_half_of_the_rows_may_be_too_few_for_thresholds(predictions):
@@ -413,7 +410,7 @@ def node_splits(n: int = 240) -> Splits:
 def node_model(splits: Splits):
     torch.manual_seed(0)
     net = GNN(3, 8, 3, num_layers=2, conv="gcn", task="node", dropout=0.0)
-    model = anchor(net, at=1, num_anchors=4)
+    model = anchor(net, at=1, recipe="paper", num_anchors=4)
     model.fit_bank(splits.train)
     return model.eval()
 
@@ -482,10 +479,10 @@ def test_a_plain_network_without_features_is_fine():
     class Plain(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = torch.nn.Linear(3, 3)
+            self.weight = torch.nn.Parameter(torch.randn(3, 3))
 
         def forward(self, x, edge_index):
-            return self.linear(x)
+            return x @ self.weight
 
     splits = node_splits()
     torch.manual_seed(0)

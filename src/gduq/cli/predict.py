@@ -166,7 +166,7 @@ def points(
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
     from gduq.cli.serve import first_graph, load_network
-    from gduq.nn.points import cut_points
+    from gduq.anchoring import cut_points
 
     network, function = load_network(bundle, net, call)
     found = cut_points(network, first_graph(graph, smiles), function)

@@ -21,6 +21,24 @@ __all__ = ["build_rows", "shrink"]
 Build = Callable[[Tensor], Packed]
 
 
+class LimitError(InputError):
+    """A limit that keeps no row of some split, or more rows than there are.
+
+    Args:
+        least: The smallest limit.
+        most: The largest.
+        got: The one given.
+    """
+
+    def __init__(self, least: int, most: int, got: int) -> None:
+        expected = f"a limit from {least} (one row per split) to {most} (all rows)"
+        super().__init__(expected, got, "Leave limit out to take everything.")
+        self.least, self.most = least, most
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.least, self.most, self.got)
+
+
 def shrink(
     cut: Mapping[str, Tensor],
     limit: int | None,
@@ -43,11 +61,7 @@ def shrink(
         return dict(cut)
     limit = whole("limit", limit)
     if not len(cut) <= limit <= total:
-        raise InputError(
-            f"a limit from {len(cut)} (one row a split) to {total} (all rows)",
-            limit,
-            "Leave limit out to take everything.",
-        )
+        raise LimitError(len(cut), total, limit)
     generator = torch.Generator().manual_seed(whole("seed", seed))
     sizes = _sizes([rows.numel() for rows in cut.values()], limit)
     kept = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,7 @@ from gduq.evaluation.copies import VARIANTS
 from gduq.evaluation.parts import Case, Settings, Whole
 from gduq.prediction import Prediction
 
-__all__ = ["Data", "Pair", "case_of", "check_name", "fit_all"]
-
-_PER_CLASS = ("vector", "matrix", "dirichlet", "histogram")  # these can leave absent classes alone
+__all__ = ["Data", "Pair", "case_of", "check_name", "fit_all", "make_calibrator"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +41,10 @@ class Data:
                 "Pass corrupted=, or the model with its Splits.",
             )
         return list(self.make_copies())
+
+    def make(self, name: str) -> Calibrator:
+        """A calibrator for these predictions, not yet fitted."""
+        return make_calibrator(name, self.whole, self.predictions.get("train"))
 
     def halves(self) -> tuple[Tensor, Tensor]:
         """Row numbers of ``fit_on``: for calibrators, and for thresholds on what they give."""
@@ -72,7 +74,7 @@ def fit_all(calibrators: Any, data: Data, skipped: dict[str, str]) -> dict[str, 
             raise InputError("calibrators with different names", f"{name!r} twice or 'none'")
         _check(name, given, data)
         try:
-            calibrator = _built(given, data) if isinstance(given, str) else given
+            calibrator = data.make(given) if isinstance(given, str) else given
             copies = data.copies if isinstance(given, str) and given in VARIANTS else []
             fitted[name] = _pair(name, calibrator, data, skipped, copies)
         except InputError as error:
@@ -120,22 +122,37 @@ def check_name(name: str, more: Sequence[str] = ()) -> None:
     raise InputError("the name of a calibrator", repr(name), do)
 
 
-def _built(name: str, data: Data) -> Calibrator:
-    name = VARIANTS.get(name, name)
-    options: dict[str, Any] = {"missing": "keep"} if name in _PER_CLASS else {}
-    if METHODS[name].needs_graph:
-        if data.whole is None:
+def make_calibrator(
+    name: str, whole: Whole | None = None, train: Prediction | None = None
+) -> Calibrator:
+    """A calibrator by name, not yet fitted; classes it sees no rows of stay as they are.
+
+    Args:
+        name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
+        whole: The graph of a node task, for calibrators that read it.
+        train: Predictions on training rows, for calibrators that read representations.
+
+    Example:
+        >>> make_calibrator("vector+corrupted").missing
+        'keep'
+    """
+    kind, options = METHODS[VARIANTS.get(name, name)], dict[str, Any]()
+    known = {field.name for field in fields(kind)}
+    if "missing" in known:
+        options["missing"] = "keep"
+    if kind.needs_graph:
+        if whole is None:
             raise InputError(
                 f"a model and a node task on one graph for {name!r}",
                 "other splits or predictions alone",
                 "Pass the model with its Splits, or a fitted calibrator.",
             )
-        options["graph"] = data.whole.graph
-        if name == "gats":
-            options["train_rows"] = data.whole.rows.get("train")
-    if METHODS[name].needs_features:
-        options["train"] = data.predictions.get("train")
-    return METHODS[name](**options)
+        options["graph"] = whole.graph
+        if "train_rows" in known:
+            options["train_rows"] = whole.rows.get("train")
+    if kind.needs_features:
+        options["train"] = train
+    return kind(**options)
 
 
 def _pair(

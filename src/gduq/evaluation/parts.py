@@ -147,11 +147,13 @@ def _ood(case: Case) -> Iterator[Record]:
 
 def _ood_scores(case: Case, p: Prediction, train: Prediction | None) -> list[str]:
     """Those that apply; what a calibrator does not change is measured once, without one."""
-    scores = ["msp", "entropy", "energy"]
+    told_apart = [p, *(case.predictions[name] for name in case.settings.ood)]
+    once = case.calibrator == "none"
+    scores = ["novelty"] if once and all(q.novelty is not None for q in told_apart) else []
+    scores += ["msp", "entropy", "energy"]
     if p.num_samples > 1:
         scores += ["epistemic", "spread"]
-    with_features = [p, train, *(case.predictions[name] for name in case.settings.ood)]
-    if case.calibrator == "none" and all(q and q.features is not None for q in with_features):
+    if once and all(q is not None and q.features is not None for q in (train, *told_apart)):
         scores += ["mahalanobis", "knn"]
     return scores
 

@@ -52,7 +52,8 @@ def evaluate(
     the calibrator fitted on all of ``fit_on``; without one, thresholds take all of it too. A
     calibrator that comes fitted is used as it is: fit it on other rows than ``fit_on``.
 
-    Mahalanobis and k-NN scores need features and a ``train`` split; graph calibrators and DAPS need
+    Novelty needs a model that `gduq.fit` trained, Mahalanobis and k-NN scores need features and a
+    ``train`` split; graph calibrators and DAPS need
     a model and a node task on one graph. What cannot be measured is not in the table; which named
     calibrators could not be fitted, and why, is in ``settings["skipped"]``.
 
@@ -62,10 +63,10 @@ def evaluate(
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
             fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
-            absent classes as they are (``missing="keep"``). ``"anchor_aware+corrupted"`` is
-            fitted on corrupted copies of ``fit_on`` too.
+            absent classes as they are (``missing="keep"``). A name with ``+corrupted`` at its end,
+            such as ``"temperature+corrupted"``, is fitted on shifted copies of ``fit_on`` too.
         corrupted: Those copies: predictions of the rows of ``fit_on``, in order, with labels. A
-            model makes its own by default, see `gduq.evaluation.corrupted_views`.
+            model makes its own by default, see `gduq.shifts.copies`.
         fit_on: The split with labels that calibrators and thresholds are fitted on.
         negatives: The ID split that OOD rows are told from: ``id_test``, or ``id_val`` if there is
             none; the paper took ``id_val``.
@@ -228,10 +229,7 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
 
 def _predict(model: nn.Module, data: Any, batch_size: int | None) -> Prediction:
     """With features where the model has any."""
-    try:
-        return predict(model, data, batch_size=batch_size, features=True).to("cpu")
-    except InputError:
-        return predict(model, data, batch_size=batch_size).to("cpu")
+    return predict(model, data, batch_size=batch_size, features=True).to("cpu")
 
 
 def _ood_names(

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from gduq.anchoring import anchor
-from gduq.baselines import MCDropout
+from gduq.anchoring import Recipe, anchor
+from gduq.anchoring.recipe import make_recipe
+from gduq.baselines import HeadEnsemble, LastLayerLaplace
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
-from gduq.data.view import SPLIT_NAMES
+from gduq.data.subset import LimitError
 from gduq.errors import InputError
 from gduq.experiments.config import ModelConfig, RunConfig
+from gduq.experiments.method import RECIPE_FIELDS
+from gduq.graph import Rows
 from gduq.nn import GNN
+from gduq.prediction.predictor import Predictor
 
 __all__ = [
     "all_views",
     "anchored",
-    "mc_dropout",
+    "bare",
     "network",
+    "on_network",
+    "recipe_of",
     "splits_of",
-    "trainable",
     "with_encodings",
 ]
 
@@ -58,9 +62,8 @@ def _loaded(name: str, seed: int, limit: int | None) -> Splits:
     """
     try:
         return load(name, seed=seed, limit=limit)
-    except InputError as error:
-        most = limit is not None and limit >= len(SPLIT_NAMES)  # not fewer rows than splits
-        if not most or not error.expected.startswith("a limit from"):
+    except LimitError as error:
+        if limit is not None and limit <= error.most:
             raise
         return load(name, seed=seed)
 
@@ -105,7 +108,7 @@ def network(model: ModelConfig, splits: Splits, seed: int) -> GNN:
             channels,
             model.hidden_channels,
             _classes(splits),
-            task=splits.train.task,
+            task="node" if splits.train.task == "node" else "graph",
             **options,
         )
 
@@ -128,37 +131,38 @@ def _degrees(view: View) -> list[int]:
     return [int(count) for count in counts]
 
 
-def anchored(config: RunConfig, net: nn.Module) -> nn.Module:
-    """The network with anchors, as the config has it."""
+def recipe_of(config: RunConfig, rows: Rows) -> Recipe:
+    """How the config anchors a network that answers for such rows."""
     method = config.method
-    if method.head is not None and isinstance(net, GNN) and net.config["head"] != method.head:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            net = net.with_head(method.head)
+    named = make_recipe(method.recipe_name, method.at, rows)
+    return named.with_(**{name: getattr(method, name) for name in RECIPE_FIELDS})
+
+
+def anchored(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
+    """The network with anchors, as the config has it."""
     return anchor(
         net,
-        at=method.at,
-        num_anchors=method.num_anchors,
-        anchors=method.anchors,
-        scope=method.scope,
-        init=method.init,
-        freeze=method.freeze,
+        recipe=recipe_of(config, splits.train.task),
         seed=config.seed,
-        temper=method.temper,
+        like=next(iter(splits.train.batches(8))),
     )
 
 
-def mc_dropout(config: RunConfig, net: nn.Module) -> nn.Module:
-    """The network with dropout that stays on."""
-    return MCDropout(net, num_samples=config.method.passes, seed=config.seed)
+def on_network(config: RunConfig, net: nn.Module, splits: Splits) -> Predictor:
+    """A model that is to be trained on top of a network."""
+    kind, seed = config.method.kind, config.seed
+    if kind == "anchored":
+        return anchored(config, net, splits)
+    if kind == "heads":
+        return HeadEnsemble(net, seed=seed)
+    if kind == "laplace":
+        return LastLayerLaplace(net, seed=seed)
+    raise InputError("a method that is trained on top of a network", repr(kind))
 
 
-def trainable(config: RunConfig, splits: Splits, pretrained: Path | None) -> nn.Module:
-    """The model to train: the plain network, or one with anchors around it."""
-    from gduq.bundle import load as load_bundle
-
-    if pretrained is None:
-        net: nn.Module = network(config.model, splits, config.seed)
-    else:
-        net, _ = load_bundle(pretrained)
-    return net if config.method.kind == "vanilla" else anchored(config, net)
+def bare(model: Predictor) -> nn.Module:
+    """The network of a plain model as a bundle holds it."""
+    net = getattr(model, "net", None)
+    if not isinstance(net, nn.Module) or isinstance(net, Predictor):
+        raise InputError("method.pretrained_from a plain network", type(model).__name__)
+    return net

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from torch import nn
 
 from gduq.bundle import describe, save
 from gduq.bundle import load as load_bundle
@@ -16,12 +12,14 @@ from gduq.data import View
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
 from gduq.evaluation.copies import VARIANTS
+from gduq.evaluation.fitting import make_calibrator
 from gduq.evaluation.parts import Whole
 from gduq.evaluation.run import whole_graph
 from gduq.experiments import build
 from gduq.experiments.folder import RunFolder
 from gduq.experiments.scores import FIXED, fixed
 from gduq.prediction import Prediction
+from gduq.prediction.predictor import Predictor
 
 __all__ = ["Calibrated", "export"]
 
@@ -56,21 +54,16 @@ class Calibrated:
             return fixed(name, first.num_classes, first.num_samples)
         if FIT_ON not in self.raw:
             raise InputError(f"a split {FIT_ON!r} to fit calibrators on", ", ".join(self.raw))
-        kind, options = METHODS[VARIANTS.get(name, name)], dict[str, Any]()
-        if any(field.name == "missing" for field in fields(kind)):
-            options["missing"] = "keep"  # many classes, few rows: the absent ones stay as they are
-        if kind.needs_features:
-            options["train"] = self.raw.get("train")
-        if not kind.needs_graph:
-            more: dict[str, Any] = {"corrupted": self.copies} if name in VARIANTS else {}
-            return kind(**options).fit(self.raw[FIT_ON], **more)
-        options["graph"] = self.whole.graph
-        if name == "gats":
-            options["train_rows"] = self.whole.rows["train"]
-        return kind(**options).fit(self.whole.p, rows=self.whole.rows[FIT_ON])
+        on_graph = METHODS[VARIANTS.get(name, name)].needs_graph
+        whole = self.whole if on_graph else None
+        calibrator = make_calibrator(name, whole, self.raw.get("train"))
+        if whole is not None:
+            return calibrator.fit(whole.p, rows=whole.rows[FIT_ON])
+        copies = self.copies if name in VARIANTS else ()
+        return calibrator.fit(self.raw[FIT_ON], corrupted=copies)
 
     @cached_property
-    def model(self) -> nn.Module:
+    def model(self) -> Predictor:
         """The trained model."""
         return load_bundle(self.folder.bundle)[0]
 
@@ -99,7 +92,7 @@ def export(folder: RunFolder, name: str, output: str | Path) -> Path:
 
     Args:
         folder: A finished run.
-        name: Of `gduq.calibration.METHODS`, or ``"anchor_aware+corrupted"``.
+        name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
         output: The bundle; replaced if it is one already.
     """
     calibrated = Calibrated(folder)

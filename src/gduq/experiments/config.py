@@ -9,26 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from gduq.errors import InputError
+from gduq.experiments.method import MethodConfig, Part
 from gduq.nn.settings import Conv, HeadKind, Positional, Readout
-from gduq.tempering import Temper
 
 __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig"]
 
-Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout"]
-_VERSION = 1  # part of the hash: raise it when the same config no longer means the same run
-_RULE = 2  # by which at="auto" chooses: the same, for these runs alone
-_TEMPER = 2  # what temper=True does: the same
-_ANCHORED_ONLY = ("draws", "mask")
+_VERSION = 2  # part of the hash: raise it when the same config no longer means the same run
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DataConfig(_Part):
+class DataConfig(Part):
     """What to learn from: arguments of `gduq.data.load`."""
 
     name: str
@@ -44,7 +36,7 @@ class DataConfig(_Part):
         return name
 
 
-class ModelConfig(_Part):
+class ModelConfig(Part):
     """The backbone: arguments of `gduq.nn.GNN`; widths of input and output come from the data."""
 
     conv: Conv = "gin"
@@ -58,65 +50,13 @@ class ModelConfig(_Part):
     positional_channels: int = Field(4, ge=1)
 
 
-class MethodConfig(_Part):
-    """Where the uncertainty comes from.
-
-    ``vanilla`` is the plain network; ``anchored`` is `gduq.anchor`; ``ensemble`` joins ``size``
-    runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ... (ensembles of neighbouring seeds
-    share members); ``mcdropout`` keeps the dropout of the vanilla run on.
-
-    With ``pretrained_from`` an anchored model starts from the network of another run:
-    ``"vanilla"`` (the same config without anchors, trained first if need be, for ``plain_epochs``
-    or else for as many epochs) or the folder of a bundle or run. ``head`` is the anchored network's
-    own; ``None`` keeps that of the backbone.
-    """
-
-    kind: Kind = "vanilla"
-    at: int | str = "readout"
-    anchors: Literal["gaussian", "shuffle"] | None = None
-    scope: Literal["row", "graph"] | None = None
-    num_anchors: int = Field(10, ge=1)
-    init: Literal["random", "identity"] | None = None
-    temper: Temper | None = None
-    head: HeadKind | None = "mlp"
-    freeze: bool = False
-    pretrained_from: str | None = None
-    plain_epochs: int | None = Field(None, ge=1)
-    size: int = Field(3, ge=1)
-    member: Literal["vanilla", "anchored"] = "vanilla"
-    passes: int = Field(10, ge=1)
-
-    @property
-    def is_anchored(self) -> bool:
-        """Whether a network with anchors is trained, here or in a member."""
-        return self.kind == "anchored" or (self.kind == "ensemble" and self.member == "anchored")
-
-    def identity(self) -> dict[str, Any]:
-        """The fields that matter for this kind."""
-        kept: tuple[str, ...] = ("kind",)
-        if self.is_anchored:
-            kept += ("at", "anchors", "scope", "num_anchors", "init", "freeze", "pretrained_from")
-            kept += ("plain_epochs", "head", "temper")
-        if self.kind == "ensemble":
-            kept += ("size", "member")
-        if self.kind == "mcdropout":
-            kept += ("passes",)
-        rules = {"rule": _RULE} if self.is_anchored and self.at == "auto" else {}
-        rules |= (
-            {"temper_rule": _TEMPER} if self.is_anchored and self.temper in (True, None) else {}
-        )
-        return {name: getattr(self, name) for name in kept} | rules
-
-
-class TrainingConfig(_Part):
-    """Arguments of `gduq.fit`; ``draws`` and ``mask`` are for anchored models."""
+class TrainingConfig(Part):
+    """Arguments of `gduq.fit`, for the network."""
 
     epochs: int = Field(100, ge=1)
     lr: float = Field(1e-3, gt=0)
     batch_size: int = Field(32, ge=1)
     weight_decay: float = Field(0.0, ge=0)
-    draws: int | None = Field(None, ge=1)
-    mask: float | None = Field(None, ge=0, lt=1)
     milestones: tuple[int, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
     select: Literal["best", "last"] = "best"
@@ -124,7 +64,7 @@ class TrainingConfig(_Part):
     class_weights: Literal["balanced"] | tuple[float, ...] | None = None
 
 
-class RunConfig(_Part):
+class RunConfig(Part):
     """One run: data, backbone, method, training, calibrators, seed.
 
     ``calibrators`` and ``resamples`` are not part of the hash: more of them need no training.
@@ -184,23 +124,21 @@ class RunConfig(_Part):
             >>> config.with_({"training.epochs": 7, "seed": 2}).training.epochs
             7
         """
-        return RunConfig(**_merged(self.model_dump(), changes))
+        values = self.model_dump()
+        if "method.pretrained_from" in changes:  # what another bundle holds is yet to be seen
+            values["method"].pop("pretrained_digest")
+        return RunConfig(**_merged(values, changes))
 
     # -- out -----------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
         """What decides the trained model and its predictions."""
-        training = self.training.model_dump(mode="json")
-        if not self.method.is_anchored:
-            training = {k: v for k, v in training.items() if k not in _ANCHORED_ONLY}
-        if self.method.kind == "mcdropout":
-            training = {k: v for k, v in training.items() if k not in _ANCHORED_ONLY}
         return {
             "version": _VERSION,
             "data": self.data.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
             "method": self.method.identity(),
-            "training": training,
+            "training": self.training.model_dump(mode="json"),
             "seed": self.seed,
         }
 
@@ -214,11 +152,13 @@ class RunConfig(_Part):
     def title(self) -> str:
         """A short name for people."""
         method = self.method
-        at = f" at {method.at}" if method.is_anchored else ""
-        frozen = ", pretrained" if method.is_anchored and method.pretrained_from else ""
         kind = f"ensemble of {method.size}" if method.kind == "ensemble" else method.kind
-        anchored = " anchored" if method.kind == "ensemble" and method.is_anchored else ""
-        return f"{self.data.name} {self.model.conv} {kind}{anchored}{at}{frozen}, seed {self.seed}"
+        if method.is_anchored:
+            kind += " anchored" if method.kind == "ensemble" else ""
+            kind += f" ({method.recipe_name})"
+            kind += "" if method.at is None else f" at {method.at}"
+        own = f", on {method.pretrained_from}" if method.pretrained_digest else ""
+        return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what is ``None`` is left out."""

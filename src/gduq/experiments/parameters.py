@@ -57,15 +57,19 @@ def _counts(setting: Setting, channels: int, classes: int) -> Iterator[tuple[str
     """Model, variant and count; hidden layers of networks with and without a virtual node."""
     net = _network(setting, channels, classes, setting.virtual_node)
     yield setting.model, "vanilla", count(net)
-    yield setting.model, "nfa", count(anchor(net, at="input"))
+    yield setting.model, "nfa", count(_anchored(net, "input"))
     if setting.on_nodes:
         return
     plain = _network(setting, channels, classes, False)
     for layer in range(1, setting.num_layers):
-        yield setting.conv, f"L{layer}", count(anchor(plain, at=layer))
+        yield setting.conv, f"L{layer}", count(_anchored(plain, layer))
         if setting.virtual_node:
-            yield f"{setting.model} (with it)", f"L{layer}*", count(anchor(net, at=layer))
-    yield setting.model, "readout", count(anchor(net, at="readout"))
+            yield f"{setting.model} (with it)", f"L{layer}*", count(_anchored(net, layer))
+    yield setting.model, "readout", count(_anchored(net, "readout"))
+
+
+def _anchored(net: GNN, at: int | str) -> nn.Module:
+    return anchor(net, at=at, recipe="paper")
 
 
 def _network(setting: Setting, channels: int, classes: int, virtual_node: bool) -> GNN:

@@ -7,17 +7,14 @@ import platform
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import gduq
-from gduq.baselines import Ensemble
-from gduq.bundle import load as load_bundle
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.errors import InputError
@@ -28,14 +25,16 @@ from gduq.experiments.calibrated import FIT_ON, Calibrated
 from gduq.experiments.config import RunConfig
 from gduq.experiments.folder import FINISHED, RunFolder, locked, write_json
 from gduq.experiments.scores import FIXED, check_calibrators, measure
-from gduq.experiments.tracking import Logger, fabric_with
+from gduq.experiments.tracking import Logger
+from gduq.experiments.training import train
 from gduq.prediction import Prediction, predict
-from gduq.training import History, fit
+from gduq.prediction.predictor import Predictor
 
 __all__ = ["evaluate_run", "evaluated", "recalibrate", "requirements", "run"]
 
 _LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
+_SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their training
 
 
 def run(
@@ -64,7 +63,7 @@ def run(
         >>> config = RunConfig(
         ...     data={"name": "cbas/color/concept"},
         ...     model={"conv": "gcn", "hidden_channels": 8},
-        ...     method={"kind": "anchored", "at": "input"},
+        ...     method={"kind": "anchored", "recipe": "paper"},
         ...     training={"epochs": 2},
         ... )
         >>> folder = run(config, tempfile.mkdtemp(), progress=False, evaluate=False)
@@ -92,18 +91,7 @@ def requirements(config: RunConfig) -> list[RunConfig]:
     if method.kind == "ensemble":
         kind = {"method.kind": method.member}
         return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
-    epochs = method.plain_epochs if method.is_anchored else None
-    plain = bare.with_(
-        {
-            "method": {},
-            "training.draws": 1,
-            "training.mask": 0.0,
-            "training.epochs": epochs or config.training.epochs,
-        }
-    )
-    if method.kind == "mcdropout":
-        return [plain]
-    return [plain] if method.kind == "anchored" and method.pretrained_from == "vanilla" else []
+    return [bare.with_({"method": {"calibrate": method.calibrate}})] if method.from_vanilla else []
 
 
 # -- the run itself -----------------------------------------------------------------------------
@@ -115,99 +103,41 @@ def _make(
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / "config.json", config.model_dump(mode="json"))
     splits = build.splits_of(config)
-    model, history = _trained(config, splits, path, root, progress, logger)
+    needed = [RunFolder(root / other.hash) for other in requirements(config)]
+    model, history = train(config, splits, needed, path, progress, logger)
     save_bundle(model, path / "bundle", class_names=splits.class_names or None)
-    seconds, predictions = _predicted(config, model, build.all_views(splits))
+    seconds, predictions = _predicted(model, build.all_views(splits))
     (path / "predictions").mkdir(exist_ok=True)
     for split, p in predictions.items():
         p.to_npz(path / "predictions" / f"{split}.npz")
     write_json(path / "history.json", asdict(history))
     times = {"train": history.seconds, "predict": sum(seconds.values()), "predicted": seconds}
-    if config.method.kind == "anchored":  # what the network it starts from took, if that was a run
-        before = [RunFolder(root / other.hash) for other in requirements(config)]
-        times["plain"] = sum(folder.info["seconds"]["train"] for folder in before)
+    if config.method.kind not in _SHARED:  # what the network it starts from took
+        times["plain"] = sum(folder.info["seconds"]["train"] for folder in needed)
     rows = {split: len(p) for split, p in predictions.items()}
     write_json(path / "info.json", _info(config, splits, model, times, rows))
     write_json(path / FINISHED, {"hash": config.hash})
     shutil.rmtree(path / "checkpoint", ignore_errors=True)
 
 
-def _trained(
-    config: RunConfig,
-    splits: Splits,
-    path: Path,
-    root: Path,
-    progress: bool,
-    logger: Logger | str | None,
-) -> tuple[nn.Module, History]:
-    """The model of a run with its history; ensembles and MC dropout are made of other runs."""
-    needed = [RunFolder(root / other.hash) for other in requirements(config)]
-    if config.method.kind == "ensemble":
-        members = [load_bundle(folder.bundle)[0] for folder in needed]
-        return Ensemble(members), History(members=tuple(folder.history for folder in needed))
-    if config.method.kind == "mcdropout":
-        net, _ = load_bundle(needed[0].bundle)
-        return build.mc_dropout(config, net), needed[0].history
-    start = needed[0].bundle if needed else _start(config)
-    model = build.trainable(config, splits, start)
-    options = config.training.model_dump()
-    if config.method.kind == "vanilla":
-        options |= {"draws": 1, "mask": 0.0}
-    history = fit(
-        model,
-        splits.train,
-        splits.id_val,
-        **options,
-        seed=config.seed,
-        progress=progress,
-        resume=path / "checkpoint",
-        fabric=fabric_with(logger, path),
-    )
-    return model, history
-
-
-def _start(config: RunConfig) -> Path | None:
-    """The bundle that a config names to start from."""
-    given = config.method.pretrained_from
-    if config.method.kind != "anchored" or given is None:
-        return None
-    for folder in (Path(given) / "bundle", Path(given)):
-        if (folder / "bundle.json").is_file():
-            return folder
-    raise InputError(
-        "method.pretrained_from 'vanilla', or the folder of a bundle or run", repr(given)
-    )
-
-
 def _predicted(
-    config: RunConfig, model: nn.Module, views: Mapping[str, View]
+    model: Predictor, views: Mapping[str, View]
 ) -> tuple[dict[str, float], dict[str, Prediction]]:
-    """Seconds and predictions by split."""
+    """Seconds and predictions by split, with representations that are no wider than a layer."""
     seconds, found = {}, {}
     for split, view in views.items():
         start = time.perf_counter()
-        p = predict(model, view).to("cpu")
+        p = predict(model, view, features=True).to("cpu")
         seconds[split] = time.perf_counter() - start
-        found[split] = _with_features(config, model, view, p)
+        wide = p.features is not None and p.features.size(1) > _WIDE
+        found[split] = replace(p, features=None) if wide else p
     return seconds, found
-
-
-def _with_features(config: RunConfig, model: nn.Module, view: View, p: Prediction) -> Prediction:
-    """With representations, where they are no wider than a hidden layer."""
-    at_input = getattr(model, "at", None) == "input"  # chosen by at="auto", too
-    if config.method.kind not in ("vanilla", "anchored") or at_input:
-        return p
-    if config.model.hidden_channels > _WIDE:
-        return p
-    with contextlib.suppress(InputError):
-        return predict(model, view, features=True).to("cpu")
-    return p
 
 
 def _info(
     config: RunConfig,
     splits: Splits,
-    model: nn.Module,
+    model: Predictor,
     times: Mapping[str, Any],
     rows: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -221,7 +151,7 @@ def _info(
         "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "rows": dict(rows),
         "task": splits.train.task,
-        "place": getattr(model, "at", None),  # where anchors are, also if that was chosen
+        "model": repr(model),
         "class_names": list(splits.class_names),
         "severities": list(splits.severities),
         "description": splits.description,
@@ -248,7 +178,8 @@ def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFo
     Args:
         folder: A finished run.
         methods: Names of `gduq.calibration.METHODS` or of `gduq.experiments.scores.FIXED`, or
-            ``"anchor_aware+corrupted"``, which is fitted on corrupted copies of the rows too.
+            names of those that take copies with ``+corrupted``, which are fitted on shifted copies
+            of the rows too.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     names = check_calibrators(methods)
@@ -282,8 +213,8 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
 
 
 def _copies(scored: Calibrated) -> list[Prediction]:
-    """Of one network, and where there is something to spoil; an ensemble's would take long."""
-    one = scored.folder.config.method.kind in ("vanilla", "anchored")
+    """Of one network, and where there is something to corrupt; an ensemble's would take long."""
+    one = scored.folder.config.method.kind not in ("ensemble", "mcdropout")
     with contextlib.suppress(InputError):
         return scored.copies if one and FIT_ON in scored.raw else []
     return []

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from gduq.baselines import Ensemble
+from gduq.baselines import Ensemble, MCDropout, as_predictor
 from gduq.calibration import TemperatureScaling
 from gduq.data import Splits
 from gduq.experiments import build
 from gduq.experiments.config import RunConfig
 from gduq.experiments.specs import CONTROLS, ScaleName, Setting, Table
+from gduq.experiments.training import fit_options
 from gduq.prediction import predict
+from gduq.prediction.predictor import Predictor
 from gduq.training import fit
 
 __all__ = ["cells", "make", "title"]
@@ -47,7 +49,7 @@ class Times(NamedTuple):
 
 
 def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
-    """One a dataset and network: all methods in one process, one after the other."""
+    """One per dataset and network: all methods in one process, one after the other."""
     variants = tuple(dict.fromkeys((*CONTROLS, *table.variants)))
     return [(setting, variants, scale) for setting in table.settings_at(scale)]
 
@@ -94,46 +96,42 @@ def _measured(setting: Setting, variants: Sequence[str], scale: ScaleName) -> It
         epochs = config.training.epochs
         if variant == "ensemble":
             each, all_ = sum(t.epoch for t in trained), sum(t.whole(epochs) for t in trained)
-            yield Times(variant, "none", each, all_, _prediction(Ensemble(nets), splits))
+            yield Times(variant, "none", each, all_, _prediction(Ensemble(_wrapped(nets)), splits))
         elif variant == "mcdropout":
-            test = _prediction(build.mc_dropout(config, nets[0]), splits)
-            yield Times(variant, "none", plain.epoch, plain.whole(epochs), test)
+            model: Predictor = MCDropout(_wrapped(nets)[0], config.method.passes, config.seed)
+            yield Times(
+                variant, "none", plain.epoch, plain.whole(epochs), _prediction(model, splits)
+            )
         elif variant != "vanilla":
-            model = build.anchored(config, nets[0])
+            model = build.anchored(config, nets[0], splits)
             own = _training(config, model, splits)
-            epoch, total = own.epoch, own.whole(epochs)
-            if variant == "gduq":  # some of its epochs are the plain network's
-                before = config.method.plain_epochs or 0
-                epoch = (before * plain.epoch + epochs * own.epoch) / (before + epochs)
-                total += plain.whole(before)
+            epoch, total = own.epoch, own.whole(fit_options(config)["epochs"] or 0)
+            if variant == "gduq":  # its epochs are the plain network's, and the head comes once
+                epoch, total = plain.epoch, total + plain.whole(epochs)
             yield Times(variant, "none", epoch, total, _prediction(model, splits))
+
+
+def _wrapped(nets: Sequence[nn.Module]) -> list[Predictor]:
+    return [as_predictor(net) for net in nets]
 
 
 def _prediction(model: nn.Module, splits: Splits) -> float:
     """Seconds of predicting the shifted test split."""
-    return _fastest(lambda: predict(model, splits.ood_test))
+    return _fastest(lambda: predict(model, splits.ood_test, novelty=False))
 
 
 def _training(config: RunConfig, model: nn.Module, splits: Splits) -> Training:
-    """A few epochs as a run has them, validated."""
-    training = config.training
-    anchored = config.method.is_anchored
-    own: dict[str, Any] = {"draws": training.draws, "mask": training.mask} if anchored else {}
+    """A few epochs as a run has them, validated; a head that stops by itself runs to its end."""
+    options = fit_options(config)
+    if options["epochs"] is not None:
+        options["epochs"] = _EPOCHS["node" if splits.train.task == "node" else "graph"]
     start = time.perf_counter()
-    history = fit(
-        model,
-        splits.train,
-        splits.id_val,
-        epochs=_EPOCHS[splits.train.task],
-        lr=training.lr,
-        batch_size=training.batch_size,
-        weight_decay=training.weight_decay,
-        progress=False,
-        **own,
-    )
+    history = fit(model, splits.train, splits.id_val, progress=False, **options)
+    spent = time.perf_counter() - start
+    if options["epochs"] is None:
+        return Training(0.0, spent)
     seconds = [record.seconds for record in history.records]
-    once = time.perf_counter() - start - sum(seconds)
-    return Training(statistics.median(seconds[1:]), once)
+    return Training(statistics.median(seconds[1:]), spent - sum(seconds))
 
 
 def _calibration(net: nn.Module, splits: Splits) -> float:

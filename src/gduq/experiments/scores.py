@@ -1,8 +1,8 @@
 """The few numbers that tables are made of, and the calibrators they are measured with.
 
-Next to `gduq.calibration.METHODS` there are three fixed maps, which nothing is fitted for: ``t2``
-halves the logits (the control every claim must beat), ``rescaled_paper`` and ``rescaled_released``
-are the two readings of the paper's rescaling.
+Next to `gduq.calibration.METHODS` there are four fixed maps, which nothing is fitted for: ``t2``
+halves the logits (the control every claim must beat), ``mean_logits`` is the paper's average of
+hypotheses, ``rescaled_paper`` and ``rescaled_released`` are the two readings of its rescaling.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from gduq import generalization, metrics, ood
 from gduq.calibration import Calibrator, TemperatureScaling
-from gduq.calibration.base import mean_logits
+from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError
 from gduq.evaluation.fitting import check_name
 from gduq.prediction import Prediction, Rule
@@ -37,12 +37,12 @@ __all__ = [
     "measure",
 ]
 
-FIXED = ("t2", "rescaled_paper", "rescaled_released")
-_ON_OUTPUTS = ("entropy", "energy", "epistemic", "spread")
+FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
+_ON_OUTPUTS = ("novelty", "entropy", "energy", "epistemic", "spread")
 _ON_FEATURES = ("mahalanobis", "knn")
 DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
 ESTIMATORS = ("confidence_difference", "average_confidence", "disagreement")  # next to a threshold
-CORRUPTED = "corrupted"  # stands for a split: copies of the validation rows, spoilt
+CORRUPTED = "corrupted"  # stands for a split: shifted copies of the validation rows
 MEASURES = (
     *("accuracy", "ece", "ece100", "nll", "brier", "aurc", "auroc"),
     *(f"auroc_{score}" for score in DETECTORS),
@@ -54,7 +54,10 @@ HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is
 
 @dataclass(eq=False)
 class Rescaled(Calibrator):
-    r"""The paper's rescaling as a calibrator: :math:`\mu(1-\sigma)` or the released code's rule.
+    r"""The paper's ways to average hypotheses as a calibrator, with K equal ones left.
+
+    ``"mean"`` is :math:`\mu`, ``"paper"`` :math:`\mu(1-\sigma)`, ``"released"`` the rule of the
+    released code.
 
     Example:
         >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[2.0, 0.0]]]))  # hypotheses agree
@@ -62,14 +65,17 @@ class Rescaled(Calibrator):
         tensor([[1., 0.]])
     """
 
-    rule: Rule = "paper"
+    rule: Rule | Literal["mean"] = "paper"
     keeps_accuracy: ClassVar[bool] = False  # per class: the largest logit may change
 
-    def _fit(self, p: Prediction, rows: Tensor | slice) -> dict[str, Tensor]:
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
         return {}
 
     def _map(self, p: Prediction) -> Tensor:
-        return mean_logits(p.rescaled(self.rule))
+        one = p.mean_logits() if self.rule == "mean" else p.rescaled(self.rule)
+        return samples_of(one).expand(p.num_samples, -1, -1)
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         return {}
@@ -86,7 +92,7 @@ def fixed(name: str, num_classes: int, num_samples: int) -> Calibrator:
         cal = TemperatureScaling().neutral(num_classes, num_samples)
         state = {**cal.state(), "temperature": torch.tensor(2.0, dtype=torch.float64)}
         return TemperatureScaling.restore({}, state)
-    rule: Rule = "paper" if name == "rescaled_paper" else "released"
+    rule: Any = "mean" if name == "mean_logits" else name.removeprefix("rescaled_")
     return Rescaled(rule).neutral(num_classes, num_samples)
 
 
@@ -111,17 +117,17 @@ def measure(
     ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``auroc_<score>``
     by one of `DETECTORS` (left out unless ``detect``); ``gep_error`` is the error of the accuracy
     predicted by a threshold on confidence, ``gep_error_<method>`` of one of `ESTIMATORS`. As in the
-    paper, all take ``id_val``. With ``copies`` of those rows, spoilt, `CORRUPTED` has the means
+    paper, all take ``id_val``. With shifted ``copies`` of those rows, `CORRUPTED` has the means
     over the copies: what validation data has to say about shift.
     """
     found: dict[str, dict[str, float]] = {}
     for split, p in predictions.items():
         if p.target is not None:
             found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
-    spoilt = [_of_split(CORRUPTED, p, predictions, (fit_on, negatives), detect) for p in copies]
-    if spoilt:
-        common = [m for m in spoilt[0] if all(m in s for s in spoilt)]
-        found[CORRUPTED] = {m: math.fsum(s[m] for s in spoilt) / len(spoilt) for m in common}
+    shifted = [_of_split(CORRUPTED, p, predictions, (fit_on, negatives), detect) for p in copies]
+    if shifted:
+        common = [m for m in shifted[0] if all(m in s for s in shifted)]
+        found[CORRUPTED] = {m: math.fsum(s[m] for s in shifted) / len(shifted) for m in common}
     return found
 
 
@@ -156,7 +162,9 @@ def _estimated(val: Prediction, p: Prediction) -> dict[str, float]:
 
 def _detected(p_id: Prediction, p_ood: Prediction, train: Prediction | None) -> dict[str, float]:
     """AUROC of every score that these predictions have; scores on features need training rows."""
-    found = {f"auroc_{name}": ood.auroc(p_id, p_ood, score=name) for name in _ON_OUTPUTS}
+    known = p_id.novelty is not None and p_ood.novelty is not None
+    outputs = _ON_OUTPUTS if known else _ON_OUTPUTS[1:]
+    found = {f"auroc_{name}": ood.auroc(p_id, p_ood, score=name) for name in outputs}
     if train is None or any(p.features is None for p in (p_id, p_ood, train)):
         return found
     for name in _ON_FEATURES:

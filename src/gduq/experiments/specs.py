@@ -13,66 +13,37 @@ __all__ = ["CONTROLS", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "T
 
 ScaleName = Literal["smoke", "small", "paper"]
 CONTROLS = ("vanilla", "ensemble", "mcdropout")
-_ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: temperature scaling on spoilt copies too
-_ONE_DRAW = {"training.draws": 1, "training.mask": 0.0}
+_ON_COPIES = "temperature+corrupted"  # what `gduq.fit` ends with
 
 
-def _anchored(at: int | str, **changes: Any) -> dict[str, Any]:
-    start = {"method.init": "random", "method.temper": False}
-    published = {"method.scope": "row", "method.head": None, **start, **_ONE_DRAW}
-    return {"method.kind": "anchored", "method.at": at, **published, **changes}
+def _paper(at: int | str, **changes: Any) -> dict[str, Any]:
+    """Trained as in the paper: an anchor for every row, one draw, no masking, from scratch."""
+    own = {"method.kind": "anchored", "method.recipe": "paper", "method.at": at}
+    return {**own, **changes}
 
 
-_FROZEN = {"method.freeze": True, "method.pretrained_from": "vanilla"}
-# The settings that docs/choices.md has the evidence for: an anchored head on a plain network.
-_GDUQ = _anchored(
-    "readout",
-    **{
-        "method.head": "mlp",
-        "method.init": "identity",
-        "method.temper": True,
-        "training.draws": 10,
-        "training.mask": 0.2,
-        **_FROZEN,
-    },
-)
+_GDUQ = {"method.kind": "anchored", "method.recipe": "head"}
+_HEAD = 0.1  # share of the epochs that "gduq" leaves out, for its head to cost no more
 
-
-def _anywhere(at: int | str) -> dict[str, Any]:
-    """One setting for all places, to compare them by; before the readout, draws cost."""
-    ours = {"method.temper": False, "method.scope": "graph", "method.freeze": at != "input"}
-    return {**_GDUQ, "method.at": at, **ours, "training.draws": 4, "training.mask": 0.1}
-
-
-_HEAD = 0.1  # the head's share of the epochs
-_PLACES: dict[str, int | str] = {f"gduq-{at}": at for at in ("input", 1, 2, "readout")}
-# Their epochs are divided between a plain network and its head.
-_DIVIDED = ("gduq", "gduq-unlabelled", "auto", *_PLACES)
-
-# What a variant changes in the vanilla run. From "nfa" on trained as in the paper: an anchor for
-# every row, one draw, no masking; the head is that of the vanilla network.
+# What a variant changes in the vanilla run. From "nfa" on as in the paper.
 VARIANTS: dict[str, dict[str, Any]] = {
     "vanilla": {},
     "ensemble": {"method.kind": "ensemble", "method.size": 3},
     "mcdropout": {"method.kind": "mcdropout"},
-    "gduq": _GDUQ,  # as many epochs as vanilla: first the plain network's, then the head's
-    # the same without a look at validation labels (for select="last" makes none either)
-    "gduq-unlabelled": {**_GDUQ, "method.temper": "distance"},
-    "gduq-pretrained": _GDUQ,  # the head's come on top of a finished vanilla network
-    "auto": _anywhere("auto"),
-    **{name: _anywhere(at) for name, at in _PLACES.items()},
-    "nfa": _anchored("input"),
-    "L1": _anchored(1),
-    "L2": _anchored(2),
-    "readout": _anchored("readout"),
-    "pretrained": _anchored("readout", **_FROZEN),
-    "random1": _anchored(1, **{"method.anchors": "gaussian"}),
-    "random2": _anchored(2, **{"method.anchors": "gaussian"}),
-    "batch1": _anchored(1, **{"method.anchors": "shuffle"}),
-    "batch2": _anchored(2, **{"method.anchors": "shuffle"}),
-    "readout-random": _anchored("readout", **{"method.anchors": "gaussian"}),
+    "gduq": _GDUQ,  # a head on a network that was trained a little shorter than vanilla
+    "gduq-pretrained": _GDUQ,  # a head on the vanilla network
+    "nfa": _paper("input"),
+    "L1": _paper(1),
+    "L2": _paper(2),
+    "readout": _paper("readout"),
+    "pretrained": _paper("readout", **{"method.freeze": True, "method.pretrained_from": "vanilla"}),
+    "random1": _paper(1, **{"method.anchors": "gaussian"}),
+    "random2": _paper(2, **{"method.anchors": "gaussian"}),
+    "batch1": _paper(1, **{"method.anchors": "shuffle"}),
+    "batch2": _paper(2, **{"method.anchors": "shuffle"}),
+    "readout-random": _paper("readout", **{"method.anchors": "gaussian"}),
     "ensemble-readout": {
-        **_anchored("readout"),
+        **_paper("readout"),
         "method.kind": "ensemble",
         "method.member": "anchored",
         "method.size": 3,
@@ -81,7 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def _of_the_paper(changes: Mapping[str, Any]) -> bool:
-    return "method.at" in changes and changes["method.head"] is None
+    return changes.get("method.recipe") == "paper"
 
 
 @dataclass(frozen=True)
@@ -96,7 +67,7 @@ class Scale:
     calibrators: int | None = None  # how many of the table's
     extra_epochs: bool = False  # the paper's 50 more for its anchored models on graph tasks
     weight_decay: float = 0.0  # of every method alike; docs/choices.md
-    head: HeadKind = "linear"  # of every network but G-ΔUQ's, which always has two layers
+    head: HeadKind = "linear"
 
 
 SCALES: dict[ScaleName, Scale] = {
@@ -170,9 +141,6 @@ class Setting:
         if scale == "small" and self.small_size is not None:
             most = self.small_size[1]
         epochs = self.epochs if most is None else min(most, self.epochs)
-        changes = VARIANTS[variant]
-        if size.extra_epochs and _of_the_paper(changes) and not self.on_nodes:
-            epochs += 50
         plain = RunConfig(
             data={"name": self.data, "limit": None if self.on_nodes else size.limit},
             model={
@@ -183,6 +151,7 @@ class Setting:
                 "positional": self.positional,
                 "head": size.head,
             },
+            method={"calibrate": "none"},  # tables calibrate by themselves
             training={
                 "epochs": epochs,
                 "lr": (self.small_lr if scale == "small" else None) or self.lr,
@@ -193,18 +162,17 @@ class Setting:
             calibrators=calibrators,
             seed=seed,
         )
-        return plain.with_({**changes, **self._parts(variant, epochs)})
+        extra = 50 if size.extra_epochs and not self.on_nodes else 0
+        return plain.with_({**VARIANTS[variant], **_epochs(variant, epochs, extra)})
 
-    def _parts(self, variant: str, epochs: int) -> dict[str, Any]:
-        """How a variant divides the epochs between a plain network and an anchored head."""
-        head = max(1, round(_HEAD * epochs))
-        if variant in _DIVIDED:  # its network has the head's kind from the start
-            own = {"model.head": "mlp", "method.plain_epochs": max(1, epochs - head)}
-        elif variant == "gduq-pretrained":
-            own = {"method.plain_epochs": epochs}
-        else:
-            return {}
-        return {**own, "training.epochs": head}
+
+def _epochs(variant: str, epochs: int, extra: int) -> dict[str, int]:
+    """The epochs of a variant, where they are not those of vanilla."""
+    if variant == "gduq":
+        return {"training.epochs": max(1, epochs - max(1, round(_HEAD * epochs)))}
+    if not extra or not _of_the_paper(VARIANTS[variant]):
+        return {}
+    return {"method.epochs" if variant == "pretrained" else "training.epochs": epochs + extra}
 
 
 @dataclass(frozen=True)
@@ -256,13 +224,13 @@ class Table:
 
     def calibrators_of(self, variant: str, scale: ScaleName) -> tuple[str, ...]:
         """Calibrators of a variant; ``"none"`` is not named."""
-        if variant in ("ensemble", "mcdropout", "gduq-unlabelled"):
+        if variant in ("ensemble", "mcdropout"):
             return ()
         own = self.calibrators[: SCALES[scale].calibrators]
         if variant == "vanilla":
             return ("t2", "temperature", _ON_COPIES, *own)
-        if _of_the_paper(VARIANTS[variant]):  # with its rescaling
-            return ("rescaled_paper", "rescaled_released", "temperature", *own)
+        if _of_the_paper(VARIANTS[variant]):  # with its averages of logits
+            return ("mean_logits", "rescaled_paper", "rescaled_released", "temperature", *own)
         return ("temperature", _ON_COPIES, *own)
 
     def configs(
