@@ -719,7 +719,7 @@ def test_predict_any_network(node_graph: Data) -> None:
     torch.testing.assert_close(q.samples, p.samples + 1)
 
 
-@pytest.mark.parametrize("out", [lambda z: z[:, 0], lambda z: z[None], lambda z: (z, z)])
+@pytest.mark.parametrize("out", [lambda z: z[None], lambda z: (z, z)])
 def test_predict_refuses_other_outputs(out: Callable[[Tensor], object], node_graph: Data) -> None:
     with pytest.raises(InputError, match=r"logits of shape \[rows, classes\]"):
         predict(Plain(out), node_graph)
@@ -791,6 +791,8 @@ def test_features_of_nodes(node_graph: Data) -> None:
     torch.testing.assert_close(p.features, model.linear.residual(node_graph.x)[rows])
 
 
-def test_features_where_there_are_none(node_graph: Data) -> None:
-    with pytest.raises(InputError, match="features=True, got Plain"):
-        predict(Plain(), node_graph, features=True)
+def test_features_of_any_network_are_what_its_head_reads(node_graph: Data) -> None:
+    p = predict(Plain(), node_graph, features=True)
+    assert torch.equal(p.features, node_graph.x)
+    logit = predict(Plain(lambda z: z[:, 0]), node_graph)  # one logit per row
+    assert logit.num_classes == 2
