@@ -70,7 +70,7 @@ class Anchored(Predictor):
         self._states: WeakIdKeyDictionary | None = None
         self._waiting: nn.Module | None = None
         net = net if trunk is not None else copy.deepcopy(net)
-        if trunk is None and like is None and needs_graph(net):
+        if trunk is None and like is None and needs_graph(net, self.recipe.at):
             self._waiting = net
             return
         self._set_point(self._made(net, like, trunk))
@@ -127,6 +127,10 @@ class Anchored(Predictor):
         point = getattr(self, "point", None)
         return point.trunk if isinstance(point, HeadPoint) else None
 
+    @property
+    def frozen(self) -> bool:
+        return self.recipe.freeze
+
     # -- training ------------------------------------------------------------------------------
 
     def forward(self, graph: Any, generator: torch.Generator | None = None) -> Tensor:
@@ -136,6 +140,13 @@ class Anchored(Predictor):
         state as dropout does); in evaluation the outputs are averaged over the bank.
         """
         _check_one_graph(graph)
+        if self.training and self._waiting is not None:  # an optimiser would lack the new weights
+            raise InputError(
+                "a model whose place is known before training in a loop of your own",
+                "one that has not seen a graph",
+                "Pass like=graph to gduq.anchor, or call model.locate(graph), then make the "
+                "optimiser.",
+            )
         self.locate(graph)
         if self.training:
             return self.training_pass(graph, generator=generator)[0][0]

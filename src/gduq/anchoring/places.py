@@ -12,20 +12,28 @@ from torch import Tensor, nn
 from gduq.anchoring.points import GNNPoint, HeadPoint, InputPoint, ModulePoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
-from gduq.graph import Rows, check_graph, num_rows
+from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
 from gduq.nn.replay import first_input
-from gduq.nn.tracing import Trace, trace
-from gduq.nn.trunk import Trunk, as_chain, check_complete, check_logits
+from gduq.nn.tracing import Trace, row_counts, trace
+from gduq.nn.trunk import Trunk, as_chain, check_complete, check_logits, no_place
 from gduq.nn.widths import anchor_names, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
 
 
-def needs_graph(net: nn.Module) -> bool:
-    """Whether only a pass over a graph shows where the network's parts are."""
-    return as_chain(net) is None
+_FOUND = ("head", "readout")  # in any network
+
+
+def needs_graph(net: nn.Module, at: int | str) -> bool:
+    """Whether only a pass over a graph shows where a place is; raises where there is none."""
+    if as_chain(net) is not None:
+        return False
+    check_complete(net)
+    if at not in _FOUND and (isinstance(at, bool) or not isinstance(at, int)):
+        _check_name(net, at)
+    return True
 
 
 def make_point(
@@ -41,7 +49,7 @@ def make_point(
         trunk: For a frozen head: the trunk to stand on, shared with other models.
     """
     chain = as_chain(net)
-    if recipe.freeze and recipe.at in ("head", "readout"):
+    if recipe.freeze and recipe.at in _FOUND:
         found = Trunk.of(net, graph, call) if trunk is None else trunk
         if found.has_head:
             return HeadPoint(found, branch=recipe.at == "head")
@@ -73,11 +81,12 @@ def _chain_place(points: tuple[int | str, ...], recipe: Recipe) -> Any:
 
 def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
     """The submodule that reads the pair."""
-    if at in ("head", "readout"):
+    if at in _FOUND:
         if seen.head is not None:
             return seen.head.path
         if seen.layers:  # the last layer is a convolution: its input
             return seen.layers[-1]
+        raise no_place(net)
     if isinstance(at, int) and not isinstance(at, bool):
         if -len(seen.layers) <= at < len(seen.layers) and seen.layers:
             return seen.layers[at]
@@ -87,7 +96,11 @@ def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
             at,
             f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
         )
-    names = ["head", "input", *anchor_names(net)]
+    return _check_name(net, at)
+
+
+def _check_name(net: nn.Module, at: Any) -> str:
+    names = list(dict.fromkeys(["head", "input", *anchor_names(net)]))
     if not isinstance(at, str) or at not in names:
         near = difflib.get_close_matches(str(at), names, n=1)
         do = f"Did you mean {near[0]!r}?" if near else ""
@@ -101,18 +114,19 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
         return seen.rows
     if path in seen.layers:
         return "node"
-    shapes = _shapes(net, graph, call)
-    rows = shapes.get(path, [()])[0]
-    count = rows[0] if rows else -1
+    do = "See gduq.cut_points(net, graph) for the places one can anchor at."
+    shapes, counts = _shapes(net, graph, call).get(path, []), row_counts(graph)
+    if len(shapes) != 1:
+        raise InputError(f"'{path}' to be called once in a pass", f"{len(shapes)} calls", do)
+    if len(shapes[0]) != 2:
+        got = f"shape {list(shapes[0])}" if shapes[0] else "something else"
+        raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
     order: tuple[Rows, ...] = ("node", "graph", "edge")
-    fits = [kind for kind in order if num_rows(graph, kind) == count]
-    if not fits:
-        raise InputError(
-            f"one row per node, graph or edge at '{path}'",
-            f"{count} rows",
-            "See gduq.cut_points(net, graph) for the places one can anchor at.",
-        )
-    return fits[0]
+    for kind in order:
+        if counts.get(kind) == shapes[0][0]:
+            return kind
+    have = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
+    raise InputError(f"one row each of {have} at '{path}'", f"{shapes[0][0]} rows", do)
 
 
 def cut_points(
@@ -144,8 +158,7 @@ def cut_points(
         x = graph.get("x") if hasattr(graph, "get") else None
         if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
             found.append(("input", (x.size(0), x.size(1))))
-        kinds: tuple[Rows, ...] = ("node", "graph", "edge")
-        sizes = [num_rows(graph, kind) for kind in kinds]
+        sizes = row_counts(graph).values()
         return found + [
             (name, (shapes[0][0], shapes[0][1]))
             for name, shapes in _shapes(net, graph, call).items()

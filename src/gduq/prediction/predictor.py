@@ -149,6 +149,11 @@ class Predictor(nn.Module, ABC):
         """Models inside this one that are trained on their own, by name."""
         return {}
 
+    @property
+    def frozen(self) -> bool:
+        """Whether a trained network stays as it is, so that training is short."""
+        return False
+
     def locate(self, graph: Any) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
 

@@ -87,8 +87,8 @@ def fit(
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
         val: Data to judge every epoch by, to choose with and to calibrate on.
-        epochs: Passes over ``train``. ``None``, for a head on a frozen network: until validation
-            rows say stop.
+        epochs: Passes over ``train``. ``None``, for a frozen network only: until validation rows
+            say stop.
         lr: Learning rate of Adam; default 0.001, and one that fits the number of rows for a head
             without ``epochs``.
         batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32;
@@ -182,11 +182,14 @@ class Fit:
         trunk = model.trunk
         if trunk is not None and trunk.has_head and not _learns(model, trunk):
             return self._on_rows(model, calibrate, title)
+        settings = self.settings
+        if settings.epochs is None and model.frozen:
+            settings = settings.until_stopped(self.val is not None)
         return train_one(
             model,
             self.train,
             self.val,
-            self.settings,
+            settings,
             self.read_target,
             calibrate,
             self.fabric,
@@ -202,7 +205,7 @@ class Fit:
         if val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         with isolated(fabric.device), evaluating_after(model):
-            model.to(fabric.device)
+            fabric.strategy.precision.convert_module(model.to(fabric.device))
             trunk = model.trunk
             assert trunk is not None
             rows = TrunkRows.collect(

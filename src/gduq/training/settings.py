@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from torch import nn
@@ -16,6 +16,7 @@ __all__ = ["Select", "Settings", "known_by"]
 Select = Literal["best", "last"]
 
 _LR, _BATCH = 1e-3, 32
+_MOST_EPOCHS, _PATIENCE, _FEW_EPOCHS = 100, 10, 20  # where none were asked for
 _LONG = 10_000_000  # epochs: more are a slip of the keyboard
 
 
@@ -48,6 +49,16 @@ class Settings:
         _check_range("gamma", self.gamma, 0 < self.gamma <= 1, "above 0 and at most 1")
         if self.select not in ("best", "last"):
             raise InputError("select 'best' or 'last'", repr(self.select))
+
+    def until_stopped(self, judged: bool) -> Settings:
+        """The same with as many epochs as validation rows ask for; without them, with a few.
+
+        Args:
+            judged: Whether there are validation rows.
+        """
+        if not judged:
+            return replace(self, epochs=_FEW_EPOCHS)
+        return replace(self, epochs=_MOST_EPOCHS, patience=self.patience or _PATIENCE)
 
     @property
     def lr(self) -> float:
