@@ -16,6 +16,7 @@ from torch_geometric.data import Batch, Data
 import gduq
 from gduq import InputError
 from gduq.nn.call import call_network
+from gduq.nn.modes import evaluating
 from tests.nn.test_gnn import make_graph, make_net
 
 DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
@@ -127,11 +128,19 @@ def call(net: nn.Module, graph: Data) -> Tensor:
 
 
 def wrapped(net: nn.Module, at: str | int, **options: object) -> gduq.Anchored:
-    model = gduq.anchor(net, at=at, num_anchors=3, **options)
-    model.bank = torch.randn(
-        3, model.cut.channels, generator=torch.Generator().manual_seed(2)
-    ).double()
+    """Anchored at a place, not frozen, at a random start unless told otherwise."""
+    like = options.pop("like", None) or graphs()
+    options = {"recipe": "thawed", "init": "random"} | options
+    model = gduq.anchor(net, at, num_anchors=3, like=like, **options)
+    generator = torch.Generator().manual_seed(2)
+    model.set_bank(torch.randn(3, model.point.channels, generator=generator).double())
     return model.eval()
+
+
+def represent(model: gduq.Anchored, graph: Data) -> Tensor:
+    """All rows at the point, in evaluation mode."""
+    with torch.no_grad(), evaluating(model):
+        return model.point.prefix(graph).h
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -143,7 +152,7 @@ def test_identity_start_equals_the_network_at_every_cut_point(name: str) -> None
     assert len(points) >= 3
     for at, (rows, width) in points:
         model = wrapped(net, str(at), init="identity")
-        assert model.represent(graph).shape == (rows, width)
+        assert represent(model, graph).shape == (rows, width)
         for sample in model.sample(graph):
             torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-10, msg=f"{name} {at}")
     torch.testing.assert_close(call(net, graph), expected)  # the original is untouched
@@ -158,7 +167,9 @@ def test_played_back_passes_equal_whole_passes(name: str) -> None:
         samples = model.sample(graph)
         assert model.sample(graph).std(dim=0).max() > 0
         for k in range(3):
-            one = model.cut.run(graph, lambda h, m=model, k=k: m.linear(h, m.bank[k]).unsqueeze(0))
+            one = model.point.run(
+                graph, lambda h, m=model, k=k: m.linear(h, m.bank[k]).unsqueeze(0)
+            )
             torch.testing.assert_close(samples[k], one[0], rtol=1e-9, atol=1e-10)
 
 
@@ -167,7 +178,7 @@ def test_own_training_loop(name: str) -> None:
     graph = graphs()
     net = make(name)
     at = str(gduq.cut_points(net, graph)[-1][0])
-    model = gduq.anchor(net, at=at, num_anchors=3).train()
+    model = gduq.anchor(net, at=at, num_anchors=3, like=graph).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     before = copy.deepcopy(model.state_dict())
     for _ in range(2):
@@ -181,12 +192,20 @@ def test_own_training_loop(name: str) -> None:
     assert torch.equal(copy.deepcopy(model).sample(graph), model.sample(graph))
 
 
+def test_an_optimiser_made_too_early_is_noticed() -> None:
+    model, graph = gduq.anchor(make("Plain"), "lin"), graphs()
+    with pytest.raises(InputError, match=r"a loop of your own.*like=graph"):
+        model.train()(graph)
+    model.locate(graph)
+    assert model(graph).shape == (3, 3)
+
+
 def test_the_prefix_runs_once_for_all_anchors() -> None:
     net, graph = make("Plain"), graphs()
     model = wrapped(net, "lin")
     calls: list[str] = []
     for name in ("conv1", "conv2"):
-        module = model.cut.net.get_submodule(name)
+        module = model.point.net.get_submodule(name)
         original = module.forward
         module.forward = lambda *a, o=original, n=name, **k: (calls.append(n), o(*a, **k))[1]
     model.sample(graph)
@@ -216,7 +235,7 @@ def test_draws_go_through_as_separate_graphs() -> None:
     logits, masked = node.training_pass(single, draws=3, mask=0.5)
     assert logits.shape == (3, 7, 3)
     assert masked.shape == (3, 7)
-    assert all(len(row.unique()) == 1 for row in masked)  # one anchor, one mask a copy
+    assert all(len(row.unique()) == 1 for row in masked)  # one anchor, one mask per copy
 
 
 def test_freeze_any_module() -> None:
@@ -224,24 +243,15 @@ def test_freeze_any_module() -> None:
     for name in ("Plain", "GCN", "Sequential"):
         net = make(name)
         at = str(gduq.cut_points(net, graph)[-1][0])
-        model = gduq.anchor(net, at=at, freeze=True).train()
-        h = model.represent(graph)
+        model = gduq.anchor(net, at=at, freeze=True, like=graph).train()
+        h = represent(model, graph)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         for _ in range(3):
             model(graph).square().sum().backward()
             optimizer.step()
-        torch.testing.assert_close(model.represent(graph), h)
+        torch.testing.assert_close(represent(model, graph), h)
         trained = [n for n, p in model.named_parameters() if p.requires_grad]
         assert trained == ["linear.weight", "linear.bias"] or name == "GCN"
-        pieces = [model.cached(make_graph(n, n)) for n in (4, 5, 9)]
-        joined = Batch.from_data_list(pieces)
-        whole = Batch.from_data_list([make_graph(n, n) for n in (4, 5, 9)])
-        draws = [
-            model.training_pass(g, generator=torch.Generator().manual_seed(0))[0]
-            for g in (whole, joined)
-        ]
-        if name != "Plain":  # dropout after the cut differs between passes there
-            torch.testing.assert_close(draws[0], draws[1])
 
 
 class Dropping(nn.Module):
@@ -260,23 +270,24 @@ def test_frozen_parts_are_in_evaluation_mode_and_the_rest_is_not() -> None:
     graph = make_graph(40, 0)
     graph.x = graph.x.float()
     net = Dropping()
-    model = gduq.anchor(net, at="lin", freeze=True).train()
+    model = gduq.anchor(net, at="lin", freeze=True, like=graph).train()
     with torch.no_grad():
         model.linear.weight.zero_()
+        model.linear.bias.zero_()
         skip = net.eval().conv(graph.x, graph.edge_index)
         torch.testing.assert_close(model(graph), skip)  # no dropout before the cut
         model.linear.bias.fill_(1.0)
         after = model(graph) - skip
         assert len(after.unique()) > 1  # dropout after it
-    assert model.cut.net.training
+    assert model.point.net.training
 
 
 def test_a_linear_layer_is_widened_and_nothing_is_put_in() -> None:
     net = make("Plain")
-    model = gduq.anchor(net, at="lin")
+    model = gduq.anchor(net, at="lin", like=graphs())
     count = sum(p.numel() for p in net.parameters())
     assert sum(p.numel() for p in model.parameters()) == count + 16 * 3
-    model = gduq.anchor(net, at="conv2")
+    model = gduq.anchor(net, at="conv2", like=graphs())
     assert sum(p.numel() for p in model.parameters()) == count + 2 * 8 * 8 + 8
 
 
@@ -353,30 +364,30 @@ def test_habits_of_hand_written_networks(kind: type[nn.Module]) -> None:
     expected = call(net, graph)
     points = gduq.cut_points(net, graph)
     for at, _ in points:
-        model = wrapped(net, str(at), init="identity")
+        model = wrapped(net, str(at), init="identity", like=graph)
         for sample in model.sample(graph):
             torch.testing.assert_close(sample, expected, rtol=1e-9, atol=1e-10, msg=str(at))
         again = copy.deepcopy(model)
         torch.testing.assert_close(again.sample(graph), model.sample(graph))
     at = str(points[-1][0])
-    model = gduq.anchor(net, at=at, freeze=True).train()
-    h = model.represent(graph)
+    model = gduq.anchor(net, at=at, freeze=True, like=graph).train()
+    h = represent(model, graph)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         model(graph).square().sum().backward()
         optimizer.step()
-    torch.testing.assert_close(model.represent(graph), h)
+    torch.testing.assert_close(represent(model, graph), h)
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
 def test_the_prefix_runs_once_despite_in_place_changes() -> None:
     net, graph = AddsInPlace().double().eval(), make_graph(9, 2)
-    model = wrapped(net, "head")
+    model = wrapped(net, "head", like=graph)
     calls: list[int] = []
-    model.cut.net.c1.register_forward_hook(lambda *_: calls.append(1))
-    convolution = model.cut.net.c1.propagate
-    model.cut.net.c1.propagate = lambda *a, **k: (calls.append(2), convolution(*a, **k))[1]
+    model.point.net.c1.register_forward_hook(lambda *_: calls.append(1))
+    convolution = model.point.net.c1.propagate
+    model.point.net.c1.propagate = lambda *a, **k: (calls.append(2), convolution(*a, **k))[1]
     model.sample(graph)
     assert calls.count(2) == 1
 
@@ -391,13 +402,13 @@ def test_threads_may_share_a_network() -> None:
 
 def test_an_error_in_a_pass_leaves_the_network_as_it_was() -> None:
     graph = graphs()
-    model = gduq.anchor(make("Plain"), at="lin", freeze=True).train()
+    model = gduq.anchor(make("Plain"), at="lin", freeze=True, like=graph).train()
     model(graph)
     broken = graphs()
     broken.batch = None
     with pytest.raises(Exception, match=r"."):
         model(broken)
-    assert model.cut.net.training
+    assert model.point.net.training
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
@@ -426,22 +437,63 @@ def test_a_module_called_twice_or_never() -> None:
     graph.x = graph.x.float()
     net = Twice()
     assert [name for name, _ in gduq.cut_points(net, graph)] == ["input", "head"]
-    model = gduq.anchor(net, at="conv").train()
-    with pytest.raises(InputError, match=r"'conv' to be called once in a pass, got a second call"):
+    for at, calls in (("conv", 2), ("unused", 0)):
+        with pytest.raises(InputError, match=rf"'{at}' to be called once .*, got {calls} calls"):
+            gduq.anchor(net, at, like=graph).train()(graph)
+        with pytest.raises(InputError, match=rf"'{at}' to be called once .*, got {calls} calls"):
+            gduq.anchor(net, at).fit_bank(graph)
+
+
+def test_a_module_that_is_called_again_later() -> None:
+    """What one graph shows need not hold for the next."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.head, self.again = nn.Linear(4, 4), nn.Linear(4, 3), False
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.lin(self.lin(x)) if self.again else self.lin(x).relu())
+
+    graph = make_graph(5, 0)
+    model = gduq.anchor(Twice().double(), "lin", like=graph).train()
+    model(graph)
+    model.point.net.again = True
+    with pytest.raises(InputError, match=r"'lin' to be called once in a pass, got a second call"):
         model(graph)
-    with pytest.raises(InputError, match=r"call 'unused' once in a pass, got no call"):
-        gduq.anchor(net, at="unused").train()(graph)
-    with pytest.raises(InputError, match=r"call 'unused' once in a pass, got no call"):
-        gduq.anchor(net, at="unused").fit_bank(graph)
 
 
 def test_wrong_names_list_the_choices() -> None:
-    with pytest.raises(InputError, match=r"at one of 'input', 'conv', .*'head', .*got 'haed'"):
+    with pytest.raises(InputError, match=r"at one of 'head', 'input', 'conv', .*got 'haed'"):
         gduq.anchor(Twice(), at="haed")
-    with pytest.raises(InputError, match="got 'readout'"):
-        gduq.anchor(Twice())
-    with pytest.raises(InputError, match="got 1"):
-        gduq.anchor(Twice(), at=1)
+    with pytest.raises(InputError, match="Did you mean 'head'"):
+        gduq.anchor(Twice(), at="heads")
+    with pytest.raises(InputError, match="got True"):
+        gduq.anchor(Twice(), at=True)
+    graph = graphs()
+    for at in (2, -3):
+        with pytest.raises(InputError, match=rf"from 0 to 1 .*got {at}.*convs.0, convs.1"):
+            gduq.anchor(make("GCN"), at, like=graph)
+
+
+def test_layers_are_numbered_as_they_are_called() -> None:
+    graph = graphs()
+    for at, path in ((0, "convs.0"), (1, "convs.1"), (-1, "convs.1"), (-2, "convs.0")):
+        assert gduq.anchor(make("GCN"), at, like=graph).point.path == path
+    assert gduq.anchor(make("GCN"), recipe="thawed", like=graph).point.path == "convs.1"
+
+
+def test_a_network_without_a_place() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 3).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.weight
+
+    with pytest.raises(InputError, match=r"a head of linear layers, .*got Bare.*Name a place"):
+        gduq.anchor(Bare(), like=make_graph(5, 0))
 
 
 def test_lazy_layers_are_refused() -> None:
@@ -466,10 +518,10 @@ class Odd(nn.Module):
 def test_inputs_that_are_not_rows_are_refused() -> None:
     graph = make_graph(6, 0)
     graph.x = graph.x.float()
-    with pytest.raises(InputError, match=r"'conv' to read a float matrix .*Choose one of"):
-        gduq.anchor(Odd(), at="conv").train()(graph)
-    with pytest.raises(InputError, match=r"one row a node \(6\) or a graph \(1\) at the cut"):
-        gduq.anchor(Odd(), at="edge").train()(graph)
+    with pytest.raises(InputError, match=r"'conv' to read a float matrix .*gduq.cut_points"):
+        gduq.anchor(Odd(), at="conv", like=graph).train()(graph)
+    with pytest.raises(InputError, match=r"1 graph\(s\), 6 node\(s\) at 'edge', got \d+ rows"):
+        gduq.anchor(Odd(), at="edge", like=graph).train()(graph)
 
 
 def test_arguments_that_cannot_be_found() -> None:
@@ -484,16 +536,12 @@ def test_arguments_that_cannot_be_found() -> None:
     graph = make_graph(5, 0)
     graph.x = graph.x.float()
     with pytest.raises(InputError, match=r"'spectrum', which Needs.forward asks for.*call="):
-        gduq.anchor(Needs(), at="lin").train()(graph)
+        gduq.anchor(Needs(), at="lin", like=graph).train()(graph)
     graph.spectrum = torch.ones(5, 4)
-    assert gduq.anchor(Needs(), at="lin").train()(graph).shape == (5, 3)
-    model = gduq.anchor(Needs(), at="lin", call=lambda net, g: net(g.x, g.x)).train()
-    assert model(make_float(graph)).shape == (5, 3)
-
-
-def make_float(graph: Data) -> Data:
+    assert gduq.anchor(Needs(), at="lin", like=graph).train()(graph).shape == (5, 3)
     del graph.spectrum
-    return graph
+    call = lambda net, g: net(g.x, g.x)  # noqa: E731
+    assert gduq.anchor(Needs(), "lin", call=call, like=graph).train()(graph).shape == (5, 3)
 
 
 def test_output_that_is_not_logits() -> None:
@@ -507,25 +555,25 @@ def test_output_that_is_not_logits() -> None:
 
     graph = make_graph(5, 0)
     graph.x = graph.x.float()
-    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\].*got tuple"):
-        gduq.anchor(Pairs(), at="lin").train()(graph)
-    model = gduq.anchor(Pairs(), at="lin", call=lambda net, g: net(g.x)[0]).train()
+    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\].*got a tuple of 2"):
+        gduq.anchor(Pairs(), at="lin", like=graph).train()(graph)
+    model = gduq.anchor(Pairs(), at="lin", call=lambda net, g: net(g.x)[0], like=graph).train()
     assert model(graph).shape == (5, 3)
 
 
 def test_wide_inputs_are_sent_to_the_linear_layer() -> None:
     net = pyg.GCN(5000, 8, 2, 3)
+    graph = Data(x=torch.rand(4, 5000), edge_index=torch.tensor([[0, 1], [1, 2]]))
     with pytest.raises(InputError, match=r"at most 4096 channels.*gduq.cut_points"):
-        gduq.anchor(net, at="input")
-    model = gduq.anchor(net, at="convs.0.lin").train()
-    x = torch.rand(4, 5000)
-    assert model(Data(x=x, edge_index=torch.tensor([[0, 1], [1, 2]]))).shape == (4, 3)
+        gduq.anchor(net, at="input", like=graph)
+    assert gduq.anchor(net, at="convs.0.lin", like=graph).train()(graph).shape == (4, 3)
 
 
 def test_a_part_called_alone() -> None:
-    model = gduq.anchor(Twice(), at="head")
+    graph = make_graph(5, 0)
+    model = gduq.anchor(Twice().double(), at="head", freeze=False, like=graph)
     with pytest.raises(InputError, match="the anchored model to be called"):
-        model.cut.net.head(torch.ones(1, 4))
+        model.point.net.head(torch.ones(1, 4))
 
 
 @pytest.mark.filterwarnings("ignore")  # dynamo looks at everything, also at what warns
@@ -548,15 +596,8 @@ def test_survives_compile(name: str) -> None:
     assert model.linear.weight.grad is not None
 
 
-def test_near_names_and_places_of_a_gnn() -> None:
-    with pytest.raises(InputError, match="Did you mean 'head'"):
-        gduq.anchor(Twice(), at="heads")
-    with pytest.raises(InputError, match=r"places of a gduq.nn.GNN only"):
-        gduq.anchor(Twice())
-
-
 def test_wrong_widths_are_told_in_words() -> None:
     graph = make_graph(5, 0, channels=6)
-    model = gduq.anchor(make("GCN"), at="convs.1").train()
+    model = gduq.anchor(make("GCN"), at="convs.1", like=graphs()).train()
     with pytest.raises(InputError, match=r"width GCN was built for, got width 6"):
         model(graph)

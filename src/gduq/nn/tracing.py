@@ -19,7 +19,7 @@ from gduq.nn.recording import LINEAR, Event, Recording, record
 from gduq.nn.steps import Step, build_tail, function_step
 from gduq.nn.widths import as_linear, input_width, uninitialised
 
-__all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "trace"]
+__all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "row_counts", "trace"]
 
 Ending = Literal["softmax", "log_softmax", "sigmoid"]
 
@@ -91,7 +91,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
             "Run it on a graph once, or give every layer its in_channels.",
         )
     out, seen = record(net, graph, call)
-    sizes = _sizes(graph)
+    sizes = row_counts(graph)
     rows = _kind_of_rows(net, graph, sizes, out, seen)
     value, ending = _without_ending(seen, seen.number(out))
     head, stop = _head(net, seen, value, out.size(0))
@@ -111,7 +111,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _sizes(graph: Any) -> dict[Rows, int]:
+def row_counts(graph: Any) -> dict[Rows, int]:
     """How many rows of each kind a graph has, as far as it has them."""
     found: dict[Rows, int] = {"graph": num_rows(graph, "graph")}
     if graph.get("edge_label_index") is not None:

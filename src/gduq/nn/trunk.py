@@ -17,7 +17,16 @@ from gduq.nn.replay import Slot, first_input, one_pass
 from gduq.nn.tracing import Step, build_tail, trace
 from gduq.nn.widths import as_linear, uninitialised
 
-__all__ = ["Ending", "Trunk", "as_chain", "as_logits", "check_complete", "check_logits", "undone"]
+__all__ = [
+    "Ending",
+    "Trunk",
+    "as_chain",
+    "as_logits",
+    "check_complete",
+    "check_logits",
+    "no_place",
+    "undone",
+]
 
 Ending = str  # "softmax", "log_softmax", "sigmoid"
 
@@ -36,6 +45,15 @@ def check_complete(net: nn.Module) -> None:
             f"uninitialised {', '.join(lazy[:3])}",
             "Run it on a graph once, or give every layer its in_channels.",
         )
+
+
+def no_place(net: nn.Module) -> InputError:
+    """For a network in which nothing shows where its representation is."""
+    return InputError(
+        "a network with a head of linear layers, or with layers of message passing",
+        f"{type(net).__name__}, in which neither was found",
+        "Name a place with at=; gduq.cut_points(net, graph) lists them.",
+    )
 
 
 class Trunk(nn.Module):
@@ -88,11 +106,7 @@ class Trunk(nn.Module):
                 net, found.head.path, found.rows, found.rows, call, found.ending, found.head.steps
             )
         if not found.layers:
-            raise InputError(
-                "a network with a head of linear layers, or with layers of message passing",
-                f"{type(net).__name__}, in which neither was found",
-                "Name a place with at=; gduq.cut_points(net, graph) lists them.",
-            )
+            raise no_place(net)
         return cls(net, found.layers[-1], "node", found.rows, call, found.ending)
 
     @property
