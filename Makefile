@@ -9,6 +9,8 @@ TORCH_PIP ?=
 EXTRAS ?= dev,docs,images,molecules
 # More arguments for pytest, as in: make test PYTEST="-k bundle"
 PYTEST ?=
+# How many tests run at a time; 0 for one after the other in this process.
+WORKERS ?= auto
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -27,10 +29,10 @@ demo: .venv/.installed  ## train and compare a plain and an anchored network on 
 	$(BIN)/gduq demo
 
 test: lint  ## lint, types, then all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(PYTEST)
 
 test-all: lint  ## the same with the slow tests
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(PYTEST)
 
 lint: .venv/.installed-tests  ## style and types only
 	$(BIN)/python -m ruff check .
