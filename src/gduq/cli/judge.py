@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from gduq.bundle import describe
+from gduq.bundle.blueprint import leaves
 from gduq.cli.serve import Request, bundle_of, labelled, load_model
 from gduq.data import load
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.experiments.build import with_encodings
 from gduq.experiments.service import Service
-from gduq.nn import GNN
 
 __all__ = ["judge"]
 
@@ -35,7 +33,7 @@ def judge(
     model, saved = load_model(request)
     calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
     if files is None:
-        splits = with_encodings(load(data[0]), _encodings(model))
+        splits = with_encodings(load(data[0]), _encodings(request.bundle))
         return evaluate(model, splits, calibrators, subgroups=subgroups)
     if subgroups:
         raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
@@ -46,11 +44,11 @@ def judge(
     return evaluate(found, None, calibrators)
 
 
-def _encodings(model: nn.Module) -> int:
-    """How many Laplacian encodings the network inside reads."""
-    nets = [module for module in model.modules() if isinstance(module, GNN)]
-    wanted = nets and nets[0].config["positional"] is not None
-    return int(nets[0].config["positional_channels"]) if wanted else 0
+def _encodings(bundle: Path) -> int:
+    """How many Laplacian encodings the network of a bundle reads."""
+    spec = leaves(describe(bundle_of(bundle)[0]).model)[0]
+    config = spec.get("config", {})
+    return int(config["positional_channels"]) if config.get("positional") is not None else 0
 
 
 def _files(data: Sequence[str]) -> dict[str, Path] | None:

@@ -51,7 +51,11 @@ Accuracy = Annotated[
     float | None, typer.Option(help="Accuracy of the answers, instead of --coverage.")
 ]
 Score = Annotated[
-    str, typer.Option(help="msp, entropy, energy, epistemic, spread, mahalanobis or knn.")
+    str | None,
+    typer.Option(
+        help="novelty, msp, entropy, energy, epistemic, spread, mahalanobis or knn "
+        "(default: novelty where the model has it, else energy)."
+    ),
 ]
 Target = Annotated[
     str | None, typer.Option(help="Tables: the column of labels, where labels are needed.")
@@ -75,7 +79,7 @@ def predict(
     alpha: Alpha = 0.1,
     coverage: Coverage = 0.9,
     accuracy: Accuracy = None,
-    ood_score: Score = "energy",
+    ood_score: Score = None,
     smiles: Smiles = "smiles",
     target: Target = None,
     rejects: Rejects = None,
@@ -89,9 +93,10 @@ def predict(
 ) -> None:
     """Answer for graphs in files, with uncertainty.
 
-    Writes one row a graph (or node): label, class, probabilities, confidence, epistemic and
-    aleatoric uncertainty, OOD score. With --calibration-data, or a run folder, also a conformal
-    set, the rank of the OOD score among the calibration data, and whether to abstain.
+    Writes one row per graph (or node): label, class, confidence, novelty (how unlike the training
+    data it is), epistemic and aleatoric uncertainty, probabilities, OOD score. With
+    --calibration-data, or a run folder, also a conformal set, the rank of the OOD score among the
+    calibration data, and whether to abstain.
 
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
@@ -165,8 +170,8 @@ def points(
     """Show where a network can be anchored: names for `at`, and the shape there."""
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
-    from gduq.cli.serve import first_graph, load_network
     from gduq.anchoring import cut_points
+    from gduq.cli.serve import first_graph, load_network
 
     network, function = load_network(bundle, net, call)
     found = cut_points(network, first_graph(graph, smiles), function)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "evaluate", "train"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
-_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout")
+_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace", "choose")
 _MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
 
 
@@ -42,10 +42,18 @@ def train(
     method: Annotated[
         str | None,
         typer.Option(
-            help="vanilla, anchored, ensemble or mcdropout.", autocompletion=among(_KINDS)
+            help="vanilla, anchored, ensemble, mcdropout, heads, laplace or choose.",
+            autocompletion=among(_KINDS),
         ),
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Anchors: input, a layer, readout, auto.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Anchored: head (default), thawed (default with --at) or paper.",
+            autocompletion=among(("head", "thawed", "paper")),
+        ),
+    ] = None,
+    at: Annotated[str | None, typer.Option(help="Anchors: head, readout, input, a layer.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How long to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
     root: Annotated[
@@ -62,7 +70,8 @@ def train(
     """
     from gduq.experiments.run import run
 
-    given = {"data.name": data, "method.kind": method, "method.at": _number(at)}
+    given: dict[str, Any] = {"data.name": data, "method.kind": method, "method.recipe": recipe}
+    given |= {"method.at": _number(at)}
     given |= {"training.epochs": epochs, "seed": seed}
     values = {key: value for key, value in given.items() if value is not None}
     wanted = _config(config, {**values, **_parsed(changes or [])})
@@ -101,11 +110,11 @@ def _parsed(changes: Iterable[str]) -> dict[str, Any]:
 
 
 def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
 
 
 def _scores(folder: RunFolder) -> list[dict[str, Any]]:
-    """One row a calibrator and split."""
+    """One row per calibrator and split."""
     scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
     return [
         {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
@@ -117,7 +126,7 @@ def _scores(folder: RunFolder) -> list[dict[str, Any]]:
 Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
 Corrupted = Annotated[
     bool,
-    typer.Option("--corrupted", help="anchor_aware: fit it on corrupted copies of the rows too."),
+    typer.Option("--corrupted", help="Fit it on shifted copies of the rows too."),
 ]
 
 

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,20 @@ from gduq.data.files import Reject, stream
 from gduq.data.outputs import check_outputs
 from gduq.data.rejects import RejectList
 from gduq.errors import InputError
+from gduq.evaluation.fitting import make_calibrator
 from gduq.experiments.folder import RunFolder
 from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import Served, join_served, predict_files, rejects_path
-from gduq.nn import GNN
+from gduq.experiments.serving import (
+    Served,
+    join_served,
+    predict_files,
+    predict_part,
+    rejects_path,
+)
+from gduq.experiments.shift_sample import ShiftSample
+from gduq.nn.specs import network_from
 from gduq.prediction import Prediction
+from gduq.prediction.predictor import Predictor
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -51,7 +61,7 @@ class Request:
     alpha: float = 0.1
     coverage: float = 0.9
     accuracy: float | None = None
-    score: str = "energy"
+    score: str | None = None
     smiles: str = "smiles"
     target: str | None = None
     batch_size: int = 256
@@ -78,7 +88,7 @@ def serve(
     service = make_service(request)
     line.update("Predicting")
     if workers > 1 and len(sources) > 1:
-        done = _in_parallel(request, sources, output, rejects, workers, engine)
+        done = _in_parallel(request, service, sources, output, rejects, workers, engine)
     else:
         done = predict_files(
             service,
@@ -115,7 +125,7 @@ def make_service(request: Request) -> Service:
     return service if known is None else service.refer_to(known)
 
 
-def load_model(request: Request) -> tuple[nn.Module, Calibrator | None]:
+def load_model(request: Request) -> tuple[Predictor, Calibrator | None]:
     """The model of a bundle or run on its device, and the calibrator saved with it."""
     bundle, _ = bundle_of(request.bundle)
     _check_code(describe(bundle).model, request.net, request.call)
@@ -139,7 +149,7 @@ def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
     )
 
 
-def _on(model: nn.Module, device: str) -> nn.Module:
+def _on(model: Predictor, device: str) -> Predictor:
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
@@ -157,7 +167,7 @@ def _reference(request: Request, service: Service, run: RunFolder | None) -> Pre
     needs_features = service.needs_features and (known is None or known.features is None)
     if needs_features:
         raise InputError(
-            f"representations with the run's predictions for {request.score!r}",
+            f"representations with the run's predictions for {service.score!r}",
             "none",
             "Pass --calibration-data, or another --ood-score.",
         )
@@ -199,7 +209,7 @@ def _fitted(
         raise InputError("--calibration-data to fit a calibrator on", "none")
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
     middle = len(known) // 2
-    return METHODS[name]().fit(known[order[:middle]]), known[order[middle:]]
+    return make_calibrator(name).fit(known[order[:middle]]), known[order[middle:]]
 
 
 # -- many files ----------------------------------------------------------------------------------
@@ -207,6 +217,7 @@ def _fitted(
 
 def _in_parallel(
     request: Request,
+    service: Service,
     sources: Sequence[Path],
     output: Path,
     rejects: Path | None,
@@ -222,7 +233,7 @@ def _in_parallel(
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         here, parts = Path.cwd(), Path(folder).resolve()
         jobs = [
-            _Job(request, source, parts / f"{i:06d}{output.suffix}", here)
+            _Job(request, i, source, parts / f"{i:06d}{output.suffix}", here)
             for i, source in enumerate(sources)
         ]
         found = map_cells(jobs, _predict_one, engine, workers, progress=False)
@@ -230,27 +241,32 @@ def _in_parallel(
             if outcome.error is not None:
                 reason = outcome.error.strip().splitlines()[-1]
                 raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
-        return join_served([o.value for o in found if o.value is not None], output, rejects)
+        answers = [o.value for o in found if o.value is not None]
+        return join_served(answers, output, rejects, service.reference)
 
 
 @dataclass(frozen=True)
 class _Job:
     request: Request
+    number: int
     source: Path
     part: Path
     folder: Path  # names are relative to it, here and in the worker
 
 
-def _predict_one(job: _Job) -> Served:
+def _predict_one(job: _Job) -> tuple[Served, ShiftSample]:
     os.chdir(job.folder)
-    return predict_files(
-        make_service(job.request),
-        [job.source],
-        job.part,
-        smiles=job.request.smiles,
-        batch_size=job.request.batch_size,
-        allow_none=True,
+    service = _once(job.request)
+    request = job.request
+    return predict_part(
+        service, job.number, job.source, job.part, request.smiles, request.batch_size
     )
+
+
+@lru_cache(maxsize=1)
+def _once(request: Request) -> Service:
+    """The service of a worker, which answers for many files."""
+    return make_service(request)
 
 
 # -- points --------------------------------------------------------------------------------------
@@ -264,7 +280,7 @@ def load_network(bundle: Path | None, net: str | None, call: str | None) -> tupl
             raise InputError("a bundle, or --net package.module:Name", "neither")
         spec = describe(bundle_of(bundle)[0]).model
         _check_code(spec, net, call)
-        own = GNN(**leaves(spec)[0]["config"])
+        own = network_from(leaves(spec)[0])
     return own, function
 
 

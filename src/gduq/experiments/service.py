@@ -12,11 +12,12 @@ from torch_geometric.data import Batch, Data
 
 from gduq import ood
 from gduq.abstention import Abstention
+from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
 from gduq.conformal import SplitConformal
 from gduq.errors import InputError
 from gduq.experiments.rowfiles import Kind
-from gduq.nn import GNN
+from gduq.graph import Rows
 from gduq.prediction import Prediction, predict
 
 __all__ = ["Service", "Settings"]
@@ -32,16 +33,17 @@ class Settings:
         alpha: Accepted share of misses of conformal sets.
         coverage: Share of rows like the reference that should be answered; or
         accuracy: the accuracy that answers should have; then ``coverage`` is not used.
-        score: OOD score: a name of `gduq.ood.SCORES`, ``"mahalanobis"`` or ``"knn"``.
+        score: OOD score: a name of `gduq.ood.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
+            ``"novelty"`` where the model knows its training data, else ``"energy"``.
     """
 
     alpha: float = 0.1
     coverage: float = 0.9
     accuracy: float | None = None
-    score: str = "energy"
+    score: str | None = None
 
     def __post_init__(self) -> None:
-        if self.score not in (*ood.SCORES, *_NEEDS_FEATURES):
+        if self.score not in (None, *ood.SCORES, *_NEEDS_FEATURES):
             names = ", ".join([*ood.SCORES, *_NEEDS_FEATURES])
             raise InputError(f"an OOD score from {names}", repr(self.score))
 
@@ -62,6 +64,7 @@ class Service:
         settings: How to decide.
 
     Example:
+        >>> from gduq.nn import GNN
         >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]), y=0)
         >>> service = Service(GNN(4, 8, 2, num_layers=2).eval(), class_names=["no", "yes"])
         >>> list(service.columns(service.answer([graph])))  # doctest: +NORMALIZE_WHITESPACE
@@ -79,12 +82,19 @@ class Service:
         class_names: Sequence[str] | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.model, self.calibrator = model, calibrator
+        self.model, self.calibrator = as_predictor(model), calibrator
         self.class_names = None if class_names is None else tuple(class_names)
         self.settings = settings or Settings()
-        self.task = next((m.task for m in model.modules() if isinstance(m, GNN)), None)
+        known = self.model.novelty.fitted
+        self.score: str = self.settings.score or ("novelty" if known else "energy")
         self.reference: Prediction | None = None
-        self._score: Any = ood.SCORES.get(self.settings.score)
+        self._score: Any = ood.SCORES.get(self.score)
+
+    @property
+    def rows(self) -> Rows | None:
+        """What is answered for, as far as the model says so."""
+        trunk = self.model.trunk
+        return None if trunk is None else trunk.answers
 
     # -- thresholds ----------------------------------------------------------------------------
 
@@ -92,7 +102,7 @@ class Service:
     def needs_features(self) -> bool:
         """Whether predictions must carry representations."""
         wanted = self.calibrator is not None and self.calibrator.needs_features
-        return wanted or self.settings.score in _NEEDS_FEATURES
+        return wanted or self.score in _NEEDS_FEATURES
 
     def refer_to(self, known: Prediction) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
@@ -102,8 +112,8 @@ class Service:
         """
         known.require_target()
         self.reference = known
-        if self.settings.score in _NEEDS_FEATURES:
-            score = ood.Mahalanobis() if self.settings.score == "mahalanobis" else ood.KNN()
+        if self.score in _NEEDS_FEATURES:
+            score = ood.Mahalanobis() if self.score == "mahalanobis" else ood.KNN()
             self._score = score.fit(known)
         self._conformal = SplitConformal(self.settings.alpha, shift_level=0).fit(known)
         self._abstention = self.settings.abstention().fit(known)
@@ -143,13 +153,15 @@ class Service:
     def columns(self, p: Prediction) -> dict[str, list[Any]]:
         """What is written of each row; `kinds` says of what kind."""
         if self._score is None:
-            raise InputError(f"reference data for the score {self.settings.score!r}", "none")
+            raise InputError(f"reference data for the score {self.score!r}", "none")
         names = self._names(p.num_classes)
         found: dict[str, list[Any]] = {"label": p.label.tolist()}
         if self.class_names is not None:
             found["class"] = [names[label] for label in found["label"]]
-        for name in ("confidence", "epistemic", "aleatoric"):
-            found[name] = getattr(p, name).tolist()
+        for name in ("confidence", "novelty", "epistemic", "aleatoric"):
+            values = getattr(p, name)
+            if values is not None:
+                found[name] = values.tolist()
         found |= {f"prob_{name}": p.probs[:, c].tolist() for c, name in enumerate(names)}
         score = self._score(p).double()
         if self.reference is not None:
@@ -174,7 +186,7 @@ class Service:
     def _names(self, classes: int) -> tuple[str, ...]:
         names = self.class_names or tuple(str(c) for c in range(classes))
         if len(names) != classes:
-            raise InputError(f"{classes} class names, one a class", len(names))
+            raise InputError(f"{classes} class names, one per class", len(names))
         return names
 
     def _sets(self, mask: Tensor) -> list[list[Any]]:

@@ -12,25 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.conformal import shift_test
 from gduq.data.files import Reject, stream
 from gduq.data.outputs import check_outputs
 from gduq.data.rejects import RejectList
 from gduq.errors import InputError
 from gduq.experiments.rowfiles import Columns, RowFile, check_output, join_files, row_file
 from gduq.experiments.service import Service
+from gduq.experiments.shift_sample import ShiftSample
 from gduq.graph import check_graph
 from gduq.prediction import Prediction
 
-__all__ = ["Served", "join_served", "predict_files", "rejects_path"]
+__all__ = ["Served", "join_served", "predict_files", "predict_part", "rejects_path"]
 
-_WATCHED = 1000  # rows kept, at random, to test for shift at the end
 # what a network may say to a graph it cannot read
 _REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
+_SLIPS = (KeyError, AttributeError)  # in gduq's own code these are no graph's fault
 
 
 @dataclass
@@ -68,7 +66,6 @@ def predict_files(
     rejects: str | Path | None = None,
     smiles: str = "smiles",
     batch_size: int = 256,
-    allow_none: bool = False,
     notify: Callable[[int], None] = lambda _: None,
 ) -> Served:
     """Answer for all graphs of some files or TU folders, ``batch_size`` in memory at a time.
@@ -84,30 +81,74 @@ def predict_files(
         rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
         smiles: Column of SMILES strings, for tables.
         batch_size: Graphs at a time.
-        allow_none: Whether it is fine that no graph can be answered; no file is then written.
         notify: Called with the number of graphs seen so far.
     """
     path = check_output(Path(output).expanduser())
     listed = rejects_path(path, rejects)
     inputs = [_existing(source) for source in sources]
     check_outputs({"the output": path, "the rejects": listed}, inputs)
-    done, writer = Served(path), _Writer(service, path)
-    with ExitStack() as open_files:
-        log = _Rejected(done, open_files.enter_context(RejectList(listed)))
-        open_files.enter_context(writer)
-        for source in inputs:
-            for part in _parts(source, batch_size, smiles):
-                good = [item for item in part if isinstance(item[1], Data)]
-                log.write(source, [(i, r) for i, r in part if isinstance(r, Reject)])
-                for rows, p in _answered(service, good, source, log):
-                    writer.write(str(source), rows, p)
-                    done.graphs += len(rows)
-                notify(done.graphs + done.rejected)
-    if not done.graphs and not allow_none:
+    job = _Job(service, path, listed, smiles, batch_size, notify)
+    done, sample = job.run(enumerate(inputs))
+    if not done.graphs:
         raise _nothing(done)
-    done.rows, done.abstained, done.columns = writer.rows, writer.abstained, writer.names
-    done.shift_pvalue = writer.shift_pvalue()
+    done.shift_pvalue = sample.pvalue(service.reference)
     return done
+
+
+def predict_part(
+    service: Service,
+    number: int,
+    source: Path,
+    output: Path,
+    smiles: str = "smiles",
+    batch_size: int = 256,
+) -> tuple[Served, ShiftSample]:
+    """`predict_files` for one of several files, to be joined by `join_served`.
+
+    Args:
+        service: The model.
+        number: The file's place among all files.
+        source: The file.
+        output: Its part of the answers; not written if no graph of it can be answered.
+        smiles: Column of SMILES strings, for tables.
+        batch_size: Graphs at a time.
+
+    Returns:
+        What was done, and a sample of the answers.
+    """
+    job = _Job(service, check_output(output), rejects_path(output, None), smiles, batch_size)
+    done, sample = job.run([(number, _existing(source))])
+    return done, sample.closed()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Where the answers for some files go."""
+
+    service: Service
+    path: Path
+    listed: Path
+    smiles: str
+    batch_size: int
+    notify: Callable[[int], None] = lambda _: None
+
+    def run(self, sources: Iterable[tuple[int, Path]]) -> tuple[Served, ShiftSample]:
+        """Answer for all graphs of numbered files."""
+        done, writer = Served(self.path), _Writer(self.service, self.path)
+        with ExitStack() as open_files:
+            log = _Rejected(done, open_files.enter_context(RejectList(self.listed)))
+            open_files.enter_context(writer)
+            for number, source in sources:
+                writer.sample.start(number)
+                for part in _parts(source, self.batch_size, self.smiles):
+                    good = [item for item in part if isinstance(item[1], Data)]
+                    log.write(source, [(i, r) for i, r in part if isinstance(r, Reject)])
+                    for rows, p in _answered(self.service, good, source, log):
+                        writer.write(str(source), rows, p)
+                        done.graphs += len(rows)
+                    self.notify(done.graphs + done.rejected)
+        done.rows, done.abstained, done.columns = writer.rows, writer.abstained, writer.names
+        return done, writer.sample
 
 
 def rejects_path(output: Path, rejects: str | Path | None) -> Path:
@@ -153,6 +194,8 @@ def _answered(
         if items:
             yield items, service.answer([graph for _, graph in items])
     except _REFUSALS as error:
+        if not _is_refusal(error):
+            raise
         if len(items) == 1:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             log.write(source, [(items[0][0], Reject(source.name, 0, reason))])
@@ -160,6 +203,17 @@ def _answered(
         middle = len(items) // 2
         for half in (items[:middle], items[middle:]):
             yield from _answered(service, half, source, log)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error is about the graph; a slip of gduq's own must not look like a bad graph."""
+    if not isinstance(error, _SLIPS):
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
+    return not home.startswith("gduq.")
 
 
 def _unlabelled(graph: Data) -> Data:
@@ -194,8 +248,7 @@ class _Writer:
         self.names: list[str] = []
         self._file: RowFile | None = None
         self._stack = ExitStack()
-        self._generator = torch.Generator().manual_seed(0)
-        self._watched: tuple[Prediction, Tensor] | None = None
+        self.sample = ShiftSample()
 
     def __enter__(self) -> _Writer:
         return self
@@ -213,11 +266,11 @@ class _Writer:
         self.rows += len(p)
         if self.abstained is not None:
             self.abstained += sum(columns["abstain"])
-            self._watch(p)
+            self.sample.add(p)
 
     def _places(self, source: str, items: Sequence[tuple[int, Data]], rows: int) -> Columns:
         """Where each row comes from: file and graph, for a node task also the node."""
-        node_task = self.service.task == "node" or rows != len(items)
+        node_task = self.service.rows == "node" or rows != len(items)
         sizes = [int(g.num_nodes or 0) if node_task else 1 for _, g in items]
         places: dict[str, list[Any]] = {
             "file": [source] * rows,
@@ -227,26 +280,15 @@ class _Writer:
             places["node"] = [node for size in sizes for node in range(size)]
         return places
 
-    def _watch(self, p: Prediction) -> None:
-        """Keep a uniform sample of the rows: those with the largest random numbers."""
-        keys = torch.rand(len(p), generator=self._generator)
-        if self._watched is not None:
-            p = Prediction.concatenate([self._watched[0], p])
-            keys = torch.cat([self._watched[1], keys])
-        kept = keys.topk(min(_WATCHED, len(keys))).indices
-        self._watched = p[kept], keys[kept]
 
-    def shift_pvalue(self) -> float | None:
-        if self._watched is None or self.service.reference is None:
-            return None
-        return shift_test(self.service.reference, self._watched[0]).pvalue
-
-
-def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = None) -> Served:
-    """Answers of several calls as those of one; the files of the parts stay.
-
-    The p-value is that of the part which differs most, multiplied by the number of parts.
-    """
+def join_served(
+    found: Sequence[tuple[Served, ShiftSample]],
+    output: Path,
+    rejects: Path | None = None,
+    reference: Prediction | None = None,
+) -> Served:
+    """Answers of several calls of `predict_part` as those of one; the files of the parts stay."""
+    parts = [part for part, _ in found]
     full = [part for part in parts if part.rows]
     listed = [part.rejects for part in parts if part.rejects is not None]
     target = rejects_path(output, rejects)
@@ -261,7 +303,6 @@ def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = No
         raise _nothing(Served(output, rejected=rejected, rejects=where, first=first))
     join_files([part.path for part in full], output)
     abstained = [part.abstained for part in full if part.abstained is not None]
-    pvalues = [part.shift_pvalue for part in full if part.shift_pvalue is not None]
     return Served(
         output,
         sum(part.graphs for part in parts),
@@ -270,6 +311,6 @@ def join_served(parts: Sequence[Served], output: Path, rejects: Path | None = No
         where,
         first,
         sum(abstained) if abstained else None,
-        min(1.0, len(pvalues) * min(pvalues)) if pvalues else None,
+        ShiftSample.joined(sample for _, sample in found).pvalue(reference),
         full[0].columns,
     )

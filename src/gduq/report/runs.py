@@ -81,8 +81,11 @@ def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
 
 
 def _cost(info: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds and parameters; training includes that of the network a model stands on."""
     seconds = info.get("seconds", {})
     found = {f"{key}_seconds": seconds.get(key) for key in ("train", "predict")}
+    if found["train_seconds"] is not None:
+        found["train_seconds"] += seconds.get("plain") or 0.0
     found["parameters"] = info.get("parameters")
     return {key: float(value) for key, value in found.items() if value is not None}
 

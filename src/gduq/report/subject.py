@@ -13,6 +13,7 @@ from gduq.calibration import METHODS, Calibrator
 from gduq.data.view import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
+from gduq.evaluation.fitting import make_calibrator
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report.scores import pool, sampling
@@ -112,8 +113,8 @@ class Subject:
             p, kind = self.labelled(self.result.settings.get("fit_on", "id_val")), METHODS.get(name)
             if p is None or kind is None or kind.needs_graph or kind.needs_features:
                 self._refitted[name] = None
-            else:
-                self._refitted[name] = kind().fit(p)
+            else:  # as the evaluation made it: absent classes stay as they are
+                self._refitted[name] = make_calibrator(name).fit(p)
         return self._refitted[name]
 
     def labelled(self, split: str) -> Prediction | None:
