@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -17,13 +18,16 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GCN, GINConv, GraphNorm, global_mean_pool
+from torch_geometric.nn import GCN, GCNConv, GINConv, GraphNorm, global_mean_pool
 
-from gduq.anchoring import anchor
-from gduq.baselines import Ensemble, MCDropout, sample
+from gduq.anchoring import Recipe, anchor
+from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
 from gduq.bundle import load, save
+from gduq.data import View
 from gduq.errors import BundleError
 from gduq.nn import GNN
+from gduq.prediction import Prediction, predict
+from gduq.training import choose, fit
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,9 +51,25 @@ def make_graph() -> Batch:
     return Batch.from_data_list(graphs)
 
 
+def make_nodes(count: int = 160) -> Data:
+    """Nodes of three classes that their features tell, on a ring of neighbours."""
+    generator = torch.Generator().manual_seed(2)
+    y = torch.arange(count) % 3
+    x = torch.randn(3, 4, generator=generator)[y] + torch.randn(count, 4, generator=generator)
+    ring = torch.arange(count)
+    edges = torch.stack([ring, ring.roll(3)])
+    pe = torch.randn(count, 2, generator=generator)
+    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], dim=1), pe=pe, y=y)
+
+
 GRAPH = make_graph()
 COLOURS = GRAPH.clone()
 COLOURS.x = (GRAPH.x[:, :2] > 0).long()
+BINARY = GRAPH.clone()
+BINARY.y = GRAPH.y.clamp_max(1)
+NODES = make_nodes()
+ORDER = torch.randperm(NODES.num_nodes, generator=torch.Generator().manual_seed(4))
+TRAIN, VAL = View(NODES, ORDER[:60]), View(NODES, ORDER[60:130])
 
 
 class Handmade(nn.Module):
@@ -107,6 +127,30 @@ def gnn(conv: str = "gin", **options: object) -> GNN:
     )
 
 
+class OnNodes(nn.Module):
+    """A node network of the user's own, with a head of two linear maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = GCNConv(4, 8)
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = F.dropout(self.conv(x, edge_index).relu(), 0.2, self.training)
+        return self.two(self.one(h).relu())
+
+
+class Backwards(OnNodes):
+    """The same, which nobody could guess how to call."""
+
+    def forward(self, second: Tensor, first: Tensor) -> Tensor:
+        return super().forward(first, second)
+
+
+def call_backwards(net: nn.Module, graph: Data) -> Tensor:
+    return net(graph.edge_index, graph.x)
+
+
 def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -120,10 +164,9 @@ def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Mo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         for part in getattr(model, "members", [model]):
-            net = getattr(part, "net", part)
-            net.train()
+            part.train()
             for _ in range(2):
-                net(graph) if hasattr(net, "sample") else call_network(net, graph, call)
+                part(graph) if hasattr(part, "sample") else call_network(part, graph, call)
     if hasattr(model, "fit_bank"):
         model.fit_bank(graph, batch_size=None)
     return model
@@ -157,16 +200,20 @@ def zoo(conv: str = "gin", at: int | str | None = None, **options: object) -> Ca
         return trained(model, graph)
 
     graph = COLOURS if "categories" in options else GRAPH
+    graph = NODES if options.get("task") == "node" else graph
+    graph = BINARY if "out_channels" in options else graph
     return Case(make, graph=graph)
 
 
 def other(net: Callable[[], nn.Module], at: str | None = None, call: object = None) -> Case:
+    graph = NODES if net is pyg else GRAPH
+
     def make() -> nn.Module:
         plain = seeded(net)
         model = plain if at is None else anchor(plain, at=at, num_anchors=3, call=call)
-        return trained(model, call=call)
+        return trained(model, graph, call)
 
-    return Case(make, net, call)
+    return Case(make, net, call, graph)
 
 
 def anchored(seed: int = 0) -> nn.Module:
@@ -177,6 +224,64 @@ def anchored_pyg(seed: int) -> nn.Module:
     return anchor(seeded(pyg, seed), at="convs.1", num_anchors=3, seed=seed)
 
 
+def on_nodes(**options: object) -> GNN:
+    return gnn("gcn", task="node", **options)
+
+
+def fitted(
+    wrap: Callable[[nn.Module], nn.Module],
+    net: Callable[[], nn.Module] = on_nodes,
+    call: object = None,
+) -> Case:
+    """A model that `gduq.fit` has trained, calibrated and shown what is novel."""
+
+    def make() -> nn.Module:
+        model = wrap(seeded(net))
+        options = {"epochs": 1, "class_names": NAMES, "progress": False, "call": call}
+        fit(model, TRAIN, VAL, **options)
+        return model
+
+    return Case(make, net if isinstance(net, type) else None, call, NODES)
+
+
+def chosen(budget: float, net: Callable[[], nn.Module] = on_nodes, call: object = None) -> Case:
+    def make() -> nn.Module:
+        plain = seeded(net)
+        fit(plain, TRAIN, VAL, epochs=1, progress=False, call=call)
+        options = {"epochs": 2, "class_names": NAMES, "progress": False, "call": call}
+        return choose(plain, TRAIN, VAL, budget=budget, **options)
+
+    return Case(make, net if isinstance(net, type) else None, call, NODES)
+
+
+def stacked(
+    net: Callable[[], nn.Module] = on_nodes, call: object = None, plain: bool = True
+) -> Case:
+    """All that stands on one trunk, and something that does not."""
+
+    def make() -> nn.Module:
+        own = seeded(net)
+        own.eval()
+        first = Network(own, call)
+        first.locate(NODES)
+        trunk = first.trunk
+        members = [
+            HeadEnsemble(None, 2, trunk=trunk),
+            anchor(own, call=call, num_anchors=3, like=NODES),
+            LastLayerLaplace(None, 2, trunk=trunk),
+            anchor(own, at=-1, call=call, num_anchors=3, like=NODES),
+            Ensemble([seeded(net, 1), seeded(net, 2)], call=call),
+        ]
+        members[1].share_trunk(trunk)
+        for member in members:
+            fit(member, TRAIN, VAL, epochs=1, progress=False)
+        members = [first, *members] if plain else members
+        return Stack(members, torch.full((len(members),), 1 / len(members)))
+
+    return Case(make, net if isinstance(net, type) else None, call, NODES)
+
+
+NAMES = ("low", "middle", "high")
 POINTS = ("input", 1, "readout")
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
 CASES: dict[str, Case] = {
@@ -209,8 +314,12 @@ CASES: dict[str, Case] = {
     "call": other(Reversed, "net.last", call_reversed),
     "ensemble": Case(lambda: trained(Ensemble(lambda s: seeded(gnn, s), size=3))),
     "ensemble of anchored": Case(lambda: trained(Ensemble(anchored, size=2))),
-    "ensemble of pyg": Case(lambda: trained(Ensemble(lambda s: seeded(pyg, s), size=2)), pyg),
-    "ensemble of anchored pyg": Case(lambda: trained(Ensemble(anchored_pyg, size=2)), pyg),
+    "ensemble of pyg": Case(
+        lambda: trained(Ensemble(lambda s: seeded(pyg, s), size=2), NODES), pyg, graph=NODES
+    ),
+    "ensemble of anchored pyg": Case(
+        lambda: trained(Ensemble(anchored_pyg, size=2), NODES), pyg, graph=NODES
+    ),
     "mixed ensemble": Case(
         lambda: Ensemble([seeded(TakesData, 1), seeded(gnn), seeded(Handmade, 2)]),
         [TakesData, Handmade],
@@ -224,6 +333,40 @@ CASES: dict[str, Case] = {
         lambda: Ensemble([MCDropout(anchored(s).fit_bank(GRAPH), 2, seed=s) for s in range(2)])
     ),
 }
+FITTED: dict[str, Case] = {
+    "network": fitted(lambda net: net),
+    "own network": fitted(lambda net: net, OnNodes),
+    "own network with a call": fitted(lambda net: net, Backwards, call_backwards),
+    "head, a branch": fitted(anchor),
+    "head of two maps": fitted(anchor, lambda: on_nodes(head="mlp")),
+    **{f"chain at {at}": fitted(lambda net, at=at: anchor(net, at=at)) for at in POINTS},
+    "own head": fitted(anchor, OnNodes),
+    "own head with a call": fitted(
+        lambda net: anchor(net, call=call_backwards), Backwards, call_backwards
+    ),
+    "own module": fitted(lambda net: anchor(net, at="two"), OnNodes),
+    "own layer": fitted(lambda net: anchor(net, at=-1, freeze=True), OnNodes),
+    "own input": fitted(lambda net: anchor(net, at="input"), OnNodes),
+    "paper": fitted(lambda net: anchor(net, recipe=Recipe.paper("node")), OnNodes),
+    "ensemble, fitted": fitted(lambda net: Ensemble([net, seeded(on_nodes, 1)])),
+    "own ensemble": fitted(lambda net: Ensemble([net, seeded(OnNodes, 1)]), OnNodes),
+    "dropout": fitted(lambda net: MCDropout(net, 3)),
+    "own dropout": fitted(lambda net: MCDropout(net, 3), OnNodes),
+    "heads": fitted(lambda net: HeadEnsemble(net, 3)),
+    "own heads": fitted(lambda net: HeadEnsemble(net, 3), OnNodes),
+    "laplace": fitted(LastLayerLaplace),
+    "own laplace": fitted(LastLayerLaplace, OnNodes),
+    "choose at 1.2": chosen(1.2),
+    "choose at 3": chosen(3),
+    "own choose at 1.2": chosen(1.2, Backwards, call_backwards),
+    "own choose at 3": chosen(3, OnNodes),
+}
+STACKS: dict[str, Case] = {
+    "stack": stacked(),
+    "own stack": stacked(OnNodes),
+    "own stack with a call, no plain": stacked(Backwards, call_backwards, plain=False),
+}
+ALL = CASES | FITTED | STACKS
 
 
 def fitted_calibrators() -> dict[str, object]:
@@ -239,15 +382,23 @@ def fitted_calibrators() -> dict[str, object]:
     return {name: getattr(calibration, name)().fit(p) for name in names}
 
 
+def said(p: Prediction) -> tuple[dict[str, Tensor], list[object]]:
+    """All that a prediction says: its tensors, and what else there is."""
+    found = {"samples": p.samples, "novelty": p.novelty, "weights": p.weights}
+    tensors = {name: value for name, value in found.items() if value is not None}
+    return tensors, [p.calibrated, p.class_names and list(p.class_names)]
+
+
 def answer(folder: Path) -> None:
-    """Load every bundle of a folder and write its samples; run in a fresh process."""
-    found = {}
-    for i, case in enumerate(CASES.values()):
+    """Load every bundle of a folder and write what it says; run in a fresh process."""
+    notes = []
+    for i, case in enumerate(ALL.values()):
         model, calibrator = load(folder / str(i), net=case.nets(), call=case.call)
         assert calibrator is None
-        with torch.no_grad():
-            found[str(i)] = sample(model, case.graph, case.call)
-    save_file(found, folder / "samples.safetensors")
+        tensors, note = said(predict(model, case.graph))
+        save_file({**tensors, "temperature": model.temperature}, folder / f"{i}.safetensors")
+        notes.append(note)
+    (folder / "notes.json").write_text(json.dumps(notes))
 
 
 def interrupt(source: Path, place: Path) -> None:

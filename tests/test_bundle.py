@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,19 +12,26 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch_geometric.data import Data
 
 from gduq.anchoring import anchor
 from gduq.anchors import Anchors, FixedAnchors
-from gduq.baselines import Ensemble, MCDropout, sample
+from gduq.baselines import Ensemble, MCDropout, Network, as_predictor
 from gduq.bundle import describe, load, save
 from gduq.errors import BundleError, InputError, NotFittedError
 from gduq.nn import GNN
 from gduq.prediction import predict
+from gduq.training import fit
 from tests.bundle_cases import (
+    ALL,
     CASES,
+    FITTED,
     GRAPH,
+    NAMES,
+    NODES,
+    STACKS,
+    TRAIN,
     Handmade,
+    OnNodes,
     Reversed,
     TakesData,
     anchored,
@@ -30,37 +39,86 @@ from tests.bundle_cases import (
     fitted_calibrators,
     gnn,
     in_process,
+    on_nodes,
+    said,
     seeded,
     zoo,
 )
 
+UNLABELLED = GRAPH.clone()
+del UNLABELLED.y
+Said = dict[str, tuple[dict[str, Tensor], list[object]]]
+
 
 @pytest.fixture(scope="module")
-def answers(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, Said]:
     folder = tmp_path_factory.mktemp("bundles")
     threads, expected = torch.get_num_threads(), {}
     torch.set_num_threads(1)
     try:
-        for i, (name, case) in enumerate(CASES.items()):
+        for i, (name, case) in enumerate(ALL.items()):
             model = case.make()
             save(model, folder / str(i))
-            with torch.no_grad():
-                expected[name] = sample(model, case.graph, case.call)
+            known = as_predictor(model, case.call)
+            tensors, notes = said(predict(known, case.graph))
+            expected[name] = ({**tensors, "temperature": known.temperature}, notes)
     finally:
         torch.set_num_threads(threads)
     in_process("answer", folder)
-    found = load_file(folder / "samples.safetensors")
-    return expected, {name: found[str(i)] for i, name in enumerate(CASES)}
+    notes = json.loads((folder / "notes.json").read_text())
+    found = [load_file(folder / f"{i}.safetensors") for i in range(len(ALL))]
+    return expected, dict(zip(ALL, zip(found, notes, strict=True), strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_fresh_process_gives_the_same_samples(answers, name):
-    expected, found = answers
-    assert found[name].dtype == expected[name].dtype
-    assert torch.isfinite(expected[name]).all()
-    assert torch.equal(found[name], expected[name])
+@pytest.mark.parametrize("name", ALL)
+def test_a_fresh_process_says_the_same(answers, name):
+    (expected, notes), (found, notes_found) = (part[name] for part in answers)
+    assert notes_found == notes
+    assert found.keys() == expected.keys()
+    assert torch.isfinite(expected["samples"]).all()
+    for key, value in expected.items():
+        assert found[key].dtype == value.dtype
+        assert torch.equal(found[key], value)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_fitted_cases_have_something_to_lose(answers, name):
+    tensors, notes = answers[0][name]
+    calibrated = None if name == "paper" else "shifted"
+    assert notes == [calibrated, list(NAMES)]
+    assert {"samples", "novelty", "temperature"} <= tensors.keys()
+    assert (tensors["temperature"] != 1) == (name != "paper")
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_loaded_stack_stands_on_one_trunk(tmp_path, name):
+    case = STACKS[name]
+    path = save(case.make(), tmp_path / "m")
+    again, _ = load(path, net=case.nets(), call=case.call)
+    *trunks, thawed, ensemble = (member.trunk for member in again)
+    assert thawed is None
+    assert ensemble is None
+    assert all(trunk is trunks[0] for trunk in trunks)
+
+
+def test_a_shared_trunk_is_written_once(tmp_path):
+    path = save(STACKS["stack"].make(), tmp_path / "m")
+    aliases = json.loads((path / "bundle.json").read_text())["aliases"]
+    stored = load_file(next(path.glob("weights-*")))
+    assert not aliases.keys() & stored.keys()
+    assert set(aliases.values()) <= stored.keys()
+    assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 3
+
+
+@pytest.mark.parametrize(("count", "fits"), [(1, False), (4, True), (7, False)])
+def test_a_stack_wants_a_network_per_trunk(tmp_path, count, fits):
+    path = save(STACKS["own stack"].make(), tmp_path / "m")
+    nets = [OnNodes() for _ in range(count)]
+    if fits:
+        assert len(load(path, net=nets)[0].members) == 6
+    else:
+        with pytest.raises(InputError, match="4 networks in net="):
+            load(path, net=nets)
 
 
 @pytest.mark.parametrize("name", ["gin at readout", "gps on nodes at 1", "handmade, float64"])
@@ -82,9 +140,9 @@ def test_settings_of_anchored_come_back(tmp_path):
     options = {"at": 2, "num_anchors": 4, "scope": "graph", "init": "identity", "freeze": True}
     model = anchor(net, anchors="gaussian", seed=11, **options).fit_bank(GRAPH, k=6)
     again, _ = load(save(model, tmp_path / "m"))
-    for name in ("at", "num_anchors", "scope", "init", "frozen", "seed", "source_name"):
-        assert getattr(again, name) == getattr(model, name)
-    assert again.num_anchors == 6
+    assert again.recipe == replace(model.recipe, anchors=None)
+    assert (again.seed, again.recipe.num_anchors) == (11, 6)
+    assert repr(again) == repr(model)
     assert again.source.momentum == model.source.momentum
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
     assert frozen == {n for n, p in again.named_parameters() if not p.requires_grad} != set()
@@ -138,7 +196,7 @@ def test_notes_come_back(tmp_path):
     assert info.class_names == ["a", "b", "c"]
     assert info.preprocessing == notes
     assert info.calibrator is None
-    assert info.model["config"]["hidden_channels"] == 8
+    assert info.model["net"]["config"]["hidden_channels"] == 8
     assert info.libraries["torch"] == torch.__version__
 
 
@@ -151,7 +209,9 @@ def test_notes_that_json_would_change_are_refused(tmp_path, notes):
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("names", ["abc", ["a", "b"], ["a", "b", "b"], ["a", "b", 3]])
+@pytest.mark.parametrize(
+    "names", ["abc", ["a", "b"], ["a", "b", "b"], ["a", "b", 3], ["a", "b", "\ud800"]]
+)
 def test_class_names_that_do_not_fit_are_refused(tmp_path, names):
     with pytest.raises(InputError, match="class"):
         save(gnn(), tmp_path / "m", class_names=names)
@@ -310,13 +370,40 @@ def test_the_net_handed_in_is_not_changed(tmp_path):
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
 
 
-def test_class_names_come_back_with_predictions(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    net = GNN(4, 8, 2, num_layers=2)
-    graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
-    save(net, tmp_path / "model", class_names=["no", "yes"])
-    loaded, _ = load(tmp_path / "model")
-    assert predict(loaded, graph).class_names == ("no", "yes")
+@pytest.mark.parametrize(("make", "outputs"), [(GNN, 2), (GNN, 1), (Handmade, 3)])
+def test_class_names_of_a_model_that_was_never_fitted(tmp_path: Path, make, outputs) -> None:
+    net = Handmade() if make is Handmade else GNN(4, 8, outputs, num_layers=2)
+    names = ("no", "yes", "perhaps")[: max(2, outputs)]
+    save(net, tmp_path / "model", class_names=names)
+    loaded, _ = load(tmp_path / "model", net=Handmade() if make is Handmade else None)
+    assert predict(loaded, UNLABELLED).class_names == names
+
+
+def test_names_given_at_saving_come_before_those_of_fit(tmp_path: Path) -> None:
+    net = seeded(on_nodes)
+    fit(net, TRAIN, epochs=1, class_names=NAMES, progress=False)
+    for given, expected in ((None, NAMES), (("x", "y", "z"), ("x", "y", "z"))):
+        path = save(net, tmp_path / "m", class_names=given)
+        assert describe(path).class_names == list(expected)
+        assert predict(load(path)[0], NODES).class_names == expected
+    assert predict(net, NODES).class_names == NAMES  # saving changes nothing
+
+
+def test_what_fit_learnt_about_the_target_comes_back(tmp_path: Path) -> None:
+    net = seeded(on_nodes)
+    fit(net, TRAIN, epochs=1, class_weights=[1.0, 2.0, 3.0], progress=False)
+    again, _ = load(save(net, tmp_path / "m"))
+    assert isinstance(again, Network)
+    assert again.target == as_predictor(net).target
+    assert again.target.weights == (1.0, 2.0, 3.0)
+
+
+def test_a_loaded_network_knows_nothing_of_the_one_handed_in(tmp_path: Path) -> None:
+    path, net = save(OnNodes(), tmp_path / "m"), seeded(OnNodes)
+    fit(net, TRAIN, epochs=1, class_names=NAMES, progress=False)
+    again, _ = load(path, net=net)
+    assert predict(again.net, NODES).class_names is None
+    assert predict(net, NODES).class_names == NAMES
 
 
 def test_a_class_is_not_a_network(tmp_path: Path) -> None:
