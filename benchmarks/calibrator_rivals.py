@@ -37,11 +37,12 @@ from gduq.calibration import (
     VectorScaling,
 )
 from gduq.calibration.anchor_aware import _disagreement, _log_temperature
-from gduq.calibration.base import mean_logits
-from gduq.calibration.optimise import careful_scale
+from gduq.calibration.lesson import mixture_logs
 from gduq.calibration.order_invariant import _sort, _stretch
 from gduq.calibration.spline import replace_top
 from gduq.prediction import Prediction
+from gduq.prediction.mixture import weights_of
+from gduq.prediction.temperature import best_temperature
 
 Floats = NDArray[np.float64]
 ODIR = 5e-4
@@ -92,8 +93,8 @@ def _scikit_learn(p: Prediction) -> Iterator[Rival]:
     from sklearn.isotonic import IsotonicRegression
     from sklearn.linear_model import LogisticRegression
 
-    logits, target = mean_logits(p).numpy(), p.target.numpy()
-    logs = mean_logits(p).log_softmax(dim=1)
+    logits, target = p.logits.double().numpy(), p.target.numpy()
+    logs = mixture_logs(p)
     probs, hit = logs.exp().numpy(), np.eye(p.num_classes)[target].ravel()
     yield Rival(
         "scikit-learn's temperature scaling",
@@ -162,7 +163,7 @@ def plain(p: Prediction, train: Prediction) -> Iterator[Rival]:
         "scipy on all probabilities, slopes by differences",
         EnsembleTemperatureScaling(),
         p,
-        lambda: _plain_ensemble(mean_logits(p).numpy(), p.target.numpy()),
+        lambda: _plain_ensemble(p.logits.double().numpy(), p.target.numpy()),
         lambda found: log_loss(found, p),
     )
     yield Rival(
@@ -215,7 +216,7 @@ def _plain_spline(p: Prediction, knots: int = 7) -> Floats:
     """Least squares on a natural cubic spline; its slope by differences (Gupta et al., 2021)."""
     from sklearn.linear_model import LinearRegression
 
-    logs = mean_logits(p).log_softmax(dim=1)
+    logs = mixture_logs(p)
     top, label = logs.exp().max(dim=1)
     order = top.argsort()
     gap = ((label == p.target).double() - top)[order].cumsum(0).numpy() / len(top)
@@ -249,7 +250,7 @@ def _plain_density(p: Prediction, train: Prediction, neighbors: int = 10) -> Flo
     index = NearestNeighbors(n_neighbors=neighbors, algorithm="brute").fit((known - centre) / width)
     distance = index.kneighbors((x - centre) / width)[0].mean(axis=1)
     distance = distance / distance.mean()
-    logits, target = mean_logits(p).numpy(), p.target.numpy()
+    logits, target = p.logits.double().numpy(), p.target.numpy()
 
     def heat(w: Floats) -> Floats:
         return np.maximum(w[0] + w[1] * distance, 0.01)[:, None]
@@ -326,8 +327,8 @@ def same_problem(p: Prediction, several: Prediction, graph: Data, train: Tensor)
 
 
 def _order_invariant(p: Prediction) -> AdamTask:
-    calibrator, logits = OrderInvariantCalibration(), mean_logits(p)
-    ordered, order = _sort(logits * careful_scale(logits, p.target))
+    calibrator, logits = OrderInvariantCalibration(), mixture_logs(p)
+    ordered, order = _sort(logits / best_temperature([(logits[None], p.target, 1.0)]))
     place, ordered = (order == p.target[:, None]).int().argmax(dim=1), ordered.float()
     network = calibrator._network(p.num_classes).float()
     return _with_prior("order_invariant", calibrator, p, network,
@@ -335,8 +336,8 @@ def _order_invariant(p: Prediction) -> AdamTask:
 
 
 def _graph_task(calibrator: CaGCN | GATS, graph: Data, p: Prediction) -> AdamTask:
-    logits = mean_logits(p)
-    logits = logits * careful_scale(logits, p.target)
+    logits = p.logits.double()  # of one hypothesis
+    logits = logits / best_temperature([(logits[None], p.target, 1.0)])
     network = calibrator._network(p.num_classes, neutral=False).float()
     given = [x.float() if x.is_floating_point() else x for x in calibrator._inputs(graph, logits)]
     scaled = logits.float()
@@ -360,15 +361,18 @@ def _with_prior(
 
 
 def _anchor_aware(p: Prediction) -> AdamTask:
-    calibrator, logits = AnchorAwareTemperature(), p.logits
+    calibrator, samples = AnchorAwareTemperature(), p.samples
     given = _disagreement(p)
     inputs = (given / given.mean(dim=0)).log1p().float()
-    start = -math.log(careful_scale(mean_logits(p), p.target))
+    start = math.log(best_temperature([(samples, p.target, 1.0)], p.weights))
+    shares = weights_of(samples, p.weights).float().log()[:, None, None]
     level, slopes = torch.tensor([start]), torch.zeros(2)
 
     def nll() -> Tensor:
         weights = torch.cat([level, slopes.clamp_min(0.0)])
-        return F.cross_entropy(logits / _log_temperature(weights, inputs).exp()[:, None], p.target)
+        heat = _log_temperature(weights, inputs).exp()[:, None]
+        mixed = ((samples / heat).log_softmax(dim=-1) + shares).logsumexp(dim=0)
+        return F.nll_loss(mixed, p.target)
 
     def take(state: Mapping[str, Tensor]) -> None:
         level.data, slopes.data = state["weights"][:1].float(), state["weights"][1:].float()
