@@ -19,8 +19,10 @@ import pytest
 from gduq.errors import InputError
 from gduq.experiments import bench as bench_module
 from gduq.experiments import paper, specs
+from gduq.experiments.build import recipe_of
 from gduq.experiments.folder import RunFolder
 from gduq.experiments.result import COLUMNS, BenchResult, record, verdicts
+from gduq.experiments.run import requirements
 from gduq.experiments.tables import TABLES, bench
 from gduq.experiments.watching import Watch
 
@@ -38,7 +40,6 @@ NAMES = [
     "runtime",
     "parameters",
     "anchor-gaussians",
-    "auto-layer",
     "ntk-spectrum",
 ]
 TRAINED = [name for name in NAMES if TABLES[name].producer is None]
@@ -193,7 +194,10 @@ def test_a_table_can_be_named_at_every_scale():
     motif = next(s for s in TABLES["graph-shift"].settings if s.dataset == "motif-lpe/basis")
     config = motif.config("readout", 0, "paper")
     assert (config.training.epochs, config.training.batch_size) == (250, 32)  # 50 more: anchored
-    assert motif.config("vanilla", 0, "paper").training.epochs == 200
+    vanilla, frozen = (motif.config(v, 0, "paper") for v in ("vanilla", "pretrained"))
+    assert vanilla.training.epochs == frozen.training.epochs == 200
+    assert [c.hash for c in requirements(frozen)] == [vanilla.hash]
+    assert frozen.method.epochs == 250
     assert config.model.hidden_channels == 300
     assert config.data.limit is None
     small = {s.dataset for s in TABLES["node-shift"].settings_at("small")}
@@ -284,14 +288,14 @@ def test_damaged_results_are_explained(tmp_path):
 SCRIPT = f"""
 import sys
 from dataclasses import replace
-from gduq.experiments import run, specs
+from gduq.experiments import specs, training
 from gduq.experiments.tables import bench
 
 def fit(model, *args, **options):
     print("trained", flush=True)
     return real(model, *args, **options)
 
-real, run.fit = run.fit, fit
+real, training.fit = training.fit, fit
 specs.SCALES["smoke"] = replace(specs.SCALES["smoke"], **{QUICK!r})
 bench("node-shift", "smoke", sys.argv[1], workers=int(sys.argv[2]), seeds=1, progress=False)
 """
@@ -467,19 +471,26 @@ def test_small_scale_leaves_out_what_takes_long():
     assert set(table.quick) < {f"{s.data} {s.conv}" for s in table.settings}
 
 
-def test_epochs_are_divided_not_added():
+def test_our_rows_are_the_head_recipe_on_a_network_that_cost_no_more():
     for table in ("node-shift", "size-shift"):
         for setting in TABLES[table].settings_at("small"):
-            plain, ours = (setting.config(v, 0, "small") for v in ("vanilla", "gduq"))
-            spent = ours.training.epochs + (ours.method.plain_epochs or 0)
-            assert spent == plain.training.epochs
+            names = ("vanilla", "gduq", "gduq-pretrained")
+            plain, ours, on_top = (setting.config(v, 0, "small") for v in names)
+            assert ours.training.epochs < plain.training.epochs == on_top.training.epochs
+            assert ours.method.recipe_name == on_top.method.recipe_name == "head"
             assert ours.model == plain.model
+            assert [c.hash for c in requirements(on_top)] == [plain.hash]
 
 
-def test_the_control_without_validation_labels_differs_in_nothing_else():
-    for table in (t for t in TABLES.values() if "gduq-unlabelled" in t.variants):
-        for setting in table.settings_at("small"):
-            ours, control = (setting.config(v, 0, "small") for v in ("gduq", "gduq-unlabelled"))
-            assert (ours.method.temper, control.method.temper) == (True, "distance")
-            assert control.with_({"method.temper": True}).hash == ours.hash
-            assert control.training.select == "last"  # else validation labels pick the epoch
+def test_rows_of_the_paper_are_its_recipe_and_average():
+    """Runs of a table are not calibrated: the table does that, and says with what."""
+    for table in (t for t in TABLES.values() if t.producer is None):
+        for setting, variant, _, config in table.configs("small", 1):
+            assert config.method.calibrate == "none"
+            if config.method.recipe != "paper":
+                continue
+            recipe = recipe_of(config, "node" if setting.on_nodes else "graph")
+            assert (recipe.init, recipe.draws, recipe.masks) == ("random", 1, (0.0,))
+            assert recipe.freeze == (variant == "pretrained")
+            if variant != "ensemble":
+                assert "mean_logits" in table.calibrators_of(variant, "small")

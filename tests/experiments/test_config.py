@@ -58,6 +58,7 @@ def test_the_hash_is_stable():
         {"training.lr": 0.1},
         {"method.kind": "mcdropout"},
         {"method.kind": "anchored"},
+        {"method.calibrate": "none"},
     ],
 )
 def test_what_matters_changes_the_hash(change):
@@ -72,8 +73,9 @@ def test_what_matters_changes_the_hash(change):
         {"resamples": 10},
         {"method.at": "input"},
         {"method.size": 5},
-        {"training.draws": 4},
-        {"training.mask": 0.2},
+        {"method.draws": 4},
+        {"method.mask": 0.2},
+        {"method.recipe": "paper"},
     ],
 )
 def test_what_does_not_matter_to_a_plain_network_does_not(change):
@@ -96,6 +98,9 @@ def test_what_does_not_matter_to_a_plain_network_does_not(change):
         ({"data": DATA, "training": {"epochs": 0}}, r"training\.epochs"),
         ({"data": DATA, "training": {"lr": "fast"}}, r"training\.lr"),
         ({"data": DATA, "method": {"kind": "bayes"}}, r"method\.kind"),
+        ({"data": DATA, "method": {"mask": 1.5}}, r"method\.mask"),
+        ({"data": DATA, "method": {"pretrained_from": "/nowhere"}}, r"method\.pretrained_from"),
+        ({"data": DATA, "training": {"draws": 4}}, r"'training\.draws'.*method\.draws"),
         ({"data": {}}, r"data\.name"),
         ({}, r"'data'"),
         ({"data": 3}, r"'data'"),
@@ -124,13 +129,43 @@ def test_bad_files(tmp_path):
 def test_requirements():
     config = RunConfig(data=DATA, seed=2, calibrators=("spline",))
     assert requirements(config) == []
-    assert requirements(config.with_({"method.kind": "anchored"})) == []
+    scratch = {"method": {"kind": "anchored", "recipe": "paper"}}
+    assert requirements(config.with_(scratch)) == []
     members = requirements(config.with_({"method.kind": "ensemble"}))
     assert [m.seed for m in members] == [2, 3, 4]  # the first is the vanilla run
     assert {m.method.kind for m in members} == {"vanilla"}
-    (plain,) = requirements(config.with_({"method.kind": "mcdropout"}))
-    assert plain.hash == config.hash
-    assert plain.calibrators == ()
-    frozen = {"method": {"kind": "anchored", "freeze": True, "pretrained_from": "vanilla"}}
-    (plain,) = requirements(config.with_({**frozen, "training.draws": 4}))
-    assert plain.hash == config.hash
+    frozen = {**scratch["method"], "freeze": True, "pretrained_from": "vanilla"}
+    kinds = [{"kind": k} for k in ("mcdropout", "anchored", "heads", "laplace", "choose")]
+    for method in (*kinds, {"kind": "anchored", "draws": 4}, {"kind": "anchored", "at": 1}, frozen):
+        (plain,) = requirements(config.with_({"method": method}))
+        assert plain.hash == config.hash  # one plain network for all of them
+        assert plain.calibrators == ()
+
+
+def test_a_place_without_a_recipe_means_thawed():
+    config = RunConfig(data=DATA, method={"kind": "anchored", "at": 1})
+    assert config.method.recipe_name == "thawed"
+    assert config.hash == config.with_({"method.recipe": "thawed"}).hash
+    assert config.with_({"method.at": "head"}).method.recipe_name == "head"
+    assert config.with_({"method.recipe": "paper"}).hash != config.hash
+
+
+def test_a_bundle_counts_by_its_content_not_its_path(tmp_path):
+    for name, content in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bundle.json").write_text(content)
+
+    def on(name):
+        method = {"kind": "anchored", "pretrained_from": str(tmp_path / name)}
+        return RunConfig(data=DATA, method=method)
+
+    config = on("a")
+    assert config.hash == on("b").hash != on("c").hash
+    assert config.with_({"seed": 1}).with_({"seed": 0}).hash == config.hash
+    assert config.with_({"method.pretrained_from": str(tmp_path / "c")}).hash == on("c").hash
+    before = config.hash
+    (tmp_path / "a" / "bundle.json").write_text("3")
+    assert on("a").hash != before
+    (tmp_path / "a" / "bundle.json").unlink()
+    again = RunConfig(**config.model_dump(mode="json"))  # as a run folder keeps it
+    assert again.hash == before

@@ -16,7 +16,7 @@ from lightning_fabric.loggers.csv_logs import CSVLogger
 import gduq
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
-from gduq.experiments import run as run_module
+from gduq.experiments import training
 from gduq.experiments.config import RunConfig
 from gduq.experiments.folder import RunFolder, locked, write_json
 from gduq.experiments.run import recalibrate, run
@@ -28,7 +28,7 @@ CONFIG = RunConfig(
     calibrators=("temperature", "t2"),
     resamples=5,
 )
-ANCHORED = CONFIG.with_({"method": {"kind": "anchored", "at": "input", "num_anchors": 4}})
+ANCHORED = CONFIG.with_({"method": {"kind": "anchored", "recipe": "paper", "num_anchors": 4}})
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def no_training(monkeypatch):
     def fit(*args, **options):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(run_module, "fit", fit)
+    monkeypatch.setattr(training, "fit", fit)
 
 
 def test_what_a_run_leaves(root):
@@ -117,21 +117,62 @@ def test_more_scores_renew_the_evaluation(root):
 
 def test_models_made_of_other_runs(root):
     ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
-    members = [go(CONFIG.with_({"seed": s}), root).predictions() for s in (1, 2, 3)]
-    stacked = torch.cat([m["ood_test"].samples for m in members])
-    assert torch.equal(ensemble.predictions()["ood_test"].samples, stacked)
+    folders = [go(CONFIG.with_({"seed": s}), root) for s in (1, 2, 3)]
+    temperatures = [float(gduq.load(folder.bundle)[0].temperature) for folder in folders]
+    raw = [
+        f.predictions()["ood_test"].samples * t for f, t in zip(folders, temperatures, strict=True)
+    ]
+    model, _ = gduq.load(ensemble.bundle)
+    p = ensemble.predictions()["ood_test"]
+    torch.testing.assert_close(p.samples * model.temperature, torch.cat(raw))  # calibrated once
+    assert p.calibrated == "shifted"
+    assert p.novelty is not None
     assert len(ensemble.history.members) == 3
     mc = go(CONFIG.with_({"method": {"kind": "mcdropout", "passes": 6}}), root)
     assert mc.predictions()["ood_test"].num_samples == 6
 
 
+@pytest.mark.parametrize(
+    ("method", "found"),
+    [
+        ({"kind": "anchored"}, "Anchored(GNN at the head"),
+        ({"kind": "anchored", "recipe": "thawed"}, "all of it learns"),
+        ({"kind": "heads"}, "HeadEnsemble"),
+        ({"kind": "laplace"}, "LastLayerLaplace"),
+        ({"kind": "choose"}, "Stack"),
+    ],
+)
+def test_every_kind_stands_on_the_vanilla_run(root, method, found):
+    folder = go(CONFIG.with_({"method": method}), root)
+    assert found in folder.info["model"]
+    assert folder.info["seconds"]["plain"] == go(CONFIG, root).info["seconds"]["train"]
+    p = folder.predictions()["ood_test"]
+    assert p.novelty is not None
+    assert folder.scores["none"]["ood_test"]["nll"] == pytest.approx(gduq.metrics.nll(p))
+
+
+def test_calibration_can_be_left_to_others(root):
+    folder = go(CONFIG.with_({"method": {"kind": "anchored", "calibrate": "none"}}), root)
+    assert {p.calibrated for p in folder.predictions().values()} == {None}
+    assert gduq.load(folder.bundle)[0].calibration is None
+
+
+def test_mean_logits_are_the_papers_average(root):
+    folder = recalibrate(go(ANCHORED, root), ["mean_logits"])
+    p = folder.predictions()["ood_test"]
+    found = folder.scores["mean_logits"]["ood_test"]["nll"]
+    assert found == pytest.approx(gduq.metrics.nll(p.mean_logits()), rel=1e-5)
+    assert found != folder.scores["none"]["ood_test"]["nll"]
+
+
 def test_pretrained_starts_from_the_plain_run(root):
-    method = {"kind": "anchored", "freeze": True, "pretrained_from": "vanilla", "num_anchors": 3}
+    method = {"kind": "anchored", "recipe": "paper", "at": "readout", "freeze": True}
+    method |= {"pretrained_from": "vanilla", "num_anchors": 3}
     folder = go(CONFIG.with_({"method": method}), root)
     plain, _ = gduq.load(go(CONFIG, root).bundle)
     tuned, _ = gduq.load(folder.bundle)
     frozen = dict(tuned.named_parameters())
-    shared = [(n, p) for n, p in plain.named_parameters() if n.startswith("layers.0")]
+    shared = [(n, p) for n, p in plain.net.named_parameters() if n.startswith("layers.0")]
     assert shared
     for name, value in shared:
         match = [p for n, p in frozen.items() if n.endswith(name)]
@@ -142,19 +183,25 @@ def test_pretrained_starts_from_the_plain_run(root):
     same = go(by_path, root).predictions()["id_test"].samples
     assert torch.equal(same, folder.predictions()["id_test"].samples)
     with pytest.raises(InputError, match="pretrained_from"):
-        go(CONFIG.with_({"method": {**method, "pretrained_from": "/nowhere"}}), root)
+        CONFIG.with_({"method": {**method, "pretrained_from": "/nowhere"}})
 
 
-def test_a_schedule_divided_between_plain_and_anchored(root):
-    method = {"kind": "anchored", "freeze": True, "pretrained_from": "vanilla", "plain_epochs": 3}
-    folder = go(CONFIG.with_({"method": method, "training.epochs": 2}), root)
-    before = RunFolder(root / CONFIG.with_({"training.epochs": 3}).hash)
-    assert (len(before.history), len(folder.history)) == (3, 2)
-    seconds = folder.info["seconds"]
-    assert seconds["plain"] == before.info["seconds"]["train"] > 0
-    assert seconds["train"] == pytest.approx(folder.history.seconds)
-    other = CONFIG.with_({"method": {**method, "plain_epochs": 2}, "training.epochs": 2})
-    assert other.hash != folder.config.hash
+def test_a_bundle_that_changed_since_is_noticed(root, tmp_path):
+    bundle = tmp_path / "bundle"
+    gduq.save(gduq.load(go(CONFIG, root).bundle)[0], bundle)
+    method = {"kind": "anchored", "pretrained_from": str(bundle)}
+    config = CONFIG.with_({"method": method})
+    gduq.save(gduq.load(go(CONFIG.with_({"seed": 1}), root).bundle)[0], bundle)
+    with pytest.raises(InputError, match="pretrained_digest"):
+        go(config, root)
+
+
+def test_epochs_on_top_of_a_network(root):
+    method = {"kind": "anchored", "recipe": "thawed"}
+    assert len(go(CONFIG.with_({"method": method}), root).history) == 1  # a quarter of 4
+    folder = go(CONFIG.with_({"method": {**method, "epochs": 2}}), root)
+    assert len(folder.history) == 2
+    assert folder.info["seconds"]["train"] == pytest.approx(folder.history.seconds)
 
 
 def test_validation_rows_stand_in_for_shift(root):
