@@ -55,21 +55,23 @@ def node_view(nodes: int = 41, marked: int = 25, classes: int = 3) -> View:
     return View(Data(x=x, edge_index=edges, y=y), torch.arange(marked))
 
 
-def anchored() -> gduq.Anchored:
+def anchored(draws: int = 1) -> gduq.Anchored:
     """One fixed anchor: the same in every process."""
-    return gduq.anchor(
-        Net(), at="head", num_anchors=1, anchors=torch.full((1, 8), 0.3, dtype=torch.float64)
-    ).double()
+    anchors = torch.full((1, 8), 0.3, dtype=torch.float64)
+    recipe = gduq.Recipe.paper("graph", num_anchors=1, anchors=anchors, draws=draws)
+    return gduq.anchor(Net(), recipe=recipe, like=graphs(1)[0]).double()
 
 
 def models(folder: Path, fabric: Fabric | None = None) -> dict[str, nn.Module]:
     """Every case, trained."""
     quick: dict[str, Any] = {"epochs": 4, "lr": 0.01, "progress": False, "fabric": fabric}
     found: dict[str, nn.Module] = {"graphs": Net(), "nodes": Net(node_task=True)}
-    fit(found["graphs"], graphs(23), graphs(9, seed=5), batch_size=8, **quick)
+    fit(found["graphs"], graphs(23), graphs(24, seed=5), batch_size=8, **quick)
     fit(found["nodes"], node_view(), class_weights="balanced", **quick)
-    found["anchored"] = anchored()
-    fit(found["anchored"], graphs(21), batch_size=6, draws=2, **quick)
+    found["anchored"] = anchored(draws=2)
+    fit(found["anchored"], graphs(21), batch_size=6, **quick)
+    found["head"] = gduq.anchor(Net(), num_anchors=3, like=graphs(1)[0])
+    fit(found["head"], graphs(21), graphs(24, seed=5), batch_size=6, **quick)
     # stopped and resumed
     fit(Net(), graphs(23), batch_size=8, resume=folder / "run", **{**quick, "epochs": 2})
     found["resumed"] = Net(seed=9)
@@ -85,9 +87,9 @@ def main() -> None:
     found = models(folder, fabric)
     # random anchors and BatchNorm: not as in one process, but all processes must agree
     net = gduq.nn.GNN(4, 8, 3, num_layers=3, virtual_node=True)
-    found["batchnorm"] = gduq.anchor(net, at=1, anchors="gaussian").double()
+    found["batchnorm"] = gduq.anchor(net, at=1, anchors="gaussian", mask=0.2).double()
     options: dict[str, Any] = {"epochs": 2, "batch_size": 8, "fabric": fabric, "progress": False}
-    history = fit(found["batchnorm"], graphs(23), graphs(9), mask=0.2, **options)
+    history = fit(found["batchnorm"], graphs(23), graphs(24), **options)
     for name, model in found.items():
         save_file(dict(model.state_dict()), folder / f"{name}-{fabric.global_rank}.safetensors")
     history.to_dataframe().to_csv(folder / f"history-{fabric.global_rank}.csv")

@@ -46,12 +46,17 @@ def network(seed: int) -> GNN:
     return GNN(3, 6, 3, num_layers=2, head="mlp")
 
 
+def anchored(seed: int, at: int | str, **options: Any) -> nn.Module:
+    recipe = gduq.Recipe.thawed(at=at, num_anchors=4, init="random", **options)
+    return gduq.anchor(network(seed), recipe=recipe)
+
+
 # name -> (model of a seed, training data): dropout, BatchNorm, random anchors and loaders
 CASES: dict[str, tuple[Callable[[int], nn.Module], Callable[[], Any]]] = {
-    "readout": (lambda s: gduq.anchor(network(s), "readout", 4), lambda: graphs(12)),
-    "input": (lambda s: gduq.anchor(network(s), "input", 4), lambda: graphs(12)),
-    "hidden": (lambda s: gduq.anchor(network(s), 1, 4, anchors="gaussian"), lambda: graphs(12)),
-    "frozen": (lambda s: gduq.anchor(network(s), 1, 4, freeze=True), lambda: graphs(12)),
+    "readout": (lambda s: anchored(s, "readout"), lambda: graphs(12)),
+    "input": (lambda s: anchored(s, "input"), lambda: graphs(12)),
+    "hidden": (lambda s: anchored(s, 1, anchors="gaussian"), lambda: graphs(12)),
+    "frozen": (lambda s: anchored(s, 1, freeze=True), lambda: graphs(12)),
     "loader": (network, lambda: DataLoader(graphs(12), batch_size=5, shuffle=True)),
 }
 
@@ -62,7 +67,7 @@ def train(case: str, resume: Path | None, seed: int = 0) -> nn.Module:
     gduq.training.fit(
         model,
         data(),
-        graphs(6, seed=7),
+        graphs(24, seed=7),
         epochs=EPOCHS,
         lr=0.02,
         batch_size=5,

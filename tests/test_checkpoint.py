@@ -39,7 +39,13 @@ from gduq.training.run import Run
 from tests.ddp_run import Net, graphs, node_view
 from tests.test_training import anchored, equal, gnn
 
-OPTIONS: dict[str, Any] = {"lr": 0.05, "batch_size": 5, "milestones": [2], "progress": False}
+OPTIONS: dict[str, Any] = {
+    "lr": 0.05,
+    "batch_size": 5,
+    "milestones": [2],
+    "calibrate": None,
+    "progress": False,
+}
 FILE = "checkpoint.safetensors"
 
 
@@ -57,7 +63,7 @@ MODELS: dict[str, tuple[Callable[[int], nn.Module], Any]] = {
     "plain": (lambda s: gnn(s), graphs(12)),
     "input": (lambda s: anchored("input", seed=s), graphs(12)),
     "gaussian": (lambda s: anchored(1, seed=s, anchors="gaussian"), graphs(12)),
-    "frozen": (lambda s: anchored(seed=s, freeze=True), graphs(12)),
+    "frozen": (lambda s: anchored(1, seed=s, freeze=True), graphs(12)),
     "nodes": (lambda s: anchored(1, seed=s, gnn={"task": "node"}), node_view()),
     "ensemble": (lambda s: gduq.Ensemble([gnn(s), gnn(s + 10)]), graphs(12)),
     "dropout": (lambda s: gduq.MCDropout(gnn(s)), graphs(12)),
@@ -167,6 +173,35 @@ def test_shuffled_loaders_resume(tmp_path: Path) -> None:
     assert equal(*nets)
 
 
+def test_calibration_and_novelty_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was stopped before them, and of one that was finished."""
+    options = {**OPTIONS, "calibrate": "shifted"}
+    nets = [Net(seed=s) for s in (0, 0, 1, 2)]
+    data, val = graphs(12), graphs(24, seed=3)
+    fit(nets[0], data, val, epochs=3, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            fit(nets[1], data, val, epochs=3, resume=tmp_path, **options)
+    for net in nets[2:]:
+        fit(net, data, val, epochs=3, resume=tmp_path, **options)
+    found = [gduq.predict(net, val) for net in (nets[0], *nets[2:])]
+    assert found[0].calibrated == "shifted"
+    for p in found[1:]:
+        assert torch.equal(p.samples, found[0].samples)
+        assert torch.equal(p.novelty, found[0].novelty)
+        assert p.calibrated == "shifted"
+
+
+def test_a_head_is_trained_anew(tmp_path: Path) -> None:
+    """It takes seconds: a folder is no hindrance, and nothing is written to it."""
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4) for _ in range(2)]
+    for model in models:
+        fit(model, graphs(24), graphs(24, seed=3), resume=tmp_path, progress=False)
+    assert equal(*models)
+    assert not list(tmp_path.iterdir())
+
+
 # -- killed --------------------------------------------------------------------------------------
 
 
@@ -208,7 +243,9 @@ def test_a_run_killed_anywhere_ends_as_the_whole(seed: int) -> None:
         ({"gamma": 0.2}, "gamma"),
         ({"select": "last"}, "select"),
         ({"patience": 3}, "patience"),
-        ({"class_weights": "balanced"}, "class_weights"),
+        ({"class_weights": "balanced"}, "weights"),
+        ({"class_names": ["a", "b", "c"]}, "names"),
+        ({"calibrate": "clean"}, "calibrate=clean"),
         ({"model": Net(classes=4)}, "model"),
         ({"model": gnn()}, "model=GNN"),
         ({"train": graphs(11)}, "train=11 rows"),
@@ -233,16 +270,16 @@ def test_another_runs_checkpoint(changes: dict[str, Any], named: str, tmp_path: 
 
 def test_draws_masks_and_anchors_are_part_of_a_run(tmp_path: Path) -> None:
     fit(anchored(), graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
-    for model, more in (
-        (anchored(), {"draws": 2}),
-        (anchored(), {"mask": 0.1}),
-        (anchored(k=5), {}),
-        (anchored(scope="graph"), {}),
-        (anchored(gnn={"dropout": 0.1}), {}),
-        (anchored(freeze=True), {}),
+    for model in (
+        anchored(draws=2),
+        anchored(mask=0.1),
+        anchored(k=5),
+        anchored(scope="graph"),
+        anchored(gnn={"dropout": 0.1}),
+        anchored(1),
     ):
         with pytest.raises(InputError, match="the run that the checkpoint"):
-            fit(model, graphs(12), epochs=1, resume=tmp_path, **more, **OPTIONS)
+            fit(model, graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
 
 
 def state() -> State:
@@ -291,7 +328,7 @@ def test_a_damaged_checkpoint_is_noticed(data: st.DataObject) -> None:
         try:
             found = checkpoint.load()
         except InputError as error:
-            assert "Delete the folder" in str(error) or "Update gduq" in str(error)  # noqa: PT017
+            assert "Delete the folder" in str(error)  # noqa: PT017
         else:
             assert found is not None
             assert same(found, state())
@@ -312,12 +349,12 @@ def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
         assert not bomb.exists()
 
 
-def test_a_checkpoint_of_a_newer_gduq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = Checkpoint(tmp_path, {})
     with monkeypatch.context() as patch:
-        patch.setattr("gduq.training.checkpoint.FORMAT", 2)
+        patch.setattr("gduq.training.checkpoint.FORMAT", checkpoint_module.FORMAT + 1)
         checkpoint.save(state())
-    with pytest.raises(InputError, match="Update gduq"):
+    with pytest.raises(InputError, match=r"a checkpoint of format.*Delete the folder"):
         checkpoint.load()
 
 

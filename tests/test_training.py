@@ -28,13 +28,12 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN, GCNConv
 
 import gduq
-import gduq.training.run as run_module
 from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
+from gduq.targets import Classes
 from gduq.training import History, fit
-from gduq.training.batches import Rows, as_batches, cached, even_size
-from gduq.training.loss import class_weights, row_losses
+from gduq.training.batches import even_size
 from gduq.training.progress import epoch_bar
 from gduq.training.run import Run
 from gduq.training.settings import Settings
@@ -42,7 +41,7 @@ from tests import ddp_run
 from tests.conftest import tiny_graph
 from tests.ddp_run import Net, graphs, node_view
 
-QUIET: dict[str, Any] = {"progress": False}
+QUIET: dict[str, Any] = {"progress": False, "calibrate": None}  # see test_calibrated_fit
 
 
 def gnn(seed: int = 0, **options: Any) -> GNN:
@@ -52,13 +51,20 @@ def gnn(seed: int = 0, **options: Any) -> GNN:
 
 
 def anchored(at: int | str = "readout", k: int = 4, seed: int = 0, **options: Any) -> gduq.Anchored:
+    """Anchored from scratch: random weights, nothing masked; or as options say."""
     net = options.pop("net", None) or gnn(seed, **options.pop("gnn", {}))
-    return gduq.anchor(net, at=at, num_anchors=k, **options).double()
+    recipe = gduq.Recipe.paper("graph", at=at, num_anchors=k, **options)
+    return gduq.anchor(net, recipe=recipe).double()
 
 
 def equal(one: nn.Module, two: nn.Module) -> bool:
     a, b = one.state_dict(), two.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """All but novelty, which is measured on other rows with validation rows than without."""
+    return {k: v for k, v in model.state_dict().items() if not k.startswith("novelty")}
 
 
 def close(one: nn.Module, two: nn.Module, atol: float = 1e-12) -> None:
@@ -70,43 +76,62 @@ def close(one: nn.Module, two: nn.Module, atol: float = 1e-12) -> None:
 
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.integers(0, 999), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_loss_is_the_sum_over_rows_written_out(
+def test_losses_are_those_of_every_row_written_out(
     draws: int, rows: int, columns: int, seed: int, weighted: bool
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(draws, rows, columns, generator=generator, dtype=torch.float64)
-    masked = torch.rand(draws, rows, generator=generator) < 0.4
     classes = max(2, columns)
-    target = torch.randint(classes, (rows,), generator=generator)
-    weights = torch.rand(classes, generator=generator).double() + 0.1 if weighted else None
-    losses, counts = row_losses(logits, masked, target, weights)
+    y = torch.randint(classes, (rows,), generator=generator)
+    weights = tuple((torch.rand(classes, generator=generator) + 0.1).tolist())
+    target = Classes(classes, one_logit=columns == 1, weights=weights if weighted else None)
+    losses, masked = target.losses(logits, y), target.masked_losses(logits)
     two = torch.cat([torch.zeros_like(logits), logits], dim=2) if columns == 1 else logits
     log_probs = two.softmax(dim=-1).log()
     for d in range(draws):
         for i in range(rows):
-            ordinary = -log_probs[d, i, target[i]]
-            uniform = -log_probs[d, i].mean()
-            weight = 1.0 if masked[d, i] or weights is None else float(weights[target[i]])
-            expected = weight * float(uniform if masked[d, i] else ordinary)
-            assert losses[d, i].item() == pytest.approx(expected, abs=1e-12)
-            assert counts[d, i].item() == pytest.approx(weight)
+            assert losses[d, i].item() == pytest.approx(-log_probs[d, i, y[i]].item(), abs=1e-12)
+            assert masked[d, i].item() == pytest.approx(-log_probs[d, i].mean().item(), abs=1e-12)
+    found = target.row_weights(y)
+    assert (found is None) == (not weighted)
+    if found is not None:
+        assert found.tolist() == pytest.approx([weights[c] for c in y.tolist()])
+
+
+def test_an_anchored_loss_weighs_rows_that_are_not_masked() -> None:
+    model = anchored(gnn={"dropout": 0.0}, draws=3, mask=0.5).train()
+    model.target = Classes(3, weights=(0.2, 1.0, 3.0))
+    batch = Batch.from_data_list(graphs(9))
+    losses, counts = model.loss(batch, torch.Generator().manual_seed(1))
+    outputs, masked = model.training_pass(batch, 3, 0.5, torch.Generator().manual_seed(1))
+    assert masked.any()
+    assert not masked.all()
+    log_probs, y = outputs.log_softmax(dim=-1), batch.y
+    weights = torch.tensor([0.2, 1.0, 3.0]).double()[y]
+    ordinary = -log_probs.gather(2, y.expand(3, -1).unsqueeze(2)).squeeze(2) * weights
+    torch.testing.assert_close(losses, torch.where(masked, -log_probs.mean(dim=2), ordinary))
+    torch.testing.assert_close(counts, torch.where(masked, 1.0, weights.expand(3, -1)))
 
 
 def test_weighted_loss_is_torchs() -> None:
-    logits, target = torch.randn(1, 9, 3).double(), torch.arange(9) % 3
+    net = Net()
+    known = gduq.Network(net)
+    known.target = Classes(3, weights=(0.2, 1.0, 3.0))
+    batch = Batch.from_data_list(graphs(9))
+    losses, counts = known.loss(batch)
     weights = torch.tensor([0.2, 1.0, 3.0]).double()
-    losses, counts = row_losses(logits, torch.zeros(1, 9, dtype=torch.bool), target, weights)
-    expected = F.cross_entropy(logits[0], target, weights)
+    expected = F.cross_entropy(net(batch.x, batch.edge_index, batch.batch), batch.y, weights)
     torch.testing.assert_close(losses.sum() / counts.sum(), expected)
 
 
 def test_balanced_weights_give_every_class_the_same_total() -> None:
     counts = torch.tensor([10, 5, 0, 1])
-    weights = class_weights("balanced", counts, 5)
-    assert weights is not None
-    totals = weights[:4] * counts
+    y = torch.repeat_interleave(torch.arange(4), counts)
+    found = Classes.told_from(y, 5, "balanced")
+    assert found.weights is not None
+    totals = torch.tensor(found.weights)[:4] * counts
     assert torch.allclose(totals[counts > 0], totals[0])
-    assert weights.shape == (5,)
+    assert len(found.weights) == 5
 
 
 # -- the loop against loops by hand --------------------------------------------------------------
@@ -157,20 +182,20 @@ def test_a_fixed_anchor_is_the_plain_loop_on_pairs() -> None:
     pair = Pair()
     pair.head = nn.Linear(16, 3).double()
     pair.head.load_state_dict(model.linear.state_dict())
-    several = copy.deepcopy(model)
+    several = ddp_run.anchored(draws=3)
     fit(model, data, epochs=4, lr=0.01, batch_size=12, **QUIET)
-    fit(several, data, epochs=4, lr=0.01, batch_size=12, draws=3, **QUIET)
+    fit(several, data, epochs=4, lr=0.01, batch_size=12, **QUIET)
     by_hand(pair, lambda: iter([Batch.from_data_list(data)]), 4, 0.01)
     for trained in (model, several):
         torch.testing.assert_close(trained.linear.weight, pair.head.weight, rtol=0, atol=1e-12)
         torch.testing.assert_close(
-            trained.cut.net.conv.lin_rel.weight, pair.conv.lin_rel.weight, rtol=0, atol=1e-12
+            trained.point.net.conv.lin_rel.weight, pair.conv.lin_rel.weight, rtol=0, atol=1e-12
         )
 
 
 def test_all_rows_masked_end_uniform() -> None:
-    model = anchored(gnn={"dropout": 0.0})
-    fit(model, graphs(12), epochs=60, lr=0.1, mask=0.999999, **QUIET)
+    model = anchored(gnn={"dropout": 0.0}, mask=0.999999)
+    fit(model, graphs(12), epochs=60, lr=0.1, **QUIET)
     with torch.no_grad():
         logits, masked = model.train().training_pass(Batch.from_data_list(graphs(12)), 1, 0.99999)
     assert masked.all()
@@ -224,7 +249,7 @@ def test_validation_does_not_change_training(anchors: str) -> None:
     one, two = (anchored(1, anchors=anchors) for _ in range(2))
     fit(one, graphs(12), epochs=3, batch_size=5, **QUIET)
     fit(two, graphs(12), graphs(5), epochs=3, batch_size=5, select="last", **QUIET)
-    assert equal(one, two)
+    torch.testing.assert_close(trained(one), trained(two), rtol=0, atol=0)
 
 
 def test_random_transforms_are_reproducible(tmp_path: Path) -> None:
@@ -312,8 +337,8 @@ def test_history_as_a_table() -> None:
     frame = history.to_dataframe()
     assert list(frame["epoch"]) == [1, 2]
     assert list(frame["loss"]) == [r.loss for r in history.records]
-    assert history.around > 0.0
-    assert history.seconds == pytest.approx(frame["seconds"].sum() + history.around)
+    assert history.overhead_seconds > 0.0
+    assert history.seconds == pytest.approx(frame["seconds"].sum() + history.overhead_seconds)
     ensemble = History(members=(history, history)).to_dataframe()
     assert list(ensemble["member"]) == [0, 0, 1, 1]
 
@@ -416,7 +441,8 @@ def test_batches_without_labels_are_passed_over() -> None:
     for graph in data:
         graph.y = torch.arange(graph.num_nodes) % 3
     rows[:6] = True  # nodes of the first two graphs only
-    history = fit(anchored(1, gnn={"task": "node"}), View(data, rows), epochs=3, batch_size=2)
+    model = anchored(1, gnn={"task": "node"})
+    history = fit(model, View(data, rows), epochs=3, batch_size=2, **QUIET)
     assert all(np.isfinite(r.loss) for r in history.records)
 
 
@@ -429,11 +455,11 @@ def test_one_logit() -> None:
         two.conv.load_state_dict(one.conv.state_dict())
         two.head.weight[0], two.head.bias[0] = 0, 0
         two.head.weight[1], two.head.bias[1] = one.head.weight[0], one.head.bias[0]
-    records = [fit(net, data, data, epochs=1, lr=1e-9).records[0] for net in (one, two)]
+    records = [fit(net, data, data, epochs=1, lr=1e-9, **QUIET).records[0] for net in (one, two)]
     assert records[0].loss == pytest.approx(records[1].loss, abs=1e-6)
     assert records[0].val_loss == pytest.approx(records[1].val_loss, abs=1e-6)
-    model = gduq.anchor(Net(classes=1), "head", 3).double()
-    fit(model, data, epochs=40, lr=0.02, mask=0.1, draws=2, class_weights="balanced", **QUIET)
+    model = anchored("head", 3, net=Net(classes=1), mask=0.1, draws=2)
+    fit(model, data, epochs=40, lr=0.02, class_weights="balanced", **QUIET)
     assert metrics.accuracy(gduq.predict(model, data)) > 0.8
 
 
@@ -446,7 +472,8 @@ def test_sparse_features() -> None:
     models.append(copy.deepcopy(models[0]))
     fit(models[0], view, epochs=3, **QUIET)
     fit(models[1], View(sparse, view.rows), epochs=3, **QUIET)
-    close(*models, atol=1e-9)
+    # novelty of dense rows is that of the rows, of sparse ones that of what is made of them
+    torch.testing.assert_close(*(trained(model) for model in models), rtol=0, atol=1e-9)
 
 
 def test_lazy_layers_are_initialised() -> None:
@@ -486,96 +513,97 @@ def test_third_party_models_and_call() -> None:
     assert equal(odd.net, plain)
 
 
-# -- frozen prefixes -----------------------------------------------------------------------------
+# -- frozen parts --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("at", "options"),
     [
-        ("readout", {}),
         (1, {}),
         (2, {"num_layers": 3, "virtual_node": True}),
         (1, {"conv": "gps", "heads": 2}),
         (1, {"task": "node"}),
     ],
 )
-def test_cached_prefix_trains_as_the_uncached(
+def test_a_frozen_prefix_stays_and_is_remembered_without_a_difference(
     at: int | str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = options.get("task") == "node"
     data = node_view() if node else View(graphs(13))
-    val = node_view() if node else View(graphs(5, seed=2))
     models = [anchored(at, freeze=True, gnn=options, anchors="shuffle") for _ in range(2)]
     before = copy.deepcopy(models[0])
-    kept = cached(models[0], data)
-    assert kept is not data
-    assert isinstance(kept, Rows) == (at == "readout")
-    histories = [fit(models[0], data, val, epochs=3, lr=0.05, batch_size=4, **QUIET)]
-    monkeypatch.setattr(run_module, "cached", lambda model, source: source)
-    histories.append(fit(models[1], data, val, epochs=3, lr=0.05, batch_size=4, **QUIET))
+    histories = [fit(models[0], data, data, epochs=3, lr=0.05, batch_size=4, **QUIET)]
+
+    def forgetful(model: gduq.Anchored, graph: Any) -> Any:
+        with torch.no_grad():
+            return model.point.prefix(graph).detached()
+
+    monkeypatch.setattr(gduq.Anchored, "_frozen_prefix", forgetful)
+    histories.append(fit(models[1], data, data, epochs=3, lr=0.05, batch_size=4, **QUIET))
     close(*models, atol=1e-6)  # Adam makes steps of rounding errors where the gradient is 0
     for one, two in zip(*(h.records for h in histories), strict=True):
         assert one.loss == pytest.approx(two.loss, abs=1e-9)
-        assert one.val_loss == pytest.approx(two.val_loss, abs=1e-9)
-    for old, new in zip(before.cut.prefix_modules(), models[0].cut.prefix_modules(), strict=True):
-        assert equal(old, new)
+    pairs = zip(before.point.prefix_modules(), models[0].point.prefix_modules(), strict=True)
+    assert all(equal(old, new) for old, new in pairs)
     assert not torch.equal(before.linear.weight, models[0].linear.weight)
 
 
-def test_behind_a_frozen_readout_labelled_nodes_come_in_mini_batches() -> None:
-    one, two, three = (node_view().graphs[0].clone() for _ in range(3))
-    nodes = int(one.num_nodes)
-    rows = torch.zeros(3 * nodes, dtype=torch.bool)
-    rows[[1, 2, 2 * nodes, 2 * nodes + 4]] = True  # none in the second graph
-    view = View([one, two, three], rows)
-    model = anchored("readout", freeze=True, gnn={"task": "node"})
-    kept = cached(model, view)
-    assert isinstance(kept, Rows)
-    assert torch.equal(kept.y, view.target)
-    h = torch.cat([model.represent(graph) for graph in view.graphs])[rows]
-    assert torch.equal(kept.state[0], h)
-    assert [graph.num_nodes for graph in kept.batches(3)] == [3, 1]
-    shared = anchored("readout", freeze=True, gnn={"task": "node"}, scope="graph")
-    assert isinstance(cached(shared, view), View)  # rows of one graph must stay together
-    assert isinstance(cached(shared, node_view()), Rows)
-
-
-def test_heads_on_nodes_make_many_steps_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = []
-    train_step = Run._train_step
-    monkeypatch.setattr(Run, "_train_step", lambda *a: steps.append(1) or train_step(*a))
-    data = node_view()
-    fit(
-        anchored("readout", freeze=True, gnn={"task": "node"}),
-        data,
-        epochs=2,
-        batch_size=5,
-        **QUIET,
-    )
-    assert len(steps) == 2 * -(-len(data) // 5)
-    steps.clear()
-    fit(anchored(1, freeze=True, gnn={"task": "node"}), data, epochs=2, batch_size=5, **QUIET)
-    assert len(steps) == 2
-
-
-def test_the_frozen_prefix_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = anchored(freeze=True)
+@pytest.mark.parametrize("task", ["graph", "node"])
+def test_the_trunk_of_a_head_runs_once_over_all_data(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = node_view() if task == "node" else View(graphs(13))
     calls = []
     prefix = GNN.prefix
     monkeypatch.setattr(GNN, "prefix", lambda *a: calls.append(1) or prefix(*a))
-    fit(model, graphs(13), graphs(5), epochs=2, batch_size=4, **QUIET)
-    few = len(calls)
-    fit(model, graphs(13), graphs(5), epochs=9, batch_size=4, **QUIET)
-    assert len(calls) == 2 * few
+    counts = []
+    for epochs in (2, 9):
+        calls.clear()
+        model = gduq.anchor(gnn(task=task, head="mlp"), num_anchors=4)
+        fit(model, data, data, epochs=epochs, batch_size=4, **QUIET)
+        counts.append(len(calls))
+    assert counts == [2, 2]  # the training rows and the validation rows
 
 
-def test_what_is_not_cached() -> None:
-    frozen, view = anchored(freeze=True), as_batches(graphs(6), "train")
-    loader = as_batches(DataLoader(graphs(6), 3), "train")
-    assert cached(frozen, loader) is loader
-    assert cached(anchored(), view) is view
-    assert cached(Net(), view) is view
-    fit(frozen, DataLoader(graphs(6), 3), epochs=1, **QUIET)
+def test_a_head_on_a_frozen_network_learns_and_leaves_the_network_alone() -> None:
+    net = gnn(head="mlp")
+    before, model = copy.deepcopy(net), gduq.anchor(net, num_anchors=4)
+    trunk = copy.deepcopy(model.trunk)
+    history = fit(model, graphs(60), graphs(30, seed=4), **QUIET)  # no epochs: it knows itself
+    assert len(history.rejected) == 4  # heads with other shares of masked rows
+    assert 0 < len(history) <= 25
+    assert history.overhead_seconds > 0
+    assert "4 rejected" in repr(history)
+    assert equal(net, before)
+    assert equal(trunk, model.trunk)
+    plain, better = (gduq.predict(m, graphs(60, seed=9)) for m in (net, model))
+    assert metrics.nll(better) < metrics.nll(plain)
+    alone = gduq.anchor(net, num_anchors=4, mask=0.1)
+    assert not fit(alone, graphs(60), graphs(30, seed=4), **QUIET).rejected
+
+
+def test_without_validation_rows_a_small_mask_is_trained() -> None:
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4, mask=m) for m in (None, 0.05)]
+    histories = [fit(model, graphs(40), **QUIET) for model in models]
+    assert equal(*models)
+    assert [r.loss for r in histories[0].records] == [r.loss for r in histories[1].records]
+
+
+def test_heads_of_the_same_seed_have_the_same_bits() -> None:
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4) for _ in range(3)]
+    for model, seed in zip(models, (0, 0, 1), strict=True):
+        torch.manual_seed(len(models))
+        state = torch.get_rng_state()
+        fit(model, graphs(40), graphs(20, seed=4), epochs=3, seed=seed, **QUIET)
+        assert torch.equal(state, torch.get_rng_state())
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+
+
+def test_networks_that_train_need_epochs() -> None:
+    for model in (Net(), anchored(), gduq.MCDropout(gnn())):
+        with pytest.raises(InputError, match="epochs="):
+            fit(model, graphs(6), **QUIET)
 
 
 # -- ensembles and MC dropout --------------------------------------------------------------------
@@ -593,24 +621,24 @@ def test_members_are_trained_as_on_their_own() -> None:
     for i, member in enumerate(model.members):
         alone = gnn(i)
         found = fit(alone, graphs(9), graphs(5), epochs=2, seed=4 + i, **QUIET)
-        assert equal(alone, member)
+        assert equal(alone, member.net)
         assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
 
 
-def test_defaults_are_each_networks_own() -> None:
-    """Ten draws and masking where only a two-layer head is anchored; the plain way elsewhere."""
+def test_recipes_are_each_members_own() -> None:
+    """Draws, masks and what is frozen belong to the members, whatever is around them."""
     data, options = graphs(9), {"epochs": 2, "seed": 4, **QUIET}
 
     def members() -> list[nn.Module]:
-        deep = anchored("readout", gnn={"head": "mlp"})
-        return [deep, anchored(1, seed=1, gnn={"head": "mlp"}), anchored(seed=2), gnn(3)]
+        deep = gduq.anchor(gnn(head="mlp"), num_anchors=4, mask=0.2)
+        return [deep, anchored(1, seed=1, draws=2), anchored(seed=2, mask=0.3), gnn(3)]
 
     together = gduq.Ensemble(members())
     fit(together, data, **options)
-    explicit = [{"draws": 10, "mask": 0.2}, {"draws": 1, "mask": 0.0}, {}, {}]
     for i, alone in enumerate(members()):
-        fit(alone, data, **{**options, "seed": 4 + i}, **explicit[i])
-        assert equal(alone, together.members[i])
+        fit(alone, data, **{**options, "seed": 4 + i})
+        member = together.members[i]
+        assert equal(alone, member if i < 3 else member.net)
     inside = gduq.MCDropout(members()[0])
     fit(inside, data, **options)
     assert equal(inside.net, together.members[0])
@@ -644,7 +672,7 @@ def test_mc_dropout_trains_its_network() -> None:
     model, alone = gduq.MCDropout(gnn()), gnn()
     fit(model, graphs(9), epochs=2, **QUIET)
     fit(alone, graphs(9), epochs=2, **QUIET)
-    assert equal(model.net, alone)
+    assert equal(model.net.net, alone)
     assert not model.training
     both = gduq.MCDropout(anchored(), num_samples=2)
     fit(both, graphs(9), graphs(5), epochs=1, **QUIET)
@@ -711,7 +739,7 @@ def test_several_labels_a_graph() -> None:
     data = graphs(4)
     for graph in data:
         graph.y = torch.zeros(1, 5)
-    with pytest.raises(InputError, match="one class label a row"):
+    with pytest.raises(InputError, match="one class label per row"):
         fit(Net(), DataLoader(data, 2), epochs=1, **QUIET)
 
 
@@ -735,15 +763,13 @@ def test_validation_data_that_cannot_be_used() -> None:
             ("lr", float("inf")),
             ("batch_size", 0),
             ("weight_decay", -1e-3),
-            ("draws", 0),
-            ("mask", 1.0),
-            ("mask", -0.1),
             ("milestones", [0]),
             ("milestones", [1.5]),
             ("gamma", 0.0),
             ("gamma", 2.0),
             ("select", "first"),
             ("patience", 0),
+            ("calibrate", "both"),
             ("seed", -1),
             ("seed", None),
             ("class_weights", "even"),
@@ -756,15 +782,9 @@ def test_validation_data_that_cannot_be_used() -> None:
 @settings(max_examples=40, deadline=None)
 def test_wrong_settings(option: tuple[str, Any]) -> None:
     name, value = option
-    options = {"epochs": 1, name: value, **QUIET}
+    options = {"epochs": 1, **QUIET, name: value}
     with pytest.raises(InputError, match=name):
         fit(Net(), graphs(6), graphs(6), **options)
-
-
-def test_draws_and_masks_need_anchors() -> None:
-    for options in ({"draws": 2}, {"mask": 0.1}):
-        with pytest.raises(InputError, match="without anchors"):
-            fit(Net(), graphs(6), epochs=1, **options)
 
 
 def test_fewer_rows_than_anchors() -> None:
@@ -839,28 +859,30 @@ def test_loggers_get_every_epoch(tmp_path: Path) -> None:
 def test_the_bar_is_for_terminals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(Net(), graphs(6), graphs(6), epochs=2)
+    quiet = {"calibrate": None}
+    fit(Net(), graphs(6), graphs(6), epochs=2, **quiet)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    fit(Net(), graphs(6), graphs(6), epochs=2)
+    fit(Net(), graphs(6), graphs(6), epochs=2, **quiet)
     shown = capsys.readouterr().err
     for part in ("2/2", "loss", "accuracy", "ECE"):
         assert part in shown
-    fit(Net(), graphs(6), epochs=2, progress=False)
+    fit(Net(), graphs(6), epochs=2, **QUIET)
     with epoch_bar(3, 0, show=False) as show:
         show(fit(Net(), graphs(6), epochs=1, **QUIET).records[0])
     assert capsys.readouterr() == ("", "")
 
 
 def test_settings_say_what_a_run_is() -> None:
-    net, counts = Net(), torch.tensor([2, 2, 2])
-    base: dict[str, Any] = dict.fromkeys(Settings.__dataclass_fields__)
-    base |= {"epochs": 1, "lr": 0.1, "batch_size": 2, "weight_decay": 0.0, "draws": 1, "mask": 0.0}
-    base |= {"milestones": (), "gamma": 0.1, "select": "best", "seed": 0}
-    one = Settings(**base).identity(net, counts)
-    assert one == Settings(**{**base, "epochs": 9}).identity(Net(seed=5), counts)
-    assert one != Settings(**base).identity(Net(classes=4), counts)
-    assert one != Settings(**base).identity(net, counts.flip(0) * 2)
+    base: dict[str, Any] = {"epochs": 1, "given_lr": None, "given_batch_size": 2}
+    base |= {"weight_decay": 0.0, "milestones": (), "gamma": 0.1, "select": "best"}
+    base |= {"patience": None, "seed": 0}
+    one = Settings(**base).identity(Net(), "6 rows")
+    again = {**base, "epochs": 9, "given_lr": 1e-3}  # the default, said aloud
+    assert one == Settings(**again).identity(Net(seed=5), "6 rows")
+    assert one != Settings(**base).identity(Net(classes=4), "6 rows")
+    assert one != Settings(**base).identity(Net(), "7 rows")
+    assert one != Settings(**{**base, "given_lr": 0.1}).identity(Net(), "6 rows")
 
 
 # -- several processes ---------------------------------------------------------------------------
@@ -896,7 +918,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
     graphs = [tiny_graph(4, seed, classes=2) for seed in range(12)]
-    model = gduq.anchor(gduq.nn.GNN(4, 8, 2, num_layers=2), num_anchors=3).double()
+    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
     compiled = torch.compile(model, backend="eager")
     before = model.linear.weight.detach().clone()
     gduq.fit(compiled, graphs, epochs=1, progress=False)
@@ -907,7 +929,7 @@ def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
 def test_a_failed_fit_leaves_no_bank() -> None:
     graphs = [tiny_graph(4, seed, classes=2) for seed in range(40)]
     graphs[-1].x[0, 0] = float("nan")
-    model = gduq.anchor(gduq.nn.GNN(4, 8, 2, num_layers=2), num_anchors=3).double()
+    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
     with pytest.raises(InputError, match="finite"):
         gduq.fit(model, graphs, epochs=1, batch_size=8, progress=False)
     assert model.bank.size(0) == 0

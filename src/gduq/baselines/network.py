@@ -13,7 +13,7 @@ from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk, as_chain, as_logits, check_logits
-from gduq.prediction.predictor import Answer, Predictor, Supply
+from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 
 __all__ = ["Network", "as_predictor"]
 
@@ -72,6 +72,13 @@ class Network(Predictor):
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         return outputs.unsqueeze(0)
+
+    def head_job(self, h: Tensor) -> HeadJob | None:
+        raise InputError(
+            "a network with parameters to train",
+            "none that requires_grad",
+            "Call net.requires_grad_(True), or gduq.anchor(net) to train a head on it.",
+        )
 
     def share_trunk(self, trunk: Trunk) -> None:
         self.net, self._found = trunk.net, (trunk,)

@@ -97,7 +97,8 @@ def _signature(model: nn.Module) -> str:
         (n, str(p.dtype), list(p.shape), p.requires_grad) for n, p in model.named_parameters()
     ]
     recipe = repr(getattr(model, "recipe", None))
-    return f"{type(model).__name__} ({_short([modules, shapes, recipe])})"
+    name = type(getattr(model, "net", model)).__name__  # of what a plain network is wrapped in
+    return f"{name} ({_short([modules, shapes, recipe])})"
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
