@@ -18,7 +18,7 @@ __all__ = ["COOLEST", "HOTTEST", "Tempered", "best_temperature", "tempered_nll"]
 COOLEST, HOTTEST = 0.01, 100.0
 
 _GRID = 33  # temperatures tried first, each a third above the last
-_FEW = 4000  # rows that these look at
+_FEW = 1000  # rows that these look at
 
 
 def best_temperature(

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["choose", "mixture_weights"]
 
-HEAD_START = 20.0  # validation rows that speak for the plain network before any is seen
+HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
 SMALL = 0.02  # members of less weight are dropped
 
 
