@@ -164,6 +164,8 @@ def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Mo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         for part in getattr(model, "members", [model]):
+            if hasattr(part, "locate"):
+                part.locate(graph)
             part.train()
             for _ in range(2):
                 part(graph) if hasattr(part, "sample") else call_network(part, graph, call)
