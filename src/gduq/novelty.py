@@ -52,7 +52,7 @@ class Novelty(nn.Module):
     reference: Tensor
     distances: Tensor
 
-    def __init__(self, k: int = 10, size: int = 4096) -> None:
+    def __init__(self, k: int = 10, size: int = 2048) -> None:
         super().__init__()
         for name, value in (("k", k), ("size", size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -29,7 +29,8 @@ class LastLayerLaplace(OnTrunk):
     Args:
         net: A trained network with a head; it is copied.
         num_samples: K, draws of the last layer's weights.
-        link: ``"samples"``, or ``"probit"`` for one hypothesis with moderated logits.
+        link: ``"probit"``, one hypothesis with moderated logits, or ``"samples"``, K draws, which also
+            give an epistemic part but worse probabilities.
         call: As in `gduq.anchor`.
         seed: For the draws.
         trunk: A trunk to share with other models.
@@ -41,7 +42,7 @@ class LastLayerLaplace(OnTrunk):
         self,
         net: nn.Module | None,
         num_samples: int = 10,
-        link: Link = "samples",
+        link: Link = "probit",
         call: Call | None = None,
         seed: int = 0,
         trunk: Trunk | None = None,

@@ -28,7 +28,7 @@ __all__ = ["LastLayerPosterior", "best_precision"]
 
 Structure = Literal["auto", "full", "kron"]
 
-_LARGEST = 2000  # weights for which the whole matrix is decomposed
+_LARGEST = 256  # weights for which the whole matrix is decomposed: more would cost more than it gives
 _CHUNK = 4_000_000  # numbers in one block
 
 
@@ -93,7 +93,7 @@ class LastLayerPosterior(nn.Module):
             phi: Features ``[n, d]`` that the layer reads.
             weight: ``[C, d]``; C = 1 is the one logit of a yes/no question.
             bias: ``[C]`` or ``None``.
-            structure: ``"auto"`` takes the whole matrix up to 2000 weights.
+            structure: ``"auto"`` takes the whole matrix up to 256 weights.
             curvature: The diagonals of :math:`\Lambda_i`, ``[n, C]``, of outputs that are
                 independent of each other: :math:`p (1 - p)` for yes/no labels, :math:`1/\sigma^2`
                 for values with Gaussian noise, 0 where an entry is missing. ``None``: softmax over
