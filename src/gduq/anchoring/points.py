@@ -19,6 +19,7 @@ from gduq.graph import Rows, check_graph, num_rows
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
 from gduq.nn.layers import affine
+from gduq.nn.recording import LINEAR
 from gduq.nn.replay import Slot, one_pass, replaying
 from gduq.nn.settings import Point as ChainPoint
 from gduq.nn.structure import Structure
@@ -429,7 +430,7 @@ class HeadPoint(Point):
         self.rows = self.answers = trunk.answers
         first, rest = trunk.head()
         self.channels = first.in_features
-        alone = not any(isinstance(part, nn.Linear) for part in rest.modules())
+        alone = not any(isinstance(part, LINEAR) for part in rest.modules())
         self.tail = Tail(rest, first if branch and alone else None)
         self.branch = branch
         plain = _branch_start(first) if branch and alone else first
@@ -481,10 +482,10 @@ class Tail(nn.Module):
 
     def forward(self, z: Tensor, h: Tensor) -> Tensor:
         """Outputs ``[D, n, O]`` of ``z`` ``[D, n, m]``."""
-        if self.plain is None or self.out is None:
-            flat = self.rest(z.flatten(0, 1))
-            return flat.view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
-        return self.rest(self.plain(h) + self.out(z.relu()))  # type: ignore[no-any-return]
+        branch = self.plain is not None and self.out is not None
+        read = self.plain(h) + self.out(z.relu()) if branch else z  # type: ignore[misc]
+        flat = self.rest(read.flatten(0, 1))
+        return flat.view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
 
     @property
     def note(self) -> str:

@@ -1,0 +1,391 @@
+"""Three lines for any network: anchor, fit, predict, whatever its class, head or task."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+
+import gduq
+from gduq import InputError
+from gduq.data import View
+from gduq.graph import label_rows
+from gduq.nn.call import call_network
+from tests.nn.test_tracing import KINDS
+
+
+def node_graph(nodes: int = 90) -> Data:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(nodes) % 3
+    x = F.one_hot(y, 4) + torch.randn(nodes, 4, generator=generator, dtype=torch.float64)
+    edges = torch.randint(nodes, (2, 4 * nodes), generator=generator)
+    attributes = torch.rand(4 * nodes, 2, generator=generator, dtype=torch.float64)
+    return Data(x=x, edge_index=edges, edge_attr=attributes, y=y)
+
+
+def views(graph: Data) -> tuple[View, View, View]:
+    """Node tasks: training, validation and test rows."""
+    place = torch.arange(graph.num_nodes)
+    return (
+        View(graph, place < 40),
+        View(graph, (place >= 40) & (place < 65)),
+        View(graph, place > 64),
+    )
+
+
+def node_data() -> tuple[View, View, View]:
+    return views(node_graph())
+
+
+def graph_data() -> tuple[View, View, View]:
+    whole = [node_graph(nodes) for nodes in range(5, 10) for _ in range(16)]
+    for i, graph in enumerate(whole):
+        graph.y = torch.tensor([i % 3])
+        graph.x = graph.x + F.one_hot(graph.y, 4)
+    return View(whole[::2]), View(whole[1::3]), View(whole[:9])
+
+
+def edge_data() -> tuple[View, View, View]:
+    graph = node_graph()
+    graph.edge_label_index = torch.randint(90, (2, 100), generator=torch.manual_seed(1))
+    graph.edge_label = (graph.y[graph.edge_label_index].diff(dim=0)[0] == 0).long()
+    place = torch.arange(100)
+    return (
+        View(graph, edges=place < 50),
+        View(graph, edges=(place >= 50) & (place < 80)),
+        View(graph, edges=place >= 80),
+    )
+
+
+def hetero_data() -> tuple[View, View, View]:
+    graph, plain = HeteroData(), node_graph()
+    graph["paper"].x, graph["paper"].y = plain.x, plain.y
+    graph["author"].x = torch.randn(90, 5, generator=torch.manual_seed(2)).double()
+    graph["author", "writes", "paper"].edge_index = plain.edge_index
+    graph["paper", "rev_writes", "author"].edge_index = plain.edge_index.flip(0)
+    place = torch.arange(90)
+    masks = (place < 40, (place >= 40) & (place < 65), place > 64)
+    return tuple(View(graph, mask, node_type="paper") for mask in masks)  # type: ignore[return-value]
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+class Gine(nn.Module):
+    """Edge attributes, and a head of two layers with functional dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(
+            pyg.GINEConv(nn.Sequential(nn.Linear(d, 8), nn.ReLU(), nn.Linear(8, 8)), edge_dim=2)
+            for d in (4, 8)
+        )
+        self.lin1, self.lin2 = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x, edge_index, edge_attr).relu()
+        x = self.lin1(pyg.global_add_pool(x, batch)).relu()
+        return self.lin2(F.dropout(x, 0.3, self.training))
+
+
+class Gps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(4, 8)
+        self.gps = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.head(pyg.global_mean_pool(self.gps(self.encode(x), edge_index, batch), batch))
+
+
+class Jumping(nn.Module):
+    """Jumping knowledge before the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg.GCNConv(4, 8), pyg.GCNConv(8, 8)])
+        self.jump, self.out = pyg.JumpingKnowledge("cat"), pyg.MLP([16, 8, 3], norm="batch_norm")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        seen = []
+        for conv in self.convs:
+            x = conv(x, edge_index).relu()
+            seen.append(x)
+        return self.out(self.jump(seen))
+
+
+class Ending(nn.Module):
+    """Two convolutions, or one and a linear map, and what is made of their output."""
+
+    def __init__(self, end: Callable[[Tensor], Tensor] = lambda z: z, last: str = "linear") -> None:
+        super().__init__()
+        self.conv, self.end = pyg.SAGEConv(4, 8), end
+        self.last = nn.Linear(8, 3) if last == "linear" else pyg.GCNConv(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.conv(x, edge_index).relu()
+        return self.end(
+            self.last(x) if isinstance(self.last, nn.Linear) else self.last(x, edge_index)
+        )
+
+
+class TakesData(Ending):
+    def forward(self, data: Data) -> Tensor:  # type: ignore[override]
+        return super().forward(data.x, data.edge_index)
+
+
+class TakesAnything(Ending):
+    def forward(self, **kwargs: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(kwargs["features"], kwargs["links"])
+
+
+class GivesMore(Ending):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return super().forward(x, edge_index), x
+
+
+class Links(nn.Module):
+    """An encoder, and a decoder of pairs of nodes: one logit per edge."""
+
+    def __init__(self, decoder: str) -> None:
+        super().__init__()
+        self.encode = pyg.GCN(4, 8, 2, 8)
+        self.decode = pyg.MLP([16, 8, 1], norm=None) if decoder == "mlp" else None
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor) -> Tensor:
+        one, two = self.encode(x, edge_index)[edge_label_index]
+        if self.decode is None:
+            return (one * two).sum(dim=-1)
+        return self.decode(torch.cat([one, two], dim=-1)).squeeze(-1)
+
+
+class Hetero(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        edges = [("author", "writes", "paper"), ("paper", "rev_writes", "author")]
+        widths = [(5, 4), (4, 5)]
+        convs = {e: pyg.SAGEConv(w, 8) for e, w in zip(edges, widths, strict=True)}
+        self.conv, self.lin = pyg.HeteroConv(convs), nn.Linear(8, 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        return self.lin(self.conv(x_dict, edge_index_dict)["paper"].relu())
+
+
+class Homogeneous(nn.Module):
+    """To be made heterogeneous by PyG."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.SAGEConv((-1, -1), 8), pyg.SAGEConv((8, 8), 8)
+        self.lin = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.lin(self.conv2(self.conv1(x, edge_index).relu(), edge_index).relu())
+
+
+def to_hetero() -> nn.Module:
+    graph = hetero_data()[0].graphs[0]
+    net = pyg.to_hetero(Homogeneous(), graph.metadata()).double()
+    with torch.no_grad():  # which shapes the lazy layers
+        net(graph.x_dict, graph.edge_index_dict)
+    return net
+
+
+def sequential() -> nn.Module:
+    return pyg.Sequential(
+        "x, edge_index, batch",
+        [
+            (pyg.GCNConv(4, 8), "x, edge_index -> h"),
+            nn.ReLU(),
+            (pyg.global_mean_pool, "h, batch -> g"),
+            (nn.Linear(8, 3), "g -> g"),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the data it answers for, and what is found in it."""
+
+    make: Callable[[], nn.Module]
+    found: str
+    data: Callable[[], tuple[View, View, View]] = node_data
+    call: Any = None
+
+
+CONVS = ("GCN", "GAT", "GraphSAGE", "EdgeCNN")
+CASES = {
+    **{k: Case(lambda k=k: KINDS[k](4, 8, 2, 3), "'convs.1', the input of a") for k in CONVS},
+    "GIN": Case(lambda: KINDS["GIN"](4, 8, 2, 3), "'convs.1.nn.lins.0', one row per node; 4"),
+    "PNA": Case(lambda: KINDS["PNA"](4, 8, 2, 3), "'convs.1.lin', one row per node; a second"),
+    **{
+        f"{k} jk": Case(lambda k=k: KINDS[k](4, 8, 2, 3, jk="max"), "'lin', one row per node; a")
+        for k in KINDS
+    },
+    "AttentiveFP": Case(
+        lambda: pyg.AttentiveFP(4, 8, 3, 2, 2, 2), "'lin2', one row per graph; a", graph_data
+    ),
+    "Sequential": Case(sequential, "'module_3', one row per graph; a", graph_data),
+    "GINE": Case(Gine, "'lin1', one row per graph; 4", graph_data),
+    "GPS": Case(Gps, "'head.0', one row per graph; 4", graph_data),
+    "Jumping": Case(Jumping, "'out.lins.0', one row per node; 4"),
+    "linear end": Case(Ending, "'last', one row per node; a second branch reads the anchors;"),
+    "conv end": Case(lambda: Ending(last="conv"), "'last', the input of a GCNConv, one"),
+    "norm end": Case(lambda: Ending(nn.BatchNorm1d(3)), "'last', one row per node; a second"),
+    "data": Case(TakesData, "'last', one row per node; a second branch"),
+    "kwargs": Case(
+        TakesAnything,
+        "'last', one row per node; a second branch",
+        call=lambda net, graph: net(features=graph.x, links=graph.edge_index),
+    ),
+    "tuple": Case(
+        GivesMore,
+        "'last', one row per node; a second branch",
+        call=lambda net, graph: net(graph.x, graph.edge_index)[0],
+    ),
+    "HeteroConv": Case(Hetero, "'lin', one row per node; a second branch", hetero_data),
+    "to_hetero": Case(to_hetero, "'lin.paper', one row per node; a second branch", hetero_data),
+    "links mlp": Case(lambda: Links("mlp"), "'decode.lins.0', one row per edge; 4", edge_data),
+    "links dot": Case(lambda: Links("dot"), "'encode.convs.1', the input of a GCNConv", edge_data),
+}  # fmt: skip
+
+
+def make(case: Case) -> nn.Module:
+    """In float64, with running statistics moved away from their start."""
+    torch.manual_seed(1)
+    net = case.make().double().train()
+    graph = next(case.data()[0].batches(8))
+    with torch.no_grad():
+        for _ in range(2):
+            call_network(net, graph, case.call)
+    return net.eval()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_three_lines(name: str) -> None:
+    case = CASES[name]
+    net, (train, val, test) = make(case), case.data()
+    before, raw = copy.deepcopy(net.state_dict()), call_raw(net, test, case.call)
+    model = gduq.anchor(net, num_anchors=4, call=case.call)
+    start = gduq.predict(model, test)
+    torch.testing.assert_close(start.logits, raw, rtol=1e-10, atol=1e-10)
+    assert case.found in repr(model)
+    assert "\n" not in repr(model)
+
+    history = gduq.fit(model, train, val, progress=False, **({} if model.trunk else {"epochs": 2}))
+    assert history.kept_epoch is not None
+    p = gduq.predict(model, test)
+    assert p.samples.shape == (4, *raw.shape)
+    assert p.probs.isfinite().all()
+    assert p.epistemic.isfinite().all()
+    assert p.epistemic.min() >= 0
+    assert p.novelty is not None
+    assert 0 <= p.novelty.min() <= p.novelty.max() <= 1
+    assert p.calibrated == ("clean" if case.data is hetero_data else "shifted")
+
+    after = net.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    torch.testing.assert_close(call_raw(net, test, case.call), raw)
+
+
+def call_raw(net: nn.Module, view: View, call: Any) -> Tensor:
+    """The network's own logits of the rows of a view ``[m, C]``; one logit is ``(0, z)``."""
+    parts = []
+    with torch.no_grad():
+        for graph in view.batches(4):
+            out = call_network(net, graph, call)
+            parts.append(out[label_rows(graph, out.size(0))])
+    out = torch.cat(parts)
+    return torch.cat([torch.zeros_like(out), out], dim=1) if out.size(1) == 1 else out
+
+
+def test_a_network_that_ends_in_a_convolution_needs_no_epochs_either() -> None:
+    net, (train, val, test) = make(CASES["conv end"]), node_data()
+    model = gduq.anchor(net, num_anchors=4, draws=2)
+    history = gduq.fit(model, train, val, lr=0.05, progress=False)
+    assert history.kept_epoch < len(history.records) <= 100
+    assert len(history.records) == 100 or len(history.records) - history.kept_epoch == 10
+    assert gduq.predict(model, test).epistemic.max() > 0
+    frozen = call_raw(net, test, None)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert {"linear.weight", "linear.bias"} <= trained
+    assert not any("net.conv." in name for name in trained)
+    assert frozen.isfinite().all()
+    short = gduq.fit(gduq.anchor(net, num_anchors=4, draws=2), train, progress=False)
+    assert len(short.records) == 20
+    with pytest.raises(InputError, match=r"epochs=, how long to train"):
+        gduq.fit(gduq.anchor(net, recipe="thawed"), train, val, progress=False)
+
+
+# -- networks that do not end in logits ------------------------------------------------------------
+
+ENDINGS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "softmax": (lambda z: z.softmax(dim=-1), lambda out: out),
+    "log_softmax": (lambda z: F.log_softmax(z, dim=1), torch.exp),
+    "sigmoid": (lambda z: z[:, :1].sigmoid(), lambda out: torch.cat([1 - out, out], dim=1)),
+}
+MODULES = {"softmax": nn.Softmax(dim=1), "log_softmax": nn.LogSoftmax(dim=-1)}
+
+
+@pytest.mark.parametrize("last", ["linear", "conv"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_probabilities_stay_what_they_are(ending: str, last: str) -> None:
+    end, probabilities = ENDINGS[ending]
+    graph = node_graph()
+    graph.y = graph.y.clamp_max(1) if ending == "sigmoid" else graph.y
+    train, val, test = views(graph)
+    for make_end in (end, MODULES.get(ending, end)):
+        torch.manual_seed(1)
+        net = Ending(make_end, last).double().eval()
+        mask = test.batches(1).__next__().row_mask
+        expected = probabilities(net(graph.x, graph.edge_index))[mask].detach()
+        model = gduq.anchor(net, num_anchors=4, draws=2)
+        for known in (net, model):
+            found = gduq.predict(known, test).probs
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+        assert f"ends in {ending}, which is undone" in repr(model)
+        for at in ("conv", "input"):
+            thawed = gduq.anchor(net, at, like=graph)
+            torch.testing.assert_close(
+                gduq.predict(thawed, test).probs, expected, rtol=1e-9, atol=1e-9
+            )
+            assert f"ends in {ending}, which is undone" in repr(thawed)
+    gduq.fit(model, train, val, epochs=2, progress=False)
+    p = gduq.predict(model, test)
+    assert p.probs.isfinite().all()
+    assert p.calibrated == "shifted"
+
+
+def shares(z: Tensor) -> Tensor:
+    """Probabilities by means nobody knows."""
+    positive = z.square() + 0.1
+    return positive / positive.sum(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("last", ["linear", "conv"])
+def test_probabilities_by_unknown_means_are_refused(last: str) -> None:
+    net, (train, val, test) = Ending(shares, last).double(), node_data()
+    for at in (None, "conv", "input"):
+        model = gduq.anchor(net, at)
+        with pytest.raises(InputError, match=r"logits .*got probabilities: .* sums to 1"):
+            gduq.predict(model, test)
+        with pytest.raises(InputError, match=r"logits .*got probabilities"):
+            gduq.fit(model, train, val, epochs=1, progress=False)
+    with pytest.raises(InputError, match=r"logits .*got probabilities"):
+        gduq.predict(net, test)
+    call = lambda net, graph: net(graph.x, graph.edge_index).log()  # noqa: E731
+    with torch.no_grad():
+        expected = net(*(test.graphs[0][key] for key in ("x", "edge_index")))
+    found = gduq.predict(gduq.anchor(net, call=call), test).probs
+    torch.testing.assert_close(found, expected[65:], rtol=1e-9, atol=1e-9)
