@@ -44,7 +44,7 @@ def network(**options: object) -> gduq.nn.GNN:
 
 
 def anchored(**options: object) -> gduq.Anchored:
-    model = gduq.anchor(network(**options), at="readout", num_anchors=4)
+    model = gduq.anchor(network(**options), at="readout", recipe="paper", num_anchors=4)
     return model.fit_bank(rings(12)).eval()
 
 

@@ -11,12 +11,14 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
+from gduq.cli import serve
 from gduq.data import save
 from gduq.errors import InputError
-from gduq.experiments import serving
+from gduq.experiments import serving, shift_sample
 from gduq.experiments.rowfiles import join_files, row_file
 from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import join_served, predict_files
+from gduq.experiments.serving import join_served, predict_files, predict_part
+from gduq.experiments.shift_sample import ShiftSample
 from tests.cli.cases import CLASSES, anchored, bundle, network, ring, rings, run, spoilt
 
 PLAIN = ["file", "row", "label", "class", "confidence", "epistemic", "aleatoric",
@@ -167,8 +169,26 @@ def test_every_score(tmp_path, model, graphs, known, score):
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_a_node_task_has_a_row_a_node(tmp_path):
-    model = gduq.anchor(network(task="node"), at="input", num_anchors=3).fit_bank(rings(4)).eval()
+def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
+    net = network(head="mlp")
+    train, val = rings(80, seed=7), rings(40, seed=8)
+    gduq.fit(net, train, val, epochs=2, progress=False)
+    model = gduq.anchor(net, num_anchors=4)
+    gduq.fit(model, train, val, progress=False)
+    path, out = gduq.save(model, tmp_path / "fitted", class_names=CLASSES), tmp_path / "out.jsonl"
+    run("predict", path, graphs, "-o", out)
+    rows = rows_of(out)
+    assert list(rows[0])[4:7] == ["confidence", "novelty", "epistemic"]
+    wanted = gduq.predict(model, rings(30, seed=1)).novelty
+    torch.testing.assert_close(torch.tensor([row["novelty"] for row in rows]), wanted)
+    assert [row["ood_score"] for row in rows] == [row["novelty"] for row in rows]
+    run("predict", path, graphs, "-o", out, "--ood-score", "energy")
+    assert rows_of(out)[0]["ood_score"] != rows[0]["ood_score"]
+
+
+def test_a_node_task_has_a_row_per_node(tmp_path):
+    model = gduq.anchor(network(task="node"), recipe="paper", num_anchors=3)
+    model.fit_bank(rings(4)).eval()
     path = save(rings(5, label=False), tmp_path / "graphs.safetensors")
     out = tmp_path / "out.parquet"
     run("predict", gduq.save(model, tmp_path / "model"), path, "-o", out)
@@ -267,11 +287,42 @@ def test_parts_without_an_answer_are_listed_together(tmp_path):
     service, parts = Service(anchored(), class_names=CLASSES), []
     for i in range(2):
         wide = save([ring(4, i, channels=5)], tmp_path / f"wide{i}.safetensors")
-        parts.append(predict_files(service, [wide], tmp_path / f"{i}.csv", allow_none=True))
+        parts.append(predict_part(service, i, wide, tmp_path / f"{i}.csv"))
     with pytest.raises(InputError, match=r"none; the first of 2: .*wide0"):
         join_served(parts, tmp_path / "all.csv")
     assert len(rows_of(tmp_path / "all.csv.rejects.csv")) == 2
     assert not (tmp_path / "all.csv").exists()
+
+
+class Reads(torch.nn.Module):
+    """Looks for something that not every graph has."""
+
+    def forward(self, graph):
+        mean = graph["pos"].mean(dim=0, keepdim=True)
+        return mean.expand(graph.num_graphs, 2)
+
+
+def test_a_graph_that_lacks_what_the_network_reads_is_a_bad_graph(tmp_path):
+    given = rings(3, label=False)
+    for graph in given:
+        graph.pos = torch.zeros(graph.num_nodes, 2)
+    bare = save(rings(1, label=False), tmp_path / "bare.safetensors")
+    full = save(given, tmp_path / "full.safetensors")
+    done = predict_files(Service(Reads()), [full, bare], tmp_path / "out.csv")
+    assert (done.graphs, done.rejected) == (3, 1)
+    assert "pos" in done.first
+
+
+@pytest.mark.parametrize("slip", [AttributeError("no such thing"), KeyError("thing")])
+def test_a_slip_of_the_library_is_no_bad_graph(tmp_path, graphs, monkeypatch, slip):
+    calls = []
+    code = {"calls": calls, "slip": slip, "__name__": "gduq.experiments.service"}
+    exec("def answer(self, given):\n    calls.append(len(given))\n    raise slip", code)
+    monkeypatch.setattr(Service, "answer", code["answer"])
+    with pytest.raises(type(slip)):
+        predict_files(Service(anchored()), [graphs], tmp_path / "out.csv")
+    assert calls == [30]  # no search for the graph whose fault it is
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_any_other_error_leaves_nothing_behind(tmp_path, model):
@@ -323,6 +374,36 @@ def test_files_are_joined_in_order(tmp_path, ending):
     assert rows_of(tmp_path / f"all.{ending}") == [row for part in parts for row in rows_of(part)]
 
 
+def split_up(service, paths, folder):
+    """What workers give, one file each."""
+    return [predict_part(service, i, p, folder / f"{i}.csv") for i, p in enumerate(paths)]
+
+
+def test_the_shift_test_is_the_same_for_parts_and_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(shift_sample, "_KEPT", 15)  # fewer than there are: which ones counts
+    paths = [save(rings(9 + seed, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4, 5)]
+    service = Service(anchored(), class_names=CLASSES)
+    service.refer_to(service.answer(rings(40)))
+    whole = predict_files(service, paths, tmp_path / "whole.csv")
+    parts = split_up(service, paths, tmp_path)
+    joined = join_served(parts, tmp_path / "joined.csv", reference=service.reference)
+    assert joined.shift_pvalue == whole.shift_pvalue
+    assert rows_of(tmp_path / "whole.csv") == rows_of(tmp_path / "joined.csv")
+    assert (joined.rows, joined.abstained) == (whole.rows, whole.abstained)
+    assert ShiftSample.joined(sample for _, sample in parts).rows.samples.size(1) == 15
+
+
+def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
+    made, make = [], serve.make_service
+    monkeypatch.setattr(serve, "make_service", lambda request: made.append(1) or make(request))
+    monkeypatch.chdir(tmp_path)
+    request = serve.Request(model)
+    for i in range(3):
+        path = save(rings(4, i), tmp_path / f"g{i}.safetensors")
+        serve._predict_one(serve._Job(request, i, path, tmp_path / f"{i}.csv", tmp_path))
+    assert made == [1]
+
+
 @pytest.mark.slow  # two processes that import torch
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine, request):
@@ -333,8 +414,11 @@ def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine, re
     paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))
     one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
     options = ("--calibration-data", known)
-    run("predict", model, *paths, "-o", one, *options, code=3)
-    run("predict", model, *paths, "-o", two, *options, "--workers", 2, "--engine", engine, code=3)
+    many = ("--workers", 2, "--engine", engine)
+    alone = run("predict", model, *paths, "-o", one, *options, "--json", code=3)
+    both = run("predict", model, *paths, "-o", two, *options, *many, "--json", code=3)
+    pvalues = [json.loads(result.stdout)["shift_pvalue"] for result in (alone, both)]
+    assert pvalues[0] == pvalues[1]
     assert rows_of(one) == rows_of(two)
     listed = [tmp_path / f"{name}.{ending}.rejects.csv" for name in ("one", "two")]
     assert listed[0].read_text() == listed[1].read_text()

@@ -119,9 +119,8 @@ def test_models_made_of_other_runs(root):
     ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
     folders = [go(CONFIG.with_({"seed": s}), root) for s in (1, 2, 3)]
     temperatures = [float(gduq.load(folder.bundle)[0].temperature) for folder in folders]
-    raw = [
-        f.predictions()["ood_test"].samples * t for f, t in zip(folders, temperatures, strict=True)
-    ]
+    said = [folder.predictions()["ood_test"].samples for folder in folders]
+    raw = [samples * t for samples, t in zip(said, temperatures, strict=True)]
     model, _ = gduq.load(ensemble.bundle)
     p = ensemble.predictions()["ood_test"]
     torch.testing.assert_close(p.samples * model.temperature, torch.cat(raw))  # calibrated once
@@ -224,6 +223,7 @@ def test_graph_tasks_and_pna(root):
     config = RunConfig(
         data={"name": "motif/basis/covariate", "limit": 120},
         model={"conv": "pna", "hidden_channels": 8, "num_layers": 2},
+        method={"calibrate": "none"},
         training={"epochs": 1},
         calibrators=("density", "cagcn"),
         resamples=5,
@@ -239,6 +239,7 @@ def test_encodings_are_added_where_data_has_none(root):
     config = RunConfig(
         data={"name": "motif/basis/covariate", "limit": 60},
         model={"conv": "gin", "hidden_channels": 8, "positional": "laplacian"},
+        method={"calibrate": "none"},
         training={"epochs": 1},
         calibrators=(),
     )
