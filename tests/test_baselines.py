@@ -1,4 +1,4 @@
-"""Ensembles and Monte Carlo dropout: the same face as an anchored model."""
+"""Baselines: plain networks, ensembles, dropout, heads, Laplace, stacks; all with one face."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
-from torch_geometric.nn import GAT, GATConv, GCNConv, GPSConv, GraphNorm
+from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv, GraphNorm, MessagePassing
 
 import gduq
-from gduq import Ensemble, MCDropout
-from gduq.baselines import sample
+from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Recipe, Stack
 from gduq.data.view import View
 from gduq.errors import InputError, NotFittedError
 from gduq.nn import GNN
+from tests import ddp_run
 
 CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
 
@@ -52,16 +52,16 @@ def untouched(model: nn.Module, act: Callable[[], object]) -> object:
 @pytest.mark.parametrize("conv", CONVS)
 def test_a_plain_network_is_one_hypothesis(conv: str, batch: Batch) -> None:
     net = make_net(conv=conv).train()
-    found = untouched(net, lambda: sample(net, batch))
+    found = untouched(net, lambda: Network(net).sample(batch))
     assert torch.equal(found, net.eval()(batch).unsqueeze(0))
 
 
 def test_a_plain_network_answers_for_labelled_rows(node_graph: Data) -> None:
     net = make_net(task="node").eval()
     (graph,) = View(node_graph, rows=torch.tensor([2, 5])).batches()
-    torch.testing.assert_close(sample(net, graph)[0], net(node_graph)[[2, 5]])
+    torch.testing.assert_close(Network(net).sample(graph)[0], net(node_graph)[[2, 5]])
     node_graph.batch_size = 4
-    torch.testing.assert_close(sample(net, node_graph)[0], net(node_graph)[:4])
+    torch.testing.assert_close(Network(net).sample(node_graph)[0], net(node_graph)[:4])
 
 
 # -- ensembles ---------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_an_ensemble_holds_one_hypothesis_a_member(batch: Batch) -> None:
 def test_members_in_any_container() -> None:
     members = [make_net(seed) for seed in range(2)]
     for container in (list, tuple, nn.ModuleList, iter):
-        assert list(Ensemble(container(members)).members) == members
+        assert [m.net for m in Ensemble(container(members)).members] == members
     assert len(Ensemble(members, size=2).members) == 2
 
 
@@ -144,7 +144,8 @@ def test_members_of_different_architectures(batch: Batch) -> None:
 
 
 def test_an_ensemble_of_anchored_members(graphs: list[Data], batch: Batch) -> None:
-    members = [gduq.anchor(make_net(s), at="readout", num_anchors=4, seed=s) for s in range(2)]
+    paper = Recipe.paper("graph", num_anchors=4)
+    members = [gduq.anchor(make_net(s), recipe=paper, seed=s) for s in range(2)]
     ensemble = Ensemble([*members, make_net(5)])
     with pytest.raises(NotFittedError):
         ensemble.sample(batch)
@@ -296,7 +297,7 @@ def test_dropout_before_a_foldable_head_is_not_skipped(head: str, node_graph: Da
     """One GCN layer and a linear head are one map in evaluation mode, but dropout is between."""
     net = GNN(4, 64, 3, num_layers=1, conv="gcn", task="node", dropout=0.5, head=head).double()
     samples = MCDropout(net, num_samples=144).sample(node_graph).detach()
-    plain = sample(net, node_graph)[0].detach()
+    plain = Network(net).sample(node_graph)[0].detach()
     assert (samples.std(dim=0) > 1e-3).all()
     if head == "linear":  # then the mean over masks is the network's own answer
         error = samples.std(dim=0) / 12
@@ -332,17 +333,6 @@ def test_a_network_without_dropout(net: nn.Module, node_graph: Data) -> None:
         MCDropout(net).sample(node_graph)
 
 
-@pytest.mark.parametrize("at", [None, "input", "readout", "auto"])
-@pytest.mark.parametrize("conv", ["gin", "gps"])
-def test_a_zoo_network_without_dropout_is_refused_at_once(conv: str, at: str | None) -> None:
-    nets = [make_net(conv=conv, dropout=p) for p in (0.0, 0.1)]
-    if at is not None:
-        nets = [gduq.anchor(net, at=at) for net in nets]
-    with pytest.raises(InputError, match=r"with dropout.*GNN, which drops nothing.*dropout > 0"):
-        MCDropout(nets[0])
-    MCDropout(nets[1])
-
-
 @pytest.mark.parametrize("number", [0, -1, True, 2.5, None])
 def test_bad_numbers_of_samples(number: object) -> None:
     with pytest.raises(InputError, match="num_samples >= 1"):
@@ -364,7 +354,7 @@ def test_errors_end_the_forced_dropout(node_graph: Data) -> None:
 def test_dropout_around_an_anchored_zoo_model(
     at: str | int, graphs: list[Data], batch: Batch
 ) -> None:
-    inner = gduq.anchor(make_net(head="mlp"), at=at, num_anchors=4)
+    inner = gduq.anchor(make_net(head="mlp"), at=at, num_anchors=4, init="random")
     model = MCDropout(inner, num_samples=3).train()
     assert model.fit_bank(graphs) is model
     samples = untouched(model, lambda: model.sample(batch))
@@ -381,7 +371,8 @@ def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data)
     net = make_part(name)
     if at == "part" and name not in ("GATConv",):
         at = "norm"  # a part whose width cannot be told
-    model = MCDropout(gduq.anchor(net, at=at, num_anchors=4), num_samples=3)
+    recipe = Recipe.thawed(at=at, num_anchors=4, init="random")
+    model = MCDropout(gduq.anchor(net, recipe=recipe), num_samples=3)
     model.fit_bank(node_graph)
     samples = untouched(model, lambda: model.sample(node_graph))
     assert samples.shape == (12, 9, 3)
@@ -432,3 +423,183 @@ def test_gradients_flow_through_samples(node_graph: Data) -> None:
     net = make_part("GATConv")
     MCDropout(net, 2).sample(node_graph).sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
+
+
+# -- mixtures ----------------------------------------------------------------------------------
+
+
+def test_ensembles_and_dropout_average_probabilities(batch: Batch) -> None:
+    for model in (
+        Ensemble([make_net(seed) for seed in range(3)]),
+        MCDropout(make_net(), num_samples=4),
+    ):
+        p, samples = gduq.predict(model, batch), model.sample(batch).detach()
+        each = samples.softmax(dim=-1)
+        torch.testing.assert_close(p.probs, each.mean(dim=0))
+        assert (p.probs - samples.mean(dim=0).softmax(dim=-1)).abs().max() > 1e-4
+        noise = -(each * each.log()).sum(dim=-1).mean(dim=0)
+        torch.testing.assert_close(p.aleatoric, noise)
+        torch.testing.assert_close(p.entropy, p.aleatoric + p.epistemic)
+
+
+# -- models on a frozen trunk ------------------------------------------------------------------
+
+
+def many(count: int = 40, seed: int = 0) -> list[Data]:
+    return ddp_run.graphs(count, seed=seed)
+
+
+def trained_net(head: str = "mlp") -> GNN:
+    net = make_net(head=head, dropout=0.0)
+    gduq.fit(net, many(), epochs=3, lr=0.01, progress=False)
+    return net
+
+
+@pytest.mark.parametrize("mask", [0.0, 0.3])
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None:
+    net = trained_net(head)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    model = HeadEnsemble(net, size=4, mask=mask)
+    with pytest.raises(NotFittedError, match="trained heads"):
+        model.sample(Batch.from_data_list(many(3)))
+    history = gduq.fit(model, many(), many(24, 5), progress=False)
+    assert len(history.members) == 4
+    assert not history.rejected
+    p = gduq.predict(model, many(24, 5), features=True)
+    assert p.samples.shape == (4, 24, 3)
+    assert (p.epistemic > 0).all()
+    rows = torch.stack([head(p.features)[0] for head in model.heads]) / model.temperature
+    torch.testing.assert_close(p.samples, rows)
+    assert gduq.metrics.accuracy(p) > 0.5  # chance is 1/3
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_masked_heads_know_less_of_what_is_far() -> None:
+    """Differences of rows are trained to be uniform; without masking nobody has seen them."""
+    net, models = trained_net(), []
+    for mask in (0.0, 0.5):
+        models.append(HeadEnsemble(net, size=3, mask=mask))
+        gduq.fit(models[-1], many(90), many(24, 5), epochs=30, lr=0.01, progress=False)
+    h = gduq.predict(models[0], many(90), features=True).features
+    assert h is not None
+    differences = h - h[torch.randperm(90, generator=torch.Generator().manual_seed(0))]
+    plain, masked = (
+        torch.cat([head(differences) for head in model.heads]).softmax(dim=-1).amax(dim=-1).mean()
+        for model in models
+    )
+    assert masked < plain - 0.1
+
+
+@pytest.mark.parametrize("link", ["samples", "probit"])
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_laplace_is_the_posterior_of_the_last_layer(head: str, link: str) -> None:
+    net = trained_net(head).eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    model = LastLayerLaplace(net, num_samples=2000, link=link, seed=3)
+    history = gduq.fit(model, many(), many(24, 5), calibrate=None, progress=False)
+    assert not history.records  # nothing is trained
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    batch = Batch.from_data_list(many(6, 9))
+    plain, phi = net(batch).detach(), model.lead(model.features(batch))
+    known = torch.cat([phi, torch.ones(6, 1)], dim=1).double()
+    train = model.lead(gduq.predict(model, many(), features=True).features)
+    wide = torch.cat([train, torch.ones(40, 1)], dim=1).double()
+    p = gduq.predict(net, many()).probs.double()
+    curvature = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    hessian = torch.einsum("nab,nd,ne->adbe", curvature, wide, wide)
+    size = 3 * wide.size(1)
+    precision = model.posterior.precision * torch.eye(size)
+    inverse = torch.linalg.inv(hessian.reshape(size, size) + precision).view(
+        3, -1, 3, known.size(1)
+    )
+    covariance = torch.einsum("nd,adbe,ne->nab", known, inverse, known)
+    samples = model.sample(batch)
+    if link == "probit":
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        wanted = plain / (1 + torch.pi / 8 * variance).sqrt()
+        torch.testing.assert_close(samples, wanted.unsqueeze(0))
+        return
+    error = samples.std(dim=0) / 2000**0.5
+    assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
+    found = torch.stack([torch.cov(samples[:, i].T) for i in range(6)])
+    torch.testing.assert_close(found, covariance, rtol=0.15, atol=0.15 * covariance.abs().max())
+
+
+def test_a_laplace_before_its_fit_and_of_a_network_without_a_head(node_graph: Data) -> None:
+    with pytest.raises(NotFittedError, match="posterior"):
+        LastLayerLaplace(make_net()).sample(node_graph)
+    for kind in (LastLayerLaplace, HeadEnsemble):
+        with pytest.raises(InputError, match="head of linear layers"):
+            gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
+
+
+# -- stacks ------------------------------------------------------------------------------------
+
+
+def test_a_stack_is_a_weighted_mixture(batch: Batch) -> None:
+    members = [Network(make_net(0)), Ensemble([make_net(1), make_net(2)])]
+    p = gduq.predict(Stack(members, [0.7, 0.3]), batch)
+    assert p.weights is not None
+    assert p.weights.tolist() == pytest.approx([0.7, 0.15, 0.15])
+    one, two = (gduq.predict(member, batch).probs for member in members)
+    torch.testing.assert_close(p.probs, 0.7 * one + 0.3 * two)
+    nested = gduq.predict(
+        Stack([Stack(members, [0.7, 0.3]), Network(make_net(5))], [0.5, 0.5]), batch
+    )
+    assert nested.weights is not None
+    assert nested.weights.tolist() == pytest.approx([0.35, 0.075, 0.075, 0.5])
+
+
+def test_members_of_a_stack_keep_their_temperatures(batch: Batch) -> None:
+    members = [Network(make_net(0)), Network(make_net(1))]
+    raw = [member.sample(batch).detach() for member in members]
+    members[0].set_temperature(2.0, "clean")
+    stack = Stack(members, [0.5, 0.5])
+    torch.testing.assert_close(stack.sample(batch), torch.cat([raw[0] / 2, raw[1]]))
+    stack.set_temperature(4.0, "clean")
+    torch.testing.assert_close(stack.sample(batch), torch.cat([raw[0] / 8, raw[1] / 4]))
+
+
+def test_the_trunk_of_a_stack_runs_once(batch: Batch) -> None:
+    plain = Network(trained_net())
+    assert plain.trunk is not None
+    trunk = plain.trunk.requires_grad_(False)
+    heads = [
+        HeadEnsemble(None, 2, trunk=trunk),
+        LastLayerLaplace(None, 3, trunk=trunk),
+        gduq.Anchored(trunk.net, Recipe.head(num_anchors=4, mask=0.1), trunk=trunk),
+    ]
+    for model in heads:
+        gduq.fit(model, many(), many(24, 5), progress=False)
+    calls = []
+    conv = next(m for m in trunk.net.modules() if isinstance(m, MessagePassing))
+    conv.register_forward_hook(lambda *_: calls.append(1))
+    stack = Stack([plain, *heads], [0.25] * 4)
+    samples = stack.sample(batch)
+    assert len(calls) == 1
+    alone = torch.cat([model.sample(batch) for model in (plain, *heads)])
+    torch.testing.assert_close(samples, alone)
+    assert len(calls) == 5
+    assert torch.equal(stack.features(batch), plain.features(batch))
+
+
+@pytest.mark.parametrize(
+    ("shares", "match"),
+    [
+        ([1.0], "one weight per member"),
+        ([0.7, 0.7], "sum of 1"),
+        ([1.5, -0.5], "at least 0"),
+        ([float("nan"), 1.0], "sum of 1"),
+    ],
+)
+def test_bad_shares(shares: list[float], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Stack([Network(make_net(0)), Network(make_net(1))], shares)
+
+
+def test_a_stack_is_asked_through_predict(batch: Batch) -> None:
+    with pytest.raises(InputError, match=r"gduq.predict"):
+        Stack([Network(make_net(0))], [1.0])(batch)
+    with pytest.raises(InputError, match="one weight per member"):
+        Stack([], [])

@@ -40,7 +40,7 @@ class Stack(Predictor):
         given = torch.as_tensor(shares, dtype=torch.float64)
         if not members or given.shape != (len(members),):
             raise InputError("one weight per member", f"{len(given)} for {len(members)} members")
-        if bool((given < 0).any()) or abs(float(given.sum()) - 1) > 1e-6:
+        if not (bool((given >= 0).all()) and abs(float(given.sum()) - 1) <= 1e-6):
             raise InputError("weights of at least 0 with a sum of 1", given.tolist())
         self.members = nn.ModuleList(members)
         self.register_buffer("shares", given / given.sum())
