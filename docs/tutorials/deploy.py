@@ -9,11 +9,13 @@ from gduq.experiments.serving import predict_files
 
 splits = gduq.data.load("motif/basis/covariate", limit=600)
 channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)
-model = gduq.anchor(gduq.nn.GNN(channels, 16, classes, num_layers=2), at="readout")
-gduq.fit(model, splits.train, splits.id_val, epochs=3, progress=False)
+net = gduq.nn.GNN(channels, 16, classes, num_layers=2)
+gduq.fit(net, splits.train, splits.id_val, epochs=3, progress=False)
+model = gduq.anchor(net)
+gduq.fit(model, splits.train, splits.id_val, class_names=splits.class_names, progress=False)
 out = Path("out/tutorial-deploy")
 out.mkdir(parents=True, exist_ok=True)
-gduq.save(model, out / "model", class_names=splits.class_names)
+gduq.save(model, out / "model")
 
 # %% Graphs as files: what others send you, and labelled ones to set the thresholds
 gduq.data.save(splits.ood_test.graphs, out / "new.safetensors")

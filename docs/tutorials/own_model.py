@@ -1,4 +1,4 @@
-"""Wrap a network of your own, train it in your own loop."""
+"""Wrap a network of your own, trained in your own loop."""
 
 # %% Any PyG model: here one that reads edge weights too
 import torch
@@ -34,25 +34,29 @@ generator = torch.Generator().manual_seed(0)
 graphs = [ring(5 + i % 10, generator) for i in range(400)]
 train, val, test = graphs[:240], graphs[240:320], graphs[320:]
 
-# %% Where can it be anchored?
-for at, shape in gduq.cut_points(Mine(), train[0]):
-    print(at, shape)
-
-# %% Wrap; your own loop stays as it is
+# %% Your own training loop stays as it is
 torch.manual_seed(0)
-model = gduq.anchor(Mine(), at="out", num_anchors=10)
-optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+net = Mine()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
 for _ in range(10):
     for batch in DataLoader(train, batch_size=64):
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(batch), batch.y)
-        loss.backward()
+        out = net(batch.x, batch.edge_index, batch.edge_weight, batch.batch)
+        nn.functional.cross_entropy(out, batch.y).backward()
         optimizer.step()
 
-# %% The anchors used from now on: K rows of the training data
-model.fit_bank(train)
+# %% Wrap: its last part is one linear layer, so a second branch beside it reads the anchors
+model = gduq.anchor(net)
+gduq.fit(model, train, val, progress=False)
+print(model)
 p = gduq.predict(model, test)
-print("accuracy", round(float(gduq.metrics.accuracy(p)), 3))
+print("accuracy", round(float(gduq.metrics.accuracy(p)), 3), "calibrated on", p.calibrated)
+
+# %% Other places have names, too
+for at, shape in gduq.cut_points(net, train[0]):
+    print(at, shape)
+hidden = gduq.anchor(net, at="second")  # trains on with the whole network, so it needs epochs
+gduq.fit(hidden, train, val, epochs=3, progress=False)
 
 # %% Sets with a guarantee, and a rule for when not to answer
 p_val = gduq.predict(model, val)
