@@ -12,6 +12,7 @@ from gduq.baselines.heads import OnTrunk
 from gduq.baselines.posterior import LastLayerPosterior
 from gduq.errors import InputError, NotFittedError
 from gduq.nn.call import Call
+from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Supply
 
@@ -57,7 +58,7 @@ class LastLayerLaplace(OnTrunk):
     def _build(self, trunk: Trunk) -> None:
         first, rest = trunk.head()
         steps = [first, *(rest.children() if isinstance(rest, nn.Sequential) else [])]
-        last = max(i for i, step in enumerate(steps) if isinstance(step, nn.Linear))
+        last = max(i for i, step in enumerate(steps) if isinstance(step, LINEAR))
         if any(not isinstance(step, (nn.Dropout, nn.Identity)) for step in steps[last + 1 :]):
             raise InputError("a head that ends in a linear map", f"{steps[-1]} at its end")
         self.lead = nn.Sequential(*steps[:last]).requires_grad_(False)
