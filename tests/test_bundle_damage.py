@@ -111,6 +111,12 @@ def test_another_format_is_refused(contents, place, version):
         assert str(error.value) == expected
 
 
+def test_a_bundle_of_another_format_is_replaced_whole(contents, place):
+    save(gnn(), put(place, sealed(contents, lambda d: d.update(version=3))))
+    assert sorted(p.suffix for p in place.iterdir()) == [".json", ".safetensors"]
+    load(place)
+
+
 ODD = st.recursive(
     st.none()
     | st.booleans()
@@ -220,6 +226,8 @@ FORGED = {
     "classes": (edit("model", "target", "num_classes", value="3"), "class names"),
     "models in models": (edit("model", value=nested(9)), "at most 8 models deep"),
     "deep": (edit("model", value=nested(200)), "at most 8 models deep"),
+    "seed": (edit("model", "seed", value=2**64), "seed, a whole number"),
+    "no seed": (edit("model", "seed", value="0"), "seed, a whole number"),
     "alias of nothing": (edit("aliases", value={"a": "nothing"}), "nothing"),
     "alias of a tensor": (edit("aliases", value={"bank": "temperature"}), "of their own"),
     "unknown kind": (edit("model", "kind", value="hologram"), "a kind of model"),
@@ -258,6 +266,12 @@ def test_mixed_dtypes_are_refused(contents, place, tensor):
 
     with pytest.raises(BundleError, match=r"of torch\."):
         load(put(place, forged_weights(contents, change)))
+
+
+def test_a_calibration_nobody_knows_is_refused(contents, place):
+    bad = forged_weights(contents, lambda t: t.update(_calibration=torch.tensor(7)))
+    with pytest.raises(BundleError, match="a model in"):
+        load(put(place, bad))
 
 
 def test_a_bank_without_anchors_is_refused(contents, place):

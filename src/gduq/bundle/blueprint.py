@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from gduq.bundle.limits import Allowance
@@ -40,24 +40,19 @@ def rebuild(spec: Spec, tensors: Mapping[str, Tensor], supply: BundleSupply) -> 
     """
     with torch.random.fork_rng(devices=[]), Allowance(tensors):
         model = supply.model(spec)
-    _fill(model, tensors)
-    model.check_ready()
-    return model
-
-
-def _fill(model: Predictor, tensors: Mapping[str, Tensor]) -> None:
-    """Put saved tensors into a model, in the precision they were saved in."""
-    own = model.state_dict(keep_vars=True)
-    _take_precision(own, tensors)
+    _take_precision(model.state_dict(keep_vars=True), tensors)
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        classes = {type(net).__name__ for net in _networks(model)}
         raise BundleError(
-            f"tensors that fit {', '.join(sorted(classes))}",
+            f"tensors that fit {', '.join(supply.classes)}",
             one_line(error),
             "Build the network with the arguments it had when it was saved.",
         ) from error
+    for part in model.modules():
+        getattr(part, "calibration", None)  # raises for a number that stands for none
+    model.check_ready()
+    return model
 
 
 def _take_precision(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
@@ -77,12 +72,6 @@ def _take_precision(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
                 raise BundleError(f"{name} of {dtype}, as {first} is", saved.dtype)
         if both:
             value.data = value.data.to(saved.dtype)
-
-
-def _networks(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules that are no models of gduq's: networks, or parts of them."""
-    found = [getattr(part, "net", None) for part in model.modules()]
-    return [net for net in found if net is not None and not hasattr(net, "check_ready")]
 
 
 def one_line(error: Exception) -> str:

@@ -41,7 +41,9 @@ def _check_model(spec: Any, sizes: _Sizes, depth: int) -> None:
         raise BundleError(f"settings of a model, at most {_DEPTH} models deep", got)
     parts = inner(spec)
     _check_shared(spec.get("shared"), parts)
-    target, net = spec["target"], spec.get("net")
+    target, net, seed = spec["target"], spec.get("net"), spec.get("seed", 0)
+    if type(seed) is not int or not -(2**63) <= seed < 2**64:
+        raise BundleError("seed, a whole number of 64 bits", repr(seed)[:50])
     if target is not None:
         check_names(target.get("names"))
     if net is not None and net["kind"] == "GNN":
@@ -97,9 +99,11 @@ class Allowance(TorchFunctionMode):
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
+        # one tensor of several names counts once
+        sizes = {value.data_ptr(): value.numel() for value in tensors.values()}
         # a model is made with copies, of a head or of what it starts from, that do not stay
-        self._numbers = 20 * sum(value.numel() for value in tensors.values()) + 10_000
-        self._calls = 100 * len(tensors) + 1_000
+        self._numbers = 5 * sum(sizes.values()) + 10_000
+        self._calls = 10 * len(tensors) + 1_000
 
     def __torch_function__(
         self,

@@ -73,6 +73,11 @@ class BundleSupply(Supply):
             id(group[0]): _copied(network) for group, network in zip(others, given, strict=True)
         }
 
+    @property
+    def classes(self) -> list[str]:
+        """What the networks handed out are called."""
+        return sorted({type(net).__name__ for net in self._made.values()})
+
     def net(self, spec: Any) -> nn.Module:
         key = self._leader[id(spec)]
         if key not in self._made:
