@@ -86,11 +86,11 @@ def test_corrupted_copies_from_the_command_line(trained, splits, tmp_path):
 
 
 def test_evaluate_fits_what_is_asked_for(trained, splits):
-    options = ("--method", "anchor_aware", "--method", "vector", "--corrupted", "--json")
+    options = ("--method", "anchor_aware", "--method", "spline", "--corrupted", "--json")
     found = gduq.Evaluation.from_json(run("evaluate", trained, *options).stdout)
     model, _ = gduq.load(trained / "bundle")
-    expected = evaluate(model, splits, ["vector", COPIES], resamples=20)
-    for name in ("vector", COPIES):  # thresholds too: no row serves a calibrator and a threshold
+    expected = evaluate(model, splits, ["spline", COPIES], resamples=20)
+    for name in ("spline", COPIES):  # thresholds too: no row serves a calibrator and a threshold
         for measure, variant in (("nll", ""), ("set_size", "lac"), ("error", "threshold")):
             where = ("ood_test", measure, name, variant)
             assert found.value(*where).value == pytest.approx(expected.value(*where).value)
@@ -105,7 +105,7 @@ def test_subgroups_when_asked_for(trained):
 
 def test_copies_of_graph_tasks(root):
     made = run("train", "--data", "motif/basis/covariate", "--set", "data.limit=100",
-               "--method", "anchored", "--at", "readout", "--epochs", "1",
+               "--method", "anchored", "--recipe", "paper", "--epochs", "1",
                "--set", "model.hidden_channels=8", "--set", "model.num_layers=2",
                "--set", "resamples=5", "--root", root, "--json")  # fmt: skip
     folder = root / json.loads(made.stdout)["hash"]
@@ -121,8 +121,8 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
     cases = [
         (("calibrate", trained, "--method", "foo"), "There are temperature, "),
         (("calibrate", trained, "--method", "anchor_awere"), "Near: anchor_aware"),
-        (("calibrate", trained, "--method", "spline", "--corrupted"), "--method anchor_aware"),
-        (("evaluate", trained, "--corrupted"), "--method anchor_aware"),
+        (("calibrate", trained, "--method", "spline", "--corrupted"), "with --method temperature"),
+        (("evaluate", trained, "--corrupted"), "with --method temperature"),
         (("evaluate", trained, "--data", __file__, "--subgroups"), "--subgroups with a run"),
         (("evaluate", trained, "--method", "foo"), "There are temperature, "),
         (("calibrate", trained, "--method", "gats", "--method", "vector", "-o", tmp_path / "b"),

@@ -9,7 +9,7 @@ import gduq
 from gduq.data import save
 from tests.cli.cases import CLASSES, anchored, bundle, rings, run
 
-OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "input",
+OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--recipe", "paper",
            "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
            "--set", "resamples=20")  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_a_config_file_with_options_on_top(root, trained, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
         'resamples = 20\n[data]\nname = "cbas/color/concept"\n[model]\nconv = "gcn"\n'
-        'hidden_channels = 8\n[method]\nkind = "anchored"\nat = "input"\n'
+        'hidden_channels = 8\n[method]\nkind = "anchored"\nrecipe = "paper"\n'
         "[training]\nepochs = 77\n"
     )
     result = run("train", config, "--set", "training.epochs=2", "--root", root, "--json")
@@ -149,8 +149,9 @@ def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == graph.num_nodes
     assert {"node", "conformal_set", "ood_rank", "abstain"} <= set(rows[0])
-    knn = run("predict", trained, path, "-o", out, "--ood-score", "knn", code=2)
-    assert "--calibration-data" in knn.stderr
+    run("predict", trained, path, "-o", out, "--ood-score", "knn")
+    scores = [json.loads(line)["ood_score"] for line in out.read_text().splitlines()]
+    assert scores != [row["ood_score"] for row in rows]
 
 
 def test_mistakes_are_one_sentence(root, trained, tmp_path):

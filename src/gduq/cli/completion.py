@@ -21,7 +21,6 @@ TABLES = (
     "runtime",
     "parameters",
     "anchor-gaussians",
-    "auto-layer",
     "ntk-spectrum",
 )
 

@@ -23,7 +23,7 @@ def demo(
 ) -> None:
     """Train a plain network, an ensemble and G-ΔUQ on generated data; judge them under shift.
 
-    Needs no data and about two minutes on two cores. Writes report.html and demo.csv.
+    Needs no data and about a minute on two cores. Writes report.html and demo.csv.
     """
     import torch
     from rich.console import Console
@@ -38,7 +38,7 @@ def demo(
         page = _report(found, output, f"gduq demo --seeds {seeds} --epochs {epochs}")
     console.print(
         "CBAS, concept shift: colour tells the class in training and nothing in ood_test.\n"
-        f"Means over {seeds} seeds; cost is training time relative to the vanilla network.\n"
+        f"Means over {seeds} seeds; cost is training time relative to the plain network.\n"
     )
     console.print(summary(found.results).round(3).to_string())
     console.print(f"\nEvery run: {write(found.results, output)}")
@@ -55,7 +55,7 @@ def _report(found: Comparison, output: Path, command: str) -> Path:
             said,
             cost=found.seconds[name],
             splits=found.splits,
-            evaluation=evaluate(said, calibrators=["temperature"], resamples=500),
+            evaluation=evaluate(said, resamples=500),
         )
         for name, said in found.predictions.items()
     ]
