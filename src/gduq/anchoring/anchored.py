@@ -13,14 +13,14 @@ from torch_geometric.data import Data, HeteroData
 
 from gduq.anchored_linear import AnchoredLinear
 from gduq.anchoring.draws import AnchorDraws, anchor_rows
+from gduq.anchoring.heads import AnchoredHead, HeadPoint
 from gduq.anchoring.places import make_point, needs_graph
-from gduq.anchoring.points import GNNPoint, HeadPoint, InputPoint, ModulePoint, Point, State, Tail
+from gduq.anchoring.points import Point, State
 from gduq.anchoring.recipe import Recipe
+from gduq.anchoring.specs import point_from, source_from, source_spec
 from gduq.anchors import (
     Anchors,
-    FixedAnchors,
     GaussianAnchors,
-    ShuffledAnchors,
     make_source,
     source_name,
 )
@@ -32,7 +32,7 @@ from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 
-__all__ = ["Anchored", "AnchoredHead"]
+__all__ = ["Anchored"]
 
 _CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
@@ -388,7 +388,7 @@ class Anchored(Predictor):
             "kind": self.kind,
             "call": self.call is not None,
             "recipe": self.recipe.spec(),
-            "source": _source_spec(self.source),
+            "source": source_spec(self.source),
             "seed": self.seed,
             "point": self.point.spec(),
             "net": network_spec(self.point.net),
@@ -403,7 +403,7 @@ class Anchored(Predictor):
         model.calibrate = recipe.calibrate
         model.register_buffer("bank", torch.zeros(0))
         model._states, model._waiting = None, None
-        model._set_point(_point_from(spec["point"], net, call), _source(spec["source"]))
+        model._set_point(point_from(spec["point"], net, call), source_from(spec["source"]))
         return model
 
     def __getstate__(self) -> dict[str, Any]:
@@ -422,66 +422,6 @@ class Anchored(Predictor):
             f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
             f"{self.recipe.num_anchors} anchors ({source_name(self.source)}); {frozen})"
         )
-
-
-class AnchoredHead(nn.Module):
-    """The part of a frozen model that learns: the anchored map and what follows.
-
-    Args:
-        linear: Reads the pair.
-        tail: The rest of the head.
-    """
-
-    def __init__(self, linear: AnchoredLinear, tail: Tail) -> None:
-        super().__init__()
-        self.linear, self.tail = linear, tail
-
-    def forward(self, h: Tensor, c: Tensor, masked: Tensor | None = None) -> Tensor:
-        """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]`` for anchors ``c`` ``[D, n, d]``."""
-        z = self.linear.residual(h) + self.linear.shift(c, masked)
-        if self.linear.bias is not None:
-            z = z + self.linear.bias
-        return self.tail(z, h)  # type: ignore[no-any-return]
-
-
-def _point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Point:
-    """The point of a fresh network that `Point.spec` described."""
-    kind = spec["kind"]
-    if kind == "chain":
-        return GNNPoint(net, spec["at"], spec["keep"])  # type: ignore[arg-type]
-    if kind == "input":
-        return InputPoint(net, call, spec["answers"], spec["ending"])
-    if kind == "module":
-        return ModulePoint(net, spec["path"], call, spec["rows"], spec["answers"], spec["ending"])
-    if kind == "head":
-        return HeadPoint(Trunk.from_spec(spec["trunk"], net, call), spec["branch"])
-    raise InputError("a kind of point this gduq knows", repr(kind), "Upgrade gduq.")
-
-
-def _source_spec(source: Anchors) -> dict[str, Any]:
-    if type(source) is GaussianAnchors:
-        momentum = None if source.momentum is None else float(source.momentum)
-        more = {"momentum": momentum, "floor": float(source.floor)}
-        return {"kind": "gaussian", "channels": source.mean.numel(), **more}
-    if type(source) is FixedAnchors:
-        return {"kind": "fixed", "shape": list(source.values.shape)}
-    if type(source) is ShuffledAnchors:
-        return {"kind": "shuffle"}
-    raise InputError(
-        "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
-        f"an object of class {type(source).__name__}",
-        "Before saving, set model.source = gduq.anchors.FixedAnchors(model.bank).",
-    )
-
-
-def _source(spec: Mapping[str, Any]) -> Anchors:
-    if spec["kind"] == "gaussian":
-        return GaussianAnchors(spec["channels"], spec["momentum"], spec["floor"])
-    if spec["kind"] == "fixed":
-        return FixedAnchors(torch.zeros(spec["shape"]))
-    if spec["kind"] == "shuffle":
-        return ShuffledAnchors()
-    raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
 
 
 def _truth(graph: Any, rows: int) -> Tensor:

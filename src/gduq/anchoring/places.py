@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq.anchoring.points import GNNPoint, HeadPoint, InputPoint, ModulePoint, Point
+from gduq.anchoring.heads import HeadPoint
+from gduq.anchoring.modules import InputPoint, ModulePoint
+from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph
