@@ -248,3 +248,15 @@ def test_heads_of_two_architectures_and_rows_that_do_not_fit() -> None:
         fit([*made(1), *made(1, Plain)], [0.1, 0.2])
     with pytest.raises(InputError, match="one y per row"):
         RowSet(torch.zeros(3, 2), torch.zeros(2))
+
+
+def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
+    wrong = (TRAIN.y + 1) % CLASSES  # nothing learned helps: heads stop as soon as they may
+    few, many = RowSet(TRAIN.h, wrong), RowSet(TRAIN.h.repeat(60, 1), wrong.repeat(60))
+    (head,) = made(1)
+    fit([head], [0.0], epochs=30)
+    more = {"target": TARGET, "masks": [0.0], "bank": BANK, "draw": draw, "draws": 2}
+    (short,) = train_heads([head], few, VAL, **more)
+    (long,) = train_heads([head], many, VAL, batch_size=16, **more)
+    assert (len(short.records), short.records[0].lr) == (8, 3e-3)
+    assert (len(long.records), long.records[0].lr) == (25, 1e-3)

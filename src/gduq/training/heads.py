@@ -22,7 +22,7 @@ __all__ = ["HeadRun", "RowSet", "train_heads"]
 Draw = Callable[[int, torch.Generator], Tensor]
 Select = Literal["best", "last"]
 
-_STEPS, _LR, _BATCH = 8, 3e-3, 32  # of an epoch, if nobody says how many epochs: 200 steps at most
+_STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are judged at once: what a cache holds
 _TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
@@ -90,6 +90,7 @@ class _Plan:
     @classmethod
     def of(
         cls,
+        rows: int,
         judged: bool,
         epochs: int | None,
         lr: float | None,
@@ -104,8 +105,12 @@ class _Plan:
             raise InputError("lr above 0", lr)
         if epochs is not None:
             return cls(epochs, None, lr or 1e-3, batch_size or 32, patience if judged else None)
-        limit, patience = (25, patience or 8) if judged else (8, None)
-        return cls(limit, _STEPS, lr or _LR, batch_size or _BATCH, patience)
+        size = batch_size or 32
+        # Where the steps see less than every row once, a fast start harms and takes long to mend.
+        lr = lr or (1e-3 if rows > _EPOCHS * _STEPS * size else 3e-3)
+        if not judged:
+            return cls(_BLIND, _STEPS, lr, size, None)
+        return cls(_EPOCHS, _STEPS, lr, size, patience or max(8, -(-rows // (_STEPS * size))))
 
     def batches(self, rows: int, generator: torch.Generator) -> Iterator[Tensor]:
         """The row numbers of each step of an epoch."""
@@ -348,10 +353,11 @@ def train_heads(
         draws: D, how many anchors every step tries.
         epochs: Passes over the rows. ``None``: epochs of 8 steps, until the validation likelihood
             of every head has stopped rising, 25 at most; without validation rows 8.
-        lr: Of Adam; 1e-3 by default, 3e-3 without ``epochs``.
+        lr: Of Adam; 1e-3 by default, without ``epochs`` 3e-3 up to 6400 rows.
         batch_size: Rows per step; 32 by default.
         weight_decay: L2 penalty, as in Adam.
-        patience: A head stops after so many epochs that did not improve it; 8 without ``epochs``.
+        patience: A head stops after so many epochs that did not improve it; without ``epochs`` 8,
+            or as many as it takes to see every row.
         select: ``"best"`` keeps each head's best epoch, ``"last"`` its last.
         tempered: Judge every head at its best temperature: right where one is fitted afterwards,
             since masking leaves heads too modest, which says nothing about how good they are.
@@ -372,7 +378,7 @@ def train_heads(
         >>> len(runs[0].records), runs[0].kept_epoch
         (2, 2)
     """
-    plan = _Plan.of(val is not None, epochs, lr, batch_size, patience)
+    plan = _Plan.of(len(train), val is not None, epochs, lr, batch_size, patience)
     shares = _checked(heads, train, val, masks, bank, draw, draws, select)
     anchors = None if bank is None else bank.to(train.h).unsqueeze(1)
     temperatures = _TEMPERATURES if tempered else (1.0,)
