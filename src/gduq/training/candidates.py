@@ -22,6 +22,7 @@ from gduq.baselines.network import Network
 from gduq.errors import InputError
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
+from gduq.novelty import Novelty
 from gduq.prediction.predictor import Predictor
 from gduq.training.batches import as_batches, first_graph, truths
 from gduq.training.finishing import Judged, copies_of, fit_temperature, judged
@@ -185,6 +186,7 @@ class Candidates:
     def _trained(self, model: Predictor, epochs: int) -> Predictor:
         own = replace(self.fit, settings=replace(self.fit.settings, epochs=epochs))
         own.run(model, None)
+        model.novelty = Novelty()  # the mixture has one for all
         return model
 
     @cached_property
