@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from results_cells import (
-    AUTO,
     BASE,
     ENSEMBLE,
     GDUQ,
     GDUQ_COPIES,
     ID,
-    LAYERS,
     OOD,
     PRETRAINED,
     T2,
     TS,
     TS_COPIES,
-    UNLABELLED,
     VANILLA,
     Cell,
     Index,
@@ -30,11 +27,6 @@ from results_detection import detection_bar, error_bar, settings_of
 from results_parts import Bar, Pairs, Part, bar, losing, mean_or_none, part, share, share_parts
 
 CHOSEN = "chosen"
-_LOOKED_AT = {  # rules for at="auto" were compared on shifted rows of these (docs/choices.md)
-    *(("cbas/color", "concept"), ("cbas/color", "covariate"), ("webkb/university", "covariate")),
-    *(("tu/PROTEINS", "size"), ("tu/NCI1", "size")),
-}
-PLACE_SECONDS = "place_train_seconds"  # what the layer that at="auto" picked takes by itself
 
 
 @dataclass(frozen=True)
@@ -54,19 +46,13 @@ class Share:
 
 _CONTROL = "temperature scaling on clean and corrupted rows"
 
-
-def _without_labels(theirs: Method = VANILLA) -> tuple[str, Method, Method]:
-    return "if G-ΔUQ does not see validation labels", UNLABELLED, theirs
-
-
 _LOWER = (
-    Share("ece-vanilla", "OOD ECE lower than vanilla's", 0.85, beside=(_without_labels(),)),
+    Share("ece-vanilla", "OOD ECE lower than vanilla's", 0.85),
     Share(
         "ece-t2",
         "OOD ECE lower than vanilla's with T = 2",
         0.70,
         theirs=T2,
-        beside=(_without_labels(T2),),
     ),
     Share(
         "ece-ts",
@@ -74,7 +60,6 @@ _LOWER = (
         0.70,
         theirs=TS,
         beside=(
-            _without_labels(TS),
             (f"lower than vanilla's with {_CONTROL}", GDUQ, TS_COPIES),
             ("lower than that if G-ΔUQ is calibrated on both too", GDUQ_COPIES, TS_COPIES),
         ),
@@ -84,7 +69,6 @@ _LOWER = (
         "OOD NLL lower than vanilla's",
         0.85,
         metric="nll",
-        beside=(_without_labels(),),
     ),
 )
 _NO_WORSE = (
@@ -95,7 +79,6 @@ _NO_WORSE = (
         metric="nll",
         split=ID,
         equal=True,
-        beside=(_without_labels(),),
     ),
     Share("aurc", "OOD AURC no worse than vanilla's", 0.60, metric="aurc", equal=True),
     Share(
@@ -129,7 +112,6 @@ def bars(summary: Mapping[str, Any], notes: Mapping[str, str] | None = None) -> 
         _pretrained_bar(index, summary),
         detection_bar(index, settings_of(summary["tables"], "ood-detection")),
         error_bar(index, settings_of(summary["tables"], "error-prediction")),
-        _auto_bar(index, summary),
     ]
     unknown = sorted(set(notes) - {bar["name"] for bar in found})
     if unknown:
@@ -232,7 +214,6 @@ def _ensemble_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     pairs = index.pairs(GDUQ, ENSEMBLE, "ece")
     parts = [
         *share_parts(pairs, 0.60, equal=True),
-        *_beside(index, (_without_labels(ENSEMBLE),), "ece", OOD),
         *_cost_parts(summary["records"], GDUQ, "train", 1.3),
         *_cost_parts(summary["records"], GDUQ, "predict", 1.2),
     ]
@@ -246,56 +227,3 @@ def _pretrained_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
     parts = [*share_parts(pairs, 0.75), *_cost_parts(summary["records"], PRETRAINED, "train", 0.1)]
     what = "Pretrained: OOD ECE lower than its own frozen network's, in a tenth of the time"
     return bar("pretrained", what, parts, losing(pairs))
-
-
-# -- the automatic layer --------------------------------------------------------------------------
-
-
-def _auto_bar(index: Index, summary: Mapping[str, Any]) -> Bar:
-    every = _auto_pairs(index)
-    fresh = {cell: pair for cell, pair in every.items() if cell not in _LOOKED_AT}
-    best = [a <= b for a, b in every.values()]
-    parts = [
-        part(f"of {len(fresh)} cells", _close(fresh), ">=", 0.75, "share"),
-        part("the training time of the layer it picked (all runs)", _auto_cost(index), "<=", 2.0,
-             "ratio"),
-        part(f"of all {len(every)} cells, those included on whose shifted rows rules for the "
-             "choice were compared", _close(every), ">=", None, "share"),
-        part("with the best layer itself", mean_or_none(best), ">=", None, "share"),
-        part("the training time of vanilla (all runs)", cost(index, AUTO, "train_seconds"), "<=",
-             None, "ratio"),
-        *_places(summary.get("choices", ())),
-    ]  # fmt: skip
-    what = 'at="auto": OOD ECE within 10 % of the best layer\'s, in twice its time'
-    lost = {Cell(*cell, "all networks"): (a, b) for cell, (a, b) in every.items() if a > 1.1 * b}
-    return bar("auto", what, parts, lost)
-
-
-def _close(pairs: Mapping[Any, tuple[float, float]]) -> float | None:
-    return mean_or_none([a <= 1.1 * b for a, b in pairs.values()])
-
-
-def _auto_pairs(index: Index) -> dict[tuple[str, str], tuple[float, float]]:
-    """By dataset and shift, networks averaged: what the choice has, and the best place."""
-    places = [joined(index.pairs(AUTO, layer, "ece")) for layer in LAYERS]
-    cells = dict.fromkeys(cell for place in places for cell in place)
-    found = {cell: [place[cell] for place in places if cell in place] for cell in cells}
-    return {cell: (own[0][0], min(b for _, b in own)) for cell, own in found.items() if own[1:]}
-
-
-def _auto_cost(index: Index) -> float | None:
-    """Seconds over all runs whose layer was also trained by itself, over what that took."""
-    found = []
-    for cell in index.cells:
-        own, fixed = (index.record(cell, AUTO, m, "") for m in ("train_seconds", PLACE_SECONDS))
-        if own and fixed and fixed["seeds"] and own["seeds"] == fixed["seeds"]:
-            found.append((own["mean"] * own["seeds"], fixed["mean"] * fixed["seeds"]))
-    return sum(a for a, _ in found) / sum(b for _, b in found) if found else None
-
-
-def _places(choices: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """How often which layer was picked."""
-    picked = [c["chosen"] for c in choices if c["variant"] == AUTO.variant]
-    places = dict.fromkeys(place for one in picked for place in one)
-    return [part(f"runs picked {place}", float(sum(one.get(place, 0) for one in picked)), ">=",
-                 None, "count") for place in places]  # fmt: skip

@@ -11,7 +11,7 @@ KEYS = (
     *("mean", "std", "seeds", "paper", "scale", "command"),
 )
 ID, OOD = "id_test", "ood_test"
-ON_COPIES = "anchor_aware+corrupted"  # of one hypothesis: a temperature, fitted on copies too
+ON_COPIES = "temperature+corrupted"  # what `gduq.fit` ends with
 
 
 class Cell(NamedTuple):
@@ -40,11 +40,8 @@ ENSEMBLE = Method("ensemble")
 MC_DROPOUT = Method("mcdropout")
 GDUQ = Method("gduq")
 GDUQ_COPIES = Method("gduq", ON_COPIES)
-UNLABELLED = Method("gduq-unlabelled")
 PRETRAINED = Method("gduq-pretrained")
 BASE = Method("gduq-pretrained base")  # its frozen network, where that is not the vanilla one
-AUTO = Method("auto")
-LAYERS = tuple(Method(f"gduq-{at}") for at in ("input", "1", "2", "readout"))
 
 NAMES = {
     VANILLA: "vanilla",
@@ -54,7 +51,6 @@ NAMES = {
     ENSEMBLE: "ensemble of 3",
     MC_DROPOUT: "MC dropout",
     GDUQ: "G-ΔUQ",
-    UNLABELLED: "G-ΔUQ, without validation labels",
     PRETRAINED: "G-ΔUQ, pretrained",
 }
 

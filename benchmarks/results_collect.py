@@ -16,13 +16,15 @@ from gduq.errors import InputError
 from gduq.experiments.bench import results_path
 from gduq.experiments.config import RunConfig
 from gduq.experiments.folder import FINISHED, RunFolder
+from gduq.experiments.method import RECIPE_FIELDS
 from gduq.experiments.result import BenchResult, record, verdicts
 from gduq.experiments.run import requirements
 from gduq.experiments.scores import FIXED
 from gduq.experiments.specs import ScaleName, Setting, Table
 from gduq.experiments.tables import TABLES
-from results_bars import CHOSEN, PLACE_SECONDS
-from results_cells import AUTO, BASE, GDUQ, ID, KEYS, ON_COPIES, OOD, PRETRAINED, rounded
+from gduq.experiments.training import fit_options
+from results_bars import CHOSEN
+from results_cells import BASE, GDUQ, ID, KEYS, ON_COPIES, OOD, PRETRAINED, rounded
 from results_choice import chosen_calibrator
 
 Values = list[float | None]
@@ -100,7 +102,7 @@ def _merged(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = next((one for one in tables if one["gduq"]), tables[0])
     alike = [one for one in tables if one["scale"] == first["scale"]]
     parts = {key: {v: d for one in alike for v, d in one[key].items()}
-             for key in ("divided", "unequal")}  # fmt: skip
+             for key in ("below", "unequal")}  # fmt: skip
     return {**first, **parts}
 
 
@@ -205,7 +207,7 @@ class Made:
         for (setting, variant), configs in self.cells.items():
             hashes = [config.hash for config in configs]
             where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
-            for key, values in (*self._costs(setting, variant, hashes),
+            for key, values in (*self._costs(variant, hashes),
                                 *self._numbers(variant, hashes)):  # fmt: skip
                 yield record(
                     self.name,
@@ -230,15 +232,10 @@ class Made:
                     ]
                     yield {"calibrator": calibrator, "split": split, "metric": metric}, values
 
-    def _costs(
-        self, setting: Setting, variant: str, hashes: Sequence[str]
-    ) -> Iterator[tuple[Key, Values]]:
-        found = {f"{kind}_seconds": [self._seconds(variant, h, kind) for h in hashes]
-                 for kind in ("train", "predict")}  # fmt: skip
-        if variant == AUTO.variant:
-            found[PLACE_SECONDS] = self._place_seconds(setting, hashes)
-        for metric, values in found.items():
-            yield {"calibrator": "none", "split": "", "metric": metric}, values
+    def _costs(self, variant: str, hashes: Sequence[str]) -> Iterator[tuple[Key, Values]]:
+        for kind in ("train", "predict"):
+            values: Values = [self._seconds(variant, h, kind) for h in hashes]
+            yield {"calibrator": "none", "split": "", "metric": f"{kind}_seconds"}, values
 
     def _seconds(self, variant: str, hash_: str, kind: str) -> float | None:
         """Who trains a plain network first pays for it; those of pretrained ones were there."""
@@ -248,16 +245,6 @@ class Made:
             found += seconds.get("plain", 0.0)
         return found
 
-    def _place_seconds(self, setting: Setting, hashes: Sequence[str]) -> Values:
-        """What the picked layers take by themselves, seed by seed; nothing unless all are known."""
-        found: Values = []
-        for seed, hash_ in enumerate(hashes):
-            variant = f"gduq-{self._infos.get(hash_, {}).get('place')}"
-            fixed = self.cells.get((setting, variant), [])[seed : seed + 1]
-            found += [self._seconds(variant, config.hash, "train") for config in fixed]
-        whole = len(found) == len(hashes) and None not in found
-        return found if whole else [None] * len(hashes)
-
     def _chosen(self, variant: str, hash_: str) -> str:
         if hash_ not in self._folders:
             return ""
@@ -266,14 +253,11 @@ class Made:
         return chosen_calibrator(self._folders[hash_], ("none", *fitted))
 
     def choices(self) -> Iterator[dict[str, Any]]:
-        """How often which calibrator was chosen, and by at="auto" which layer."""
+        """How often which calibrator was chosen."""
         for (setting, variant), configs in self.cells.items():
-            if variant == AUTO.variant:
-                names = [str(self._infos.get(c.hash, {}).get("place", "")) for c in configs]
-            elif variant in _CALIBRATED:
-                names = [self._chosen(variant, c.hash) for c in configs]
-            else:
+            if variant not in _CALIBRATED:
                 continue
+            names = [self._chosen(variant, c.hash) for c in configs]
             where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
             counts = {name: names.count(name) for name in dict.fromkeys(filter(None, names))}
             yield {"table": self.name, **where, "variant": variant, "chosen": counts}
@@ -304,45 +288,40 @@ class Made:
             "limit": plain.data.limit,
             "rows": {} if folder is None else folder.info["rows"],
             "gduq": {} if own is None else _own(own),
-            "divided": {v: [_before(configs[v]), configs[v].training.epochs]
-                        for v in _TWO_PARTS if v in configs},
+            "below": {v: _before(configs[v]) for v in _TWO_PARTS if v in configs},
             "unequal": {v: d for v, config in configs.items() if (d := _differs(config, plain))},
         }  # fmt: skip
 
 
 def _own(config: RunConfig) -> dict[str, Any]:
     """What makes the anchored model of a run."""
-    kept = ("at", "anchors", "scope", "head", "init", "freeze", "temper", "num_anchors")
-    method = {k: v for k, v in config.method.model_dump().items() if k in kept and v is not None}
-    return {**method, "draws": config.training.draws, "mask": config.training.mask}
+    kept = ("recipe", *RECIPE_FIELDS)
+    return {k: v for k, v in config.method.model_dump().items() if k in kept and v is not None}
 
 
 def _before(config: RunConfig) -> int:
-    """Epochs of the plain network that a run starts from; 0 for a run from scratch."""
-    if config.method.kind != "anchored" or config.method.pretrained_from != "vanilla":
-        return 0
-    return requirements(config)[0].training.epochs
+    """Epochs of the plain network that a run stands on; 0 for a run from scratch."""
+    before = requirements(config) if config.method.kind == "anchored" else []
+    return before[0].training.epochs if before else 0
 
 
-def _extra_epochs(config: RunConfig, plain: RunConfig) -> int | str | None:
+def _own_epochs(config: RunConfig, plain: RunConfig) -> int | str | None:
     """In words what is not vanilla's number of epochs, the plain network's included."""
-    before, own, whole = _before(config), config.training.epochs, plain.training.epochs
-    if before + own == whole:
-        return None
-    if before == whole:
-        return f"{own / whole:.2g} × vanilla's on top of a finished vanilla network"
-    return f"{own} on top of {before} of a plain network" if before else own
+    before, whole = _before(config), plain.training.epochs
+    if not before:
+        return None if config.training.epochs == whole else config.training.epochs
+    extra = fit_options(config)["epochs"]
+    head = "a head" if extra is None else f"{extra} epochs"
+    return f"{head} on top of {before} of a plain network"
 
 
 def _differs(config: RunConfig, plain: RunConfig) -> dict[str, Any]:
     """Training and backbone as far as they are not vanilla's."""
     ours, theirs = config.training.model_dump(), plain.training.model_dump()
-    epochs = _extra_epochs(config, plain)
+    epochs = _own_epochs(config, plain)
     found = {} if epochs is None else {"epochs": epochs}
     found |= {k: ours[k] for k in _SCHEDULE if ours[k] != theirs[k]}
     net, other = config.model.model_dump(), plain.model.model_dump()
-    if config.method.is_anchored and config.method.head not in (None, other["head"]):
-        found["head"] = config.method.head
     return {**found, **{k: v for k, v in net.items() if v != other[k]}}
 
 
@@ -369,7 +348,7 @@ def _described(name: str, made: Made | None, scale: str) -> dict[str, Any]:
 
 def _hours(runs: Iterable[RunFolder]) -> float:
     """Of training; ensembles and MC dropout are made of other runs."""
-    trained = [run for run in runs if run.config.method.kind in ("vanilla", "anchored")]
+    trained = [run for run in runs if run.config.method.kind not in ("ensemble", "mcdropout")]
     hours: float = rounded(sum(run.info["seconds"]["train"] for run in trained) / 3600, 3)
     return hours
 

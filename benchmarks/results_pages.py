@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results_cells import (
-    AUTO,
     GDUQ,
     ID,
     NAMES,
@@ -167,33 +166,30 @@ def schedule_page(summary: Summary) -> str:
         own = ", ".join(f"{k} {v}" for k, v in s["gduq"].items())
         numbers = [f"{s[k]:g}" for k in ("epochs", "hidden", "layers", "lr", "weight_decay")]
         batch = "whole graph" if s["task"] == "node" else str(s["batch_size"])
-        parts = [_divided(s, variant) for variant in ("gduq", "gduq-pretrained")]
+        parts = [_below(s, variant) for variant in ("gduq", "gduq-pretrained")]
         rows.append([f"{s['dataset']} {s['shift']}, {s['model']}", s["scale"], *numbers, batch,
                      sizes, str(s["seeds"]), *parts, own or "–"])  # fmt: skip
     heads = ["network", "scale", "epochs", "width", "layers", "learning rate", "weight decay",
-             "batch", "rows: train/val/ID/OOD", "seeds", "epochs of G-ΔUQ",
-             "epochs of G-ΔUQ, pretrained", "G-ΔUQ"]  # fmt: skip
+             "batch", "rows: train/val/ID/OOD", "seeds",
+             "epochs below G-ΔUQ", "epochs below G-ΔUQ, pretrained", "G-ΔUQ"]  # fmt: skip
     return (
         f"# Schedules\n\nOf all methods alike. {_unequal(summary)}{_in_turn(summary)} {_PAID}\n\n"
         f"{markdown(heads, rows)}\n"
     )
 
 
-def _divided(s: Record, variant: str) -> str:
-    """Epochs of the plain network and of the head that is put on it."""
-    if variant not in s.get("divided", {}):
-        return "–"
-    before, own = s["divided"][variant]
-    return f"{before} plain + {own}" if before else str(own)
+def _below(s: Record, variant: str) -> str:
+    """Epochs of the plain network that a head is put on."""
+    return str(s.get("below", {}).get(variant) or "–")
 
 
 def _in_turn(summary: Summary) -> str:
-    """What is to be said if G-ΔUQ divides its epochs."""
-    if not any(s.get("divided", {}).get("gduq", [0])[0] for s in summary["schedule"]):
+    """What is to be said if G-ΔUQ stands on a network that was trained shorter."""
+    if not any(s.get("below", {}).get("gduq", 0) for s in summary["schedule"]):
         return ""
     return (
-        " gduq spends a part of its epochs on a plain network and the rest on the anchored head: "
-        "together as many as vanilla has."
+        " gduq puts an anchored head on a plain network that is trained a little shorter than "
+        "vanilla, so that the head costs nothing extra."
     )
 
 
@@ -216,7 +212,7 @@ def _unequal(summary: Summary) -> str:
 
 def _chosen(summary: Summary) -> str:
     counts: dict[str, dict[str, int]] = {}
-    for choice in (c for c in summary["choices"] if c["variant"] != AUTO.variant):
+    for choice in summary["choices"]:
         own = counts.setdefault(choice["variant"], {})
         for name, times in choice["chosen"].items():
             own[name] = own.get(name, 0) + times
@@ -231,8 +227,7 @@ def _chosen(summary: Summary) -> str:
         "table that are fitted, by NLL on the half of `id_val` that it was not fitted on, halves "
         "taking turns; half of that NLL is of the clean rows, half of corrupted copies of the same "
         "rows. CaGCN and GATS read the graph around the rows, cannot be tried on copies and are "
-        "not among them. The temperature that G-ΔUQ has by default is part of the model: all of "
-        f"`id_val` has been looked at for it. Chosen were: {'; '.join(said)}."
+        f"not among them. Chosen were: {'; '.join(said)}."
     )
 
 

@@ -72,9 +72,9 @@ def readme_block(summary: Summary) -> str:
 def _exception(summary: Summary) -> str:
     """What the schedules say that G-ΔUQ has to itself."""
     own = [s["unequal"].get("gduq", {}) for s in summary["schedule"]]
-    turns = [s.get("divided", {}).get("gduq", [0])[0] for s in summary["schedule"]]
+    turns = [s.get("below", {}).get("gduq", 0) for s in summary["schedule"]]
     said = ["G-ΔUQ has a two-layer head, the others a linear one"] * any("head" in s for s in own)
-    said += ["G-ΔUQ spends a part of its epochs on a plain network first"] * any(turns)
+    said += ["G-ΔUQ is a head on a plain network that is trained a little shorter"] * any(turns)
     return f" ({'; '.join(said)})" if said else ""
 
 

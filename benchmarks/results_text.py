@@ -26,7 +26,6 @@ METRICS = {
     "predict_ratio": "prediction, × vanilla",
     "train_seconds": "training, s",
     "predict_seconds": "prediction, s",
-    "place_train_seconds": "training of the layer picked, s",
 }
 SPLITS = {"id_test": "ID", "ood_test": "OOD"}
 _EXACT = 1000.0  # larger numbers are counts

@@ -428,62 +428,9 @@ def test_error_prediction_counts_smaller_errors():
     assert errors(chosen=False)["parts"][0]["value"] == 8.0  # by the paper's threshold
 
 
-def auto_runs(dataset, seconds, alone, seeds=3):
-    own = {"dataset": dataset, "variant": "auto", "seeds": seeds}
-    return [record(seconds, "train_seconds", "", **own),
-            record(alone, "place_train_seconds", "", **own)]  # fmt: skip
-
-
-def test_auto_may_be_a_tenth_worse_than_the_best_layer():
-    records = methods("d1", auto=0.109, gduq_input=0.1, gduq_1=0.2)
-    assert judged(records)["auto"]["met"] is None  # its time is not known
-    records += auto_runs("d1", 15.0, 10.0)
-    assert judged(records)["auto"]["met"] is True
-    records += methods("d2", auto=0.12, gduq_input=0.1, gduq_1=0.2)
-    bar = judged(records)["auto"]
-    assert (bar["parts"][0]["value"], bar["met"]) == (0.5, False)
-    assert [x["cell"] for x in bar["losing"]] == ["d2 covariate, all networks"]
-
-
-def test_auto_is_judged_with_networks_averaged():
-    records = methods("d1", auto=0.1, gduq_input=0.1, gduq_1=0.3)
-    other = methods("d1", auto=0.3, gduq_input=0.3, gduq_1=0.1)
-    bar = judged([*records, *({**r, "model": "gcn"} for r in other)])["auto"]
-    assert bar["parts"][0]["what"] == "of 1 cells"
-    assert bar["parts"][0]["value"] == 1.0  # either layer has 0.2 on average
-
-
-def test_auto_is_not_judged_on_cells_that_its_rule_was_looked_for_on():
-    seen = [
-        {**r, "shift": "size"} for r in methods("tu/NCI1", auto=0.1, gduq_input=0.1, gduq_1=0.2)
-    ]
-    assert judged(seen)["auto"]["parts"][0]["value"] is None
-    other = methods("d1", auto=0.2, gduq_input=0.1, gduq_1=0.2)
-    shares = [p["value"] for p in judged([*seen, *other])["auto"]["parts"] if p["unit"] == "share"]
-    assert shares[:2] == [0.0, 0.5]
-
-
-def test_auto_may_take_twice_the_time_of_the_layer_it_picks():
-    records = methods("d1", auto=0.1, gduq_input=0.1, gduq_1=0.2)
-    records += [*auto_runs("d1", 30.0, 10.0), *methods("d2", vanilla=0.1)]
-    assert judged(records)["auto"]["met"] is False
-    records += auto_runs("d2", 10.0, 15.0, seeds=6)  # sums over runs: 150 against 120
-    bar = judged(records)["auto"]
-    assert (bar["parts"][1]["value"], bar["met"]) == (1.25, True)
-
-
-def test_the_layers_that_auto_picked_are_counted():
-    choices = [{"variant": "auto", "chosen": {"readout": 2, "1": 1}},
-               {"variant": "auto", "chosen": {"readout": 3}},
-               {"variant": "gduq", "chosen": {"temperature": 3}}]  # fmt: skip
-    parts = judged([], more={"choices": choices})["auto"]["parts"]
-    picked = {p["what"]: p["value"] for p in parts if p["unit"] == "count"}
-    assert picked == {"runs picked readout": 5.0, "runs picked 1": 1.0}
-
-
 def test_the_stronger_control_stands_beside_temperature_scaling():
     records = [*methods("d1", ts=0.3, gduq=0.2), *methods("d2", ts=0.3, gduq=0.2)]
-    copies = {"calibrator": "anchor_aware+corrupted"}
+    copies = {"calibrator": "temperature+corrupted"}
     records += [record(0.1, dataset="d1", **copies), record(0.25, dataset="d2", **copies)]
     records += [record(0.05, dataset=d, variant="gduq", **copies) for d in ("d1", "d2")]
     bar = judged(records)["ece-ts"]
@@ -491,19 +438,6 @@ def test_the_stronger_control_stands_beside_temperature_scaling():
     assert bar["met"] is True
     page = pages({**made_by_hand(), "records": records})["RESULTS.md"]
     assert "|  | vanilla, temperature scaling on clean and corrupted rows | – | 0.100" in page
-
-
-def test_what_comes_without_validation_labels_stands_beside():
-    records = []
-    for dataset, bare in (("d1", 0.1), ("d2", 0.4)):
-        records += methods(dataset, vanilla=0.3, t2=0.3, ts=0.3, ensemble=0.3, gduq=0.2,
-                           gduq_unlabelled=bare)  # fmt: skip
-    found = judged(records)
-    for name in ("ece-vanilla", "ece-t2", "ece-ts", "ensemble"):
-        (own,) = [p for p in found[name]["parts"] if "validation labels" in p["what"]]
-        assert (own["value"], own["wanted"], own["what"][:10]) == (0.5, None, "of 2 cells")
-    page = pages({**made_by_hand(), "records": records})["RESULTS.md"]
-    assert "|  | G-ΔUQ, without validation labels | – | 0.100" in page
 
 
 def test_verdicts_of_the_paired_test_are_counted():
@@ -620,23 +554,13 @@ def test_what_cannot_be_fitted_on_half_is_not_chosen():
 
 def run_of(root, variant):
     """The run of the first seed: its config's method tells which."""
-    asked = {
-        "gduq": ("readout", 3),
-        "gduq-pretrained": ("readout", 4),
-        "auto": ("auto", 3),
-        "gduq-1": (1, 3),
-    }
+    asked = {"gduq": 3, "gduq-pretrained": 4}
     found = {}
     for path in sorted(root.glob("*/config.json")):
-        method = json.loads(path.read_text())["method"]
-        if method["kind"] == "anchored":
-            found[method["at"], method["plain_epochs"]] = path.parent
+        config = json.loads(path.read_text())
+        if config["method"]["kind"] == "anchored":
+            found[config["training"]["epochs"]] = path.parent
     return found[asked[variant]]
-
-
-def note_place(root, place):
-    path = run_of(root, "auto") / "info.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "place": place}))
 
 
 @pytest.fixture(scope="module")
@@ -650,14 +574,13 @@ def bench_root(tmp_path_factory):
     small = replace(
         tables.TABLES["node-shift"],
         smoke=tables.TABLES["node-shift"].smoke[:1],
-        variants=("gduq", "gduq-pretrained", "auto", "gduq-1"),
+        variants=("gduq", "gduq-pretrained"),
         calibrators=("cagcn",),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "TABLES", {"node-shift": small})
         patch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], node_epochs=4))
         bench.bench("node-shift", "smoke", root, workers=0, seeds=1, progress=False)
-        note_place(root, 1)
         yield root, small
 
 
@@ -703,32 +626,28 @@ def test_schedules_say_what_is_equal(bench_root):
     (only,) = collected(bench_root)["schedule"]
     assert (only["epochs"], only["hidden"], only["seeds"]) == (4, 16, 1)
     assert only["rows"]["ood_test"] == 140
-    assert only["divided"] == {"gduq": [3, 1], "gduq-pretrained": [4, 1]}
-    extra = "0.25 × vanilla's on top of a finished vanilla network"
-    assert only["unequal"] == {"gduq-pretrained": {"epochs": extra}}  # gduq has as many in all
-    assert only["gduq"]["at"]
+    assert only["below"] == {"gduq": 3, "gduq-pretrained": 4}
+    assert only["unequal"] == {
+        "gduq": {"epochs": "a head on top of 3 of a plain network"},
+        "gduq-pretrained": {"epochs": "a head on top of 4 of a plain network"},
+    }
+    assert only["gduq"] == {"recipe": "head"}
 
 
 def test_a_cell_of_two_tables_names_the_exceptions_of_both():
     from results_collect import _once
 
-    first = {**schedule("d1"), "divided": {"gduq": [0, 50]}, "unequal": {"readout": {"lr": 1}}}
+    first = {**schedule("d1"), "below": {"gduq": 45}, "unequal": {"readout": {"lr": 1}}}
     extra = {"gduq-pretrained": {"epochs": "more"}}
-    second = {**first, "divided": {"gduq-pretrained": [50, 10]}, "unequal": extra}
+    second = {**first, "below": {"gduq-pretrained": 50}, "unequal": extra}
     (only,) = _once([first, second])
-    assert only["divided"] == {"gduq": [0, 50], "gduq-pretrained": [50, 10]}
+    assert only["below"] == {"gduq": 45, "gduq-pretrained": 50}
     assert set(only["unequal"]) == {"readout", "gduq-pretrained"}
-    page = pages({**made_by_hand(), "schedule": [only]})["results/schedule.md"]
-    assert "| 50 | 50 plain + 10 |" in page
-
-
-def test_epochs_that_are_divided_are_shown():
-    turns = {**schedule("d1"), "divided": {"gduq": [25, 25]}}
-    given = {**made_by_hand(), "schedule": [turns]}
-    assert "| 25 plain + 25 | – |" in pages(given)["results/schedule.md"]
-    assert " gduq spends a part of its epochs" in pages(given)["RESULTS.md"]
-    assert "G-ΔUQ spends a part of its epochs" in readme_block(given)
-    assert "spends a part" not in readme_block(made_by_hand())
+    given = {**made_by_hand(), "schedule": [only]}
+    assert "| 45 | 50 |" in pages(given)["results/schedule.md"]
+    assert " gduq puts an anchored head on a plain network" in pages(given)["RESULTS.md"]
+    assert "trained a little shorter" in readme_block(given)
+    assert "trained a little shorter" not in readme_block(made_by_hand())
 
 
 def test_only_the_pretrained_network_was_paid_for_before(bench_root):
@@ -739,28 +658,6 @@ def test_only_the_pretrained_network_was_paid_for_before(bench_root):
         seconds = json.loads((run_of(root, variant) / "info.json").read_text())["seconds"]
         assert seconds["plain"] > 0
         assert costs[variant] == pytest.approx(sum(seconds[k] for k in kinds), rel=1e-4)
-
-
-def test_auto_is_held_against_the_layer_it_picked(bench_root):
-    given = collected(bench_root)
-    found = {(r["variant"], r["metric"]): r["mean"] for r in given["records"]}
-    assert found["auto", "place_train_seconds"] == found["gduq-1", "train_seconds"]
-    (picked,) = (c["chosen"] for c in given["choices"] if c["variant"] == "auto")
-    assert picked == {"1": 1}
-    auto = next(b for b in bars(given) if b["name"] == "auto")
-    ratio_ = found["auto", "train_seconds"] / found["gduq-1", "train_seconds"]
-    assert auto["parts"][1]["value"] == pytest.approx(ratio_, rel=1e-3)
-
-
-def test_a_place_that_was_not_trained_has_no_seconds(bench_root):
-    root, _ = bench_root
-    note_place(root, "input")
-    try:
-        given = collected(bench_root)
-    finally:
-        note_place(root, 1)
-    (seconds,) = (r["mean"] for r in given["records"] if r["metric"] == "place_train_seconds")
-    assert seconds is None
 
 
 def test_collected_pages_are_whole(bench_root, tmp_path):
@@ -787,7 +684,7 @@ def test_the_chosen_calibrator_never_sees_a_test_row(bench_root):
     root, _ = bench_root
     folders = [RunFolder(path.parent) for path in sorted(root.glob("*/finished"))]
     folder = next(f for f in folders if "cagcn" in f.scores and f.config.method.kind == "vanilla")
-    names = ("none", "temperature", "anchor_aware+corrupted", "cagcn")
+    names = ("none", "temperature", "temperature+corrupted", "cagcn")
     (folder.path / KEPT).unlink(missing_ok=True)
     first = chosen_calibrator(folder, names)
     kept = json.loads((folder.path / KEPT).read_text())
