@@ -18,7 +18,7 @@ __all__ = ["demo"]
 @app.command()
 def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions, each with other data.")] = 3,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of every training.")] = 600,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of every training.")] = 300,
     output: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("out"),
 ) -> None:
     """Train a plain network, an ensemble and G-ΔUQ on generated data; judge them under shift.

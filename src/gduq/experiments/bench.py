@@ -17,6 +17,7 @@ from gduq.experiments.run import requirements, run
 from gduq.experiments.specs import ScaleName, Setting, Table
 from gduq.experiments.telling import heard
 from gduq.experiments.tracking import EpochNews
+from gduq.experiments.training import fit_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +186,7 @@ class _Cell:
         self.root = root
 
     def __call__(self, config: RunConfig) -> None:
-        news = EpochNews(config.training.epochs) if heard() else None
+        news = EpochNews(fit_options(config)["epochs"]) if heard() else None
         run(config, self.root, progress=False, logger=news, evaluate=False)
 
 

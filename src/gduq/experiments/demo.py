@@ -106,7 +106,7 @@ class Comparison:
 
 def compare(
     seeds: int = 3,
-    epochs: int = 400,
+    epochs: int = 300,
     hidden: int = 64,
     root: Path | None = None,
     notify: Callable[[str], None] = lambda _: None,

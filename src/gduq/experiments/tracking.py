@@ -62,7 +62,7 @@ class EpochNews(Logger):
     """Tells whoever watches the run (`gduq.experiments.telling`) about its latest epoch.
 
     Args:
-        epochs: How many there will be.
+        epochs: How many there will be; ``None`` where validation rows say when to stop.
 
     Example:
         >>> from gduq.experiments.telling import heard_by
@@ -73,9 +73,9 @@ class EpochNews(Logger):
 
     name, version = "news", ""
 
-    def __init__(self, epochs: int) -> None:
+    def __init__(self, epochs: int | None) -> None:
         super().__init__()
-        self._epochs = epochs
+        self._of = "" if epochs is None else f"/{epochs}"
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """One line with loss, and validation accuracy and ECE if there are any."""
@@ -83,7 +83,7 @@ class EpochNews(Logger):
         if not {"epoch", "loss", "lr", "seconds"} <= set(known):
             return  # whatever else is logged is no epoch
         record = Epoch(**known)
-        tell(f"epoch {record.epoch}/{self._epochs}{numbers(record)}")
+        tell(f"epoch {record.epoch}{self._of}{numbers(record)}")
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to tell."""
