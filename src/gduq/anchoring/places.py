@@ -19,8 +19,8 @@ from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
 from gduq.nn.replay import first_input
 from gduq.nn.tracing import Trace, row_counts, trace
-from gduq.nn.trunk import Trunk, as_chain, check_complete, check_logits, no_place
-from gduq.nn.widths import anchor_names, input_width
+from gduq.nn.trunk import Trunk, as_chain, check_logits, no_place
+from gduq.nn.widths import anchor_names, check_complete, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
 

@@ -30,8 +30,8 @@ class LastLayerLaplace(OnTrunk):
     Args:
         net: A trained network with a head; it is copied.
         num_samples: K, draws of the last layer's weights.
-        link: ``"probit"``, one hypothesis with moderated logits, or ``"samples"``, K draws, which also
-            give an epistemic part but worse probabilities.
+        link: ``"probit"``, one hypothesis with moderated logits; or ``"samples"``, K draws, which
+            have an epistemic part too, but worse probabilities.
         call: As in `gduq.anchor`.
         seed: For the draws.
         trunk: A trunk to share with other models.

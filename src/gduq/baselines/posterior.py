@@ -28,7 +28,9 @@ __all__ = ["LastLayerPosterior", "best_precision"]
 
 Structure = Literal["auto", "full", "kron"]
 
-_LARGEST = 256  # weights for which the whole matrix is decomposed: more would cost more than it gives
+_LARGEST = (
+    256  # weights for which the whole matrix is decomposed: more would cost more than it gives
+)
 _CHUNK = 4_000_000  # numbers in one block
 
 

@@ -17,7 +17,7 @@ from gduq.nn.call import Call
 from gduq.nn.origins import computed_rows
 from gduq.nn.recording import LINEAR, Event, Recording, record
 from gduq.nn.steps import Step, build_tail, function_step
-from gduq.nn.widths import as_linear, input_width, uninitialised
+from gduq.nn.widths import as_linear, check_complete, input_width
 
 __all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "row_counts", "trace"]
 
@@ -83,13 +83,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         ('convs.0', 'convs.1')
     """
     check_graph(graph)
-    lazy = uninitialised(net)
-    if lazy:
-        raise InputError(
-            "a network with all its parameters",
-            f"uninitialised {', '.join(lazy[:3])}",
-            "Run it on a graph once, or give every layer its in_channels.",
-        )
+    check_complete(net)
     out, seen = record(net, graph, call)
     sizes = row_counts(graph)
     rows = _kind_of_rows(net, graph, sizes, out, seen)

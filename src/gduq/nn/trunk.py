@@ -15,14 +15,13 @@ from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
 from gduq.nn.replay import Slot, first_input, one_pass
 from gduq.nn.tracing import Step, build_tail, trace
-from gduq.nn.widths import as_linear, uninitialised
+from gduq.nn.widths import as_linear
 
 __all__ = [
     "Ending",
     "Trunk",
     "as_chain",
     "as_logits",
-    "check_complete",
     "check_logits",
     "no_place",
     "undone",
@@ -34,17 +33,6 @@ Ending = str  # "softmax", "log_softmax", "sigmoid"
 def as_chain(net: nn.Module) -> GNN | None:
     """The network as the chain of layers that it is, if it is one of gduq's own."""
     return net if isinstance(net, GNN) else None
-
-
-def check_complete(net: nn.Module) -> None:
-    """Raise for a network whose parameters a first pass has yet to shape."""
-    lazy = uninitialised(net)
-    if lazy:
-        raise InputError(
-            "a network with all its parameters",
-            f"uninitialised {', '.join(lazy[:3])}",
-            "Run it on a graph once, or give every layer its in_channels.",
-        )
 
 
 def no_place(net: nn.Module) -> InputError:
@@ -99,7 +87,6 @@ class Trunk(nn.Module):
         chain = as_chain(net)
         if chain is not None:
             return cls(net, None, chain.task, chain.task, steps=())
-        check_complete(net)
         found = trace(net, graph, call)
         if found.head is not None:
             return cls(

@@ -8,15 +8,32 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 
 from gduq.errors import InputError
 
-__all__ = ["anchor_names", "as_linear", "input_width", "take_linear", "uninitialised"]
+__all__ = [
+    "anchor_names",
+    "as_linear",
+    "check_complete",
+    "input_width",
+    "take_linear",
+]
 
 _WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
 _LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
 
-def uninitialised(net: nn.Module) -> list[str]:
+def _uninitialised(net: nn.Module) -> list[str]:
     """Names of parameters that a first pass has yet to shape."""
     return [name for name, p in net.named_parameters() if isinstance(p, _LAZY)]
+
+
+def check_complete(net: nn.Module) -> None:
+    """Raise for a network whose parameters a first pass has yet to shape."""
+    lazy = _uninitialised(net)
+    if lazy:
+        raise InputError(
+            "a network with all its parameters",
+            f"uninitialised {', '.join(lazy[:3])}",
+            "Run it on a graph once, or give every layer its in_channels.",
+        )
 
 
 def input_width(module: nn.Module) -> int | None:

@@ -50,7 +50,8 @@ def predict(
                 graph = graph.clone()
             found = known.answer(graph, features=features or asks)
             outputs = known.calibrated(found.outputs)
-            target = known.target or Classes(max(2, outputs.size(2)), one_logit=outputs.size(2) == 1)
+            width = outputs.size(2)
+            target = known.target or Classes(max(2, width), one_logit=width == 1)
             rows = found.features
             parts.append(
                 target.prediction(

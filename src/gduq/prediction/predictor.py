@@ -160,9 +160,7 @@ class Predictor(nn.Module, ABC):
     def prepare(self, batches: Any, batch_size: int) -> None:
         """Before the first epoch: what has to be known about all training rows."""
 
-    def loss(
-        self, graph: Any, generator: torch.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The loss of every row that counts under every draw ``[D, m]``, and how much it counts."""
         raise InputError("a model that is trained by itself", type(self).__name__)
 
@@ -178,7 +176,7 @@ class Predictor(nn.Module, ABC):
         """After the last epoch: all that prediction needs from the training rows."""
 
     def head_job(self, h: Tensor) -> HeadJob | None:
-        """The heads to train, for a model that reads the rows ``h`` ``[n, d]`` of a frozen trunk."""
+        """The heads to train, of a model that reads rows ``h`` ``[n, d]`` of a frozen trunk."""
         return None
 
     def take_heads(self, heads: Sequence[nn.Module]) -> None:
