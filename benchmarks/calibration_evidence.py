@@ -66,7 +66,7 @@ def anchored_model(data: Data, train: Tensor, seed: int, epochs: int = 200) -> g
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = gduq.nn.GNN(data.x.size(1), 32, int(data.y.max()) + 1, 3, conv="gcn", task="node")
-        model = gduq.anchor(net, at=1, num_anchors=10, seed=seed)
+        model = gduq.anchor(net, at=1, recipe="paper", num_anchors=10, seed=seed)
         marked = data.clone()
         marked.row_mask = train
         optimiser = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -82,7 +82,7 @@ def motif_graphs(count: int) -> list[Data]:
 
 def _input_inference(graph: Data, label: str, repeats: int) -> Iterator[Row]:
     net = gduq.nn.GNN(graph.x.size(1), HIDDEN, 15, 3, conv="gcn", task="node").eval()
-    model = gduq.anchor(net, at="input").fit_bank(graph).eval()
+    model = gduq.anchor(net, at="input", recipe="paper").fit_bank(graph).eval()
     dense = _dense(graph)
     plain, naive = NaiveGNN(net).eval(), NaiveGNN(model).eval()
     with torch.no_grad():
@@ -112,7 +112,7 @@ def _input_inference(graph: Data, label: str, repeats: int) -> Iterator[Row]:
 
 def _input_training(graph: Data, label: str, repeats: int) -> Iterator[Row]:
     net = gduq.nn.GNN(graph.x.size(1), HIDDEN, 15, 3, conv="gcn", task="node", dropout=0.0)
-    model = gduq.anchor(net, at="input").fit_anchors(graph)
+    model = gduq.anchor(net, at="input", recipe="paper").fit_anchors(graph)
     dense = _dense(graph)
     plain, naive = net.train(), NaiveGNN(model).train()
     mean, std = model.source.mean, model.source.std
@@ -143,7 +143,7 @@ def _readout(graphs: list[Data], label: str, repeats: int) -> Iterator[Row]:
     net = gduq.nn.GNN(4, HIDDEN, 3, 3, conv="gin").eval()
     tasks: dict[str, Callable[[], object]] = {"plain": lambda: net(batch)}
     for k in (10, 100):
-        model = gduq.anchor(net, at="readout", num_anchors=k).fit_bank(batch).eval()
+        model = gduq.anchor(net, at="readout", recipe="paper", num_anchors=k).fit_bank(batch).eval()
         tasks[f"K = {k}"] = lambda model=model: model.sample(batch)
         with torch.no_grad():
             naive = NaiveGNN(model).eval().sample(batch, model.bank[:2])
@@ -159,7 +159,7 @@ def _hidden(graphs: list[Data], label: str, repeats: int) -> Iterator[Row]:
     batch = Batch.from_data_list(graphs)
     net = gduq.nn.GNN(4, HIDDEN, 3, 3, conv="gin").eval()
     for at, bar in ((1, 0.6), (2, 0.35)):
-        model = gduq.anchor(net, at=at, num_anchors=10).fit_bank(batch).eval()
+        model = gduq.anchor(net, at=at, recipe="paper", num_anchors=10).fit_bank(batch).eval()
         naive = NaiveGNN(model).eval()
         with torch.no_grad():
             _check_equal(model.sample(batch)[:2], naive.sample(batch, model.bank[:2]))
@@ -177,7 +177,7 @@ def _frozen(graphs: list[Data], label: str, repeats: int) -> Iterator[Row]:
     net = gduq.nn.GNN(4, HIDDEN, 3, 3, conv="gin")
     seconds = {}
     for freeze in (False, True):
-        model = gduq.anchor(net, at="readout", freeze=freeze)
+        model = gduq.anchor(net, at="readout", recipe="paper", freeze=freeze)
         epochs = repeats * (5 if freeze else 1)
         history = gduq.fit(model, graphs, epochs=epochs, batch_size=64, progress=False)
         seconds[freeze] = statistics.median(epoch.seconds for epoch in history.records)
