@@ -215,7 +215,7 @@ def shift_severity(
     title: str = "",
     **options: Any,
 ) -> Figure:
-    """A metric against the severity of a shift, one line a model, with bootstrap intervals.
+    """A metric against the severity of a shift, one line per model, with bootstrap intervals.
 
     Args:
         predictions: For each model its predictions by severity. Numbers, and names such as

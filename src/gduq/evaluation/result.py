@@ -47,7 +47,7 @@ class Evaluation:
     """How far to trust a model, in one table.
 
     Args:
-        table: One row a number, with columns ``kind`` (metrics, ood, error prediction, conformal,
+        table: One row per number, with columns ``kind`` (metrics, ood, error prediction, conformal,
             abstention, subgroups), ``split``, ``calibrator`` ("none" without), ``variant`` (the
             score, method or group), ``measure``, ``value``, ``low`` and ``high`` (its interval),
             ``rows`` (of the split) and ``against`` (the split it was compared with or fitted on).
@@ -134,7 +134,7 @@ def _jsonable(record: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _lines(part: pd.DataFrame) -> Iterator[str]:
-    """A Markdown table: one line a split, calibrator and variant; one column a measure."""
+    """A Markdown table: one line per split, calibrator and variant; one column per measure."""
     keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
     keys = keys if "split" in keys else ["split", *keys]
     measures = list(dict.fromkeys(part["measure"]))

@@ -32,7 +32,7 @@ class RunFolder:
     ============================ ==============================================================
     ``config.json``              the `RunConfig`
     ``bundle/``                  the model, as `gduq.save` writes it
-    ``predictions/<split>.npz``  a `Prediction` a split, as `Prediction.to_npz` writes it
+    ``predictions/<split>.npz``  a `Prediction` per split, as `Prediction.to_npz` writes it
     ``scores.json``              the few numbers of the tables, by calibrator and split
     ``metrics.json``             the whole `Evaluation`, made when first asked for
     ``history.json``             the epochs

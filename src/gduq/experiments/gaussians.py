@@ -21,7 +21,7 @@ _BINS = 40
 
 
 def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
-    """One a dataset and shift."""
+    """One per dataset and shift."""
     return [(setting, scale) for setting in table.settings_at(scale)]
 
 

@@ -25,7 +25,7 @@ _WIDTHS = {
 
 
 def cells(table: Table, scale: ScaleName) -> Sequence[Setting]:
-    """One a dataset: the published ones at every scale, counted without any data."""
+    """One per dataset: the published ones at every scale, counted without any data."""
     return table.settings
 
 

@@ -51,7 +51,7 @@ def _number(value: float, metric: str, exact: bool = False) -> str:
 
 
 def csv(records: Iterable[Record], columns: Sequence[str]) -> str:
-    """One line a record; lists as JSON."""
+    """One line per record; lists as JSON."""
     file = io.StringIO()
     writer = csv_module.writer(file, lineterminator="\n")
     writer.writerow(columns)

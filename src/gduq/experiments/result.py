@@ -49,7 +49,7 @@ class BenchResult:
     Attributes:
         name: The table's.
         scale: At which it was made.
-        records: One a cell; `COLUMNS` are their keys.
+        records: One per cell; `COLUMNS` are their keys.
         title: What the table shows.
         notes: What to know when reading it.
         failures: Tracebacks of runs that failed, by title.
@@ -99,11 +99,11 @@ class BenchResult:
             raise InputError("a file that BenchResult.to_json wrote", f"{path} ({error})") from None
 
     def to_csv(self, path: str | Path | None = None) -> str:
-        """One line a record."""
+        """One line per record."""
         return _written(printing.csv(self.records, COLUMNS), path)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
-        """A table a dataset, shift and model, the paper's figures in brackets, and win counts."""
+        """A table per dataset, shift and model, the paper's figures in brackets, and win counts."""
         return _written(printing.markdown(self), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
@@ -132,7 +132,7 @@ def record(
     Args:
         table: Name of the table.
         key: ``dataset``, ``shift``, ``model``, ``variant``, ``calibrator``, ``split``, ``metric``.
-        values: One a seed, in order; ``None`` where a run failed.
+        values: One per seed, in order; ``None`` where a run failed.
         scale: At which it was made.
         command: That makes it again.
         printed: Files of the paper's figures to look in.

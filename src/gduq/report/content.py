@@ -43,7 +43,7 @@ _UP = ("accuracy",)  # the only measure of a scorecard where more is better
 
 
 def scorecards(subjects: Sequence[Subject]) -> list[Table]:
-    """One table a split, one line a subject (and each of its calibrators)."""
+    """One table per split, one line per subject (and each of its calibrators)."""
     tables = []
     for split in splits_of(subjects):
         rows = [row for s in subjects for row in _score_rows(s, subjects[0], split)]
