@@ -63,8 +63,8 @@ def map_cells(
         workers: How many at a time; one a core by default (for Ray: as many as the cluster takes).
             0 does the work in this process, which then shares the fate of the cells (local only).
         progress: Show cells done, running and failed, the time left and what running cells tell
-            (`gduq.experiments.telling`): live on a terminal, a line per cell elsewhere. ``False`` is
-            silent.
+            (`gduq.experiments.telling`): live on a terminal, one line per cell elsewhere.
+            ``False`` is silent.
         title: What the cells are, for the view.
         name: What to call a cell there.
         address: Of a Ray cluster; ``"auto"`` looks for one. A local one is started by default.
