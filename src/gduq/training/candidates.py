@@ -38,7 +38,7 @@ from gduq.training.settings import Settings
 
 __all__ = ["Candidate", "Candidates"]
 
-_HEADS = 10  # heads of a head ensemble
+_HEADS = 5  # heads of a head ensemble
 _BATCH = 256
 
 Made = Iterator[tuple[str, Predictor]]  # what to add to the name, and the model

@@ -17,14 +17,15 @@ from gduq.targets.base import Target
 from gduq.training.history import Epoch
 from gduq.training.randomness import derived, isolated
 
-__all__ = ["HeadRun", "RowSet", "train_heads"]
+__all__ = ["TEMPERATURES", "HeadRun", "RowSet", "train_heads"]
 
 Draw = Callable[[int, torch.Generator], Tensor]
 Select = Literal["best", "last"]
 
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are judged at once: what a cache holds
-_TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
+_JUDGING = 4  # anchors that say when to stop: all of them would say it at twice the cost
+TEMPERATURES = tuple(2.0 ** (i / 2 - 1.5) for i in range(7))  # about 1/3 to 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,8 +381,9 @@ def train_heads(
     """
     plan = _Plan.of(len(train), val is not None, epochs, lr, batch_size, patience)
     shares = _checked(heads, train, val, masks, bank, draw, draws, select)
-    anchors = None if bank is None else bank.to(train.h).unsqueeze(1)
-    temperatures = _TEMPERATURES if tempered else (1.0,)
+    judging = None if epochs is not None else _JUDGING
+    anchors = None if bank is None else bank[:judging].to(train.h).unsqueeze(1)
+    temperatures = TEMPERATURES if tempered else (1.0,)
     task = _Task(train, val, target, shares, anchors, draw, draws, temperatures)
     with isolated(train.h.device):
         try:

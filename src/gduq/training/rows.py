@@ -23,7 +23,7 @@ from gduq.training.finishing import (
     fit_temperature,
     warn_of_few,
 )
-from gduq.training.heads import HeadRun, RowSet, train_heads
+from gduq.training.heads import TEMPERATURES, HeadRun, RowSet, train_heads
 from gduq.training.history import Epoch, History
 from gduq.training.settings import Settings
 
@@ -35,7 +35,6 @@ __all__ = [
     "fit_on_rows",
     "judged_on_rows",
     "learn_on_rows",
-    "score",
     "train_job",
 ]
 
@@ -124,7 +123,7 @@ def fit_on_rows(
         on_epoch: Called after every epoch.
     """
     start = time.perf_counter()
-    learned = learn_on_rows(model, rows, settings, on_epoch)
+    learned = learn_on_rows(model, rows, settings, on_epoch, tempered=calibrate is not None)
     if rows.val is not None and calibrate is not None:
         warn_of_few(rows.val.y.size(0))
     calibrate_on_rows(model, rows, calibrate)
@@ -150,6 +149,7 @@ def learn_on_rows(
     rows: TrunkRows,
     settings: Settings,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
+    tempered: bool = True,
 ) -> Learned:
     """Train what of a model reads rows, without calibration; see `fit_on_rows`."""
     model.target = rows.target
@@ -158,7 +158,7 @@ def learn_on_rows(
     found = Learned([HeadRun()], 0)
     if job is not None:
         job = _with_one_mask(job) if rows.val is None else job
-        runs = train_job(job, rows, settings, on_epoch)
+        runs = train_job(job, rows, settings, on_epoch, tempered)
         kept = _take(model, job, rows)
         found = Learned(runs, None if job.keep_all else kept)
     model.fit_rows(rows.train.h)
@@ -178,8 +178,14 @@ def train_job(
     rows: TrunkRows,
     settings: Settings,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
+    tempered: bool = True,
 ) -> list[HeadRun]:
-    """Train heads side by side, in place; `fit_on_rows` describes the arguments."""
+    """Train heads side by side, in place.
+
+    Epochs are judged with the best temperature where one is fitted afterwards: masking leaves a
+    head less sure of itself, and likelihood without a temperature would blame it for that. The
+    other arguments are those of `fit_on_rows`.
+    """
     val = rows.val
     return train_heads(
         job.heads,
@@ -196,6 +202,7 @@ def train_job(
         weight_decay=settings.weight_decay,
         patience=settings.patience,
         select=settings.select,
+        tempered=tempered,
         seed=settings.seed,
         on_epoch=on_epoch,
     )
@@ -209,8 +216,7 @@ def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int:
     found = []
     for head in job.heads:
         model.take_heads([head])
-        calibrate_on_rows(model, rows, "shifted" if rows.copies else "clean")
-        found.append(float(score(model, rows).mean()))
+        found.append(_loss(model, rows))
     best = min(range(len(found)), key=found.__getitem__)
     model.take_heads([job.heads[best]])
     return best
@@ -227,17 +233,19 @@ def calibrate_on_rows(model: Predictor, rows: TrunkRows, calibrate: Calibrate) -
     )
 
 
-def score(model: Predictor, rows: TrunkRows) -> Tensor:
-    """The loss of each validation row ``[n]``, half of it that of its copies."""
+def _loss(model: Predictor, rows: TrunkRows) -> float:
+    """The mean loss of validation rows and, half and half, of their copies, at the best of a few
+    temperatures."""
     assert rows.val is not None
-    assert model.target is not None
-    found = [
-        model.target.nll(model.calibrated(judged_on_rows(model, seen).outputs), seen.y)
-        for seen in (rows.val, *rows.copies)
-    ]
-    if len(found) == 1:
-        return found[0]
-    return 0.5 * found[0] + 0.5 * torch.stack(found[1:]).mean(dim=0)
+    sets = [judged_on_rows(model, seen) for seen in (rows.val, *rows.copies)]
+    shares = [0.5, *[0.5 / len(rows.copies)] * len(rows.copies)] if rows.copies else [1.0]
+    return min(
+        sum(
+            share * float(rows.target.nll(rows.target.scaled(one.outputs, t), one.y).mean())
+            for share, one in zip(shares, sets, strict=True)
+        )
+        for t in map(torch.tensor, TEMPERATURES)
+    )
 
 
 def judged_on_rows(model: Predictor, seen: Seen) -> Judged:
