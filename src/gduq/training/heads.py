@@ -25,7 +25,7 @@ Select = Literal["best", "last"]
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are judged at once: what a cache holds
 _JUDGING = 4  # anchors that say when to stop: all of them would say it at twice the cost
-TEMPERATURES = tuple(2.0 ** (i / 2 - 1.5) for i in range(7))  # about 1/3 to 3
+TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 
 @dataclass(frozen=True, eq=False)
