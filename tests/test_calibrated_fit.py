@@ -455,3 +455,21 @@ def test_loaders_are_calibrated_on_their_rows() -> None:
     found = [gduq.baselines.as_predictor(n) for n in nets]
     assert found[0].calibration == "clean"
     torch.testing.assert_close(found[0].temperature, found[1].temperature)
+
+
+# -- never silently wrong ------------------------------------------------------------------------
+
+
+def test_a_head_that_is_no_better_than_the_network_is_said() -> None:
+    """Training labels that have nothing to do with the graphs: every head only does worse."""
+    senseless = graphs(45, seed=1)
+    for i, graph in enumerate(senseless):
+        graph.y = torch.tensor([i % 3])
+    found = GNN(4, 8, 3, num_layers=2, conv="gin", head="mlp", dropout=0.0)
+    gduq.fit(found, graphs(60, seed=5), epochs=40, lr=0.02, **QUIET)
+    model = gduq.anchor(found)
+    with pytest.warns(UserWarning, match="no head did better"):
+        gduq.fit(model, senseless, graphs(60, seed=2), **QUIET)
+    p = gduq.predict(model, graphs(20, seed=3))
+    assert not p.epistemic.any()
+    assert p.calibrated == "shifted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -37,6 +38,13 @@ __all__ = [
     "learn_on_rows",
     "train_job",
 ]
+
+
+_AS_THE_NETWORK = (
+    "no head did better on validation rows than the network's own: the model answers as the "
+    "network does, calibrated and with novelty, but its hypotheses agree (epistemic is 0). Try "
+    "gduq.anchor(net, recipe='thawed') or gduq.choose."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +142,8 @@ def fit_on_rows(
     if learned.kept is None:
         return History(members=tuple(histories), overhead_seconds=spent)
     best = histories.pop(learned.kept)
+    if best.records and best.kept_epoch == 0:
+        warnings.warn(_AS_THE_NETWORK, stacklevel=3)
     return replace(best, rejected=tuple(histories), overhead_seconds=spent)
 
 
