@@ -17,6 +17,7 @@ from timing import Row
 
 PARTS = {  # name -> where its rows come from; each a module with rows()
     "core": "core",
+    "routes": "routes",
     "data": "data",
     "superpixels": "superpixels",
     "calibrators": "calibrators",
