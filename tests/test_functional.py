@@ -694,3 +694,9 @@ def test_forced_dropout_is_of_its_thread() -> None:
 def test_every_public_name_exists() -> None:
     assert functional.__all__ == sorted(functional.__all__)
     assert all(hasattr(functional, name) for name in functional.__all__)
+
+
+def test_forced_dropout_leaves_no_hook_behind() -> None:
+    with ForcedDropout():
+        torch.nn.Dropout(0.5)(torch.ones(3))
+    assert not torch.nn.modules.module._has_any_global_hook()

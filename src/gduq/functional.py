@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.module import (
@@ -371,7 +372,10 @@ class ForcedDropout(TorchFunctionMode):
         if self._hooks:
             self._finish(None)
         while self._hooks:
-            self._hooks.pop().remove()
+            hook = self._hooks.pop()
+            hook.remove()
+            # torch 2.13 forgets to take this note away, and then warns of hooks that are gone
+            getattr(torch_module, "_global_forward_hooks_with_kwargs", {}).pop(hook.id, None)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gduq.anchors import GaussianAnchors
-from gduq.functional import is_sparse, keep_rows
+from gduq.functional import device_of, is_sparse, keep_rows
 from gduq.graph import label_rows, num_graphs, row_batch
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class AnchorDraws:
         if not self.mask_share:
             return None
         units = rows if of_graph is None else num_graphs(self.graph)
-        chosen = torch.rand(self.draws, units, generator=self.generator)
+        where = device_of(self.generator)
+        chosen = torch.rand(self.draws, units, generator=self.generator, device=where)
         self._chosen = chosen.to(self.model.linear.weight.device) < self.mask_share
         return self._chosen if of_graph is None else self._chosen[:, of_graph]
 
