@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.ensemble import fit_bank, inner_spec
+from gduq.baselines.ensemble import fit_bank, inner_spec, mixture
 from gduq.baselines.network import Network
 from gduq.errors import InputError
 from gduq.functional import ForcedDropout
@@ -23,7 +23,8 @@ class MCDropout(Predictor):
     """A network whose dropout stays on in prediction (Gal & Ghahramani, ICML 2016).
 
     Every dropout call is caught, functional ones and attention's own included; everything else,
-    BatchNorm above all, stays in evaluation mode.
+    BatchNorm above all, stays in evaluation mode. Masks are drawn for a whole batch at once: what
+    a graph gets depends on the graphs it is predicted together with.
 
     Args:
         net: Any network with dropout, plain or anchored.
@@ -58,10 +59,7 @@ class MCDropout(Predictor):
         with torch.random.fork_rng(devices=devices), evaluating(self):
             torch.manual_seed(self.seed)
             with ForcedDropout() as dropout:
-                passes = [
-                    self.net.calibrated(self.net.answer(graph).outputs)
-                    for _ in range(self.num_samples)
-                ]
+                passes = [self.net.answer(graph) for _ in range(self.num_samples)]
         if dropout.calls == 0:
             raise InputError(
                 "a network with dropout for MCDropout",
@@ -69,7 +67,8 @@ class MCDropout(Predictor):
                 "Build it with dropout > 0.",
             )
         rows = self.net.answer(graph, True).features if features else None
-        return Answer(torch.cat(passes), rows)
+        found = [one._replace(outputs=self.net.calibrated(one.outputs)) for one in passes]
+        return mixture(found)._replace(features=rows)
 
     def locate(self, graph: Any) -> None:
         self.net.locate(graph)

@@ -13,7 +13,7 @@ from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor, Supply
 
-__all__ = ["Ensemble", "seeded"]
+__all__ = ["Ensemble", "mixture", "seeded"]
 
 
 class Ensemble(Predictor):
@@ -65,17 +65,17 @@ class Ensemble(Predictor):
         return torch.stack([member(graph) for member in self]).mean(dim=0)
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
-        """One hypothesis per member, or its whole bank if it is anchored; the representation is
-        that of the first member."""
+        """One hypothesis per member, or all it has if it has several; every member counts the
+        same, however many it has. The representation is that of the first member."""
         found, rows = [], None
         for member in self:
             one = member.answer(graph, features and rows is None)
-            found.append(member.calibrated(one.outputs))
+            found.append(Answer(member.calibrated(one.outputs), None, one.weights))
             rows = one.features if rows is None else rows
-        shapes = [list(part.shape[1:]) for part in found]
+        shapes = [list(one.outputs.shape[1:]) for one in found]
         if any(shape != shapes[0] for shape in shapes):
             raise InputError("members with equal rows and classes", f"[rows, classes] of {shapes}")
-        return Answer(torch.cat(found), rows)
+        return mixture(found)._replace(features=rows)
 
     def locate(self, graph: Any) -> None:
         for member in self:
@@ -103,6 +103,27 @@ class Ensemble(Predictor):
 
     def __repr__(self) -> str:
         return f"Ensemble({len(self.members)} of {self.members[0]!r})"
+
+
+def mixture(answers: Sequence[Answer], shares: Tensor | None = None) -> Answer:
+    """All hypotheses of several answers; each answer counts with its share ``[J]``.
+
+    ``None`` means equal shares. Weights are then ``None``, too, where all answers have equally
+    many hypotheses that count the same.
+    """
+    sizes = {one.outputs.size(0) for one in answers}
+    outputs = torch.cat([one.outputs for one in answers])
+    if shares is None:
+        if len(sizes) == 1 and all(one.weights is None for one in answers):
+            return Answer(outputs)
+        even = 1 / len(answers)
+        shares = outputs.new_full((len(answers),), even, dtype=torch.float64)
+    weights = []
+    for share, one in zip(shares, answers, strict=True):
+        size = one.outputs.size(0)
+        own = share.new_full((size,), 1 / size) if one.weights is None else one.weights
+        weights.append(share * own.to(share))
+    return Answer(outputs, None, torch.cat(weights))
 
 
 def inner_spec(model: Predictor) -> dict[str, Any]:

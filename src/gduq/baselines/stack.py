@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.ensemble import inner_spec
+from gduq.baselines.ensemble import inner_spec, mixture
 from gduq.errors import InputError
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, Predictor, Supply
@@ -71,14 +71,10 @@ class Stack(Predictor):
 
     def mixed(self, answers: Sequence[Answer]) -> Answer:
         """One answer from one per member, before calibration; the first representation counts."""
-        outputs, weights = [], []
-        for member, share, one in zip(self, self.shares, answers, strict=True):
-            size = one.outputs.size(0)
-            own = share.new_full((size,), 1 / size) if one.weights is None else one.weights
-            outputs.append(member.calibrated(one.outputs))
-            weights.append(share * own.to(share))
+        pairs = zip(self, answers, strict=True)
+        found = [one._replace(outputs=member.calibrated(one.outputs)) for member, one in pairs]
         rows = next((one.features for one in answers if one.features is not None), None)
-        return Answer(torch.cat(outputs), rows, torch.cat(weights))
+        return mixture(found, self.shares)._replace(features=rows)
 
     def check_ready(self) -> None:
         for member in self:

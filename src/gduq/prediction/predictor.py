@@ -98,7 +98,10 @@ class Predictor(nn.Module, ABC):
         """What the model says of a graph, before calibration; in evaluation mode."""
 
     def sample(self, graph: Any) -> Tensor:
-        """Outputs ``[K, m, O]`` of the m rows that count, under each of K hypotheses."""
+        """Outputs ``[K, m, O]`` of the m rows that count, under each of K hypotheses.
+
+        They need not count the same: their weights are in `answer`.
+        """
         with evaluating(self):
             return self.calibrated(self.answer(graph).outputs)
 
