@@ -115,7 +115,7 @@ def _input_training(graph: Data, label: str, repeats: int) -> Iterator[Row]:
     model = gduq.anchor(net, at="input", recipe="paper").fit_anchors(graph)
     dense = _dense(graph)
     plain, naive = net.train(), NaiveGNN(model).train()
-    mean, std = model.source.mean, model.source.std
+    mean, std = model.source.mean.float(), model.source.std.float()
 
     def draw() -> torch.Tensor:
         return mean + torch.randn(graph.num_nodes, mean.numel()) * std

@@ -473,3 +473,17 @@ def test_a_head_that_is_no_better_than_the_network_is_said() -> None:
     p = gduq.predict(model, graphs(20, seed=3))
     assert not p.epistemic.any()
     assert p.calibrated == "shifted"
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropout", "ensemble"])
+def test_no_epochs_calibrate_a_trained_model_as_it_is(kind: str) -> None:
+    one, two = net(0), net(1)
+    made = {"plain": lambda: one, "dropout": lambda: gduq.MCDropout(one),
+            "ensemble": lambda: gduq.Ensemble([one, two])}  # fmt: skip
+    model: Any = made[kind]()
+    before = {name: value.clone() for name, value in one.named_parameters()}
+    gduq.fit(model, noisy(45, 1), noisy(60, 2), epochs=0, **QUIET)
+    assert all(torch.equal(value, before[name]) for name, value in one.named_parameters())
+    p = gduq.predict(model, noisy(30, 4))
+    assert p.calibrated == "shifted"
+    assert p.novelty is not None

@@ -8,9 +8,12 @@ from typing import Any
 
 from torch import nn
 
+import gduq.anchoring
+import gduq.baselines  # noqa: F401  (both: their models are known once they are imported)
 from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
-from gduq.nn.specs import network_from
+from gduq.nn.specs import class_name, network_from
+from gduq.nn.widths import check_complete
 from gduq.prediction.predictor import Predictor, Supply, kinds
 from gduq.targets import target_from
 
@@ -120,7 +123,8 @@ def _given(wanted: Sequence[str], net: Net | None) -> list[nn.Module]:
     if len(given) != len(wanted):
         raise InputError(f"{len(wanted)} networks in net=, one per network saved", len(given))
     for network, name in zip(given, wanted, strict=True):
-        if type(network).__name__ != name.rpartition(".")[2]:
+        check_complete(network)
+        if class_name(network).rpartition(".")[2] != name.rpartition(".")[2]:
             raise BundleError(
                 f"a network of class {name}",
                 type(network).__name__,

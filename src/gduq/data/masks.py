@@ -52,6 +52,10 @@ def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
 
 def as_mask(mask: Any, count: int, what: str) -> Tensor:
     """A mask, or numbers, of nodes or edges as a mask ``[count]``."""
+    if isinstance(mask, str):
+        raise InputError(
+            f"a boolean mask or {what} numbers", repr(mask), f"Pass the tensor: data.{mask}."
+        )
     rows: Tensor = torch.as_tensor(mask)
     if rows.numel() == 0 and rows.dtype != torch.bool:  # an empty list has no dtype of its own
         return torch.zeros(count, dtype=torch.bool, device=rows.device)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Dataset, HeteroData
 
 from gduq.calibration import Calibrator
 from gduq.data.view import Splits, View
@@ -138,10 +139,22 @@ def _views(splits: Splits | Mapping[str, View] | None) -> dict[str, View]:
     if splits is None:
         return {}
     if isinstance(splits, Mapping):
-        return dict(splits)
+        return {name: _view(name, data) for name, data in splits.items()}
     if not isinstance(splits, Splits):
         raise InputError("Splits or views by name", type(splits).__name__)
     return {**dict(splits), **splits.severities}
+
+
+def _view(name: str, data: Any) -> View:
+    if isinstance(data, View):
+        return data
+    if isinstance(data, (list, tuple, Dataset)):
+        return View(data)
+    raise InputError(
+        f"a View or a list of graphs as {name!r}",
+        type(data).__name__,
+        "Pass gduq.data.View(data, mask) for nodes; of a loader, its dataset.",
+    )
 
 
 def _predictions(
@@ -212,6 +225,8 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
     One pass answers for all splits. Nodes of no split get label 0.
     """
     graph = next(iter(views.values())).graphs[0]
+    if isinstance(graph, HeteroData):
+        return None
     if any(v.rows is None or len(v.graphs) != 1 or v.graphs[0] is not graph
            for v in views.values()):  # fmt: skip
         return None

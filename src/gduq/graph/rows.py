@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData  # noqa: F401  (Data for the examples)
@@ -241,7 +242,7 @@ def as_labels(y: Any, name: str = "y") -> Tensor:
         (tensor([3]), tensor([0, 1]))
     """
     first = y
-    while isinstance(first, (list, tuple)) and first:
+    while isinstance(first, (list, tuple, np.ndarray)) and len(first):
         first = first[0]
     if isinstance(first, (str, bytes)):
         raise InputError(

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from torch.fx import GraphModule
 
 from gduq.errors import InputError
 from gduq.nn.gnn import GNN
 
-__all__ = ["network_from", "network_spec"]
+__all__ = ["class_name", "network_from", "network_spec"]
 
 
 def network_spec(net: nn.Module) -> dict[str, Any]:
@@ -23,7 +24,13 @@ def network_spec(net: nn.Module) -> dict[str, Any]:
     if type(net) is GNN:
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in net.config.items()}
         return {"kind": "GNN", "config": plain}
-    return {"kind": "other", "class": f"{type(net).__module__}.{type(net).__qualname__}"}
+    return {"kind": "other", "class": class_name(net)}
+
+
+def class_name(net: nn.Module) -> str:
+    """The full name of a network's class; every traced network has a class of its own."""
+    kind = GraphModule if isinstance(net, GraphModule) else type(net)
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def network_from(spec: Mapping[str, Any]) -> nn.Module:

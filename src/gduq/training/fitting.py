@@ -78,6 +78,8 @@ def fit(
     Only labelled rows count. Graph tasks see mini-batches in random order; a single graph (node
     tasks) makes one step per epoch; a last batch of one to three graphs joins the others.
 
+    A second call goes on from where the first one ended; anchor again to start afresh.
+
     The same seed gives the same bits on one thread. Global random states are left as they were.
     Interrupted or not, the model ends in evaluation mode, on the device it was trained on.
 
@@ -87,8 +89,8 @@ def fit(
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
         val: Data to judge every epoch by, to choose with and to calibrate on.
-        epochs: Passes over ``train``. ``None``, for a frozen network only: until validation rows
-            say stop.
+        epochs: Passes over ``train``; 0 takes the model as it is and only calibrates it. ``None``,
+            for a frozen network only: until validation rows say stop.
         lr: Learning rate of Adam; default 0.001, and one that fits the number of rows for a head
             without ``epochs``.
         batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32;

@@ -94,7 +94,12 @@ class Run:
         self.overhead_seconds = 0.0  # seconds outside of epochs
         self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         if settings.epochs is None:
-            raise InputError("epochs=, how long to train", "none", "Pass epochs=100, for example.")
+            raise InputError(
+                "epochs=, how long to train",
+                "none",
+                "Only a head on a frozen network (gduq.anchor(net), without at=) needs none. Pass "
+                "epochs=100, for example, or epochs=0 to calibrate a trained model as it is.",
+            )
         self.epochs_asked = settings.epochs
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))

@@ -36,8 +36,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_whole("seed", self.seed, 0, 2**63)
+        if self.epochs is not None:
+            _check_whole("epochs", self.epochs, 0, _LONG)
         for name, value in (
-            ("epochs", self.epochs),
             ("batch_size", self.given_batch_size),
             ("patience", self.patience),
             *(("milestones", milestone) for milestone in self.milestones),
