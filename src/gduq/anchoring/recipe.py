@@ -24,7 +24,7 @@ class Recipe:
 
     Attributes:
         at: Where: ``"head"`` (the first linear map of the head; a head of one linear map keeps it
-            and gets a second branch), ``"readout"`` (the first linear map of the head itself),
+            and gets a second branch), ``"readout"`` (the same without that branch),
             ``"input"``, a layer of message passing by its number (1 is the second; -1 the last),
             or the dotted path of a submodule.
         freeze: Train only what reads anchors and what follows; the rest stays as it is.
