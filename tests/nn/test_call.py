@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -200,3 +202,55 @@ def test_features_of_another_width_are_told_from_other_errors() -> None:
     single = pyg.GCN(4, 8, 2, 3)  # the right width, another dtype
     with pytest.raises(RuntimeError, match="dtype"):
         call_network(single, GRAPH)
+
+
+# -- what a network may do to its input ------------------------------------------------------------
+
+
+class Writes(nn.Module):
+    """Keeps its representation on the graph, as many examples do."""
+
+    def __init__(self, kinds: list[tuple[str, str, str]] | None = None) -> None:
+        super().__init__()
+        self.conv = pyg.GCNConv(4, 4) if kinds is None else HeteroNet(kinds).conv
+
+    def forward(self, data: Data | HeteroData) -> Tensor:
+        if isinstance(data, HeteroData):
+            found = self.conv(data.x_dict, data.edge_index_dict)
+            data["paper"].x = found["paper"]
+            return data["paper"].x
+        data.x = self.conv(data.x, data.edge_index)
+        data.hidden = data.x
+        return data.x
+
+
+@pytest.mark.parametrize("kind", ["graph", "batch", "hetero", "call"])
+def test_what_a_network_writes_on_its_input_stays_its_own(kind: str) -> None:
+    graph = {"hetero": hetero(), "batch": Batch.from_data_list([GRAPH, GRAPH])}.get(kind)
+    graph = GRAPH.clone() if graph is None else graph
+    net = Writes(graph.edge_types if kind == "hetero" else None).double()
+    before = {id(store): dict(store) for store in graph.stores}
+    call = (lambda net, graph: net(graph)) if kind == "call" else None
+    first = call_network(net, graph, call)
+    assert torch.equal(first, call_network(net, graph, call))
+    for store in graph.stores:
+        assert {k: id(v) for k, v in store.items()} == {
+            k: id(v) for k, v in before[id(store)].items()
+        }
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "SGConv", "APPNP"])
+def test_layers_that_cache_a_graph_see_every_graph(kind: str) -> None:
+    """A cache of an earlier pass is neither used nor lost."""
+    other = tiny_graph(5, seed=4)
+    other.edge_index = other.edge_index[:, :2]
+    plain = pyg.APPNP(2, 0.1) if kind == "APPNP" else getattr(pyg, kind)(4, 3).double()
+    cached = copy.deepcopy(plain)
+    cached.cached = True
+    known = cached(GRAPH.x, GRAPH.edge_index)
+    held = {name: value for name, value in vars(cached).items() if name.startswith("_cached")}
+    assert any(value is not None for value in held.values())
+    assert torch.equal(call_network(cached, other), call_network(plain, other))
+    assert not torch.equal(call_network(cached, other), known)
+    assert cached.cached
+    assert all(getattr(cached, name) is value for name, value in held.items())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import MessagePassing
 
 from gduq.errors import InputError
 from gduq.graph import Graph, device_of, num_graphs, row_type
+from gduq.nn.replay import one_pass
 from gduq.nn.widths import input_width
 
 __all__ = ["Call", "call_network"]
@@ -29,6 +33,10 @@ _NO_LOGITS = "logits of shape [rows, classes] from the network"
 
 def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
     """The network's output for a graph, ``[rows, outputs]``.
+
+    The network gets a copy of the graph that shares its tensors, so that what it writes on it
+    (``data.x = ...``) stays its own. Layers with ``cached=True`` do not use their cache: it is of
+    one graph, and this may be another.
 
     One output per row may come as ``[rows]``. A network on ``HeteroData`` may give one tensor per
     node type; the one of the type that holds the rows is taken (`gduq.graph.row_type`).
@@ -48,15 +56,43 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
         >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
         torch.Size([2, 3])
     """
-    arguments = {} if call is not None else _arguments(net, graph)
+    given = copy.copy(graph)
+    arguments = {} if call is not None else _arguments(net, given)
     try:
-        out = call(net, graph) if call is not None else net(**arguments)
+        with _uncached(net):
+            out = call(net, given) if call is not None else net(**arguments)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         _check_width(net, graph, error)
         raise
     return _logits(out, graph)
+
+
+@contextmanager
+def _uncached(net: nn.Module) -> Iterator[None]:
+    """Within this context layers of message passing remember no graph."""
+    layers = [m for m in net.modules() if isinstance(m, MessagePassing) and _caches(m)]
+    if not layers:
+        yield
+        return
+    with one_pass():  # another thread must not find them half changed
+        before = [(layer, _cache_of(layer)) for layer in layers]
+        try:
+            for layer, held in before:
+                layer.__dict__.update(dict.fromkeys(held, None), cached=False)
+            yield
+        finally:
+            for layer, held in before:
+                layer.__dict__.update(held, cached=True)
+
+
+def _caches(layer: nn.Module) -> bool:
+    return getattr(layer, "cached", False) is True
+
+
+def _cache_of(layer: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(layer).items() if name.startswith("_cached")}
 
 
 def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation mode for the length of a block, and modules that never leave it."""
+"""Evaluation mode for the length of a block."""
 
 from __future__ import annotations
 
