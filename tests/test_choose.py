@@ -66,7 +66,7 @@ def test_weights_are_most_likely_without_a_head_start() -> None:
     """Against a fine grid, half of the weight on the copies."""
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(2, 4, 30, generator=generator, dtype=torch.float64)
-    found = mixture_weights(table, torch.zeros(2), rounds=5000)
+    found = mixture_weights(table, torch.zeros(2))
 
     def likelihood(w: float) -> float:
         mixed = (w * table[0].exp() + (1 - w) * table[1].exp()).log().mean(dim=1)
@@ -88,9 +88,41 @@ def test_the_head_start_counts_as_so_many_rows() -> None:
 
 def test_equal_models_leave_the_plain_one_its_place() -> None:
     table = torch.randn(1, 3, 40).expand(4, 3, 40)
-    weights = mixture_weights(table, torch.tensor([2.0, 0.0, 0.0, 0.0]), rounds=5000)
+    weights = mixture_weights(table, torch.tensor([2.0, 0.0, 0.0, 0.0]))
     assert weights[0] > 0.99
     assert weights.sum().item() == pytest.approx(1.0)
+
+
+def test_weights_fulfil_the_conditions_of_a_maximum() -> None:
+    """By every model's slope, no gain is left: of models that are alike, too (there EM is slow)."""
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randn(1, 5, 200, generator=generator, dtype=torch.float64)
+    noise = torch.randn(8, 5, 200, generator=generator, dtype=torch.float64)
+    prior = torch.tensor([2.0, *[0.0] * 7], dtype=torch.float64)
+    share = torch.tensor([0.5, *[0.125] * 4], dtype=torch.float64).view(1, 5, 1)
+    for scale in (0.003, 0.05, 1.0):
+        odds = (base + scale * noise).exp()
+        weights = mixture_weights(base + scale * noise, prior)
+        assert weights.sum().item() == pytest.approx(1.0)
+        mixed = (weights.view(-1, 1, 1) * odds).sum(dim=0)
+        slope = (share * odds / mixed).sum(dim=(1, 2)) + prior / weights
+        total = float(share.sum()) * 200 + 2.0
+        assert slope.max().item() - total < 1e-4
+
+
+def test_small_members_are_cut_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are always those of the members that are there."""
+    answers = iter([[0.9, 0.085, 0.015], [0.985, 0.015], [1.0]])
+
+    def weights(table: Tensor, prior: Tensor) -> Tensor:
+        found = torch.tensor(next(answers), dtype=torch.float64)
+        assert table.size(0) == len(prior) == len(found)
+        return found
+
+    monkeypatch.setattr("gduq.training.choosing.mixture_weights", weights)
+    losses = torch.rand(3, 9, 40, generator=torch.Generator().manual_seed(0))
+    found = weights_of(plain=losses[0], one=losses[1], two=losses[2])
+    assert found == {"plain": 1.0, "one": 0.0, "two": 0.0}
 
 
 # -- what competes -------------------------------------------------------------------------------
@@ -159,6 +191,9 @@ def test_networks_of_ones_own() -> None:
     train, val = View(graph, order[:60]), View(graph, order[60:])
     headless = GCN(3, 8, 2, out_channels=3)
     gduq.fit(headless, train, epochs=5, **QUIET)
+    with pytest.warns(UserWarning, match="only the calibrated network .* a budget of 1.4 adds"):
+        alone = choose(headless, train, val)
+    assert len(alone.members) == 1
     model = choose(headless, train, val, budget=1.4, epochs=2)
     assert model.leaderboard is not None
     assert set(model.leaderboard["candidate"]) == {"plain", "thawed at the last layer"}
