@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import gduq
-from gduq import Ensemble, MCDropout, Stack
+from gduq import Ensemble, HeadEnsemble, InputError, LastLayerLaplace, MCDropout, Stack
+from gduq.baselines.ensemble import redraw
 from gduq.nn import GNN
 from tests.test_calibrated_fit import noisy
 
@@ -47,3 +52,82 @@ def test_an_ensemble_and_dropout_keep_the_weights_of_a_mixture() -> None:
     assert dropped.weights.tolist() == pytest.approx([0.45, 0.05, 0.45, 0.05])
     plain = MCDropout(anchored(gnn(1, 0.3), data), num_samples=2).eval()
     assert gduq.predict(plain, data).weights is None
+
+
+# -- fresh weights -------------------------------------------------------------------------------
+
+
+class Attending(nn.Module):
+    """Attention, whose weights are drawn by `_reset_parameters`, and perhaps a bare weight."""
+
+    def __init__(self, bare: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.bare = nn.Parameter(torch.randn(4)) if bare else None
+        self.flat = nn.Parameter(torch.zeros(4))  # a constant says nothing
+
+
+def test_attention_is_drawn_anew_and_a_bare_weight_is_refused() -> None:
+    torch.manual_seed(0)
+    net = Attending(bare=False)
+    before = net.attention.in_proj_weight.detach().clone()
+    redraw(net)
+    assert not torch.equal(net.attention.in_proj_weight, before)
+    with pytest.raises(InputError, match="bare, which no reset_parameters changes"):
+        redraw(Attending(bare=True))
+
+
+class Scaled(nn.Module):
+    """A network with a weight that nothing can draw anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = gnn(0)
+        self.scale = nn.Parameter(torch.tensor([1.0, 1.1, 0.9, 1.2], dtype=torch.float64))
+
+    def forward(self, data: Data) -> Tensor:
+        data = copy.copy(data)
+        data.x = data.x * self.scale
+        return self.net(data)  # type: ignore[no-any-return]
+
+
+def test_choose_leaves_out_what_cannot_start_anew() -> None:
+    data, val = noisy(60, 1), noisy(40, 2)
+    with pytest.warns(UserWarning, match="choose leaves out") as caught:
+        model = gduq.choose(Scaled(), data, val, budget=3, epochs=1, progress=False)
+    board = model.leaderboard
+    left = [str(w.message).split("'")[1] for w in caught if "scale, which" in str(w.message)]
+    assert left == ["from scratch", "ensemble of 3"]
+    assert board is not None
+    assert not set(left) & set(board["candidate"])
+
+
+# -- fits leave nothing behind -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [LastLayerLaplace, HeadEnsemble])
+def test_torchs_random_state_stays(kind: Any) -> None:
+    nets, data, val = (gnn(0), Scaled()), noisy(30, 1), noisy(30, 2)
+    state = torch.get_rng_state()
+    for own in nets:
+        gduq.fit(kind(own), data, val, progress=False)
+        assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_posterior_can_be_written_as_it_is() -> None:
+    model = LastLayerLaplace(gnn(0))
+    gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
+    assert all(value.is_contiguous() for value in model.state_dict().values())
+
+
+def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:
+    far = noisy(30, 5)
+    for graph in far:
+        graph.x = graph.x + 100
+    models = [gduq.anchor(gnn(0), anchors="gaussian") for _ in range(2)]
+    gduq.fit(models[1], far, noisy(30, 2), progress=False)
+    means = []
+    for model in models:
+        gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
+        means.append(model.source.mean)  # type: ignore[union-attr]
+    assert torch.equal(*means)

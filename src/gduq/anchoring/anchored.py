@@ -221,7 +221,9 @@ class Anchored(Predictor):
         point = self.point
         assert isinstance(point, HeadPoint)
         generator = torch.Generator().manual_seed(self.seed)
-        if not self.point.moves or isinstance(self.source, GaussianAnchors):
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit([h])  # these rows only, not those of an earlier fit
+        elif not self.point.moves:
             self.source.observe(h)
         self.set_bank(self.source.bank([h], self.recipe.num_anchors, generator))
         masks = self.recipe.masks

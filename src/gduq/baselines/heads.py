@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from gduq.baselines.ensemble import redraw
 from gduq.errors import InputError, NotFittedError
 from gduq.nn.call import Call
 from gduq.nn.specs import network_spec
@@ -53,10 +54,11 @@ class OnTrunk(Predictor):
                 f"{type(self).__name__} needs a head; use gduq.Ensemble instead.",
             )
         self._trunk, self._waiting = trunk.requires_grad_(False), None
-        self._build(trunk)
+        with torch.random.fork_rng(devices=[]):  # new modules draw weights, if only to lose them
+            self._build(trunk)
 
     def _build(self, trunk: Trunk) -> None:
-        """Make what stands on the trunk."""
+        """Make what stands on the trunk; torch's global state comes back as it was."""
 
     def locate(self, graph: Any) -> None:
         if self._waiting is not None:
@@ -151,9 +153,8 @@ class HeadEnsemble(OnTrunk):
         super().__init__(net, call, trunk)
 
     def _build(self, trunk: Trunk) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
+        torch.manual_seed(self.seed)
+        self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
         self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
     def head_job(self, h: Tensor) -> HeadJob | None:
@@ -190,8 +191,5 @@ class HeadEnsemble(OnTrunk):
 
 def _fresh(head: PlainHead) -> PlainHead:
     """The head with weights drawn anew."""
-    for module in head.modules():
-        reset: Any = getattr(module, "reset_parameters", None)
-        if reset is not None:
-            reset()
+    redraw(head)
     return head.requires_grad_(True)

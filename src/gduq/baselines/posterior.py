@@ -114,7 +114,8 @@ class LastLayerPosterior(nn.Module):
             of_outputs, left = torch.linalg.eigh(_mean_curvature(diagonal, probs))
             of_inputs, right = torch.linalg.eigh(phi.T @ phi)
             values = torch.outer(of_outputs.clamp_min(0), of_inputs.clamp_min(0))
-        self.weight, self.left, self.right, self.values = theta, left, right, values.clamp_min(0)
+        self.left, self.right = left.contiguous(), right.contiguous()  # as files hold them
+        self.weight, self.values = theta, values.clamp_min(0)
         self.has_bias = torch.full_like(self.has_bias, bias is not None)
         self.precision = best_precision(self.values, theta).to(theta)
         return self

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe
-from gduq.baselines.ensemble import Ensemble, seeded
+from gduq.baselines.ensemble import Ensemble, redraw, seeded
 from gduq.baselines.heads import HeadEnsemble
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
@@ -274,10 +274,7 @@ def _fresh(net: nn.Module, seed: int) -> nn.Module:
     copied = _learning(net)
 
     def reset(_: int) -> nn.Module:
-        for module in copied.modules():
-            own: Any = getattr(module, "reset_parameters", None)
-            if callable(own):
-                own()
+        redraw(copied)
         return copied
 
     return seeded(reset, seed).train()
