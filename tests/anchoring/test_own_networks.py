@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Batch, Data, HeteroData
 
 import gduq
 from gduq import InputError
@@ -389,3 +389,36 @@ def test_probabilities_by_unknown_means_are_refused(last: str) -> None:
         expected = net(*(test.graphs[0][key] for key in ("x", "edge_index")))
     found = gduq.predict(gduq.anchor(net, call=call), test).probs
     torch.testing.assert_close(found, expected[65:], rtol=1e-9, atol=1e-9)
+
+
+# -- rows at a named place -------------------------------------------------------------------------
+
+
+class Pooled(nn.Module):
+    """Nodes at ``one``, graphs at ``two``, whatever their numbers."""
+
+    def __init__(self, hide: bool = False) -> None:
+        super().__init__()
+        self.one, self.conv, self.two = nn.Linear(4, 8), pyg.GCNConv(8, 8), nn.Linear(8, 8)
+        self.out, self.hide = nn.Linear(8, 3), hide
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.conv(self.one(x).relu(), edge_index)
+        h = pyg.global_mean_pool(h, batch)
+        h = h.sort(dim=0).values if self.hide else h
+        return self.out(self.two(h).relu().softmax(dim=1))
+
+
+@pytest.mark.parametrize(("at", "rows"), [("one", "node"), ("two", "graph")])
+def test_rows_at_a_named_place_are_told_from_how_they_were_computed(at: str, rows: str) -> None:
+    single = Batch.from_data_list([node_graph(1) for _ in range(4)])  # 4 nodes, 4 graphs
+    single.y = torch.arange(4) % 3
+    assert gduq.anchor(Pooled().double(), at, like=single).point.rows == rows
+
+
+def test_rows_that_could_be_either_are_not_guessed() -> None:
+    single = Batch.from_data_list([node_graph(1) for _ in range(4)])
+    single.y = torch.arange(4) % 3
+    single.train_mask = None
+    with pytest.raises(InputError, match=r"what the 4 row\(s\) (of the output|at 'two') are"):
+        gduq.anchor(Pooled(hide=True).double(), "two", like=single)

@@ -182,6 +182,7 @@ def test_a_single_linear_map() -> None:
         ("conv1", "conv2"),
         Head("lin1", ()),
         None,
+        True,
         "head: lin1 (8 -> 3); one row per graph",
     )
 
@@ -721,3 +722,24 @@ def test_unknown_steps_are_an_error(value: Any) -> None:
 def test_a_tail_of_another_network_is_an_error() -> None:
     with pytest.raises(InputError, match="a submodule 'missing'"):
         build_tail(nn.Sequential(nn.Linear(2, 2)), [Step("module", "missing")])
+
+
+# -- what bounds the output ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (lambda z: z, True),
+        (lambda z: z[:, :1], True),
+        (lambda z: F.dropout(z, 0.5, False).squeeze(-1), True),
+        (lambda z: (z * z).sum(dim=1), True),
+        (lambda z: z.tanh() / 2 + 0.5, False),
+        (lambda z: 1 / (1 + z.neg().exp()), False),
+        (lambda z: z.clamp(0, 1), False),
+        (lambda z: z.softmax(dim=1)[:, 1], False),
+    ],
+)
+def test_outputs_that_nothing_bounds(end: Callable[[Tensor], Tensor], expected: bool) -> None:
+    net = Own(lambda n, h: end(n.lin1(h)), **linears(8, 3)).double()
+    assert trace(net, graphs()).linear is expected

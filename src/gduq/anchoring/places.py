@@ -17,9 +17,11 @@ from gduq.errors import InputError
 from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
-from gduq.nn.replay import first_input
+from gduq.nn.origins import computed_rows
+from gduq.nn.recording import record
+from gduq.nn.replay import first_input, one_pass
 from gduq.nn.tracing import Trace, row_counts, trace
-from gduq.nn.trunk import Trunk, as_chain, check_logits, no_place
+from gduq.nn.trunk import Trunk, as_chain, check_ending, check_logits, no_place
 from gduq.nn.widths import anchor_names, check_complete, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
@@ -60,9 +62,10 @@ def make_point(
         return GNNPoint(chain, at, keep=recipe.init == "identity")
     check_complete(net)
     seen = trace(net, graph, call)
+    check_ending(seen)
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
-            check_logits(call_network(net, graph, call))
+            check_logits(call_network(net, graph, call), known=seen.linear)
     if recipe.at == "input":
         return InputPoint(net, call, seen.rows, seen.ending)
     path = _path(net, seen, recipe.at)
@@ -123,12 +126,32 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if len(shapes[0]) != 2:
         got = f"shape {list(shapes[0])}" if shapes[0] else "something else"
         raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
-    order: tuple[Rows, ...] = ("node", "graph", "edge")
-    for kind in order:
-        if counts.get(kind) == shapes[0][0]:
-            return kind
-    have = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
-    raise InputError(f"one row each of {have} at '{path}'", f"{shapes[0][0]} rows", do)
+    fits = [kind for kind, count in counts.items() if count == shapes[0][0]]
+    if not fits:
+        have = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
+        raise InputError(f"one row each of {have} at '{path}'", f"{shapes[0][0]} rows", do)
+    kind = fits[0] if len(fits) == 1 else _computed(net, path, graph, call)
+    if kind not in fits:
+        raise InputError(
+            f"a graph that shows what the {shapes[0][0]} row(s) at '{path}' are",
+            f"one with as many {'s as '.join(fits)}s",
+            "Pass a larger graph.",
+        )
+    return kind
+
+
+def _computed(net: nn.Module, path: str, graph: Any, call: Call | None) -> Rows | None:
+    """What the rows are that a submodule reads, told from how they were computed."""
+    read: list[Tensor] = []
+    handle = net.get_submodule(path).register_forward_pre_hook(
+        lambda _, args, kwargs: read.append(first_input(args, kwargs)), with_kwargs=True
+    )
+    try:
+        with one_pass():
+            _, seen = record(net, graph, call)
+    finally:
+        handle.remove()
+    return computed_rows(net, seen, graph, read[0])
 
 
 def cut_points(

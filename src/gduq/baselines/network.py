@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,27 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
+from gduq.nn.replay import one_pass
 from gduq.nn.specs import network_spec
-from gduq.nn.trunk import Trunk, as_chain, as_logits, check_logits
+from gduq.nn.tracing import trace
+from gduq.nn.trunk import Ending, Trunk, as_chain, as_logits, check_logits
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 
 __all__ = ["Network", "as_predictor"]
+
+
+class _Found(NamedTuple):
+    """What a first pass showed.
+
+    Attributes:
+        trunk: The network before its last part, where there is such a part.
+        ending: What it ends in, where its outputs are no logits.
+        linear: Whether nothing bounds its outputs.
+    """
+
+    trunk: Trunk | None
+    ending: Ending | None
+    linear: bool
 
 
 class Network(Predictor):
@@ -36,29 +52,34 @@ class Network(Predictor):
         if isinstance(net, Predictor):
             raise InputError("a network that is not wrapped yet", type(net).__name__)
         self.net, self.call = net, call
-        self._found: tuple[Trunk | None] | None = None
+        self._found: _Found | None = None
         if as_chain(net) is not None:
-            self.locate(None)
+            self._found = _Found(Trunk.of(net), None, linear=True)
 
     def locate(self, graph: Any) -> None:
         if self._found is None:
-            try:
-                trunk = Trunk.of(self.net, graph, self.call)
-            except InputError:  # no representation to speak of, but it may answer all the same
-                check_graph(graph)
-                trunk = None
-            self._found = (trunk,)
+            seen = trace(self.net, graph, self.call)
+            trunk = Trunk.seen(self.net, seen, self.call)  # it may answer without one, too
+            self._found = _Found(trunk, seen.ending, seen.linear)
 
     @property
     def trunk(self) -> Trunk | None:
-        return None if self._found is None else self._found[0]
+        return None if self._found is None else self._found.trunk
 
     def forward(self, graph: Any) -> Tensor:
         """Logits ``[rows, O]``."""
         self.locate(graph)
-        trunk = self.trunk
-        ending = None if trunk is None else trunk.ending
-        return check_logits(as_logits(call_network(self.net, graph, self.call), ending))
+        assert self._found is not None
+        if as_chain(self.net) is not None:
+            return self._checked(call_network(self.net, graph, self.call))
+        with one_pass():  # another thread may have put a slot into the network
+            outputs = call_network(self.net, graph, self.call)
+        return self._checked(as_logits(outputs, self._found.ending))
+
+    def _checked(self, outputs: Tensor) -> Tensor:
+        assert self._found is not None
+        known = self._found.linear or self._found.ending is not None
+        return check_logits(outputs, known)
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
         check_graph(graph)
@@ -67,7 +88,7 @@ class Network(Predictor):
             outputs = self(graph)
             return Answer(outputs[label_rows(graph, outputs.size(0))].unsqueeze(0))
         h, outputs = self.trunk.run(graph)
-        rows = check_logits(outputs)[label_rows(graph, outputs.size(0))]
+        rows = self._checked(outputs)[label_rows(graph, outputs.size(0))]
         return Answer(rows.unsqueeze(0), self.trunk.features(h, graph))
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
@@ -81,7 +102,8 @@ class Network(Predictor):
         )
 
     def share_trunk(self, trunk: Trunk) -> None:
-        self.net, self._found = trunk.net, (trunk,)
+        linear = trunk.has_head if self._found is None else self._found.linear
+        self.net, self._found = trunk.net, _Found(trunk, trunk.ending, linear)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
@@ -98,22 +120,24 @@ class Network(Predictor):
         return losses * counts, counts
 
     def spec(self) -> dict[str, Any]:
+        found = self._found
         trunk = self.trunk
+        known = None if found is None else {"ending": found.ending, "linear": found.linear}
         return {
             "kind": self.kind,
             "call": self.call is not None,
             "net": network_spec(self.net),
             "trunk": None if trunk is None else trunk.spec(),
-            "located": self._found is not None,
+            "found": known,
         }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Network:
         model = cls(supply.net(spec["net"]), supply.call(spec))
-        if spec["located"]:
-            known = spec["trunk"]
-            found = None if known is None else Trunk.from_spec(known, model.net, model.call)
-            model._found = (found,)
+        found, trunk = spec["found"], spec["trunk"]
+        if found is not None:
+            known = None if trunk is None else Trunk.from_spec(trunk, model.net, model.call)
+            model._found = _Found(known, found["ending"], found["linear"])
         return model
 
     def __repr__(self) -> str:

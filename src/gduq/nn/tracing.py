@@ -24,6 +24,11 @@ __all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "row_counts", "trace
 Ending = Literal["softmax", "log_softmax", "sigmoid"]
 
 _SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
+_SUMS = (
+    *("sum", "dot", "inner", "linear", "bilinear", "addmm", "mm", "matmul", "rmatmul", "bmm"),
+    *("einsum", "spmm", "index_add", "scatter_add"),
+)
+_OF_TWO = ("add", "iadd", "radd", "sub", "isub")  # sums of two tensors; a number only shifts
 _IDLE = Step("function", "dropout", (("p", 0.0),))
 
 
@@ -52,6 +57,8 @@ class Trace:
         head: The last chain of linear maps, activations, dropout and norms, or ``None`` where the
             output comes from something else.
         ending: The function the network ends in that makes probabilities of logits, if any.
+        linear: Whether the output comes straight from a sum or a linear map, so that nothing
+            bounds it.
         description: All of that in one line.
     """
 
@@ -60,6 +67,7 @@ class Trace:
     layers: tuple[str, ...]
     head: Head | None
     ending: Ending | None
+    linear: bool
     description: str
 
 
@@ -98,6 +106,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         tuple(sorted(layers, key=order.index)),
         head,
         ending,
+        _is_sum(seen, value),
         "; ".join(parts + ([f"ends in {ending}"] if ending else [])),
     )
 
@@ -173,6 +182,19 @@ def _without_ending(seen: Recording, value: int) -> tuple[int, Ending | None]:
     if event.name in ("softmax", "log_softmax") and len(event.before) == 2 and over in (1, -1):
         return event.read[0], event.name  # type: ignore[return-value]
     return value, None
+
+
+def _is_sum(seen: Recording, value: int) -> bool:
+    """Whether a value comes from a sum or a linear map; shapes, parts and dropout aside."""
+    event = seen.makers.get(value)
+    while event is not None and (
+        event.name in ("__getitem__", "dropout") or _is_shape(event, exactly=False)
+    ):
+        event = seen.makers.get(event.read[0])
+    if event is None:
+        return False
+    name = event.name.strip("_")
+    return not name or name in _SUMS or (name in _OF_TWO and event.tensors > 1)
 
 
 # -- the head --------------------------------------------------------------------------------------

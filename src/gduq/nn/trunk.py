@@ -14,7 +14,7 @@ from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
 from gduq.nn.replay import Slot, first_input, one_pass
-from gduq.nn.tracing import Step, build_tail, trace
+from gduq.nn.tracing import Step, Trace, build_tail, trace
 from gduq.nn.widths import as_linear
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Trunk",
     "as_chain",
     "as_logits",
+    "check_ending",
     "check_logits",
     "no_place",
     "undone",
@@ -29,10 +30,19 @@ __all__ = [
 
 Ending = str  # "softmax", "log_softmax", "sigmoid"
 
+_CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain
+_ENOUGH = 20  # rows of a single column that all lie in (0, 1): hardly by chance
+
 
 def as_chain(net: nn.Module) -> GNN | None:
-    """The network as the chain of layers that it is, if it is one of gduq's own."""
-    return net if isinstance(net, GNN) else None
+    """The network as the chain of layers that it is, if it is one of gduq's own.
+
+    A subclass with a pass of its own is like any other network.
+    """
+    if not isinstance(net, GNN):
+        return None
+    own = (name for name in _CHAIN if getattr(type(net), name) is not getattr(GNN, name))
+    return net if next(own, None) is None else None
 
 
 def no_place(net: nn.Module) -> InputError:
@@ -87,13 +97,21 @@ class Trunk(nn.Module):
         chain = as_chain(net)
         if chain is not None:
             return cls(net, None, chain.task, chain.task, steps=())
-        found = trace(net, graph, call)
+        found = cls.seen(net, trace(net, graph, call), call)
+        if found is None:
+            raise no_place(net)
+        return found
+
+    @classmethod
+    def seen(cls, net: nn.Module, found: Trace, call: Call | None = None) -> Trunk | None:
+        """The trunk that a trace of the network shows, or ``None`` where it shows none."""
+        check_ending(found)
         if found.head is not None:
             return cls(
                 net, found.head.path, found.rows, found.rows, call, found.ending, found.head.steps
             )
         if not found.layers:
-            raise no_place(net)
+            return None
         return cls(net, found.layers[-1], "node", found.rows, call, found.ending)
 
     @property
@@ -130,21 +148,20 @@ class Trunk(nn.Module):
             return h, self.net.head(h)  # type: ignore[operator]
         seen: list[Any] = []
         module = self.net.get_submodule(self.path)
-        handle = module.register_forward_pre_hook(
-            lambda _, args, kwargs: seen.append(first_input(args, kwargs)), with_kwargs=True
-        )
-        try:
-            outputs = call_network(self.net, graph, self.call)
-        finally:
-            handle.remove()
+        with one_pass():  # the hook would note the passes of other threads too
+            handle = module.register_forward_pre_hook(
+                lambda _, args, kwargs: seen.append(first_input(args, kwargs)), with_kwargs=True
+            )
+            try:
+                outputs = call_network(self.net, graph, self.call)
+            finally:
+                handle.remove()
         if len(seen) != 1:
             raise InputError(f"'{self.path}' to be called once in a pass", f"{len(seen)} calls")
         return seen[0], as_logits(outputs, self.ending)
 
     def labelled(self, values: Tensor, graph: Any) -> Tensor:
-        """The rows of the answer that count, of representations or outputs of all rows."""
-        if self.rows != self.answers and values.size(0) != 0:
-            return values
+        """The rows that count, of representations or outputs of all rows of a head."""
         return values[label_rows(graph, values.size(0))]
 
     def features(self, h: Tensor, graph: Any) -> Tensor:
@@ -214,14 +231,34 @@ def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
     return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
 
 
-def check_logits(outputs: Tensor) -> Tensor:
+def check_ending(found: Trace) -> None:
+    """Raise for a network that answers several questions about each row."""
+    if found.ending == "sigmoid" and found.outputs > 1:
+        raise InputError(
+            "one answer per row: softmax over classes, or a sigmoid of one column",
+            f"a sigmoid of {found.outputs} columns (several yes/no labels are not supported yet)",
+            "Pass call=lambda net, graph: net(...)[:, [0]] and treat the labels one by one.",
+        )
+
+
+def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
     """The outputs, unless they are probabilities by means that cannot be undone.
 
     Args:
         outputs: ``[rows, O]``, with what is known to make probabilities undone. In training they
             are not looked at.
+        known: Whether it is known what made them, so that a single column in (0, 1) is chance.
     """
-    if outputs.size(1) < 2 or outputs.size(0) == 0 or outputs.requires_grad:
+    if outputs.size(0) == 0 or outputs.requires_grad:
+        return outputs
+    if outputs.size(1) == 1:
+        inside = not known and bool(((outputs > 0) & (outputs < 1)).all())
+        if inside and outputs.size(0) >= _ENOUGH:
+            raise InputError(
+                "logits from the network",
+                f"what looks like probabilities: all {outputs.size(0)} outputs lie in (0, 1)",
+                "Return what the sigmoid is applied to, or pass call= that applies torch.logit.",
+            )
         return outputs
     inside = bool(((outputs >= 0) & (outputs <= 1)).all())
     if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):

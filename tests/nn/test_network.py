@@ -1,0 +1,184 @@
+"""`Network`: what a first pass over a graph shows of any module, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+
+import gduq
+from gduq import Network, Stack
+from gduq.errors import InputError
+from gduq.nn import GNN
+from gduq.nn.trunk import as_chain
+from tests.conftest import tiny_graph
+
+GRAPH = tiny_graph(5, seed=3)
+del GRAPH.y
+
+
+def edges(judged: int = 30) -> Data:
+    graph = tiny_graph(12, seed=1)
+    del graph.y
+    graph.edge_label_index = torch.randint(
+        12, (2, judged), generator=torch.Generator().manual_seed(0)
+    )
+    return graph
+
+
+def plain(z: Tensor) -> Tensor:
+    return z
+
+
+class Pairs(nn.Module):
+    """A dot product of both ends of an edge, without a layer a trace could name."""
+
+    def __init__(self, end: Callable[[Tensor], Tensor] = plain) -> None:
+        super().__init__()
+        self.table, self.end = nn.Parameter(torch.linspace(-1, 1, 48).view(12, 4).double()), end
+
+    def forward(self, x: Tensor, edge_label_index: Tensor) -> Tensor:
+        source, target = (self.table + 0 * x)[edge_label_index]
+        return self.end((source * target).sum(dim=-1))
+
+
+# -- subclasses of gduq's own network --------------------------------------------------------------
+
+
+class Renamed(GNN):
+    """Nothing new."""
+
+
+class Doubled(GNN):
+    def forward(self, graph: Data) -> Tensor:
+        return 2 * super().forward(graph)
+
+
+def test_a_subclass_with_a_pass_of_its_own_is_no_chain() -> None:
+    net, own = (kind(4, 8, 3, num_layers=2).double().eval() for kind in (Renamed, Doubled))
+    assert as_chain(net) is net
+    assert as_chain(own) is None
+    batch = Batch.from_data_list([tiny_graph(n, seed=n) for n in (4, 5, 6)])
+    found = Network(own).answer(batch, features=True).outputs
+    assert torch.equal(found[0], own(batch))
+    model = gduq.anchor(own, "input", like=batch, num_anchors=2)
+    with torch.no_grad():
+        torch.testing.assert_close(gduq.predict(model, batch).samples[0], own(batch))
+
+
+# -- endings ---------------------------------------------------------------------------------------
+
+
+def test_an_ending_is_undone_without_a_trunk() -> None:
+    graph, net = edges(), Pairs(torch.sigmoid)
+    model = Network(net)
+    outputs = model.sample(graph)
+    assert model.trunk is None
+    torch.testing.assert_close(outputs[0], Pairs()(graph.x, graph.edge_label_index).unsqueeze(1))
+    torch.testing.assert_close(
+        gduq.predict(net, graph).probs[:, 1], net(graph.x, graph.edge_label_index).detach()
+    )
+
+
+def by_hand(z: Tensor) -> Tensor:
+    return 1 / (1 + (-z).exp())
+
+
+def test_a_column_of_probabilities_by_unknown_means_is_refused() -> None:
+    with pytest.raises(InputError, match=r"all 30 outputs lie in \(0, 1\).*torch\.logit"):
+        gduq.predict(Pairs(by_hand), edges())
+    assert gduq.predict(Pairs(by_hand), edges(19)).probs.size(0) == 19  # too few to tell
+    call = lambda net, graph: torch.logit(net(graph.x, graph.edge_label_index))  # noqa: E731
+    found = gduq.predict(Pairs(by_hand), edges(), call=call).probs[:, 1]
+    torch.testing.assert_close(found, gduq.predict(Pairs(torch.sigmoid), edges()).probs[:, 1])
+
+
+@pytest.mark.parametrize("last", ["linear", "conv", "product", "chain"])
+def test_a_column_of_logits_may_lie_anywhere(last: str) -> None:
+    """Small logits of a network that is known to end in a sum are no probabilities."""
+    graph: Any = tiny_graph(25, seed=2)
+    if last == "product":
+        net: nn.Module = Pairs()
+        graph = edges()
+        net.table.data.abs_().mul_(0.1).add_(0.1)
+    elif last == "chain":
+        net = GNN(4, 8, 1, num_layers=2, conv="gcn", task="node").double()
+    else:
+        kind = pyg.GraphSAGE if last == "linear" else pyg.GCN
+        net = kind(4, 8, 2, out_channels=1, jk="cat" if last == "linear" else None).double()
+    if last != "product":
+        with torch.no_grad():
+            for p in net.parameters():
+                p.mul_(0.0)
+            *_, bias = (p for p in net.parameters() if p.numel() == 1)
+            bias.fill_(0.5)
+    outputs = Network(net).sample(graph)
+    assert ((outputs > 0) & (outputs < 1)).all()
+    assert outputs.size(1) >= 20
+
+
+@pytest.mark.parametrize("last", ["linear", "conv"])
+def test_several_labels_per_row_are_refused(last: str) -> None:
+    net = pyg.GCN(4, 8, 2, out_channels=3, jk="cat" if last == "linear" else None).double()
+    call = lambda net, graph: net(graph.x, graph.edge_index).sigmoid()  # noqa: E731
+    for act in (
+        lambda: gduq.predict(net, GRAPH, call=call),
+        lambda: gduq.anchor(net, call=call, like=GRAPH),
+        lambda: gduq.anchor(net, "input", call=call, like=GRAPH),
+    ):
+        with pytest.raises(InputError, match=r"sigmoid of 3 columns .*not supported yet"):
+            act()
+    one = lambda net, graph: net(graph.x, graph.edge_index)[:, [0]].sigmoid()  # noqa: E731
+    assert gduq.predict(net, GRAPH, call=one).probs.shape == (5, 2)
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_first_pass_is_not_taken_for_a_network_without_a_head() -> None:
+    model = Network(pyg.GraphSAGE(4, 8, 2, out_channels=3, jk="cat").double())
+    wide = GRAPH.clone()
+    wide.x = torch.cat([GRAPH.x, GRAPH.x], dim=1)
+    with pytest.raises(InputError, match="of width 4"):
+        model.sample(wide)
+    assert model.trunk is None
+    model.sample(GRAPH)
+    assert model.trunk is not None
+    assert model.trunk.path == "lin"
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["network", "stack"])
+def test_threads_share_a_network(kind: str) -> None:
+    net = pyg.GraphSAGE(4, 8, 2, out_channels=3, jk="cat").double().eval()
+    model: Any = Network(net)
+    model.locate(GRAPH)
+    model = Stack([model], [1.0]) if kind == "stack" else model
+    graphs = [tiny_graph(n, seed=n) for n in (5, 7, 9)]
+    expected = [net(g.x, g.edge_index).detach() for g in graphs]
+    wrong: list[object] = []
+
+    def work(i: int) -> None:
+        try:
+            for step in range(40):
+                found = model.answer(graphs[i], features=(i + step) % 2 == 0)
+                if not torch.allclose(found.outputs[0], expected[i]):
+                    wrong.append(i)
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert not net.lin._forward_pre_hooks
