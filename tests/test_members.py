@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -131,3 +133,33 @@ def test_a_gaussian_head_forgets_the_rows_of_an_earlier_fit() -> None:
         gduq.fit(model, noisy(30, 1), noisy(30, 2), progress=False)
         means.append(model.source.mean)  # type: ignore[union-attr]
     assert torch.equal(*means)
+
+
+def test_the_learning_rate_of_a_head_falls_at_milestones() -> None:
+    data, val = noisy(30, 1), noisy(30, 2)
+    fitted = {}
+    for gamma in (1.0, 0.1, 1e-9):
+        model = gduq.anchor(gnn(0))
+        options = {"lr": 0.02, "milestones": [1, 2], "select": "last", "progress": False}
+        history = gduq.fit(model, data, val, epochs=4, gamma=gamma, **options)  # type: ignore[arg-type]
+        rates = [record.lr for record in history.records]
+        assert rates == pytest.approx([0.02, 0.02 * gamma, *[0.02 * gamma**2] * 2])
+        fitted[gamma] = history.records[-1].loss
+    assert len(set(fitted.values())) == 3
+
+
+def test_a_leaderboard_is_saved(tmp_path: Path) -> None:
+    model = gduq.choose(gnn(0), noisy(60, 1), noisy(40, 2), progress=False)
+    gduq.save(model, tmp_path / "bundle")
+    loaded, _ = gduq.load(tmp_path / "bundle")
+    assert isinstance(loaded, Stack)
+    assert model.leaderboard is not None
+    assert loaded.leaderboard is not None
+    pd.testing.assert_frame_equal(loaded.leaderboard, model.leaderboard)
+
+
+@pytest.mark.parametrize("calibrate", ["clean", "shifted", None])
+def test_anchor_takes_every_kind_of_calibration(calibrate: Any) -> None:
+    assert gduq.anchor(gnn(0), calibrate=calibrate).calibrate == calibrate
+    assert gduq.anchor(gnn(0)).calibrate == "shifted"
+    assert gduq.anchor(gnn(0), recipe=gduq.Recipe.head(calibrate="clean")).calibrate == "clean"

@@ -229,6 +229,9 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
     sigmoid = special.expit(own).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
     released = p.rescaled("released")
     assert released.num_samples == p.rescaled("paper").num_samples == 1
+    calibrated = Prediction(torch.from_numpy(samples), calibrated="shifted")
+    others = [calibrated.mean_logits(), *map(calibrated.rescaled, ("paper", "released"))]
+    assert [other.calibrated for other in others] == [None] * 3  # its temperature is not theirs
     np.testing.assert_allclose(released.logits, mean / (1 + np.exp(sigmoid)), atol=1e-9)
     top = p.logits.gather(1, released.label.unsqueeze(1)).squeeze(1)  # one divisor a row keeps
     torch.testing.assert_close(top, p.logits.amax(dim=1))  # the arg-max, but for rounded ties

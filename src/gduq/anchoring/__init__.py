@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -31,7 +32,7 @@ def anchor(
     num_anchors: int | None = None,
     draws: int | None = None,
     mask: float | tuple[float, ...] | None = None,
-    calibrate: Calibrate | None = None,
+    calibrate: Calibrate | str = "default",
     call: Call | None = None,
     seed: int = 0,
     like: Any = None,
@@ -56,7 +57,7 @@ def anchor(
         num_anchors: K.
         draws: Anchors per row and training step.
         mask: Share of rows that are trained to know nothing; several are tried side by side.
-        calibrate: ``"shifted"`` or ``"clean"``; for no calibration pass a `Recipe`.
+        calibrate: ``"shifted"``, ``"clean"`` or ``None``; default: as the recipe says.
         call: ``call(net, graph) -> outputs`` where parameter names do not say what to pass.
         seed: For new weights and the choice of the bank.
         like: A graph the network takes, to find the place at once and not at the first graph.
@@ -90,6 +91,7 @@ def anchor(
         num_anchors=num_anchors,
         draws=draws,
         mask=mask,
-        calibrate=calibrate,
     )
+    if calibrate != "default":
+        chosen = replace(chosen, calibrate=calibrate)  # type: ignore[arg-type]
     return Anchored(net, chosen, call, seed, like)

@@ -83,12 +83,14 @@ class Stack(Predictor):
     def spec(self) -> dict[str, Any]:
         trunks = [member.trunk for member in self]
         first = [next(j for j, t in enumerate(trunks) if t is trunk) for trunk in trunks]
+        board = self.leaderboard
         return {
             "kind": self.kind,
             "members": [inner_spec(member) for member in self],
             "shared": [
                 j if trunk is not None else None for j, trunk in zip(first, trunks, strict=True)
             ],
+            "leaderboard": None if board is None else board.to_dict("records"),
         }
 
     @classmethod
@@ -100,7 +102,12 @@ class Stack(Predictor):
                 member.share_trunk(members[first].trunk)
             members.append(member)
         even = [1 / len(members)] * len(members)
-        return cls(members, even)
+        stack = cls(members, even)
+        if spec["leaderboard"] is not None:
+            import pandas as pd
+
+            stack.leaderboard = pd.DataFrame(spec["leaderboard"])
+        return stack
 
     def __repr__(self) -> str:
         inside = ", ".join(

@@ -184,6 +184,8 @@ class Prediction:
     def mean_logits(self) -> Prediction:
         r"""The paper's average: one hypothesis, :math:`\mu`.
 
+        The temperature was fitted to the mixture, not to it: ``calibrated`` is ``None``.
+
         Example:
             >>> Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]])).mean_logits().samples
             tensor([[[4.5000, 0.0000]]])
@@ -198,6 +200,8 @@ class Prediction:
           over classes (the one logit of a binary task) of the deviation of element-wise sigmoids.
           The divisor is at least 2 even when all hypotheses agree (compare with temperature 2),
           but one hypothesis alone stays as it is.
+
+        As of `mean_logits`, ``calibrated`` is ``None``.
         """
         if rule == "paper":
             return self._alone(self.logits * (1.0 - self.spread))
@@ -211,7 +215,7 @@ class Prediction:
         raise InputError(f"a rule from {', '.join(RESCALING_RULES)}", repr(rule))
 
     def _alone(self, logits: Tensor) -> Prediction:
-        return replace(self, samples=logits.unsqueeze(0), weights=None)
+        return replace(self, samples=logits.unsqueeze(0), weights=None, calibrated=None)
 
     def with_samples(self, samples: Tensor) -> Prediction:
         """The same rows and weights with other logits ``[K, m, C]``."""

@@ -87,6 +87,12 @@ class _Plan:
     lr: float
     batch_size: int
     patience: int | None
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate in an epoch (from 1)."""
+        return self.lr * self.gamma ** sum(milestone < epoch for milestone in self.milestones)
 
     @classmethod
     def of(
@@ -264,8 +270,9 @@ class _Run:
         losses = self._learn(number, seed)
         judged = self.task.judge(self.stack)
         seconds = time.perf_counter() - started
-        records = [Epoch(number, loss, self.plan.lr, seconds / heads) for loss in losses]
-        mean = Epoch(number, sum(losses) / heads, self.plan.lr, seconds)
+        lr = self.plan.lr_at(number)
+        records = [Epoch(number, loss, lr, seconds / heads) for loss in losses]
+        mean = Epoch(number, sum(losses) / heads, lr, seconds)
         if judged is not None:
             records = [replace(r, val_loss=v) for r, v in zip(records, judged, strict=True)]
             mean = replace(mean, val_loss=sum(judged) / heads)
@@ -276,6 +283,8 @@ class _Run:
         """The steps of an epoch; the mean training loss of each head."""
         torch.manual_seed(derived(seed, number, 0))  # what dropout draws from
         generator = torch.Generator().manual_seed(derived(seed, number, 1))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.lr_at(number)
         self.stack.module.train()
         sums = torch.zeros(2, len(self.stack), dtype=torch.float64)
         train = self.task.train
@@ -294,7 +303,7 @@ class _Run:
             raise InputError(
                 "a training loss and weights that stay finite",
                 f"a loss of {max(losses)} in epoch {number}",
-                f"Use a learning rate below {self.plan.lr:g}, or rescale the features.",
+                f"Use a learning rate below {self.plan.lr_at(number):g}, or rescale the features.",
             )
         return losses
 
@@ -329,6 +338,8 @@ def train_heads(
     lr: float | None = None,
     batch_size: int | None = None,
     weight_decay: float = 0.0,
+    milestones: Sequence[int] = (),
+    gamma: float = 0.1,
     patience: int | None = None,
     select: Select = "best",
     tempered: bool = False,
@@ -357,6 +368,8 @@ def train_heads(
         lr: Of Adam; 1e-3 by default, without ``epochs`` 3e-3 up to 6400 rows.
         batch_size: Rows per step; 32 by default.
         weight_decay: L2 penalty, as in Adam.
+        milestones: Epochs after which the learning rate is multiplied by ``gamma``.
+        gamma: See ``milestones``.
         patience: A head stops after so many epochs that did not improve it; without ``epochs`` 8,
             or as many as it takes to see every row.
         select: ``"best"`` keeps each head's best epoch, ``"last"`` its last.
@@ -380,6 +393,7 @@ def train_heads(
         (2, 2)
     """
     plan = _Plan.of(len(train), val is not None, epochs, lr, batch_size, patience)
+    plan = replace(plan, milestones=tuple(milestones), gamma=gamma)
     shares = _checked(heads, train, val, masks, bank, draw, draws, select)
     judging = None if epochs is not None else _JUDGING
     anchors = None if bank is None else bank[:judging].to(train.h).unsqueeze(1)

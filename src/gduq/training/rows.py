@@ -210,6 +210,8 @@ def train_job(
         lr=settings.given_lr,
         batch_size=settings.given_batch_size,
         weight_decay=settings.weight_decay,
+        milestones=settings.milestones,
+        gamma=settings.gamma,
         patience=settings.patience,
         select=settings.select,
         tempered=tempered,
