@@ -164,9 +164,10 @@ def test_few_rows_are_worth_a_warning_and_only_then() -> None:
     for case in MODELS:
         with pytest.warns(UserWarning, match="calibrated on 19 validation rows") as caught:
             fit(MODELS[case](), train, noisy(19, 2), epochs=1)
-        assert len(caught) == 1, case
+        assert sum("calibrated on" in str(w.message) for w in caught) == 1, case
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "the hypotheses hardly disagree")  # after one epoch
             fit(MODELS[case](), train, noisy(20, 2), epochs=1)
             fit(MODELS[case](), train, noisy(19, 2), epochs=1, calibrate=None)
 
@@ -468,7 +469,7 @@ def test_a_head_that_is_no_better_than_the_network_is_said() -> None:
     found = GNN(4, 8, 3, num_layers=2, conv="gin", head="mlp", dropout=0.0)
     gduq.fit(found, graphs(60, seed=5), epochs=40, lr=0.02, **QUIET)
     model = gduq.anchor(found)
-    with pytest.warns(UserWarning, match="no head did better"):
+    with pytest.warns(UserWarning, match="hypotheses hardly disagree"):
         gduq.fit(model, senseless, graphs(60, seed=2), **QUIET)
     p = gduq.predict(model, graphs(20, seed=3))
     assert not p.epistemic.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,36 @@ def test_anchor_takes_every_kind_of_calibration(calibrate: Any) -> None:
     assert gduq.anchor(gnn(0), calibrate=calibrate).calibrate == calibrate
     assert gduq.anchor(gnn(0)).calibrate == "shifted"
     assert gduq.anchor(gnn(0), recipe=gduq.Recipe.head(calibrate="clean")).calibrate == "clean"
+
+
+# -- warnings ------------------------------------------------------------------------------------
+
+
+def test_hypotheses_that_hardly_disagree_are_said_at_the_users_line() -> None:
+    """The last epoch is kept here, but its steps were tiny."""
+    model, data, val = gduq.anchor(gnn(0)), noisy(60, 1), noisy(60, 2)
+    with pytest.warns(UserWarning, match=r"hardly disagree .*p.novelty .*gduq.choose") as caught:
+        history = gduq.fit(model, data, val, epochs=1, lr=1e-6, select="last", progress=False)
+    assert history.kept_epoch == 1
+    assert [Path(w.filename).name for w in caught] == ["test_members.py"]
+    p = gduq.predict(model, val)
+    assert 0 < p.epistemic.mean() < 1e-4
+
+
+def test_hypotheses_that_disagree_and_one_alone_are_no_reason_to_warn() -> None:
+    data, val = noisy(60, 1), noisy(60, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = gduq.anchor(gnn(0), mask=0.2)
+        gduq.fit(model, data, val, epochs=20, lr=0.02, select="last", progress=False)
+        gduq.fit(gduq.anchor(gnn(0), num_anchors=1), data, val, epochs=1, progress=False)
+    assert gduq.predict(model, val).epistemic.mean() > 1e-4
+
+
+@pytest.mark.parametrize(("rows", "said"), [(1, "1 validation row only"), (3, "3 validation rows")])
+@pytest.mark.filterwarnings("ignore:the hypotheses:UserWarning")
+def test_few_rows_are_said_at_the_users_line(rows: int, said: str) -> None:
+    for model in (gnn(0), gduq.anchor(gnn(0))):
+        with pytest.warns(UserWarning, match=f"calibrated on {said}") as caught:
+            gduq.fit(model, noisy(30, 1), noisy(rows, 2), epochs=1, progress=False)
+        assert {Path(w.filename).name for w in caught} == {"test_members.py"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty import Novelty
 from gduq.prediction.predictor import Predictor
 from gduq.training.batches import as_batches, first_graph, truths
-from gduq.training.finishing import Judged, copies_of, fit_temperature, judged
+from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, warn_user
 from gduq.training.fitting import Fit
 from gduq.training.rows import (
     TrunkRows,
@@ -105,7 +104,7 @@ class Candidates:
             except InputError as error:
                 if make == self._plain:
                     raise
-                warnings.warn(f"choose leaves out '{name}': {error}", UserWarning, stacklevel=2)
+                warn_user(f"choose leaves out '{name}': {error}")
 
     def _plans(self) -> Iterator[tuple[str, Callable[[], Made]]]:
         yield "plain", self._plain

@@ -9,7 +9,6 @@ the weight, and the choice does no harm.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from gduq.training.finishing import (
     fit_novelty,
     fit_temperature,
     warn_of_few,
+    warn_user,
 )
 from gduq.training.fitting import Fit
 from gduq.training.randomness import isolated
@@ -122,7 +122,7 @@ def choose(
         plain.locate(on_device(first_graph(train), fabric.device))
         candidates = Candidates(plain, fit, budget)
         if candidates.rows is None and budget < 1.4:
-            warnings.warn(_ALONE, UserWarning, stacklevel=2)
+            warn_user(_ALONE)
         return _stacked(candidates)
 
 

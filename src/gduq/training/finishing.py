@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ __all__ = [
     "fit_temperature",
     "judged",
     "warn_of_few",
+    "warn_user",
 ]
 
 MOST = 20_000  # rows that novelty looks at
@@ -102,12 +104,18 @@ def copies_of(val: Batches, seed: int) -> Iterable[View]:
 def warn_of_few(rows: int) -> None:
     """Say that a temperature from so few validation rows is not worth much."""
     if rows < FEW:
-        warnings.warn(
-            f"calibrated on {rows} validation rows only: expect little of it "
-            f"(from {FEW} rows on it helps; calibrate=None leaves it out)",
-            UserWarning,
-            stacklevel=2,
+        warn_user(
+            f"calibrated on {rows} validation row{'' if rows == 1 else 's'} only: expect little "
+            f"of it (from {FEW} rows on it helps; calibrate=None leaves it out)"
         )
+
+
+def warn_user(text: str) -> None:
+    """A warning that points at the line outside gduq which led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gduq."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from gduq.training.finishing import (
     fit_novelty,
     fit_temperature,
     warn_of_few,
+    warn_user,
 )
 from gduq.training.heads import TEMPERATURES, HeadRun, RowSet, train_heads
 from gduq.training.history import Epoch, History
@@ -40,10 +40,12 @@ __all__ = [
 ]
 
 
-_AS_THE_NETWORK = (
-    "no head did better on validation rows than the network's own: the model answers as the "
-    "network does, calibrated and with novelty, but its hypotheses agree (epistemic is 0). Try "
-    "gduq.anchor(net, recipe='thawed') or gduq.choose."
+_AGREED = 1e-4  # nats: hypotheses whose mean disagreement is less say one thing
+
+_ONE_VOICE = (
+    "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the network "
+    "does, calibrated and with novelty; use p.novelty as the alarm, or gduq.choose with a larger "
+    "budget"
 )
 
 
@@ -142,9 +144,18 @@ def fit_on_rows(
     if learned.kept is None:
         return History(members=tuple(histories), overhead_seconds=spent)
     best = histories.pop(learned.kept)
-    if best.records and best.kept_epoch == 0:
-        warnings.warn(_AS_THE_NETWORK, stacklevel=3)
+    if _agrees(model, rows):
+        warn_user(_ONE_VOICE)
     return replace(best, rejected=tuple(histories), overhead_seconds=spent)
+
+
+def _agrees(model: Predictor, rows: TrunkRows) -> bool:
+    """Whether several hypotheses say one thing of the validation rows."""
+    if rows.val is None:
+        return False
+    outputs = model.calibrated(judged_on_rows(model, rows.val).outputs)
+    agreed = float(rows.target.prediction(outputs).epistemic.mean()) < _AGREED
+    return agreed and outputs.size(0) > 1
 
 
 class Learned(NamedTuple):
