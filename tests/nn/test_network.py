@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -182,3 +184,97 @@ def test_threads_share_a_network(kind: str) -> None:
         thread.join()
     assert not wrong
     assert not net.lin._forward_pre_hooks
+
+
+# -- calibration and the weights it is of ----------------------------------------------------------
+
+
+def many(count: int, seed: int = 0) -> list[Data]:
+    found = [tiny_graph(4 + i % 3, seed=seed + i) for i in range(count)]
+    for i, graph in enumerate(found):
+        graph.y = torch.tensor([i % 2])
+    return found
+
+
+class Own(nn.Module):
+    """A network whose forward needs no call, but may be given one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = pyg.GCNConv(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.out(pyg.global_add_pool(self.conv(x, edge_index).relu(), batch))
+
+
+def fitted(call: Any = None) -> Own:
+    torch.manual_seed(0)
+    net = Own().double()
+    gduq.fit(net, many(40), many(24, 50), epochs=2, call=call, progress=False)
+    return net
+
+
+def test_calibration_belongs_to_the_weights() -> None:
+    net, test = fitted(), many(6, 90)
+    first = gduq.predict(net, test)
+    assert first.calibrated == "shifted"
+    assert first.novelty is not None
+    with torch.no_grad():
+        net.out.weight.mul_(1.5)
+    with pytest.warns(UserWarning, match="weights have changed since gduq.fit: not calibrated"):
+        changed = gduq.predict(net, test)
+    assert changed.calibrated is changed.novelty is None
+    assert gduq.predict(net, test).calibrated is None  # said once
+    batch = Batch.from_data_list(test)
+    torch.testing.assert_close(changed.samples[0], net(batch.x, batch.edge_index, batch.batch))
+    gduq.fit(net, many(40), many(24, 50), epochs=1, progress=False)
+    assert gduq.predict(net, test).calibrated == "shifted"
+
+
+@pytest.mark.parametrize("change", ["data", "swap", "buffer", "load"])
+def test_every_change_is_seen(change: str) -> None:
+    net = fitted()
+    if change == "data":
+        net.out.bias.data += 1e-3  # torch does not count these
+    elif change == "swap":
+        net.out.weight.data = net.out.weight.data.flip(0)
+    elif change == "buffer":
+        net.register_buffer("more", torch.ones(1))
+    else:
+        net.load_state_dict(Own().state_dict())
+    with pytest.warns(UserWarning, match="weights have changed"):
+        assert gduq.predict(net, many(3)).calibrated is None
+
+
+def test_what_leaves_the_weights_alone_leaves_the_calibration() -> None:
+    net, test = fitted(), many(6, 90)
+    first = gduq.predict(net, test)
+    copied = copy.deepcopy(net)
+    moved = pickle.loads(pickle.dumps(net))
+    moved.load_state_dict(net.state_dict())
+    for other in (copied, moved):
+        found = gduq.predict(other, test)
+        assert found.calibrated == "shifted"
+        assert torch.equal(found.samples, first.samples)
+
+
+def test_a_new_fit_after_a_change_does_not_warn() -> None:
+    net = fitted()
+    with torch.no_grad():
+        net.out.weight.mul_(1.5)
+    gduq.fit(net, many(40), many(24, 50), epochs=1, progress=False)
+    assert gduq.predict(net, many(3)).calibrated == "shifted"
+
+
+def test_another_call_keeps_what_was_fitted() -> None:
+    def make() -> Any:
+        return lambda net, graph: net(graph.x, graph.edge_index, graph.batch)
+
+    net, test = fitted(make()), many(6, 90)
+    first = gduq.predict(net, test)
+    again = gduq.predict(net, test, call=make())
+    assert first.calibrated == again.calibrated == "shifted"
+    assert torch.equal(first.samples, again.samples)
+    twice = gduq.predict(net, test, call=lambda net, graph: 2 * make()(net, graph))
+    torch.testing.assert_close(twice.samples, 2 * first.samples)
+    assert torch.equal(gduq.predict(net, test).samples, first.samples)  # for that time only

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +17,9 @@ from gduq.nn.replay import one_pass
 from gduq.nn.specs import network_spec
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Ending, Trunk, as_chain, as_logits, check_logits
-from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
+from gduq.nn.widths import LAZY
+from gduq.novelty import Novelty
+from gduq.prediction.predictor import Answer, Calibrate, HeadJob, Predictor, Supply
 
 __all__ = ["Network", "as_predictor"]
 
@@ -32,6 +36,27 @@ class _Found(NamedTuple):
     trunk: Trunk | None
     ending: Ending | None
     linear: bool
+
+
+@torch.no_grad()
+def _fingerprint(net: nn.Module) -> Tensor:
+    """Three sums per weight or buffer ``[t, 3]``: of all entries, of the first half of them, and
+    of their sizes. Copies and moves to another device leave them alone.
+
+    Addresses and versions would not do: ``p.data.mul_`` changes neither.
+    """
+    tensors = [t for t in (*net.parameters(), *net.buffers()) if not isinstance(t, LAZY)]
+    found = []
+    for flat in (t.detach().flatten() for t in tensors):
+        parts = (flat, flat[: flat.numel() // 2], flat if flat.dtype == torch.bool else flat.abs())
+        found.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]))
+    return torch.stack(found).cpu() if found else torch.zeros(0, 3, dtype=torch.float64)
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and bool(
+        ((one - two).abs() <= 1e-9 * torch.maximum(one, two)[:, 2:]).all()
+    )
 
 
 class Network(Predictor):
@@ -53,6 +78,7 @@ class Network(Predictor):
             raise InputError("a network that is not wrapped yet", type(net).__name__)
         self.net, self.call = net, call
         self._found: _Found | None = None
+        self._fitted: Tensor | None = None  # fingerprint of the weights that were calibrated
         if as_chain(net) is not None:
             self._found = _Found(Trunk.of(net), None, linear=True)
 
@@ -91,6 +117,49 @@ class Network(Predictor):
         rows = self._checked(outputs)[label_rows(graph, outputs.size(0))]
         return Answer(rows.unsqueeze(0), self.trunk.features(h, graph))
 
+    # -- calibration ---------------------------------------------------------------------------
+
+    def set_temperature(self, value: float, how: Calibrate) -> None:
+        super().set_temperature(value, how)
+        self._fitted = _fingerprint(self.net)
+
+    @property
+    def _knows(self) -> bool:
+        return self.calibration is not None or self.novelty.fitted
+
+    def _forget(self) -> None:
+        self.novelty = Novelty()
+        self.set_temperature(1.0, None)
+
+    def forget_if_changed(self) -> None:
+        """Drop what `gduq.fit` found out about weights that are no longer these."""
+        if not self._knows:
+            return
+        if self._fitted is None:  # they were loaded together
+            self._fitted = _fingerprint(self.net)
+        elif not _same(self._fitted, _fingerprint(self.net)):
+            self._forget()
+            warnings.warn(
+                "the network's weights have changed since gduq.fit: not calibrated any more, "
+                "and without novelty, until gduq.fit is called again",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._fitted = None
+
+    def called(self, call: Call) -> Network:
+        """The same network and calibration with another call."""
+        other = copy.copy(self)
+        other.call = call
+        if as_chain(self.net) is None:
+            other._found = None
+        return other
+
+    # -- training ------------------------------------------------------------------------------
+
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         return outputs.unsqueeze(0)
 
@@ -107,6 +176,8 @@ class Network(Predictor):
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
+        if self.training and self._knows:  # of an earlier fit
+            self._forget()
         check_graph(graph)
         outputs = self(graph)
         outputs = outputs[label_rows(graph, outputs.size(0))]
@@ -145,15 +216,32 @@ class Network(Predictor):
         return f"Network({type(self.net).__name__}{where})"
 
 
-def as_predictor(model: nn.Module, call: Call | None = None) -> Predictor:
-    """The model itself, or a plain network as a `Network`; the same object every time."""
+def as_predictor(model: nn.Module, call: Call | None = None, trains: bool = False) -> Predictor:
+    """The model itself, or a plain network as a `Network`; the same object every time.
+
+    Args:
+        model: Any model.
+        call: As in `gduq.anchor`. Another call than that of `gduq.fit` is used this time only.
+        trains: Whether the model is about to be fitted, with this call from now on. Otherwise
+            what `gduq.fit` found is dropped with a warning where the weights have changed since.
+    """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-    if isinstance(model, Predictor):
-        return model
     if not isinstance(model, nn.Module):
         raise InputError("a model: a gduq predictor or a torch module", type(model).__name__)
+    known = model if isinstance(model, Predictor) else _wrapped(model, call, trains)
+    if not trains:
+        for part in known.modules():
+            if isinstance(part, Network):
+                part.forget_if_changed()
+    return known
+
+
+def _wrapped(model: nn.Module, call: Call | None, trains: bool) -> Network:
     known = model.__dict__.get("_gduq_network")
-    if not isinstance(known, Network) or (call is not None and known.call is not call):
+    other = isinstance(known, Network) and call is not None and known.call is not call
+    if isinstance(known, Network) and other and not trains:
+        return known.called(call)  # type: ignore[arg-type]
+    if not isinstance(known, Network) or other:
         known = Network(model, call)
         model.__dict__["_gduq_network"] = known  # beside its modules: state_dict stays its own
     return known

@@ -9,6 +9,7 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 from gduq.errors import InputError
 
 __all__ = [
+    "LAZY",
     "anchor_names",
     "as_linear",
     "check_complete",
@@ -17,12 +18,12 @@ __all__ = [
 ]
 
 _WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
-_LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
 
 def _uninitialised(net: nn.Module) -> list[str]:
     """Names of parameters that a first pass has yet to shape."""
-    return [name for name, p in net.named_parameters() if isinstance(p, _LAZY)]
+    return [name for name, p in net.named_parameters() if isinstance(p, LAZY)]
 
 
 def check_complete(net: nn.Module) -> None:
@@ -59,7 +60,7 @@ def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
     Hooks, parametrisations and weights that other modules share make it more.
     """
     module = net.get_submodule(path)
-    if type(module) not in (nn.Linear, PyGLinear) or isinstance(module.weight, _LAZY):
+    if type(module) not in (nn.Linear, PyGLinear) or isinstance(module.weight, LAZY):
         return None
     if module._forward_pre_hooks or module._forward_hooks:
         return None

@@ -133,7 +133,7 @@ def fit(
         >>> p.samples.shape, p.calibrated
         (torch.Size([5, 3, 2]), 'shifted')
     """
-    known = as_predictor(model, call)
+    known = as_predictor(model, call, trains=True)
     settings = Settings(
         epochs=epochs,
         given_lr=lr,
