@@ -258,5 +258,5 @@ def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
     more = {"target": TARGET, "masks": [0.0], "bank": BANK, "draw": draw, "draws": 2}
     (short,) = train_heads([head], few, VAL, **more)
     (long,) = train_heads([head], many, VAL, batch_size=16, **more)
-    assert (len(short.records), short.records[0].lr) == (8, 3e-3)
+    assert (len(short.records), short.records[0].lr) == (6, 3e-3)
     assert (len(long.records), long.records[0].lr) == (25, 1e-3)

@@ -117,7 +117,7 @@ class _Plan:
         lr = lr or (1e-3 if rows > _EPOCHS * _STEPS * size else 3e-3)
         if not judged:
             return cls(_BLIND, _STEPS, lr, size, None)
-        return cls(_EPOCHS, _STEPS, lr, size, patience or max(8, -(-rows // (_STEPS * size))))
+        return cls(_EPOCHS, _STEPS, lr, size, patience or max(6, -(-rows // (_STEPS * size))))
 
     def batches(self, rows: int, generator: torch.Generator) -> Iterator[Tensor]:
         """The row numbers of each step of an epoch."""
@@ -370,7 +370,7 @@ def train_heads(
         weight_decay: L2 penalty, as in Adam.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        patience: A head stops after so many epochs that did not improve it; without ``epochs`` 8,
+        patience: A head stops after so many epochs that did not improve it; without ``epochs`` 6,
             or as many as it takes to see every row.
         select: ``"best"`` keeps each head's best epoch, ``"last"`` its last.
         tempered: Judge every head at its best temperature: right where one is fitted afterwards,
