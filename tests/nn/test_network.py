@@ -155,6 +155,15 @@ def test_an_error_of_the_first_pass_is_not_taken_for_a_network_without_a_head() 
     assert model.trunk.path == "lin"
 
 
+def test_a_first_pass_gives_lazy_layers_their_shapes() -> None:
+    net = nn.Sequential(nn.LazyLinear(3)).double()
+    model = Network(net)
+    model.call = lambda net, graph: net(graph.x)
+    assert model.sample(GRAPH).shape == (1, 5, 3)
+    assert model.trunk is not None
+    assert model.trunk.has_head
+
+
 # -- threads ---------------------------------------------------------------------------------------
 
 

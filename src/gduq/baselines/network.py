@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
+from gduq.nn.modes import evaluating
 from gduq.nn.replay import one_pass
 from gduq.nn.specs import network_spec
 from gduq.nn.tracing import trace
@@ -83,10 +84,26 @@ class Network(Predictor):
             self._found = _Found(Trunk.of(net), None, linear=True)
 
     def locate(self, graph: Any) -> None:
-        if self._found is None:
+        if self._found is None and not self._lazy:
             seen = trace(self.net, graph, self.call)
             trunk = Trunk.seen(self.net, seen, self.call)  # it may answer without one, too
             self._found = _Found(trunk, seen.ending, seen.linear)
+
+    @property
+    def _lazy(self) -> bool:
+        return any(isinstance(p, LAZY) for p in self.net.parameters())
+
+    def _ensure_found(self, graph: Any) -> _Found:
+        """`locate`, after a first pass where parameters have no shape yet.
+
+        Not in `locate`: `gduq.fit` seeds what the first pass draws.
+        """
+        if self._found is None and self._lazy:
+            with torch.no_grad(), evaluating(self.net):
+                call_network(self.net, graph, self.call)
+        self.locate(graph)
+        assert self._found is not None
+        return self._found
 
     @property
     def trunk(self) -> Trunk | None:
@@ -94,13 +111,12 @@ class Network(Predictor):
 
     def forward(self, graph: Any) -> Tensor:
         """Logits ``[rows, O]``."""
-        self.locate(graph)
-        assert self._found is not None
+        found = self._ensure_found(graph)
         if as_chain(self.net) is not None:
             return self._checked(call_network(self.net, graph, self.call))
         with one_pass():  # another thread may have put a slot into the network
             outputs = call_network(self.net, graph, self.call)
-        return self._checked(as_logits(outputs, self._found.ending))
+        return self._checked(as_logits(outputs, found.ending))
 
     def _checked(self, outputs: Tensor) -> Tensor:
         assert self._found is not None
@@ -109,7 +125,7 @@ class Network(Predictor):
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
         check_graph(graph)
-        self.locate(graph)
+        self._ensure_found(graph)
         if not features or self.trunk is None:
             outputs = self(graph)
             return Answer(outputs[label_rows(graph, outputs.size(0))].unsqueeze(0))
