@@ -754,7 +754,7 @@ def test_validation_data_that_cannot_be_used() -> None:
 @given(
     st.sampled_from(
         [
-            ("epochs", 0),
+            ("epochs", -1),
             ("epochs", 1.5),
             ("epochs", True),
             ("lr", 0.0),
