@@ -89,8 +89,9 @@ def fit(
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
             batches (seed nodes first) are fine. A loader keeps its own batch size.
         val: Data to judge every epoch by, to choose with and to calibrate on.
-        epochs: Passes over ``train``; 0 takes the model as it is and only calibrates it. ``None``,
-            for a frozen network only: until validation rows say stop.
+        epochs: Passes over ``train``; 0 takes a trained network, ensemble or dropout model as it is
+            and only calibrates it. ``None``, for a frozen network only: until validation rows say
+            stop.
         lr: Learning rate of Adam; default 0.001, and one that fits the number of rows for a head
             without ``epochs``.
         batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32;
