@@ -21,7 +21,6 @@ from gduq.errors import InputError
 from gduq.graph import (
     check_graph,
     device_of,
-    features_of,
     iterate,
     label_rows,
     mark_rows,
@@ -449,7 +448,6 @@ def test_rows_of_one_type() -> None:
     assert (row_kind(graph), row_type(graph)) == ("node", "paper")
     assert (num_rows(graph, "node"), num_rows(graph, "graph")) == (3, 1)
     assert label_rows(graph, 3) == slice(None)
-    assert features_of(graph) is graph["paper"].x
     mark_rows(graph, torch.tensor([True, False, True]), "node", "paper")
     assert row_marks(graph).tolist() == [True, False, True]
     assert targets(graph, 2).tolist() == [0, 2]

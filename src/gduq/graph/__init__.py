@@ -15,7 +15,6 @@ from gduq.graph.parts import Graph, device_of, num_graphs, on_device
 from gduq.graph.rows import (
     Rows,
     as_labels,
-    features_of,
     label_rows,
     mark_rows,
     num_rows,
@@ -34,7 +33,6 @@ __all__ = [
     "check_graph",
     "check_loader",
     "device_of",
-    "features_of",
     "iterate",
     "join",
     "label_rows",

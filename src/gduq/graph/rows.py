@@ -15,7 +15,6 @@ from gduq.graph.parts import Graph, device_of, num_graphs
 __all__ = [
     "Rows",
     "as_labels",
-    "features_of",
     "label_rows",
     "mark_rows",
     "num_rows",
@@ -138,18 +137,6 @@ def row_batch(graph: Graph, rows: Rows, n: int) -> Tensor:
     if batch.numel() != n:
         raise InputError(f"{batch.numel()} rows, one per {rows}", n)
     return batch
-
-
-def features_of(graph: Graph) -> Tensor | None:
-    """Node features ``x`` ``[n, d]``; in a ``HeteroData`` those of the type that holds the rows.
-
-    Example:
-        >>> features_of(Data(x=torch.ones(3, 1))).shape, features_of(Data(num_nodes=3))
-        (torch.Size([3, 1]), None)
-    """
-    if isinstance(graph, HeteroData):
-        return graph[row_type(graph)].get("x") if row_kind(graph) == "node" else None
-    return graph.get("x")  # type: ignore[no-any-return]
 
 
 # -- which rows count ----------------------------------------------------------------------------
