@@ -18,6 +18,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # The tests' graphs are tiny: more threads only wait for each other, and on a machine with two
 # cores they make everything slower. `make bench` and `make demo` choose for themselves.
 test test-all: export OMP_NUM_THREADS ?= 1
+# New random examples where time is not short; `make test` repeats the same ones.
+test-all: export HYPOTHESIS_PROFILE ?= search
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint bench clean

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+from hypothesis import settings
 from torch_geometric.data import Data
+
+# The same examples in every run, so that a failure is about the change at hand.
+# HYPOTHESIS_PROFILE=search looks for new ones (`make test-all` does).
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def tiny_graph(nodes: int, seed: int, channels: int = 4, classes: int = 3) -> Data:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gduq.abstention import Abstention
 from gduq.errors import InputError, NotFittedError
+from gduq.ood import score
 from gduq.prediction import Prediction
 
 
@@ -33,20 +34,22 @@ def test_coverage_is_the_smallest_that_is_enough(m, coverage, ties, seed):
     p = draw(m, seed, ties=ties)
     decision = Abstention(coverage=coverage).fit(p)(p)
     assert decision.coverage >= coverage - 1e-9
-    shares = [(p.confidence >= c - 1e-12).double().mean().item() for c in p.confidence]
+    scores = score(p, "msp")
+    shares = [(scores <= s).double().mean().item() for s in scores]
     assert decision.coverage == pytest.approx(min(s for s in shares if s >= coverage - 1e-9))
 
 
-@pytest.mark.parametrize("score", ["msp", "entropy", lambda p: -p.confidence])
+@pytest.mark.parametrize("kind", ["msp", "entropy", lambda p: -p.confidence])
 @pytest.mark.parametrize("ties", [False, True])
-def test_accuracy_is_reached_with_the_largest_coverage(score, ties):
+def test_accuracy_is_reached_with_the_largest_coverage(kind, ties):
     p = draw(300, 1, ties=ties)
-    decision = Abstention(accuracy=0.9, score=score).fit(p)(p)
+    decision = Abstention(accuracy=0.9, score=kind).fit(p)(p)
     assert decision.accuracy >= 0.9
-    if score == "msp":
+    if kind == "msp":
         best = 0.0
-        for c in p.confidence:
-            kept = p.confidence >= c - 1e-12
+        scores = score(p, "msp")
+        for s in scores:
+            kept = scores <= s
             if p.correct[kept].double().mean() >= 0.9:
                 best = max(best, kept.double().mean().item())
         assert decision.coverage == pytest.approx(best)
