@@ -375,7 +375,8 @@ def full(k: int = 4, m: int = 5, c: int = 3, seed: int = 0) -> Prediction:
     weights = torch.arange(1.0, k + 1).double()
     return Prediction(
         randn(k, m, c, seed=seed), torch.arange(m) % c, tuple("abc"[:c]),
-        randn(m, 2, seed=seed + 1), weights / weights.sum(), torch.arange(m) / max(m, 1), "shifted",
+        features=randn(m, 2, seed=seed + 1), weights=weights / weights.sum(),
+        novelty=torch.arange(m) / max(m, 1), calibrated="shifted",
     )  # fmt: skip
 
 

@@ -1,13 +1,24 @@
-"""`Prediction`, the only thing that leaves a model, and `predict`, which makes it."""
+"""What leaves a model, `Prediction` and its kinds for labels and values; `predict` makes it."""
 
 from typing import TYPE_CHECKING, Any
 
+from gduq.prediction.base import Hypotheses
+from gduq.prediction.labels import LabelPrediction
 from gduq.prediction.result import RESCALING_RULES, Prediction, Rule
+from gduq.prediction.values import ValuePrediction
 
 if TYPE_CHECKING:
     from gduq.prediction.predicting import predict
 
-__all__ = ["RESCALING_RULES", "Prediction", "Rule", "predict"]
+__all__ = [
+    "RESCALING_RULES",
+    "Hypotheses",
+    "LabelPrediction",
+    "Prediction",
+    "Rule",
+    "ValuePrediction",
+    "predict",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,15 @@ from torch import Tensor
 
 from gduq.errors import InputError
 
-__all__ = ["as_features", "as_labels", "as_names", "as_novelty", "as_samples", "as_weights"]
+__all__ = [
+    "as_features",
+    "as_labels",
+    "as_names",
+    "as_novelty",
+    "as_outputs",
+    "as_samples",
+    "as_weights",
+]
 
 
 def as_samples(samples: Tensor) -> Tensor:
@@ -19,21 +27,28 @@ def as_samples(samples: Tensor) -> Tensor:
         >>> as_samples(torch.tensor([[3.0]]))  # one logit of one row
         tensor([[[0., 3.]]])
     """
+    samples = as_outputs(samples, "logits of shape [K, m, C] or [m, C] with K, C >= 1")
+    if samples.size(2) == 1:
+        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
+    return samples
+
+
+def as_outputs(samples: Tensor, wanted: str) -> Tensor:
+    """Finite outputs ``[K, m, O]`` in single or double precision; ``wanted`` describes them."""
     shape = list(samples.shape)
     if samples.dim() == 2:
         samples = samples.unsqueeze(0)
     if samples.dim() != 3 or 0 in (samples.size(0), samples.size(2)):
-        raise InputError("logits of shape [K, m, C] or [m, C] with K, C >= 1", shape)
+        raise InputError(wanted, shape)
+    what = wanted.split(" of shape")[0]
     if not samples.is_floating_point():
-        raise InputError("floating-point logits", samples.dtype, "Convert with .float().")
+        raise InputError(f"floating-point {what}", samples.dtype, "Convert with .float().")
     if not torch.isfinite(samples).all():
         raise InputError(
-            "finite logits",
+            f"finite {what}",
             f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
             "Check the learning rate and the input features.",
         )
-    if samples.size(2) == 1:
-        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
     return _precise(samples)
 
 
@@ -61,11 +76,12 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
     return labels
 
 
-def as_names(given: Sequence[str], classes: int) -> tuple[str, ...]:
-    """One name per class."""
+def as_names(given: Sequence[str], count: int, what: str = "classes") -> tuple[str, ...]:
+    """One name per class, label or value."""
     names = tuple(str(name) for name in given)
-    if len(names) != classes or len(set(names)) != len(names):
-        raise InputError(f"{classes} different class names", list(names))
+    if len(names) != count or len(set(names)) != len(names):
+        kind = "class names" if what == "classes" else f"names of {what}"
+        raise InputError(f"{count} different {kind}", list(names))
     return names
 
 

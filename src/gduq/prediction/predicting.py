@@ -63,7 +63,8 @@ def predict(
                     calibrated=known.calibration,
                 )
             )
-    return Prediction.concatenate(parts)
+    found: Prediction = Prediction.concatenate(parts)
+    return found
 
 
 def device_of_model(model: Predictor) -> torch.device:

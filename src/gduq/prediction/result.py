@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
+import torch  # noqa: F401  (for the example)
 from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction import checks, mixture
+from gduq.prediction.base import Hypotheses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +22,9 @@ __all__ = ["RESCALING_RULES", "Prediction", "Rule"]
 Rule = Literal["paper", "released"]
 RESCALING_RULES: tuple[Rule, ...] = ("paper", "released")
 
-_PER_ROW = ("target", "features", "novelty")
-
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Prediction:
+class Prediction(Hypotheses):
     r"""K hypotheses about m rows, and everything that follows from their mixture.
 
     With logits :math:`s_k` of hypothesis k, :math:`p_k = \mathrm{softmax}(s_k)` and weights
@@ -69,48 +62,24 @@ class Prediction:
         (0.2152, 0.2152)
     """
 
-    samples: Tensor
-    target: Tensor | None = None
+    kind: ClassVar[str] = "classes"
+
     class_names: tuple[str, ...] | None = None
-    features: Tensor | None = field(default=None, repr=False)
-    weights: Tensor | None = None
-    novelty: Tensor | None = None
-    calibrated: str | None = None
 
     def __post_init__(self) -> None:
-        samples = checks.as_samples(torch.as_tensor(self.samples).detach())
-        count, rows, classes = samples.shape
-        self._set("samples", samples)
-        if self.target is not None:
-            self._set("target", checks.as_labels(self.target, rows, classes))
+        super().__post_init__()
         if self.class_names is not None:
-            self._set("class_names", checks.as_names(self.class_names, classes))
-        if self.features is not None:
-            self._set("features", checks.as_features(self.features, rows))
-        if self.weights is not None:
-            self._set("weights", checks.as_weights(self.weights, count).to(samples.device))
-        if self.novelty is not None:
-            self._set("novelty", checks.as_novelty(self.novelty, rows))
-        if self.calibrated not in (None, "shifted", "clean"):
-            raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
+            self._set("class_names", checks.as_names(self.class_names, self.num_classes))
 
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+    def _checked_samples(self, samples: Tensor) -> Tensor:
+        return checks.as_samples(samples)
 
-    def __repr__(self) -> str:
-        known = "with" if self.target is not None else "without"
-        size = f"{len(self)} rows, {self.num_classes} classes"
-        return f"Prediction({self.num_samples} samples of {size}, {known} targets)"
-
-    # -- sizes ---------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return self.samples.size(1)
+    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
+        return checks.as_labels(target, rows, self.num_classes)
 
     @property
-    def num_samples(self) -> int:
-        """K, the number of hypotheses."""
-        return self.samples.size(0)
+    def size(self) -> str:
+        return f"{self.num_classes} classes"
 
     @property
     def num_classes(self) -> int:
@@ -173,12 +142,6 @@ class Prediction:
         """Whether each row's label is right ``[m]``; raises without targets."""
         return self.label == self.require_target()
 
-    def require_target(self) -> Tensor:
-        """The targets, or an error that says they are missing."""
-        if self.target is None:
-            raise InputError("predictions with targets", "none", "Predict on labelled data.")
-        return self.target
-
     # -- new predictions from this one ---------------------------------------------------------
 
     def mean_logits(self) -> Prediction:
@@ -217,53 +180,6 @@ class Prediction:
     def _alone(self, logits: Tensor) -> Prediction:
         return replace(self, samples=logits.unsqueeze(0), weights=None, calibrated=None)
 
-    def with_samples(self, samples: Tensor) -> Prediction:
-        """The same rows and weights with other logits ``[K, m, C]``."""
-        return replace(self, samples=samples)
-
-    def __getitem__(self, rows: Tensor | slice | Sequence[int] | int) -> Prediction:
-        """Some rows, by mask, slice, indices or number; always a `Prediction`, of one row too."""
-        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
-        if isinstance(index, Tensor):
-            index = torch.atleast_1d(index if index.numel() else index.long())
-        return self._changed(self.samples[:, index], lambda values: values[index])
-
-    def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Prediction:
-        """Other samples, and a change of everything that has one entry per row."""
-        given = {name: getattr(self, name) for name in _PER_ROW}
-        changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in given.items()}
-        return replace(self, samples=samples, **changed)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Prediction]) -> Prediction:
-        """The rows of all parts in turn.
-
-        Targets, features and novelty stay if every part has them, ``calibrated`` if it is the same.
-        """
-        if not parts:
-            raise InputError("at least one prediction", "none")
-        shapes = sorted({(p.num_samples, p.num_classes) for p in parts})
-        if len(shapes) > 1:
-            raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
-        if len(names := {p.class_names for p in parts}) > 1:
-            raise InputError("parts with equal class names", names)
-        if len({None if p.weights is None else tuple(p.weights.tolist()) for p in parts}) > 1:
-            raise InputError("parts with equal weights", "different ones")
-        known = {name: [getattr(p, name) for p in parts] for name in _PER_ROW}
-        per_row = {k: None if any(x is None for x in v) else torch.cat(v) for k, v in known.items()}
-        same = len({p.calibrated for p in parts}) == 1
-        return Prediction(
-            samples=torch.cat([p.samples for p in parts], dim=1),
-            class_names=parts[0].class_names,
-            weights=parts[0].weights,
-            calibrated=parts[0].calibrated if same else None,
-            **per_row,
-        )
-
-    def to(self, device: torch.device | str) -> Prediction:
-        """The same prediction on another device; the weights go where the samples are."""
-        return self._changed(self.samples.to(device), lambda rows: rows.to(device))
-
     # -- out -----------------------------------------------------------------------------------
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -289,53 +205,3 @@ class Prediction:
         return pd.DataFrame(
             {k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in columns.items()}
         )
-
-    def to_parquet(self, path: str | Path) -> None:
-        """Write `to_dataframe` as a parquet file."""
-        with _replacing(path) as file:
-            self.to_dataframe().to_parquet(file, index=False)
-
-    def to_npz(self, path: str | Path) -> None:
-        """Write everything this was made from; `from_npz` reads it back."""
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        arrays = {
-            name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-            for name, value in given.items()
-            if value is not None
-        }
-        with _replacing(path) as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-    @classmethod
-    def from_npz(cls, path: str | Path) -> Prediction:
-        """Read what `to_npz` wrote; nothing is unpickled."""
-        try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file}
-            names, calibrated = (arrays.pop(name, None) for name in ("class_names", "calibrated"))
-            known = {f.name for f in fields(cls)}
-            tensors = {k: torch.from_numpy(v) for k, v in arrays.items() if k in known}
-        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, AttributeError, TypeError):
-            raise InputError(
-                "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
-            ) from None
-        if "samples" not in tensors:
-            raise InputError("an npz file with an array 'samples'", sorted(arrays))
-        return cls(
-            **tensors,
-            class_names=None if names is None else tuple(names.tolist()),
-            calibrated=None if calibrated is None else str(calibrated),
-        )
-
-
-@contextmanager
-def _replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place when it is complete, or not at all."""
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

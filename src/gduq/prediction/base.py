@@ -1,0 +1,231 @@
+"""`Hypotheses`: what predictions about classes, labels and values share."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.prediction import checks
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from typing_extensions import Self
+
+__all__ = ["Hypotheses"]
+
+_PER_ROW = ("target", "features", "novelty")
+_KINDS: dict[str, type[Hypotheses]] = {}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Hypotheses(ABC):
+    """K hypotheses about m rows, whatever they are about.
+
+    Args:
+        samples: Outputs ``[K, m, O]``; ``[m, O]`` is taken as K = 1.
+        target: The truth, one entry or one row of entries per row; ``None`` when unknown.
+        features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
+        weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
+        novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
+        calibrated: What the model's temperature was fitted on: ``"shifted"`` (validation rows
+            and shifted copies of them), ``"clean"`` (validation rows), or ``None``.
+    """
+
+    kind: ClassVar[str]
+
+    samples: Tensor
+    target: Tensor | None = None
+    features: Tensor | None = field(default=None, kw_only=True)
+    weights: Tensor | None = field(default=None, kw_only=True)
+    novelty: Tensor | None = field(default=None, kw_only=True)
+    calibrated: str | None = field(default=None, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _KINDS[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        self._set("samples", self._checked_samples(torch.as_tensor(self.samples).detach()))
+        count, rows = self.samples.shape[:2]
+        if self.target is not None:
+            self._set("target", self._checked_target(torch.as_tensor(self.target), rows))
+        if self.features is not None:
+            self._set("features", checks.as_features(self.features, rows))
+        if self.weights is not None:
+            weights = checks.as_weights(self.weights, count)
+            self._set("weights", weights.to(self.samples.device))
+        if self.novelty is not None:
+            self._set("novelty", checks.as_novelty(self.novelty, rows))
+        if self.calibrated not in (None, "shifted", "clean"):
+            raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    # -- what a kind says ----------------------------------------------------------------------
+
+    @abstractmethod
+    def _checked_samples(self, samples: Tensor) -> Tensor:
+        """Samples ``[K, m, O]`` in one form; raises for what does not fit."""
+
+    @abstractmethod
+    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
+        """The truth of so many rows in one form; raises for what does not fit."""
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """How many things a row is about, in words: ``"3 classes"``."""
+
+    @abstractmethod
+    def to_dataframe(self) -> pd.DataFrame:
+        """One line per row."""
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        known = "with" if self.target is not None else "without"
+        rows = f"{len(self)} rows, {self.size}"
+        return f"{type(self).__name__}({self.num_samples} samples of {rows}, {known} targets)"
+
+    def __len__(self) -> int:
+        return self.samples.size(1)
+
+    @property
+    def num_samples(self) -> int:
+        """K, the number of hypotheses."""
+        return self.samples.size(0)
+
+    def require_target(self) -> Tensor:
+        """The targets, or an error that says they are missing."""
+        if self.target is None:
+            raise InputError("predictions with targets", "none", "Predict on labelled data.")
+        return self.target
+
+    # -- new predictions from this one ---------------------------------------------------------
+
+    def with_samples(self, samples: Tensor) -> Self:
+        """The same rows and weights with other samples ``[K, m, O]``."""
+        return replace(self, samples=samples)
+
+    def __getitem__(self, rows: Tensor | slice | Sequence[int] | int) -> Self:
+        """Some rows, by mask, slice, indices or number; of the same kind, for one row too."""
+        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        if isinstance(index, Tensor):
+            index = torch.atleast_1d(index if index.numel() else index.long())
+        return self._changed(self.samples[:, index], lambda values: values[index])
+
+    def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Self:
+        """Other samples, and a change of everything that has one entry per row."""
+        given = {name: getattr(self, name) for name in _PER_ROW}
+        changed: dict[str, Any] = {k: None if v is None else change(v) for k, v in given.items()}
+        return replace(self, samples=samples, **changed)
+
+    @staticmethod
+    def concatenate(parts: Sequence[Any]) -> Any:
+        """The rows of all parts in turn; all must be of one kind.
+
+        Targets, features and novelty stay if every part has them, ``calibrated`` if it is the same.
+        """
+        if not parts:
+            raise InputError("at least one prediction", "none")
+        if len(kinds := {type(p).__name__ for p in parts}) > 1:
+            raise InputError("predictions of one kind", ", ".join(sorted(kinds)))
+        shapes = sorted({(p.num_samples, p.samples.size(2)) for p in parts})
+        if len(shapes) > 1:
+            raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
+        per_row: dict[str, Tensor | None] = {
+            "samples": torch.cat([p.samples for p in parts], dim=1)
+        }
+        for name in _PER_ROW:
+            found = [getattr(p, name) for p in parts]
+            per_row[name] = None if any(x is None for x in found) else torch.cat(found)
+        for name in (f.name for f in fields(parts[0]) if f.name not in per_row):
+            if name != "calibrated" and len({_plain(getattr(p, name)) for p in parts}) > 1:
+                raise InputError(f"parts with equal {name.replace('_', ' ')}", "different ones")
+        same = len({p.calibrated for p in parts}) == 1
+        return replace(parts[0], **per_row, calibrated=parts[0].calibrated if same else None)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same prediction on another device; the weights go where the samples are."""
+        return self._changed(self.samples.to(device), lambda rows: rows.to(device))
+
+    # -- out -----------------------------------------------------------------------------------
+
+    def to_parquet(self, path: str | Path) -> None:
+        """Write `to_dataframe` as a parquet file."""
+        with _replacing(path) as file:
+            self.to_dataframe().to_parquet(file, index=False)
+
+    def to_npz(self, path: str | Path) -> None:
+        """Write everything this was made from; `from_npz` reads it back."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)} | {"kind": self.kind}
+        arrays = {
+            name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            for name, value in given.items()
+            if value is not None
+        }
+        with _replacing(path) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_npz(cls, path: str | Path) -> Any:
+        """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
+        got = f"{path}, which is none, or damaged"
+        bad = InputError("a file that Prediction.to_npz wrote", got)
+        try:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file}
+            kind = _KINDS[str(arrays.pop("kind", "classes"))]
+            known = {f.name for f in fields(kind)}
+            given = {k: _read(k, v) for k, v in arrays.items() if k in known}
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            ValueError,
+            EOFError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):
+            raise bad from None
+        if "samples" not in given:
+            raise InputError("an npz file with an array 'samples'", sorted(arrays))
+        return kind(**given)
+
+
+def _plain(value: Any) -> Any:
+    """Something to compare by."""
+    return tuple(value.flatten().tolist()) if isinstance(value, Tensor) else value
+
+
+def _read(name: str, array: np.ndarray[Any, Any]) -> Any:
+    """A tensor, a text or a tuple of texts, as an array of the file holds it."""
+    if array.dtype.kind != "U" or name in ("samples", *_PER_ROW):
+        return torch.from_numpy(array)
+    return tuple(array.tolist()) if array.ndim else str(array)
+
+
+@contextmanager
+def _replacing(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place when it is complete, or not at all."""
+    path = Path(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

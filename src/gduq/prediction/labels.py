@@ -1,0 +1,187 @@
+"""`LabelPrediction`: K hypotheses about T yes/no labels per row, and their mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.prediction import checks, mixture
+from gduq.prediction.base import Hypotheses
+from gduq.prediction.result import Prediction
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LabelPrediction"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelPrediction(Hypotheses):
+    r"""K hypotheses about T yes/no labels of m rows, and what follows from their mixture.
+
+    Labels are looked at one by one. With logits :math:`s_k` of hypothesis k and weights
+    :math:`w_k`, each of these is ``[m, T]``:
+
+    ============== ================================================================
+    ``probs``      :math:`\bar p = \sum_k w_k \sigma(s_k)`, of "yes"
+    ``label``      whether ``probs`` reaches the label's threshold
+    ``confidence`` the probability of the likelier answer
+    ``entropy``    of the yes/no distribution, equal to ``aleatoric`` + ``epistemic``
+    ``aleatoric``  the entropy the hypotheses agree on
+    ``epistemic``  mutual information of label and hypothesis
+    ============== ================================================================
+
+    Args:
+        samples: Logits ``[K, m, T]``.
+        target: 0, 1 or NaN (unknown) ``[m, T]``, or ``None``.
+        names: One name per label, used as column names.
+        thresholds: From which probability a label counts as "yes" ``[T]``; default one half.
+
+    Example:
+        >>> p = LabelPrediction(torch.tensor([[[2.0, -1.0]]]), torch.tensor([[1.0, float("nan")]]))
+        >>> p.probs.round(decimals=3), p.label
+        (tensor([[0.8810, 0.2690]]), tensor([[ True, False]]))
+    """
+
+    kind: ClassVar[str] = "labels"
+
+    names: tuple[str, ...] | None = None
+    thresholds: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.names is not None:
+            self._set("names", checks.as_names(self.names, self.num_labels, "labels"))
+        if self.thresholds is not None:
+            given = torch.as_tensor(self.thresholds).detach().to(self.samples)
+            if given.shape != (self.num_labels,) or not bool(((given >= 0) & (given <= 1)).all()):
+                raise InputError(
+                    f"{self.num_labels} thresholds from 0 to 1, one per label", given.tolist()
+                )
+            self._set("thresholds", given)
+
+    def _checked_samples(self, samples: Tensor) -> Tensor:
+        return checks.as_outputs(samples, "logits of shape [K, m, T]")
+
+    def _checked_target(self, target: Tensor, rows: int) -> Tensor:
+        if target.dim() == 1 and self.num_labels == 1:
+            target = target.unsqueeze(1)
+        if target.shape != (rows, self.num_labels):
+            wanted = [rows, self.num_labels]
+            raise InputError(f"labels of shape {wanted}, one per logit", list(target.shape))
+        values = target.to(self.samples.dtype)
+        if not bool(((values == 0) | (values == 1) | values.isnan()).all()):
+            raise InputError("labels 0, 1 or NaN (unknown)", "other numbers")
+        return values
+
+    @property
+    def size(self) -> str:
+        return f"{self.num_labels} label{'' if self.num_labels == 1 else 's'}"
+
+    @property
+    def num_labels(self) -> int:
+        """T, the number of labels per row."""
+        return self.samples.size(2)
+
+    @property
+    def known(self) -> Tensor:
+        """Which labels are known ``[m, T]``; raises without targets."""
+        return ~self.require_target().isnan()
+
+    # -- what follows from the samples ---------------------------------------------------------
+
+    @cached_property
+    def _pairs(self) -> Tensor:
+        """Logits of "no" and "yes" ``[K, m T, 2]``: every label as a row of two classes."""
+        flat = self.samples.flatten(1)
+        return torch.stack([torch.zeros_like(flat), flat], dim=-1)
+
+    @cached_property
+    def _logs(self) -> Tensor:
+        return mixture.log_mixture(self._pairs, self.weights)
+
+    @cached_property
+    def probs(self) -> Tensor:
+        return self._out(self._logs[:, 1].exp())
+
+    @cached_property
+    def log_odds(self) -> Tensor:
+        """The logit of ``probs`` ``[m, T]``, which does not overflow."""
+        return self._out(self._logs[:, 1] - self._logs[:, 0])
+
+    @cached_property
+    def label(self) -> Tensor:
+        limit = 0.5 if self.thresholds is None else self.thresholds
+        return self.probs >= limit
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self._out(self._logs.exp().amax(dim=1))
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self._out(self._entropy)
+
+    @cached_property
+    def epistemic(self) -> Tensor:
+        return self._out(self._information)
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        return self._out((self._entropy - self._information).clamp_min(0.0))
+
+    @cached_property
+    def _entropy(self) -> Tensor:
+        return -(self._logs.exp() * self._logs).sum(dim=-1)
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return mixture.disagreement(self._pairs, self._logs, self.weights)
+
+    def _out(self, values: Tensor) -> Tensor:
+        return values.view(len(self), self.num_labels).to(self.samples.dtype)
+
+    # -- one of several labels -----------------------------------------------------------------
+
+    def column(self, t: int) -> Prediction:
+        """Label number ``t`` as a task of two classes; of the rows whose label is known, where
+        there are targets."""
+        rows: Tensor | slice = slice(None)
+        target = None
+        if self.target is not None:
+            rows = ~self.target[:, t].isnan()
+            target = self.target[rows, t].long()
+        name = str(t) if self.names is None else self.names[t]
+        return Prediction(
+            self.samples[:, rows, t : t + 1],
+            target,
+            (f"no {name}", name),
+            features=None if self.features is None else self.features[rows],
+            weights=self.weights,
+            novelty=None if self.novelty is None else self.novelty[rows],
+            calibrated=self.calibrated,
+        )
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One line per row: per label its probability, answer and uncertainties."""
+        import pandas as pd
+
+        columns: dict[str, Tensor] = {}
+        names = self.names or tuple(str(t) for t in range(self.num_labels))
+        for t, name in enumerate(names):
+            columns |= {
+                f"prob_{name}": self.probs[:, t],
+                f"label_{name}": self.label[:, t].long(),
+                f"aleatoric_{name}": self.aleatoric[:, t],
+                f"epistemic_{name}": self.epistemic[:, t],
+            }
+            if self.target is not None:
+                columns[f"target_{name}"] = self.target[:, t]
+        if self.novelty is not None:
+            columns["novelty"] = self.novelty
+        return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
