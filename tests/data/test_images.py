@@ -75,6 +75,7 @@ def test_idx_round_trip(tmp_path: Path) -> None:
         (gzip.compress(b"\0" * (16 + 3 * 784)), "an IDX header"),
         (gzip.compress(idx_bytes(blobs(3, seed=1))), "another digest"),
     ],
+    ids=["cut off", "no gzip", "too short", "too long", "no header", "other images"],
 )
 def test_damaged_image_files(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "images.gz"
