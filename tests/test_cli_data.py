@@ -39,7 +39,7 @@ def test_list_shows_every_name():
     assert [row["name"] for row in rows] == list(names())
     for row in rows:
         assert row["name"] in table
-        assert all(row[k] for k in ("size", "task", "domain", "shift", "source", "classes"))
+        assert all(row[k] for k in ("size", "task", "domain", "shift", "source", "target"))
 
 
 def test_prepare_builds_the_cache(tmp_path):

@@ -34,7 +34,7 @@ def data_list(as_json: AsJson = False) -> None:
             {
                 "name": name,
                 "size": family.rows,
-                "classes": family.classes,
+                "target": f"{family.classes} classes" if family.classes else "value",
                 "task": family.task,
                 "domain": family.domain,
                 "shift": name.rsplit("/", 1)[-1],

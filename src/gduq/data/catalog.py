@@ -22,12 +22,16 @@ _GENERATED = "generated on the spot"
 _GRAPH2GAUSS = "npz file of graph2gauss (PyG CitationFull)"
 _SHCHUR = "npz file of gnn-benchmark (PyG Coauthor)"
 _TU = "TU collection (PyG TUDataset)"
+_MOLECULES = "table of MoleculeNet, read by RDKit ([molecules])"
 _MNIST = "MNIST images, superpixels by scikit-image ([images])"
 
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only; the last part of a name is the shift."""
+    """Datasets that differ in their shift only; the last part of a name is the shift.
+
+    ``classes`` is 0 where the target is a value.
+    """
 
     task: str
     rows: str
@@ -144,6 +148,12 @@ def _sst2(parts: list[str], root: str | Path | None, seed: int, limit: int | Non
     return load_sst2(parts[2], root, seed, limit)
 
 
+def _molecules(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
+    from gduq.data.molecules import load_molecules
+
+    return limited(load_molecules(parts[1], parts[2], root, seed), limit, seed)
+
+
 def limited(splits: Splits, limit: int | None, seed: int) -> Splits:
     """``limit`` rows in all splits together: each in proportion, and so its classes."""
     if limit is None:
@@ -197,6 +207,21 @@ FAMILIES: dict[str, Family] = {
     ),
     "sst2/length": Family(
         "graph", "70042 graphs", 2, "sentence length", "SST-2 sentences, spaCy ([text])", _sst2
+    ),
+    "molecules/esol": Family(
+        "graph", "1128 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
+    ),
+    "molecules/freesolv": Family(
+        "graph", "642 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
+    ),
+    "molecules/lipo": Family(
+        "graph", "4200 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
+    ),
+    "molecules/bbbp": Family(
+        "graph", "2039 graphs", 2, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
+    ),
+    "molecules/bace": Family(
+        "graph", "1513 graphs", 2, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
     ),
     "tu/NCI1": Family("graph", "4110 graphs", 2, "graph size", _TU, _tu, ("size",)),
     "tu/NCI109": Family("graph", "4127 graphs", 2, "graph size", _TU, _tu, ("size",)),

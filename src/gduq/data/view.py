@@ -13,11 +13,12 @@ from torch import Tensor
 from torch_geometric.data import Data, Dataset, HeteroData
 
 from gduq.data.masks import as_mask, edge_mask, own_type, refuse_one_hot
+from gduq.data.overlap import same_graphs, shared_graphs
 from gduq.data.packed import TEXT, Packed, try_pack
 from gduq.errors import InputError
 from gduq.graph import Graph, Rows, as_labels, join, mark_rows, row_marks
 
-__all__ = ["SPLIT_NAMES", "Splits", "View"]
+__all__ = ["SPLIT_NAMES", "Splits", "View", "overlap"]
 
 SPLIT_NAMES = ("train", "id_val", "id_test", "ood_val", "ood_test")
 
@@ -259,6 +260,7 @@ class Splits:
     ``id_val``, ``ood_val`` ... may be ``None`` where a dataset has none. ``domains`` maps a split
     name to the domain value of each of its rows; ``sources`` says where every file came from;
     ``severities`` holds further test views of growing shift, such as ``"rotation=10"``.
+    ``target_names`` and ``units`` hold one word per target column, where they are known.
     """
 
     train: View
@@ -272,13 +274,15 @@ class Splits:
     domains: Mapping[str, Tensor] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     severities: Mapping[str, View] = field(default_factory=dict)
+    target_names: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for (a, one), (b, two) in combinations(self, 2):
-            if one.task != two.task or (one is two and one.task == "graph"):
+            if one is two and one.task == "graph":
                 continue  # one view of graphs in two places is no slip but meant
             what = "splits" if one.task == "graph" else f"{one.task} masks"
-            both = _overlap(one, two)
+            both = overlap(one, two)
             if both:
                 raise InputError(
                     f"{what} that do not overlap", f"{both} {one.task}(s) in both {a} and {b}"
@@ -299,22 +303,14 @@ class Splits:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-def _overlap(one: View, two: View) -> int:
+def overlap(one: View, two: View) -> int:
     """Rows that two views share, as far as the same objects or tensors show it."""
+    if one.task != two.task:
+        return 0
     if one.mask is not None and two.mask is not None:
-        same = _same(one.graphs, two.graphs) and one.node_type == two.node_type
+        same = same_graphs(one.graphs, two.graphs) and one.node_type == two.node_type
         return int((one.mask & two.mask).sum()) if same else 0
-    if isinstance(one.graphs, Packed) and isinstance(two.graphs, Packed):
-        if one.graphs.tensors is not two.graphs.tensors:
-            return 0
-        first, second = (
-            torch.arange(len(g)) if g.visible is None else g.visible
-            for g in (one.graphs, two.graphs)
-        )
-        return int(torch.isin(first.unique(), second).sum())
-    if isinstance(one.graphs, (list, tuple)) and isinstance(two.graphs, (list, tuple)):
-        return len({id(g) for g in one.graphs} & {id(g) for g in two.graphs})
-    return len(one.graphs) if one.graphs is two.graphs else 0
+    return shared_graphs(one.graphs, two.graphs)
 
 
 def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:
@@ -328,10 +324,6 @@ def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:
                 f"{len(without)} of {len(keys)} without {name!r}, first graph {without[0]}",
                 "Give it to all graphs, or take it from the others.",
             )
-
-
-def _same(one: Sequence[Graph], two: Sequence[Graph]) -> bool:
-    return one is two or (len(one) == len(two) and one[0] is two[0])
 
 
 def _parts(order: Tensor, size: int, world: int) -> list[Tensor]:

@@ -6,6 +6,7 @@ it holds a single graph). ``task="node"`` makes a list of graphs a node task.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -235,13 +236,16 @@ def scaffold(
         options: Further arguments of `gduq.shifts.covariate`.
     """
     texts = list(smiles) if smiles is not None else [_attribute("smiles")(g) for g in data]
-    scaffolds = [_murcko(text, row) for row, text in enumerate(texts)]
-    count: dict[str, int] = {}
-    for text in scaffolds:
-        count[text] = count.get(text, 0) + 1
+    ranks = scaffold_ranks(texts)
+    return by(data, ranks, seed=seed, task="graph", name="scaffold", cuts=cuts, **options)
+
+
+def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
+    """The scaffold of each molecule as a number ``[n]``; 0 is the most common one."""
+    scaffolds = [_murcko(text, row) for row, text in enumerate(smiles)]
+    count = Counter(scaffolds)
     rank = {text: r for r, text in enumerate(sorted(count, key=lambda t: (-count[t], t)))}
-    values = torch.tensor([rank[text] for text in scaffolds])
-    return by(data, values, seed=seed, task="graph", name="scaffold", cuts=cuts, **options)
+    return torch.tensor([rank[text] for text in scaffolds])
 
 
 # -- rows of a dataset -----------------------------------------------------------------------------
