@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["BundleError", "InputError", "NotFittedError"]
+import sys
+import warnings
+
+__all__ = ["BundleError", "InputError", "NotFittedError", "warn_user"]
 
 
 class InputError(ValueError):
@@ -35,3 +38,11 @@ class NotFittedError(InputError):
 
 class BundleError(InputError):
     """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
+
+
+def warn_user(text: str) -> None:
+    """A warning that points at the line outside gduq which led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gduq."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)

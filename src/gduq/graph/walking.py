@@ -7,10 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import (
+    DataLoader,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
 from torch_geometric.data import Batch, Data, HeteroData
 
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.graph.parts import Graph, device_of, num_graphs
 
 __all__ = [
@@ -22,6 +28,7 @@ __all__ = [
 ]
 
 _GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
+_SHUFFLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _WORDS = ("row_kind", "row_type")  # equal on all graphs that are joined
 
 
@@ -108,6 +115,7 @@ def _walk(data: Any, batch_size: int) -> Iterator[Any]:
         yield from data.batches(batch_size)
     elif hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):  # a loader
         check_loader(data)
+        _warn_of_shuffling(data)
         yield from data
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _named(data):
         yield from _walk_sequence(data, batch_size)
@@ -143,6 +151,18 @@ def check_loader(loader: Any) -> None:
             "a loader that joins graphs",
             "torch.utils.data.DataLoader with torch's collate_fn",
             "Use torch_geometric.loader.DataLoader.",
+        )
+
+
+def _warn_of_shuffling(loader: Any) -> None:
+    """Say that rows will not come in the order of the dataset."""
+    loader = getattr(loader, "_dataloader", loader)  # Fabric's
+    samplers = [getattr(loader, "sampler", None)]
+    samplers.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
+    if any(isinstance(sampler, _SHUFFLE) for sampler in samplers):
+        warn_user(
+            "the loader shuffles, so rows do not come in the order of its dataset: "
+            "pass the dataset itself, or a loader with shuffle=False"
         )
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData
 
-from gduq.data.view import View
-from gduq.errors import InputError
+from gduq.data.view import View, overlap
+from gduq.errors import InputError, warn_user
 from gduq.graph import check_loader, label_rows, row_kind, targets
 from gduq.training.settings import known_by
 
@@ -27,6 +27,7 @@ __all__ = [
     "labels",
     "some",
     "truths",
+    "warn_of_overlap",
 ]
 
 Shard = tuple[int, int]
@@ -50,6 +51,11 @@ class Loader:
 
     loader: Any
 
+    @property
+    def own(self) -> Any:
+        """The loader itself, out of Fabric's, which counts epochs."""
+        return getattr(self.loader, "_dataloader", self.loader)
+
     def batches(
         self,
         batch_size: int | None = None,
@@ -57,7 +63,7 @@ class Loader:
         generator: torch.Generator | None = None,
         shard: Shard | None = None,
     ) -> Iterator[Data]:
-        loader = getattr(self.loader, "_dataloader", self.loader)  # Fabric's counts epochs itself
+        loader = self.own
         sampler = getattr(loader, "sampler", None)
         if shard is not None and shard[1] > 1 and not isinstance(sampler, DistributedSampler):
             raise InputError(
@@ -107,6 +113,36 @@ def as_batches(data: Any, name: str) -> Batches:
         )
     _check_view(view, name)
     return view
+
+
+def warn_of_overlap(train: Any, val: Any) -> None:
+    """Say so where validation rows are training rows too, as far as the same objects show it.
+
+    Args:
+        train: What `as_batches` takes.
+        val: The same.
+    """
+    one, two = (_rows_of(as_batches(*data)) for data in ((train, "train"), (val, "val")))
+    shared = 0 if one is None or two is None else overlap(one, two)
+    if two is not None and shared:
+        warn_user(
+            f"{shared} of {len(two)} validation rows are training rows too: the epoch chosen and "
+            "the calibration will be overconfident (pass rows it is not trained on as val)"
+        )
+
+
+def _rows_of(source: Batches) -> View | None:
+    """The rows of training data; ``None`` for a loader that does not show them."""
+    if isinstance(source, View):
+        return source
+    loader: Any = source.own if isinstance(source, Loader) else None
+    data, seeds = getattr(loader, "data", None), getattr(loader, "input_data", None)
+    nodes = getattr(seeds, "node", None)
+    if isinstance(nodes, Tensor) and isinstance(data, (Data, HeteroData)):  # NeighborLoader
+        return View(data, nodes, node_type=getattr(seeds, "input_type", None))
+    graphs: Any = getattr(loader, "dataset", None)
+    known = hasattr(graphs, "__len__") and hasattr(graphs, "__getitem__") and len(graphs)
+    return View(graphs) if known and isinstance(graphs[0], (Data, HeteroData)) else None
 
 
 def first_graph(data: Any) -> Any:

@@ -18,13 +18,13 @@ from gduq.baselines.ensemble import Ensemble, redraw, seeded
 from gduq.baselines.heads import HeadEnsemble
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty import Novelty
 from gduq.prediction.predictor import Predictor
 from gduq.training.batches import as_batches, first_graph, truths
-from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, warn_user
+from gduq.training.finishing import Judged, copies_of, fit_temperature, judged
 from gduq.training.fitting import Fit
 from gduq.training.rows import (
     TrunkRows,

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from gduq.baselines.network import Network
 from gduq.baselines.stack import Stack
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor
-from gduq.training.batches import first_graph
+from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.finishing import (
     Judged,
@@ -29,7 +29,6 @@ from gduq.training.finishing import (
     fit_novelty,
     fit_temperature,
     warn_of_few,
-    warn_user,
 )
 from gduq.training.fitting import Fit
 from gduq.training.randomness import isolated
@@ -104,6 +103,7 @@ def choose(
         1.0
     """
     _check(net, val, budget, epochs)
+    warn_of_overlap(train, val)
     settings = Settings(
         epochs=epochs,
         given_lr=lr,

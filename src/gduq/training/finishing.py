@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.data.view import View
+from gduq.errors import warn_user
 from gduq.graph import iterate, on_device, targets
 from gduq.nn.modes import evaluating
 from gduq.prediction.predicting import device_of_model
@@ -28,7 +27,6 @@ __all__ = [
     "fit_temperature",
     "judged",
     "warn_of_few",
-    "warn_user",
 ]
 
 MOST = 20_000  # rows that novelty looks at
@@ -108,14 +106,6 @@ def warn_of_few(rows: int) -> None:
             f"calibrated on {rows} validation row{'' if rows == 1 else 's'} only: expect little "
             f"of it (from {FEW} rows on it helps; calibrate=None leaves it out)"
         )
-
-
-def warn_user(text: str) -> None:
-    """A warning that points at the line outside gduq which led to it."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gduq."):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(text, UserWarning, stacklevel=level)
 
 
 def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:

@@ -20,7 +20,7 @@ from gduq.nn.call import Call
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.targets import Classes, Target
 from gduq.targets.classes import ClassWeights
-from gduq.training.batches import as_batches, first_graph
+from gduq.training.batches import as_batches, first_graph, warn_of_overlap
 from gduq.training.checkpoint import weights
 from gduq.training.finishing import finish_model
 from gduq.training.history import History
@@ -150,6 +150,8 @@ def fit(
     if how not in ("shifted", "clean", None):
         raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
     _check_processes(known, processes, fabric)
+    if val is not None:
+        warn_of_overlap(train, val)
     call_it = Fit(train, val, settings, class_weights, class_names, progress, fabric, processes)
     return call_it.run(known, how, resume)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gduq.errors import warn_user
 from gduq.graph import on_device
 from gduq.nn.modes import evaluating
 from gduq.nn.trunk import Trunk
@@ -22,7 +23,6 @@ from gduq.training.finishing import (
     fit_novelty,
     fit_temperature,
     warn_of_few,
-    warn_user,
 )
 from gduq.training.heads import TEMPERATURES, HeadRun, RowSet, train_heads
 from gduq.training.history import Epoch, History

@@ -1,0 +1,76 @@
+"""Whether two collections of graphs hold the same ones, as far as objects and tensors show it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+from torch_geometric.data import Dataset
+
+from gduq.data.packed import Packed
+from gduq.graph import Graph
+
+__all__ = ["same_graphs", "shared_graphs"]
+
+
+def same_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> bool:
+    """Whether the graphs are the same in the same order: so do their first ones say."""
+    return one is two or (len(one) == len(two) and _same_graph(one[0], two[0]))
+
+
+def shared_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> int:
+    """How many graphs are in both.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> graphs = [Data(x=torch.ones(2, 1)) for _ in range(5)]
+        >>> shared_graphs(graphs[:3], graphs[2:]), shared_graphs(graphs, Subset(graphs, [0, 4]))
+        (1, 2)
+    """
+    if isinstance(one, Packed) and isinstance(two, Packed):
+        if one.tensors is not two.tensors:
+            return 0
+        first, second = (
+            torch.arange(len(g)) if g.visible is None else g.visible for g in (one, two)
+        )
+        return int(torch.isin(first.unique(), second).sum())
+    if len(one) == len(two) == 1:
+        return int(_same_graph(one[0], two[0]))
+    return len(set(_keys(one)) & set(_keys(two)))
+
+
+def _same_graph(one: Graph, two: Graph) -> bool:
+    """One object, or copies that share all their tensors: PyG datasets hand out such ones."""
+    if one is two:
+        return True
+    first, second = one.to_dict(), two.to_dict()
+    values = _tensors(first)
+    return bool(values) and values == _tensors(second)
+
+
+def _tensors(values: Any, path: str = "") -> dict[str, int]:
+    """The tensors in a nested dictionary, by path."""
+    if isinstance(values, Tensor):
+        return {path: id(values)}
+    if not isinstance(values, dict):
+        return {}
+    return {
+        k: v for name, part in values.items() for k, v in _tensors(part, f"{path}/{name}").items()
+    }
+
+
+def _keys(graphs: Any) -> list[Hashable]:
+    """One key per graph; equal keys are one graph."""
+    if isinstance(graphs, (list, tuple)):
+        return [id(graph) for graph in graphs]
+    if isinstance(graphs, Subset):
+        keys = _keys(graphs.dataset)
+        return [keys[i] for i in graphs.indices]
+    # Slices of a PyG dataset in memory are copies of it that share what holds the graphs.
+    whole = getattr(graphs, "_data", None)
+    if isinstance(graphs, Dataset) and whole is not None:
+        return [(id(whole), i) for i in graphs.indices()]
+    return [(id(graphs), i) for i in range(len(graphs))]
