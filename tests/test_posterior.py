@@ -13,7 +13,8 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from gduq.baselines import posterior as module
-from gduq.baselines.posterior import LastLayerPosterior, best_precision
+from gduq.baselines.gaussian import best_precision
+from gduq.baselines.posterior import LastLayerPosterior
 from gduq.errors import InputError, NotFittedError
 
 CASES = [(3, True), (3, False), (2, True), (1, True), (1, False)]  # outputs, bias
@@ -168,31 +169,6 @@ def test_the_probit_is_near_the_mean_over_the_posterior() -> None:
     assert shrunk.abs().mean() < 0.3 * plain.abs().mean()
 
 
-def test_values_with_gaussian_noise_are_bayesian_linear_regression() -> None:
-    phi, (weight, b), noise = randn(30, 3, seed=0), layer(2, 3, True), torch.tensor([0.5, 2.0])
-    curvature = noise.double().reciprocal().expand(30, 2)
-    full, kron = (LastLayerPosterior().fit(phi, weight, b, s, curvature) for s in ("full", "kron"))
-    new, wide = randn(5, 3, seed=3), extended(phi, True)
-    torch.testing.assert_close(full.precision, kron.precision)
-    torch.testing.assert_close(full.covariance(new), kron.covariance(new))  # exact with equal noise
-    for output in range(2):
-        precision = wide.T @ wide / noise[output] + full.precision * torch.eye(4).double()
-        ends = extended(new, True)
-        wanted = (ends @ torch.linalg.inv(precision) * ends).sum(dim=1)
-        torch.testing.assert_close(full.variance(new)[:, output], wanted)
-    assert full.covariance(new)[:, 0, 1].abs().max() < 1e-10
-
-
-def test_missing_entries_teach_nothing() -> None:
-    phi, (weight, b) = randn(30, 3, seed=0), layer(2, 3, True)
-    curvature = torch.rand(30, 2, generator=seeded(5), dtype=torch.float64)
-    curvature[10:, 1] = 0.0
-    found = LastLayerPosterior().fit(phi, weight, b, "full", curvature)
-    alone = LastLayerPosterior().fit(phi[:10], weight[1:], b[1:], "full", curvature[:10, 1:])
-    alone.precision = found.precision
-    torch.testing.assert_close(found.variance(phi)[:, 1:], alone.variance(phi))
-
-
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     phi, (weight, b) = randn(50, 4, seed=0), layer(3, 4, True)
     wanted = LastLayerPosterior().fit(phi, weight, b)
@@ -247,7 +223,6 @@ def test_mistakes_are_said() -> None:
         ((phi[:, :3], weight, b), r"features of shape \[n, 4\]"),
         ((phi[:0], weight, b), r"features of shape \[n, 4\]"),
         ((phi, weight, b[:2]), r"a weight \[C, d\]"),
-        ((phi, weight, b, "full", torch.ones(20, 2)), "curvature of shape"),
         ((phi / 0, weight, b), "finite features"),
     ):
         with pytest.raises(InputError, match=match):
