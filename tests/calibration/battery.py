@@ -52,7 +52,7 @@ def overconfident(
     jitter = 0.5 * torch.randn(samples, rows, classes, generator=generator)
     features = torch.randn(rows, 5, generator=generator)
     names = tuple(f"class {c}" for c in range(classes))
-    return Prediction((3 * truth + jitter).to(dtype), target, names, features)
+    return Prediction((3 * truth + jitter).to(dtype), target, names, features=features)
 
 
 def make_case(
@@ -99,7 +99,7 @@ class CalibratorBattery:
         """Of shifted rows the logits shrink and the hypotheses differ more."""
         far = 0.4 * case.p.logits + 3 * (case.p.samples - case.p.logits)
         strange = fitted(case.p.with_samples(far), rows=case.test)
-        for score in [name for name in ood.SCORES if name != "novelty"]:
+        for score in [name for name in ood.scores_for("classes") if name != "novelty"]:
             assert ood.auroc(fitted(case.p, rows=case.test), strange, score) > 0.6, score
 
     def test_improves_nll_on_its_own_rows(self, case, fitted):

@@ -42,19 +42,25 @@ def test_rows_in_any_form():
 
 
 def test_names():
-    assert len(set(calibration.METHODS.values())) == len(calibration.METHODS) == 13
+    assert len(set(calibration.METHODS.values())) == len(calibration.METHODS) == 17
     for name in calibration.__all__:
         assert hasattr(calibration, name)
-    graph = {n for n, c in calibration.METHODS.items() if c.needs_graph}
+    assert list(calibration.methods_for("values")) == ["deviation", "isotonic_levels"]
+    assert list(calibration.methods_for("labels")) == ["per_label", "per_label_isotonic"]
+    methods = calibration.methods_for("classes")
+    assert len(methods) == 13
+    graph = {n for n, c in methods.items() if c.needs_graph}
     assert graph == {"cagcn", "gats"}
-    whole = {n for n, c in calibration.METHODS.items() if c.acts_on == "mixture"}
+    whole = {n for n, c in methods.items() if c.acts_on == "mixture"}
     assert whole == {"isotonic", "histogram", "spline", "order_invariant"}
-    fixed = {n for n, c in calibration.METHODS.items() if c.keeps_accuracy}
+    fixed = {n for n, c in methods.items() if c.keeps_accuracy}
     assert fixed == {"isotonic", "spline", "order_invariant"}
-    moving = {n for n, c in calibration.METHODS.items() if not (c.keeps_accuracy or c.keeps_order)}
+    moving = {n for n, c in methods.items() if not (c.keeps_accuracy or c.keeps_order)}
     assert moving == {"vector", "matrix", "dirichlet", "histogram"}
-    steps = {n for n, c in calibration.METHODS.items() if not c.takes_copies}
+    steps = {n for n, c in methods.items() if not c.takes_copies}
     assert steps == {"isotonic", "histogram", "spline", "cagcn", "gats"}
+    with pytest.raises(InputError, match="a kind from classes, values, labels, got 'edges'"):
+        calibration.methods_for("edges")
 
 
 def test_an_unknown_name_lists_the_choices():

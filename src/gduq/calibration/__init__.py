@@ -1,6 +1,7 @@
 """Post-hoc calibration: ``cal = TemperatureScaling().fit(p_val); q = cal(p_test)``.
 
-`METHODS` maps short names to all calibrators, for loops and the command line.
+`METHODS` maps short names to all calibrators, for loops and the command line; `methods_for` to
+those for one kind of prediction: classes, values or labels.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from gduq.calibration.binning import HistogramBinning
 from gduq.calibration.density import DensityAwareCalibration
 from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.isotonic import IsotonicCalibration
+from gduq.calibration.labels import PerLabel, PerLabelIsotonic
 from gduq.calibration.order_invariant import OrderInvariantCalibration
 from gduq.calibration.scaling import EnsembleTemperatureScaling, TemperatureScaling
 from gduq.calibration.spline import SplineCalibration
+from gduq.calibration.values import DeviationScaling, IsotonicRecalibration
 from gduq.errors import InputError
 
 __all__ = [
@@ -29,15 +32,20 @@ __all__ = [
     "CaGCN",
     "Calibrator",
     "DensityAwareCalibration",
+    "DeviationScaling",
     "DirichletCalibration",
     "EnsembleTemperatureScaling",
     "HistogramBinning",
     "IsotonicCalibration",
+    "IsotonicRecalibration",
     "MatrixScaling",
     "OrderInvariantCalibration",
+    "PerLabel",
+    "PerLabelIsotonic",
     "SplineCalibration",
     "TemperatureScaling",
     "VectorScaling",
+    "methods_for",
     "restore",
 ]
 
@@ -55,7 +63,28 @@ METHODS: dict[str, type[Calibrator]] = {
     "anchor_aware": AnchorAwareTemperature,
     "cagcn": CaGCN,
     "gats": GATS,
+    "deviation": DeviationScaling,
+    "isotonic_levels": IsotonicRecalibration,
+    "per_label": PerLabel,
+    "per_label_isotonic": PerLabelIsotonic,
 }
+
+
+def methods_for(kind: str) -> dict[str, type[Calibrator]]:
+    """The part of `METHODS` that is for predictions of one kind.
+
+    Args:
+        kind: ``"classes"``, ``"values"`` or ``"labels"``, as ``p.kind`` says.
+
+    Example:
+        >>> list(methods_for("values"))
+        ['deviation', 'isotonic_levels']
+    """
+    found = {name: cls for name, cls in METHODS.items() if cls.kind == kind}
+    if not found:
+        kinds = dict.fromkeys(cls.kind for cls in METHODS.values())
+        raise InputError(f"a kind from {', '.join(kinds)}", repr(kind))
+    return found
 
 
 def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:

@@ -1,18 +1,18 @@
-"""What every calibrator is: fitted on a `Prediction`, called on one, saved as tensors."""
+"""What every calibrator is: fitted on a prediction, called on one, saved as tensors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError, NotFittedError
-from gduq.prediction import Prediction
+from gduq.prediction import Hypotheses, Prediction
 from gduq.prediction.mixture import match
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Calibrator", "RowTemperature", "Rows", "check_classes", "row_index"]
 
 Rows = Tensor | slice | Sequence[int]
-
-_SIZES = ("num_classes", "num_samples")
+Kind = TypeVar("Kind", bound=Hypotheses)
 
 
 @dataclass(eq=False)
@@ -36,17 +35,20 @@ class Calibrator(ABC):
     * ``"mixture"``: the map says what the probabilities of the mixture become. The hypotheses are
       moved by class offsets, the same for all of them, so that their mixture is just that
       (`gduq.prediction.mixture.match`): what they disagree about stays.
+    * ``"levels"``: the hypotheses stay; the map says what levels of the mixture's distribution
+      function become (values only).
 
     Shape ``[K, m, C]``, dtype and device are kept. Maps that say only what probabilities are
     (``defines_logits`` is false) leave one constant per row and hypothesis free. It is chosen so
     that :math:`\log\sum_c e^{s_{kc}}` stays what it was: the energy score of `gduq.ood` reads
     just that.
 
-    It is applied to the kind of logits it was fitted on: another number of classes, or of
+    It is applied to the kind of outputs it was fitted on: another number of classes, or of
     hypotheses, is an error.
 
     Attributes:
-        acts_on: ``"samples"`` or ``"mixture"``.
+        kind: What its predictions are about: ``"classes"``, ``"values"`` or ``"labels"``.
+        acts_on: ``"samples"``, ``"mixture"`` or ``"levels"``.
         needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
         needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
         takes_copies: Can also learn from corrupted copies of the rows.
@@ -57,7 +59,8 @@ class Calibrator(ABC):
         state_names: The tensors that make up a fitted calibrator.
     """
 
-    acts_on: ClassVar[Literal["samples", "mixture"]] = "samples"
+    kind: ClassVar[Literal["classes", "values", "labels"]] = "classes"
+    acts_on: ClassVar[Literal["samples", "mixture", "levels"]] = "samples"
     needs_graph: ClassVar[bool] = False
     needs_features: ClassVar[bool] = False
     takes_copies: ClassVar[bool] = False
@@ -71,7 +74,7 @@ class Calibrator(ABC):
     # -- use -----------------------------------------------------------------------------------
 
     def fit(
-        self, p: Prediction, rows: Rows | None = None, corrupted: Sequence[Prediction] = ()
+        self, p: Hypotheses, rows: Rows | None = None, corrupted: Sequence[Hypotheses] = ()
     ) -> Self:
         """Learn the map from labelled predictions, best those of a validation split.
 
@@ -81,20 +84,20 @@ class Calibrator(ABC):
             corrupted: Predictions, with targets, of corrupted copies of the rows, by the same
                 model. Half of the loss is then theirs. Only where ``takes_copies`` is true.
         """
+        self._check_kind(p)
         index = row_index(rows, len(p))
         if len(p.require_target()[index]) == 0:
             raise InputError("at least one row to fit on", "none", "Is the split empty?")
         if corrupted and not self.takes_copies:
             raise InputError("no corrupted copies", "some", f"{type(self).__name__} takes none.")
         for copy in corrupted:
-            _check_copy(p, copy)
+            self._check_copy(p, copy)
         copies = [copy.to("cpu") for copy in corrupted]
-        self._state = self._sizes(p.num_classes, p.num_samples) | self._fit(
-            p.to("cpu"), index, copies
-        )
+        sizes = {name: torch.tensor(size) for name, size in self._sizes(p).items()}
+        self._state = sizes | self._fit(p.to("cpu"), index, copies)
         return self
 
-    def __call__(self, p: Prediction, rows: Rows | None = None) -> Prediction:
+    def __call__(self, p: Kind, rows: Rows | None = None) -> Kind:
         """Calibrated predictions.
 
         Args:
@@ -107,9 +110,16 @@ class Calibrator(ABC):
             return self._mapped(p)[index]
         return self._mapped(p if rows is None else p[index])
 
-    def neutral(self, num_classes: int, num_samples: int = 1) -> Self:
-        """Set the parameters that change nothing: a fitted calibrator that is the identity."""
-        self._state = self._sizes(num_classes, num_samples) | self._neutral(num_classes)
+    def neutral(self, size: int, num_samples: int = 1) -> Self:
+        """Set the parameters that change nothing: a fitted calibrator that is the identity.
+
+        Args:
+            size: Number of classes, values or labels.
+            num_samples: K, the number of hypotheses.
+        """
+        first, second = self._size_names()
+        sizes = {first: torch.tensor(size), second: torch.tensor(num_samples)}
+        self._state = sizes | self._neutral(size)
         return self
 
     @property
@@ -139,7 +149,7 @@ class Calibrator(ABC):
                 ", ".join(sorted(set(config) - names)),
                 "Was the file written by a newer version of gduq?",
             )
-        missing = sorted({*_SIZES, *cls.state_names} - set(state))
+        missing = sorted({*cls._size_names(), *cls.state_names} - set(state))
         if missing:
             raise InputError(f"a saved {cls.__name__}", f"one without {', '.join(missing)}")
         calibrator = cls(**config)
@@ -150,25 +160,31 @@ class Calibrator(ABC):
 
     @abstractmethod
     def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+        self, p: Any, rows: Tensor | slice, corrupted: Sequence[Any]
     ) -> dict[str, Tensor]:
         """What is learnt from some rows of ``p`` and from copies, by the names in `state_names`."""
 
     @abstractmethod
-    def _map(self, p: Prediction) -> Tensor:
-        """The new samples ``[K, m, C]``; or, if it acts on the mixture, its new log-probabilities.
+    def _map(self, p: Any) -> Tensor:
+        """What it acts on, mapped, in float64 on the CPU.
 
-        These are ``[m, C]``, up to a constant per row. Both float64 on the CPU.
+        The new samples ``[K, m, O]``; or the mixture's new log-probabilities ``[m, C]``, up to a
+        constant per row; or the new levels ``[T, n, 2]``.
         """
 
     @abstractmethod
-    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+    def _neutral(self, size: int, /) -> dict[str, Tensor]:
         """The parameters of the identity."""
 
     # -- private -------------------------------------------------------------------------------
 
-    def _mapped(self, p: Prediction) -> Prediction:
-        samples, after = samples_of(p), self._map(p)
+    def _mapped(self, p: Any) -> Any:
+        after = self._map(p)
+        if self.acts_on == "levels":
+            return replace(p, levels=after)
+        if self.kind != "classes":
+            return p.with_samples(after.to(p.samples.device, p.samples.dtype))
+        samples = samples_of(p)
         if self.acts_on == "mixture":
             weights = None if p.weights is None else p.weights.cpu()
             after = match(samples, after.log_softmax(dim=-1), weights)
@@ -178,9 +194,14 @@ class Calibrator(ABC):
         kept = self.keeps_accuracy or (self.keeps_order and p.num_samples == 1)
         return _same_label(p, q) if kept else q
 
-    @staticmethod
-    def _sizes(num_classes: int, num_samples: int) -> dict[str, Tensor]:
-        return {"num_classes": torch.tensor(num_classes), "num_samples": torch.tensor(num_samples)}
+    @classmethod
+    def _size_names(cls) -> tuple[str, str]:
+        return f"num_{cls.kind}", "num_samples"
+
+    @classmethod
+    def _sizes(cls, p: Hypotheses) -> dict[str, int]:
+        """How many classes (or values, or labels) and hypotheses there are."""
+        return {name: getattr(p, name) for name in cls._size_names()}
 
     def _check_fitted(self) -> None:
         if not self._state:
@@ -188,9 +209,30 @@ class Calibrator(ABC):
                 f"a fitted {type(self).__name__}", "one before fit", "Call fit(p_val) first."
             )
 
-    def _check_call(self, p: Prediction) -> None:
+    def _check_kind(self, p: Hypotheses) -> None:
+        if p.kind != self.kind:
+            from gduq.calibration import methods_for
+
+            names = ", ".join(cls.__name__ for cls in methods_for(p.kind).values())
+            raise InputError(
+                f"predictions about {self.kind} for {type(self).__name__}",
+                f"some about {p.kind}",
+                f"For {p.kind} there are {names}.",
+            )
+
+    def _check_copy(self, p: Hypotheses, copy: Hypotheses) -> None:
+        self._check_kind(copy)
+        if len(copy.require_target()) == 0:
+            raise InputError("corrupted copies with at least one row", "an empty one")
+        here, there = (tuple(reversed(self._sizes(q).values())) for q in (p, copy))
+        if here != there:
+            letter = "C" if self.kind == "classes" else "T"
+            raise InputError(f"corrupted copies with (K, {letter}) = {here}", there)
+
+    def _check_call(self, p: Hypotheses) -> None:
         self._check_fitted()
-        for name, got in zip(_SIZES, (p.num_classes, p.num_samples), strict=True):
+        self._check_kind(p)
+        for name, got in self._sizes(p).items():
             if got != int(self._state[name]):
                 raise InputError(
                     f"predictions with {name} = {int(self._state[name])}, as at fitting",
@@ -251,14 +293,6 @@ def check_classes(target: Tensor, num_classes: int, missing: str) -> Tensor:
             'Pass missing="keep" to leave absent classes as they are, or use TemperatureScaling.',
         )
     return seen
-
-
-def _check_copy(p: Prediction, copy: Prediction) -> None:
-    if len(copy.require_target()) == 0:
-        raise InputError("corrupted copies with at least one row", "an empty one")
-    here, there = (p.num_samples, p.num_classes), (copy.num_samples, copy.num_classes)
-    if here != there:
-        raise InputError(f"corrupted copies with (K, C) = {here}", there)
 
 
 def _same_label(p: Prediction, q: Prediction) -> Prediction:

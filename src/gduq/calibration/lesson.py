@@ -9,15 +9,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from gduq.prediction import Prediction
+from gduq.prediction import Hypotheses, Prediction
 from gduq.prediction.mixture import log_mixture
 from gduq.prediction.temperature import Tempered, best_temperature
 
 __all__ = ["Lesson", "mixture_logs", "samples_of"]
 
 
-def samples_of(p: Prediction) -> Tensor:
-    """The samples ``[K, m, C]`` as calibrators see them: float64, CPU."""
+def samples_of(p: Hypotheses) -> Tensor:
+    """The samples ``[K, m, O]`` as calibrators see them: float64, CPU."""
     return p.samples.double().cpu()
 
 
@@ -31,8 +31,8 @@ class Lesson:
     """Clean rows and, if there are any, corrupted copies of them: half of the weight each.
 
     Args:
-        samples: Logits ``[K, n, C]`` of all of them, clean rows first.
-        target: Labels ``[n]``.
+        samples: Outputs of all of them, clean rows first: logits ``[K, n, C]``, or those of values.
+        target: Labels ``[n]``, or values.
         share: Of every row in the loss ``[n]``; sums to 1.
         weights: Of the hypotheses ``[K]``, or ``None``.
         sizes: Rows of every part.
@@ -50,7 +50,7 @@ class Lesson:
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, parts: Sequence[Prediction]) -> Lesson:
+    def of(cls, parts: Sequence[Hypotheses]) -> Lesson:
         """From predictions with targets: the clean rows, then copies."""
         sizes = tuple(len(p) for p in parts)
         clean, copies = sizes[0], sum(sizes[1:])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ValuePrediction"]
 
 _HALVINGS = 64  # of the interval that holds a quantile
-_GRID = 512  # quantiles that stand for a recalibrated distribution
+_EDGE = 1e-12  # quantiles of levels nearer to 0 or 1 are not looked for
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -46,8 +46,8 @@ class ValuePrediction(Hypotheses):
         target: True values ``[m]`` or ``[m, T]``, or ``None``.
         names: One name per value, used as column names.
         units: One unit per value, or ``None``.
-        levels: Points ``[n, 2]`` of a rising line from (0, 0) to (1, 1): what levels of the
-            mixture's distribution function become (see
+        levels: Points ``[n, 2]`` of a rising line from (0, 0) to (1, 1), or ``[T, n, 2]`` for one
+            line per value: what levels of the mixture's distribution function become (see
             `gduq.calibration.IsotonicRecalibration`); ``None`` leaves them.
 
     Example:
@@ -71,7 +71,7 @@ class ValuePrediction(Hypotheses):
         if self.units is not None:
             self._set("units", tuple(str(unit) for unit in self.units))
         if self.levels is not None:
-            self._set("levels", _checked_levels(self.levels))
+            self._set("levels", _checked_levels(self.levels, self.num_values))
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
         samples = checks.as_outputs(samples, "means and log-variances of shape [K, m, 2T]")
@@ -148,11 +148,33 @@ class ValuePrediction(Hypotheses):
 
     @cached_property
     def _recalibrated(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the recalibrated distribution, from its quantiles."""
-        middle = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID
-        grid = torch.stack([self._at(self._plain_level(float(q))) for q in middle])
-        mean = grid.mean(dim=0)
-        return self._out(mean), (grid - mean).square().mean(dim=0)
+        """Mean and variance of the recalibrated distribution.
+
+        Its density is the mixture's times the slope of the line, so each piece of the line adds its
+        slope times the moments of the mixture between two quantiles, which are known exactly.
+        """
+        lines = self._lines
+        slopes = (lines[:, 1:, 1] - lines[:, :-1, 1]) / (lines[:, 1:, 0] - lines[:, :-1, 0])
+        centre, within, between = self._moments
+        first = torch.zeros_like(centre)  # moments about the mixture's mean, up to a knot
+        second = slopes[:, -1] * (within + between)
+        for knot in range(1, lines.size(1) - 1):
+            drop = slopes[:, knot - 1] - slopes[:, knot]
+            up_to = self._moments_below(self._at(lines[:, knot, 0]), centre)
+            first = first + drop * up_to[0]
+            second = second + drop * up_to[1]
+        return self._out(centre + first), (second - first.square()).clamp_min(0.0)
+
+    def _moments_below(self, ends: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+        """First and second moment about ``centre`` of the mixture below ``ends``, ``[m, T]``."""
+        apart, spread = self.means.double() - centre, self.variances.double().sqrt()
+        z = (ends - centre - apart) / spread
+        share = torch.special.ndtr(z)
+        bell = (-0.5 * z.square()).exp() * spread / math.sqrt(2 * math.pi)
+        first = apart * share - bell
+        second = (apart.square() + spread.square()) * share - bell * (apart + ends - centre)
+        mean = mixture.weighted_mean
+        return mean(first, self.weights), mean(second, self.weights)
 
     @cached_property
     def _stretch(self) -> Tensor:
@@ -166,7 +188,7 @@ class ValuePrediction(Hypotheses):
     def cdf(self, y: Tensor | float) -> Tensor:
         """The probability of a value of at most ``y``, which is a number or one entry per row."""
         found = self._cdf(self._given(y))
-        return self._out(found if self.levels is None else _interpolated(found, self.levels))
+        return self._out(found if self.levels is None else _interpolated(found, self._lines))
 
     def log_prob(self, y: Tensor | float) -> Tensor:
         """Log-density at ``y``, which is a number or one entry per row."""
@@ -176,14 +198,14 @@ class ValuePrediction(Hypotheses):
         share = mixture.weights_of(self.samples, self.weights)
         found = (terms + share.log().view(-1, 1, 1)).logsumexp(dim=0)
         if self.levels is not None:
-            found = found + _slopes(self._cdf(values), self.levels).log()
+            found = found + _slopes(self._cdf(values), self._lines).log()
         return self._out(found)
 
     def quantile(self, q: float) -> Tensor:
         """The value below which the truth lies with probability ``q``."""
         if not 0 < q < 1:
             raise InputError("q between 0 and 1", q)
-        return self._out(self._at(self._plain_level(q)))
+        return self._out(self._at(self._plain_levels(q)))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of the central interval that holds the truth with probability ``level``."""
@@ -191,17 +213,24 @@ class ValuePrediction(Hypotheses):
             raise InputError("level between 0 and 1", level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
-    def _plain_level(self, q: float) -> float:
-        """The level of the mixture itself that becomes ``q``."""
-        if self.levels is None:
-            return q
-        back = _interpolated(torch.tensor([q], dtype=torch.float64), self.levels.cpu().flip(1))
-        return float(back.clamp(1e-6, 1 - 1e-6))
+    @property
+    def _lines(self) -> Tensor:
+        """The levels as one line per value, ``[T, n, 2]`` in float64."""
+        assert self.levels is not None
+        lines = self.levels if self.levels.dim() == 3 else self.levels.unsqueeze(0)
+        return lines.to(self.samples.device).expand(self.num_values, -1, -1)
 
-    def _at(self, q: float) -> Tensor:
-        """The quantile of the mixture ``[m, T]``, by halving an interval that holds it."""
-        point = math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * q - 1, dtype=torch.float64)))
-        ends = self.means.double() + point * self.variances.double().sqrt()
+    def _plain_levels(self, q: float) -> Tensor:
+        """The levels ``[T]`` of the mixture itself that become ``q``."""
+        wanted = torch.full((1, self.num_values), q, dtype=torch.float64)
+        wanted = wanted.to(self.samples.device)
+        if self.levels is None:
+            return wanted[0]
+        return _interpolated(wanted, self._lines.flip(2))[0].clamp(_EDGE, 1 - _EDGE)
+
+    def _at(self, q: Tensor) -> Tensor:
+        """The quantiles ``[m, T]`` of the mixture at levels ``[T]``, by halving what holds them."""
+        ends = self.means.double() + torch.special.ndtri(q) * self.variances.double().sqrt()
         low, high = ends.amin(dim=0), ends.amax(dim=0)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -241,12 +270,13 @@ class ValuePrediction(Hypotheses):
         target = self.target[:, t] if several and self.target is not None else self.target
         names = None if self.names is None else (self.names[t],)
         units = None if self.units is None else (self.units[t],)
+        each = self.levels is not None and self.levels.dim() == 3
         return ValuePrediction(
             chosen,
             target,
             names,
             units,
-            self.levels,
+            self.levels[t] if each and self.levels is not None else self.levels,
             features=self.features,
             weights=self.weights,
             novelty=self.novelty,
@@ -277,27 +307,36 @@ class ValuePrediction(Hypotheses):
         return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
 
 
-def _checked_levels(levels: Tensor) -> Tensor:
+def _checked_levels(levels: Tensor, values: int) -> Tensor:
+    """Points ``[n, 2]``, or ``[T, n, 2]`` where there are several values."""
     points = torch.as_tensor(levels).detach().double()
-    good = points.dim() == 2 and points.size(1) == 2 and len(points) >= 2
-    good = good and bool((points.diff(dim=0) > 0).all()) and points[0].tolist() == [0.0, 0.0]
-    if not good or points[-1].tolist() != [1.0, 1.0]:
-        raise InputError("levels [n, 2] that rise from (0, 0) to (1, 1)", list(points.shape))
+    shape = list(points.shape)
+    if points.dim() == 3 and values == 1 and len(points) == 1:
+        points = points[0]
+    good = points.dim() == 2 or (points.dim() == 3 and len(points) == values)
+    good = good and points.size(-1) == 2 and points.size(-2) >= 2
+    good = good and bool((points.diff(dim=-2) > 0).all())
+    if not good or bool((points[..., 0, :] != 0).any()) or bool((points[..., -1, :] != 1).any()):
+        raise InputError("levels [n, 2] or [T, n, 2] that rise from (0, 0) to (1, 1)", shape)
     return points
 
 
-def _interpolated(x: Tensor, points: Tensor) -> Tensor:
-    """The line through the points, at ``x`` from 0 to 1."""
-    points = points.to(x.device)
-    place = torch.searchsorted(points[:, 0].contiguous(), x.contiguous()).clamp(1, len(points) - 1)
-    left, right = points[place - 1], points[place]
+def _pieces(x: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends ``[m, T, 2]`` of the pieces of the lines ``[T, n, 2]`` that ``x`` lies on."""
+    levels = lines[..., 0].contiguous()
+    place = torch.searchsorted(levels, x.t().contiguous()).clamp(1, lines.size(1) - 1).t()
+    value = torch.arange(lines.size(0), device=x.device)
+    return lines[value, place - 1], lines[value, place]
+
+
+def _interpolated(x: Tensor, lines: Tensor) -> Tensor:
+    """The lines ``[T, n, 2]`` at ``x`` ``[m, T]`` from 0 to 1."""
+    left, right = _pieces(x, lines)
     share = (x - left[..., 0]) / (right[..., 0] - left[..., 0])
     return left[..., 1] + share * (right[..., 1] - left[..., 1])
 
 
-def _slopes(x: Tensor, points: Tensor) -> Tensor:
-    """The slope of the line through the points, at ``x`` from 0 to 1."""
-    points = points.to(x.device)
-    place = torch.searchsorted(points[:, 0].contiguous(), x.contiguous()).clamp(1, len(points) - 1)
-    rise = points[place] - points[place - 1]
-    return rise[..., 1] / rise[..., 0]
+def _slopes(x: Tensor, lines: Tensor) -> Tensor:
+    """The slopes of the lines ``[T, n, 2]`` at ``x`` ``[m, T]`` from 0 to 1."""
+    left, right = _pieces(x, lines)
+    return (right - left)[..., 1] / (right - left)[..., 0]

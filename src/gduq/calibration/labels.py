@@ -1,0 +1,139 @@
+"""Calibrators of labels: one of the calibrators for classes per label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gduq.calibration.base import Calibrator
+from gduq.calibration.lesson import samples_of
+from gduq.errors import InputError, warn_user
+from gduq.prediction import LabelPrediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["PerLabel", "PerLabelIsotonic"]
+
+
+@dataclass(eq=False)
+class PerLabel(Calibrator):
+    """A calibrator for classes, fitted for every label by itself, on the rows that know it.
+
+    Each label is a task of two classes, no and yes (`gduq.prediction.LabelPrediction.column`). A
+    label whose known rows are all "yes" or all "no" stays as it is, which a warning says.
+
+    ``"temperature"`` and ``"isotonic"`` keep the answer of every single hypothesis at one half;
+    where a label's "yes" comes too often or too rarely, ``"vector"`` can move it.
+
+    Args:
+        method: A name of `gduq.calibration.METHODS` for classes, of those that need neither the
+            graph nor features.
+
+    Example:
+        >>> z = torch.tensor([[4.0, -1.0]] * 4)  # sure of the first, right three times of four
+        >>> nan = float("nan")
+        >>> p = LabelPrediction(z, torch.tensor([[1, 0], [1, 1], [1, nan], [0, 0]]))
+        >>> PerLabel().fit(p)(p).probs[0].round(decimals=2)
+        tensor([0.7500, 0.3300])
+    """
+
+    kind: ClassVar[Literal["classes", "values", "labels"]] = "labels"
+    takes_copies: ClassVar[bool] = True
+    state_names: ClassVar[tuple[str, ...]] = ("mapped",)
+
+    method: str = "temperature"
+
+    def __post_init__(self) -> None:
+        from gduq.calibration import methods_for
+
+        usable = [
+            name
+            for name, cls in methods_for("classes").items()
+            if not (cls.needs_graph or cls.needs_features)
+        ]
+        if self.method not in usable:
+            raise InputError(f"a method from {', '.join(usable)}", repr(self.method))
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
+        calibrator = super().restore(config, state)
+        for t in torch.nonzero(state["mapped"]).flatten().tolist():
+            calibrator.column(t)  # raises for a part that is missing
+        return calibrator
+
+    def column(self, t: int) -> Calibrator | None:
+        """The fitted calibrator of label ``t``; ``None`` where the label stays as it is."""
+        self._check_fitted()
+        if not bool(self._state["mapped"][t]):
+            return None
+        start = f"{t}."
+        own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
+        return self._class().restore({}, own)
+
+    def _fit(
+        self,
+        p: LabelPrediction,
+        rows: Tensor | slice,
+        corrupted: Sequence[LabelPrediction],
+    ) -> dict[str, Tensor]:
+        part, state = p[rows], dict[str, Tensor]()
+        mapped = torch.zeros(p.num_labels, dtype=torch.bool)
+        for t in range(p.num_labels):
+            column = part.column(t)
+            if len(column.require_target().unique()) < 2:
+                continue
+            copies = [copy.column(t) for copy in corrupted if bool(copy.known[:, t].any())]
+            fitted = self._class()().fit(column, corrupted=copies)
+            state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
+            mapped[t] = True
+        if not bool(mapped.all()):
+            _say_kept(p, mapped)
+        return {"mapped": mapped} | state
+
+    def _map(self, p: LabelPrediction) -> Tensor:
+        every, after = replace(p, target=None), samples_of(p)
+        for t in range(p.num_labels):
+            calibrator = self.column(t)
+            if calibrator is not None:
+                pair = samples_of(calibrator(every.column(t)))
+                after[..., t] = pair[..., 1] - pair[..., 0]
+        return after
+
+    def _neutral(self, num_labels: int) -> dict[str, Tensor]:
+        return {"mapped": torch.zeros(num_labels, dtype=torch.bool)}
+
+    def _class(self) -> type[Calibrator]:
+        from gduq.calibration import METHODS
+
+        return METHODS[self.method]
+
+
+@dataclass(eq=False)
+class PerLabelIsotonic(PerLabel):
+    """`PerLabel` with isotonic regression (`gduq.calibration.IsotonicCalibration`).
+
+    Example:
+        >>> z = torch.tensor([[4.0]] * 4)
+        >>> p = LabelPrediction(z, torch.tensor([[1.0], [1.0], [1.0], [0.0]]))
+        >>> PerLabelIsotonic().fit(p)(p).probs[0]
+        tensor([0.7500])
+    """
+
+    takes_copies: ClassVar[bool] = False
+
+    method: str = "isotonic"
+
+
+def _say_kept(p: LabelPrediction, mapped: Tensor) -> None:
+    kept = torch.nonzero(~mapped).flatten().tolist()
+    names = [str(t) if p.names is None else p.names[t] for t in kept]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    warn_user(
+        f'rows of both "yes" and "no" are needed to calibrate a label: {", ".join(names[:5])}{more} '
+        f"of {p.num_labels} labels stay as they are"
+    )
