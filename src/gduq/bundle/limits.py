@@ -46,7 +46,7 @@ def _check_model(spec: Any, sizes: _Sizes, depth: int) -> None:
         raise BundleError("seed, a whole number of 64 bits", repr(seed)[:50])
     if target is not None:
         check_names(target.get("names"))
-    if net is not None and net["kind"] == "GNN":
+    if net is not None and "config" in net:
         _check_network(net["config"], sizes)
     for part in parts:
         _check_model(part, sizes, depth + 1)
@@ -63,14 +63,14 @@ def _check_shared(shared: Any, parts: Sequence[Spec]) -> None:
 
 
 def _check_network(config: Mapping[str, Any], sizes: _Sizes) -> None:
-    """A `GNN` has as many layers as there are tensors of, and widths that tensors have."""
-    names = ("in_channels", "hidden_channels", "out_channels", "num_layers")
-    for name in names:
+    """A network has as many layers as there are tensors of, and widths that tensors have."""
+    names = ("hidden_channels", "out_channels", "num_layers")
+    for name in (*names, *(["in_channels"] if "in_channels" in config else [])):
         if type(config[name]) is not int:
             raise BundleError(f"{name}, a whole number", repr(config[name])[:50])
     if config["num_layers"] > sizes.layers + 1:  # one may have given its only map away
         raise BundleError(f"num_layers={sizes.layers}, as there are tensors", config["num_layers"])
-    if config["in_channels"] > max(sizes.widths, default=0):
+    if config.get("in_channels", 0) > max(sizes.widths, default=0):
         raise BundleError("in_channels of the tensors' width", config["in_channels"])
     for name in ("hidden_channels", "out_channels"):
         if config[name] not in sizes.widths:

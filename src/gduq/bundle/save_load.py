@@ -224,7 +224,7 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> di
 
 def _guessed(spec: Spec, names: int) -> Classes:
     """The classes of a model that was never fitted: as many as it has outputs, or names."""
-    outputs = [leaf["config"]["out_channels"] for leaf in leaves(spec) if leaf["kind"] == "GNN"]
+    outputs = [leaf["config"]["out_channels"] for leaf in leaves(spec) if "config" in leaf]
     count = outputs[0] if outputs else names
     return Classes(max(2, count), one_logit=count == 1)
 

@@ -10,8 +10,11 @@ from torch.fx import GraphModule
 
 from gduq.errors import InputError
 from gduq.nn.gnn import GNN
+from gduq.nn.molecules import BondGNN
 
 __all__ = ["class_name", "network_from", "network_spec"]
+
+_OWN: dict[str, type[GNN | BondGNN]] = {"GNN": GNN, "BondGNN": BondGNN}
 
 
 def network_spec(net: nn.Module) -> dict[str, Any]:
@@ -21,9 +24,9 @@ def network_spec(net: nn.Module) -> dict[str, Any]:
         >>> network_spec(nn.Linear(2, 2))
         {'kind': 'other', 'class': 'torch.nn.modules.linear.Linear'}
     """
-    if type(net) is GNN:
+    if isinstance(net, (GNN, BondGNN)) and type(net) in _OWN.values():
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in net.config.items()}
-        return {"kind": "GNN", "config": plain}
+        return {"kind": type(net).__name__, "config": plain}
     return {"kind": "other", "class": class_name(net)}
 
 
@@ -35,6 +38,6 @@ def class_name(net: nn.Module) -> str:
 
 def network_from(spec: Mapping[str, Any]) -> nn.Module:
     """A fresh network of gduq's own."""
-    if spec["kind"] != "GNN":
+    if spec["kind"] not in _OWN:
         raise InputError("a kind of network this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
-    return GNN(**spec["config"])
+    return _OWN[spec["kind"]](**spec["config"])

@@ -1,0 +1,148 @@
+"""`BondGNN`: the default network for molecules, which reads atoms and bonds as categories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing
+
+from gduq.errors import InputError
+from gduq.graph import num_graphs, row_batch
+
+__all__ = ["BondGNN"]
+
+# Values of each column that PyG's ``from_smiles`` makes: of atoms the element, chirality, degree,
+# charge, hydrogens, radical electrons, hybridisation, aromatic, in a ring; of bonds the kind,
+# stereo, conjugated.
+ATOMS = (119, 9, 11, 12, 9, 5, 8, 2, 2)
+BONDS = (22, 6, 2)
+_SPREAD = 0.3  # of the embeddings at the start; nine of them make a feature of about 1
+_TYPICAL = 10.0  # atoms: sums over a molecule are divided by it
+
+
+class BondGNN(nn.Module):
+    """A network for molecules as PyG's ``from_smiles`` (or a table of SMILES) gives them.
+
+    The nine columns of ``x`` and the three of ``edge_attr`` are categories: each has an embedding,
+    and those of an atom or bond are added. A layer is a graph isomorphism network with bonds
+    (GINE): it adds to an atom's features what an MLP makes of them and of its neighbours, each
+    joined with its bond. The features of the atoms are then summed, as many properties grow with
+    the molecule, and a head of two layers answers.
+
+    Args:
+        out_channels: Outputs per molecule: 1 for a value or a yes/no answer, one per target, or
+            one per class.
+        hidden_channels: Width of the features of an atom.
+        num_layers: How often atoms hear from their neighbours.
+        dropout: Probability, in every layer and in the head.
+
+    Example:
+        >>> graph = Data(x=torch.zeros(3, 9), edge_index=torch.tensor([[0, 1], [1, 2]]))
+        >>> graph.edge_attr = torch.zeros(2, 3)
+        >>> BondGNN(out_channels=2)(graph).shape
+        torch.Size([1, 2])
+    """
+
+    def __init__(
+        self,
+        out_channels: int = 1,
+        hidden_channels: int = 96,
+        num_layers: int = 3,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.config: dict[str, Any] = {
+            "out_channels": out_channels,
+            "hidden_channels": hidden_channels,
+            "num_layers": num_layers,
+            "dropout": dropout,
+        }
+        _check(self.config)
+        self.atoms = _Categories(ATOMS, hidden_channels)
+        self.layers = nn.ModuleList(_BondLayer(hidden_channels, dropout) for _ in range(num_layers))
+        self.head = nn.Sequential(
+            nn.Linear(hidden_channels, hidden_channels),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden_channels, out_channels),
+        )
+
+    def forward(self, graph: Data) -> Tensor:
+        """Outputs ``[G, out_channels]``, one row per molecule."""
+        h = self.atoms(_columns(graph, "x", len(ATOMS)))
+        bonds = _columns(graph, "edge_attr", len(BONDS))
+        for layer in self.layers:
+            h = layer(h, graph.edge_index, bonds)
+        batch = row_batch(graph, "node", h.size(0))
+        pooled = h.new_zeros(num_graphs(graph), h.size(1)).index_add(0, batch, h)
+        out: Tensor = self.head(pooled / _TYPICAL)
+        return out
+
+
+class _BondLayer(MessagePassing):  # type: ignore[misc]
+    """One step: an atom reads its neighbours through their bonds and adds what it makes of them."""
+
+    def __init__(self, channels: int, dropout: float) -> None:
+        super().__init__(aggr="add")
+        self.in_channels = channels
+        self.bonds = _Categories(BONDS, channels)
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, 2 * channels),
+            nn.BatchNorm1d(2 * channels),
+            nn.ReLU(),
+            nn.Linear(2 * channels, channels),
+            nn.BatchNorm1d(channels),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, bonds: Tensor) -> Tensor:
+        heard = self.propagate(edge_index, x=x, bond=self.bonds(bonds))
+        out: Tensor = x + self.mlp(x + heard)
+        return out
+
+    def message(self, x_j: Tensor, bond: Tensor) -> Tensor:
+        return (x_j + bond).relu()
+
+
+class _Categories(nn.Module):
+    """The sum of one embedding per column of category numbers; unknown ones count as the last."""
+
+    last: Tensor
+    start: Tensor
+
+    def __init__(self, sizes: Sequence[int], channels: int) -> None:
+        super().__init__()
+        counts = torch.tensor(sizes)
+        self.register_buffer("last", counts - 1, persistent=False)
+        self.register_buffer("start", counts.cumsum(0) - counts, persistent=False)
+        self.weight = nn.Parameter(_SPREAD * torch.randn(sum(sizes), channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = torch.minimum(x.round().long().clamp(min=0), self.last) + self.start
+        return nn.functional.embedding_bag(numbers, self.weight, mode="sum")
+
+
+def _columns(graph: Data, name: str, width: int) -> Tensor:
+    """Category numbers of a graph, whole or as floats ``[n, width]``."""
+    value = graph.get(name)
+    if not isinstance(value, Tensor) or value.dim() != 2 or value.size(1) != width:
+        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"{name} of {width} columns, as torch_geometric.utils.from_smiles makes it",
+            "none" if value is None else f"{shape}",
+            "Read molecules with gduq.data.read, or use gduq.nn.GNN for other graphs.",
+        )
+    return value
+
+
+def _check(config: dict[str, Any]) -> None:
+    for name in ("out_channels", "hidden_channels", "num_layers"):
+        if config[name] < 1:
+            raise InputError(f"{name} >= 1", config[name])
+    if not 0.0 <= config["dropout"] < 1.0:
+        raise InputError("dropout in [0, 1)", config["dropout"])

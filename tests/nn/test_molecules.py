@@ -1,0 +1,159 @@
+"""`BondGNN`: categories, bonds, the head that `gduq.anchor` finds, bundles, and learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+import gduq
+from gduq.errors import InputError
+from gduq.nn import BondGNN
+from gduq.nn.molecules import ATOMS, BONDS
+from gduq.nn.specs import network_from, network_spec
+from gduq.nn.tracing import trace
+
+
+def molecule(seed: int, atoms: int = 6, whole: bool = False) -> Data:
+    """A ring of random atoms and bonds."""
+    g = torch.Generator().manual_seed(seed)
+    draw = lambda n, sizes: torch.stack(  # noqa: E731
+        [torch.randint(size, (n,), generator=g) for size in sizes], dim=1
+    )
+    x, bond, ring = draw(atoms, ATOMS), draw(atoms, BONDS), torch.arange(atoms)
+    one = torch.stack([ring, ring.roll(-1)])
+    graph = Data(x=x, edge_index=torch.cat([one, one.flip(0)], dim=1), edge_attr=bond.repeat(2, 1))
+    if not whole:
+        graph.x, graph.edge_attr = graph.x.float(), graph.edge_attr.float()
+    return graph
+
+
+def network(**settings: float) -> BondGNN:
+    torch.manual_seed(0)
+    return BondGNN(**{"hidden_channels": 16, **settings}).eval()  # type: ignore[arg-type]
+
+
+def test_whole_and_float_categories_are_the_same() -> None:
+    net = network(out_channels=3)
+    assert torch.equal(net(molecule(1, whole=True)), net(molecule(1)))
+
+
+def test_unknown_categories_count_as_the_last() -> None:
+    net, graph, last = network(), molecule(1), molecule(1)
+    graph.x[:, 0], last.x[:, 0] = 500.0, ATOMS[0] - 1.0
+    graph.edge_attr[:, 1], last.edge_attr[:, 1] = 77.0, BONDS[1] - 1.0
+    assert torch.equal(net(graph), net(last))
+    graph.x[:, 0], last.x[:, 0] = -3.0, 0.0
+    assert torch.equal(net(graph), net(last))
+
+
+def test_a_batch_answers_as_its_molecules_do() -> None:
+    net, graphs = network(), [molecule(i, atoms=3 + i) for i in range(4)]
+    alone = torch.cat([net(graph) for graph in graphs])
+    torch.testing.assert_close(net(Batch.from_data_list(graphs)), alone)
+
+
+@pytest.mark.parametrize("column", range(len(ATOMS)))
+def test_every_atom_category_counts(column: int) -> None:
+    net, graph, other = network(), molecule(1), molecule(1)
+    other.x[0, column] = (other.x[0, column] + 1) % ATOMS[column]
+    assert not torch.allclose(net(graph), net(other))
+
+
+@pytest.mark.parametrize("column", range(len(BONDS)))
+def test_every_bond_category_counts(column: int) -> None:
+    net, graph, other = network(), molecule(1), molecule(1)
+    other.edge_attr[0, column] = (other.edge_attr[0, column] + 1) % BONDS[column]
+    assert not torch.allclose(net(graph), net(other))
+
+
+def test_order_of_atoms_and_bonds_does_not_matter() -> None:
+    net, graph = network(), molecule(1)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    moved = Data(
+        x=graph.x[order],
+        edge_index=order.argsort()[graph.edge_index].flip(1),
+        edge_attr=graph.edge_attr.flip(0),
+    )
+    torch.testing.assert_close(net(moved), net(graph))
+
+
+def test_single_atoms() -> None:
+    graph = Data(
+        x=torch.zeros(1, 9), edge_index=torch.zeros(2, 0).long(), edge_attr=torch.zeros(0, 3)
+    )
+    assert torch.isfinite(network()(graph)).all()
+
+
+def test_its_head_and_layers_are_found() -> None:
+    found = trace(network(num_layers=2), molecule(1))
+    assert found.head is not None
+    assert found.head.path == "head.0"
+    assert found.rows == "graph"
+    assert found.layers == ("layers.0", "layers.1")
+    batch = Batch.from_data_list([molecule(i) for i in range(3)])
+    model = gduq.anchor(network(out_channels=2), like=batch)
+    assert "head" in repr(model)
+
+
+@pytest.mark.parametrize("at", [1, "head.0"])
+def test_it_comes_back_from_a_bundle(tmp_path: Path, at: int | str) -> None:
+    graphs = [molecule(i) for i in range(40)]
+    for i, graph in enumerate(graphs):
+        graph.y = torch.tensor([i % 2])
+    net = network(out_channels=2, num_layers=2)
+    assert network_from(network_spec(net)).config == net.config  # type: ignore[comparison-overlap]
+    model = gduq.anchor(net, at=at, like=graphs[0])
+    gduq.fit(model, graphs[:15], graphs[15:], epochs=1)
+    before = gduq.predict(model, graphs).samples
+    gduq.save(model, tmp_path / "model")
+    assert torch.equal(gduq.predict(gduq.load(tmp_path / "model"), graphs).samples, before)
+
+
+def test_a_subclass_is_a_network_of_its_own() -> None:
+    class Mine(BondGNN):
+        pass
+
+    assert network_spec(Mine())["kind"] == "other"
+
+
+def test_it_learns_what_only_bonds_tell() -> None:
+    graphs = [molecule(i, atoms=4 + i % 3) for i in range(64)]
+    batch = Batch.from_data_list(graphs)
+    owner = batch.batch[batch.edge_index[0]]
+    y = torch.zeros(64).index_add(0, owner, batch.edge_attr[:, 2])
+    y = (y - y.mean()) / y.std()
+    torch.manual_seed(0)
+    net = BondGNN(hidden_channels=16, num_layers=2)
+    optimizer = torch.optim.Adam(net.parameters(), 0.01)
+    for _ in range(150):
+        loss = ((net(batch).squeeze(1) - y) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("graph", "says"),
+    [
+        (
+            Data(x=torch.ones(3, 4), edge_index=torch.zeros(2, 0).long()),
+            r"x of 9 columns.*\[3, 4\]",
+        ),
+        (Data(x=torch.ones(3, 9), edge_index=torch.zeros(2, 0).long()), "edge_attr of 3 columns"),
+    ],
+)
+def test_other_graphs_are_refused(graph: Data, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        network()(graph)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"out_channels": 0}, {"hidden_channels": 0}, {"num_layers": 0}, {"dropout": 1.0}]
+)
+def test_settings_that_make_no_network(settings: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        network(**settings)
