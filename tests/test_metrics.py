@@ -17,12 +17,14 @@ from torch_geometric.data import Batch, Data
 from gduq import metrics
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.metrics.resampling import _BATCHED, Block, resample_counts, take
+from gduq.metrics.forms import BATCHED, Block
+from gduq.metrics.resampling import resample_counts, take
 from gduq.prediction import Prediction
 
 FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
     "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "nll", "brier", "aurc",
-    "excess_aurc", "sharpness", "brier_term"}}  # fmt: skip
+    "excess_aurc", "sharpness", "brier_term", "roc_auc", "average_precision",
+    "balanced_accuracy"}}  # fmt: skip
 
 
 def make(m: int = 500, classes: int = 4, scale: float = 2.0, seed: int = 0, ties: bool = False):
@@ -502,12 +504,12 @@ def test_batched_resamples_equal_one_by_one(metric, ties):
     expected = [
         metric(take(rows, torch.repeat_interleave(torch.arange(50), c.long()))) for c in counts
     ]
-    batched = _BATCHED[metric.func](Block(rows, counts), **metric.keywords)
+    batched = BATCHED[metric.func](Block(rows, counts), **metric.keywords)
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
 def test_every_metric_has_a_batched_form():
-    assert set(_BATCHED) == set(FLOATS.values())
+    assert set(BATCHED) == set(FLOATS.values())
 
 
 def test_accuracy_has_its_wilson_interval():

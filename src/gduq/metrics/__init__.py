@@ -1,4 +1,4 @@
-"""Metrics: pure functions of logits and labels, or of a `gduq.Prediction`."""
+"""Metrics: pure functions of a prediction of any kind, or of logits and labels."""
 
 from gduq.metrics.band import RiskBand, risk_band
 from gduq.metrics.binned import (
@@ -12,10 +12,18 @@ from gduq.metrics.binned import (
 )
 from gduq.metrics.grouped import subgroups
 from gduq.metrics.kernel import smooth_ece
+from gduq.metrics.labels import (
+    Majority,
+    average_precision,
+    balanced_accuracy,
+    label_table,
+    majority,
+    roc_auc,
+)
 from gduq.metrics.ranking import (
     Separation,
+    aupr,
     auroc,
-    average_precision,
     false_positive_rate,
     separation,
 )
@@ -32,11 +40,26 @@ from gduq.metrics.scores import (
 )
 from gduq.metrics.selective import RiskCoverage, aurc, excess_aurc, risk_coverage
 from gduq.metrics.structure import degree, distance, graph_columns, homophily, size
+from gduq.metrics.values import (
+    CalibrationCurve,
+    calibration_curve,
+    coverage,
+    crps,
+    ence,
+    mae,
+    miscalibration_area,
+    r2,
+    rmse,
+    spearman,
+    width,
+)
 
 __all__ = [
     "Binning",
     "BrierDecomposition",
+    "CalibrationCurve",
     "Interval",
+    "Majority",
     "Norm",
     "Reliability",
     "RiskBand",
@@ -45,30 +68,45 @@ __all__ = [
     "Separation",
     "accuracy",
     "adaptive_ece",
+    "aupr",
     "aurc",
     "auroc",
     "average_precision",
+    "balanced_accuracy",
     "bootstrap",
     "bootstrap_all",
     "brier",
     "brier_decomposition",
     "brier_term",
+    "calibration_curve",
     "classwise_ece",
+    "coverage",
+    "crps",
     "degree",
     "distance",
     "ece",
+    "ence",
     "excess_aurc",
     "false_positive_rate",
     "graph_columns",
     "homophily",
+    "label_table",
+    "mae",
+    "majority",
+    "miscalibration_area",
     "nll",
+    "r2",
     "read",
     "reliability",
     "risk_band",
     "risk_coverage",
+    "rmse",
+    "roc_auc",
     "separation",
     "sharpness",
     "size",
     "smooth_ece",
+    "spearman",
     "subgroups",
+    "width",
 ]

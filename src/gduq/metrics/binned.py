@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.rows import Rows, read
+from gduq.metrics.label_rows import over_labels
+from gduq.metrics.rows import Rows, kind_of, read
 
 __all__ = ["Binning", "Norm", "Reliability", "adaptive_ece", "classwise_ece", "ece", "reliability"]
 
@@ -47,8 +48,10 @@ def ece(
     :math:`|\mathcal N(g_b, v_b)|` exceeds :math:`g_b` by. That is most of the bias of a calibrated
     model, not all, and nothing where the gap is clear.
 
+    Of labels it is the mean over labels, each a task of two classes of the rows where it is known.
+
     Args:
-        p: A `gduq.Prediction` or logits ``[m, C]``.
+        p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
         bins: Number of bins B.
         norm: ``"l1"``, ``"l2"`` or ``"max"``.
@@ -62,6 +65,9 @@ def ece(
         >>> ece(logits, torch.tensor([0, 0]), bins=2)
         0.5
     """
+    if kind_of(p) == "labels":
+        options: dict[str, Any] = {"bins": bins, "norm": norm, "binning": binning}
+        return over_labels(ece, p, target, **options, debias=debias, strict=strict)
     rows = read(p, target)
     check_bins(rows, bins, strict)
     check_norm(norm, debias)
@@ -295,11 +301,11 @@ def _noise(gap: Tensor, prob: Tensor, count: Tensor) -> Tensor:
     """How much of an absolute gap is likely noise, given a calibrated bin's variance."""
     variance = prob * (1.0 - prob) / count
     clean = (gap.square() - variance).clamp_min(0.0).sqrt()
-    return _folded_mean(clean, variance.sqrt()) - clean
+    return folded_mean(clean, variance.sqrt()) - clean
 
 
-def _folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+def folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     """E|x| of x ~ N(mean, deviation^2), for mean >= 0."""
-    ratio = mean / deviation.clamp_min(1e-12)
+    ratio = mean / deviation.clamp_min(1e-300)
     density = (-0.5 * ratio.square()).exp() * math.sqrt(2.0 / math.pi)
     return deviation * density + mean * torch.erf(ratio / math.sqrt(2.0))

@@ -13,20 +13,28 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.binned import ece
-from gduq.metrics.resampling import Interval, bootstrap_all, take
-from gduq.metrics.rows import Rows, read
+from gduq.metrics.labels import average_precision, balanced_accuracy, roc_auc
+from gduq.metrics.resampling import Interval, bootstrap_all, read_any, take
+from gduq.metrics.rows import kind_of
 from gduq.metrics.scores import accuracy, brier, nll
+from gduq.metrics.values import coverage, crps, mae, rmse
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["subgroups"]
 
-_DEFAULT: dict[str, Callable[..., float]] = {
-    "accuracy": accuracy,
-    "ece": partial(ece, bins=10, strict=False),  # groups may be small
-    "nll": nll,
-    "brier": brier,
+_FEW_BINS = partial(ece, bins=10, strict=False)  # groups may be small
+_DEFAULT: dict[str, dict[str, Callable[..., float]]] = {
+    "classes": {"accuracy": accuracy, "ece": _FEW_BINS, "nll": nll, "brier": brier},
+    "labels": {
+        "roc_auc": roc_auc,
+        "average_precision": average_precision,
+        "balanced_accuracy": balanced_accuracy,
+        "ece": _FEW_BINS,
+        "nll": nll,
+    },
+    "values": {"rmse": rmse, "mae": mae, "nll": nll, "crps": crps, "coverage": coverage},
 }
 
 
@@ -44,18 +52,20 @@ def subgroups(
     """Metrics for each group of rows, with bootstrap intervals.
 
     Args:
-        p: A `gduq.Prediction` or logits ``[m, C]``.
+        p: A prediction of any kind, or logits ``[m, C]``.
         by: A column of m values (numbers or names), or several by name; see `graph_columns` for
             degree, size, homophily and distance to training nodes.
         target: Labels ``[m]``, next to logits only.
         groups: Numbers with more distinct values than this are cut at their quantiles.
-        metrics: Functions by name; accuracy, ECE (10 bins), NLL and Brier by default.
+        metrics: Functions by name; by default those that fit the kind of prediction: for
+            classes accuracy, ECE (10 bins), NLL and Brier score, for values RMSE, MAE, NLL, CRPS
+            and the coverage of 90 % intervals.
         resamples: Bootstrap resamples; 0 for no intervals.
         level: Coverage of the intervals.
         seed: Seed of the resampling.
 
     Returns:
-        One row a group: ``column``, ``group``, ``rows``, and for each metric its value, ``_low``
+        One line per group: ``column``, ``group``, ``rows``, and for each metric its value, ``_low``
         and ``_high``. NaN in a column is a group of its own, "missing".
 
     Example:
@@ -66,9 +76,9 @@ def subgroups(
     """
     import pandas as pd
 
-    rows = read(p, target)
+    rows, kind = read_any(p, target), kind_of(p)
     columns = by if isinstance(by, Mapping) else {"group": by}
-    source = p if target is None and hasattr(p, "logits") and not isinstance(p, Rows) else rows
+    source = p if target is None and hasattr(p, "samples") else rows
     settings: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
     if groups < 1:
         raise InputError("groups >= 1", groups)
@@ -77,7 +87,7 @@ def subgroups(
         for group, index in _split(name, column, len(rows), groups):
             part = take(source, index)
             record: dict[str, object] = {"column": name, "group": group, "rows": len(part)}
-            records.append(record | _measured(part, metrics or _DEFAULT, **settings))
+            records.append(record | _measured(part, metrics or _DEFAULT[kind], **settings))
     return pd.DataFrame(records)
 
 

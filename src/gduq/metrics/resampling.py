@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics import binned, kernel, scores, selective
-from gduq.metrics.rows import Rows, read
+from gduq.metrics import binned, scores, values
+from gduq.metrics.draws import ValueBlock
+from gduq.metrics.forms import BATCHED, Block, LabelBlock, label_form
+from gduq.metrics.label_rows import LabelRows, read_labels
+from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.value_rows import ValueRows, read_values
 
-__all__ = ["Interval", "bootstrap", "bootstrap_all"]
+__all__ = ["Block", "Interval", "bootstrap", "bootstrap_all"]
 
 Metric = Callable[..., float]
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
@@ -46,14 +49,17 @@ def bootstrap(
     ``level`` of the resamples' deviations from their own mean; and where that mean is off the
     value, the end on the other side moves out by as much. So a calibration error, which noise
     inflates in the sample and once more in each resample, keeps its value inside the interval and
-    the truth mostly too; ``benchmarks/interval_evidence.py`` counts how often. Accuracy, a share of
-    rows, gets its Wilson interval: no resample of rows that are all right has an error in it.
+    the truth mostly too; ``benchmarks/interval_evidence.py`` counts how often. Accuracy and the
+    coverage of intervals, shares of rows, get their Wilson interval: no resample of rows that are
+    all right has an error in it.
 
-    Rows of one graph depend on each other; intervals for node tasks are rather too narrow.
+    All labels, or values, of a row are drawn together. Resamples in which a metric is not defined
+    (none has the only row of a class) are left out. Rows of one graph depend on each other;
+    intervals for node tasks are rather too narrow.
 
     Args:
         metric: A function of this package, or any ``f(p) -> float``; one number each.
-        p: A `gduq.Prediction` or logits ``[m, C]``.
+        p: A prediction of any kind, or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
         resamples: How many resamples.
         level: Coverage of the interval.
@@ -88,20 +94,25 @@ def bootstrap_all(
         {'acc': Interval(value=1.0, low=0.342..., high=1.0)}
     """
     check_sampling(resamples, level)
-    rows = read(p, target, labelled=False)
-    source = p if target is None and hasattr(p, "logits") else rows
-    values = {name: _number(metric, source) for name, metric in metrics.items()}
-    draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
-    for counts in resample_counts(len(rows), resamples, seed):
-        block = Block(rows, counts.to(rows.logits.device))
-        for name, metric in metrics.items():
-            draws[name].append(_resampled(metric, block, source))
-    found = {
-        name: interval(values[name], torch.cat(draws[name]), level, *_limits(metric))
+    rows, kind = read_any(p, target, labelled=False), kind_of(p)
+    source = p if target is None and (hasattr(p, "logits") or kind != "classes") else rows
+    forms = {name: _form(metric, kind) for name, metric in metrics.items()}
+    point = {
+        name: _number(metric, source if forms[name] is None else rows)
         for name, metric in metrics.items()
     }
-    shares = (name for name, metric in metrics.items() if _unwrap(metric)[0] is scores.accuracy)
-    return found | {name: share_interval(values[name], len(rows), level) for name in shares}
+    draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
+    for counts in resample_counts(len(rows), resamples, seed):
+        block = LabelBlock(rows, counts) if isinstance(rows, LabelRows) else blocked(rows, counts)
+        for name, form in forms.items():
+            part = _one_by_one(metrics[name], counts, source) if form is None else form(block)
+            draws[name].append(part.cpu())
+    found = {
+        name: interval(point[name], torch.cat(draws[name]), level, *_limits(metric, kind))
+        for name, metric in metrics.items()
+    }
+    shares = (name for name, metric in metrics.items() if _is_share(metric, kind))
+    return found | {name: share_interval(point[name], len(rows), level) for name in shares}
 
 
 def check_sampling(resamples: int, level: float) -> None:
@@ -134,7 +145,13 @@ def share_interval(share: float, rows: int, level: float) -> Interval:
 def interval(
     value: float, draws: Tensor, level: float, least: float = -math.inf, most: float = math.inf
 ) -> Interval:
-    """The interval around a value from its resamples ``[R]``, within what the metric can be."""
+    """The interval around a value from its resamples ``[R]``, within what the metric can be.
+
+    Resamples that are NaN, where the metric is not defined, are left out.
+    """
+    draws = draws[~draws.isnan()]
+    if math.isnan(value) or draws.numel() == 0:
+        return Interval(value, math.nan, math.nan)
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
     down, up = (torch.quantile(draws, tail) - draws.mean()).tolist()
     shift = float(draws.mean()) - value
@@ -170,25 +187,49 @@ def _drawn(rows: int, size: int, generator: torch.Generator) -> Tensor:
     return torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
 
 
-def _resampled(metric: Metric, block: Block, source: Any) -> Tensor:
-    """The metric on each resample ``[R]``: all at once for ours, one by one for a user's."""
+def read_any(
+    p: Any, target: Tensor | None = None, *, labelled: bool = True
+) -> Rows | ValueRows | LabelRows:
+    """Check predictions of any kind, or logits, and hand them to metrics."""
+    if kind_of(p) == "values":
+        return read_values(p, target, labelled=labelled)
+    if kind_of(p) == "labels":
+        return read_labels(p, target, labelled=labelled)
+    return read(p, target, labelled=labelled)
+
+
+def blocked(rows: Rows | ValueRows, counts: Tensor) -> Block | ValueBlock:
+    """Resamples of rows about classes or values, where the rows are."""
+    if isinstance(rows, Rows):
+        return Block(rows, counts.to(rows.logits.device))
+    return ValueBlock(rows, counts.to(rows.source.samples.device))
+
+
+def _form(metric: Metric, kind: str) -> Callable[[Any], Tensor] | None:
+    """The metric on a block of resamples, if it is one of ours."""
     base, options = _unwrap(metric)
-    fast = _BATCHED.get(base)
-    if fast is not None:
-        return fast(block, **options).cpu()
-    numbers = torch.arange(len(block.rows), device=block.counts.device)
+    if kind == "labels":
+        return label_form(base, options)
+    form = (values.FORMS if kind == "values" else BATCHED).get(base)
+    return None if form is None else partial(form, **options)
+
+
+def _one_by_one(metric: Metric, counts: Tensor, source: Any) -> Tensor:
+    """A user's metric on each resample ``[R]``."""
+    numbers = torch.arange(counts.size(1))
     results = [
-        float(metric(take(source, numbers.repeat_interleave(count))))
-        for count in block.counts.long()
+        float(metric(take(source, numbers.repeat_interleave(count)))) for count in counts.long()
     ]
     return torch.tensor(results, dtype=torch.float64)
 
 
 def take(source: Any, index: Tensor) -> Any:
-    """Some rows of a prediction or of `Rows`."""
+    """Some rows of a prediction or of what metrics read."""
     if isinstance(source, Rows):
-        target = None if source.target is None else source.target[index]
-        return Rows(source.logits[index], target)
+        columns = (source.logits, source.target, source.decided)
+        return Rows(*(None if c is None else c[index.to(c.device)] for c in columns))  # type: ignore[arg-type]
+    if isinstance(source, ValueRows | LabelRows):
+        return type(source)(source.source[index])
     return source[index]
 
 
@@ -200,137 +241,17 @@ def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
     return metric, options
 
 
-def _limits(metric: Metric) -> tuple[float, float]:
-    base = _unwrap(metric)[0]
-    if base not in _BATCHED:
+def _limits(metric: Metric, kind: str) -> tuple[float, float]:
+    base, options = _unwrap(metric)
+    if _form(metric, kind) is None or options.get("term") == "within_bin":
         return -math.inf, math.inf
-    if _unwrap(metric)[1].get("term") == "within_bin":
-        return -math.inf, math.inf
+    if kind == "values":
+        return values.LIMITS.get(base, (0.0, math.inf))
     return 0.0, {scores.brier_term: 2.0, scores.nll: math.inf, scores.brier: 2.0}.get(base, 1.0)
 
 
-# -- our metrics on a block of resamples at once: [R] each ---------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """R resamples of m rows: how often each row is drawn, ``counts`` ``[R, m]``."""
-
-    rows: Rows
-    counts: Tensor
-    _class_sums: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean of one value per row ``[m]`` in each resample ``[R]``."""
-        return self.counts @ values.to(self.counts.dtype) / len(self.rows)
-
-    @cached_property
-    def by_confidence(self) -> tuple[Tensor, Tensor]:
-        """Confidence, ascending, and tie-averaged correctness in each resample, ``[R, m]``."""
-        confidence, order = self.rows.confidence.sort()
-        counts, correct = self.counts[:, order], self.rows.correct[order].expand_as(self.counts)
-        _, group = torch.unique_consecutive(confidence, return_inverse=True)
-        groups = int(group[-1]) + 1
-        if groups < len(self.rows):
-            size = counts.new_zeros(counts.size(0), groups).index_add_(1, group, counts)
-            hits = torch.zeros_like(size).index_add_(1, group, counts * correct)
-            correct = (hits / size.clamp_min(1.0))[:, group]
-        # row numbers repeated as often as drawn: sorted resamples without sorting any of them
-        numbers = torch.arange(len(self.rows), device=counts.device).expand(counts.shape)
-        drawn = torch.repeat_interleave(numbers.flatten(), counts.long().flatten())
-        drawn = drawn.view(counts.shape)
-        return confidence[drawn], correct.gather(1, drawn)
-
-    @cached_property
-    def risks(self) -> Tensor:
-        """Risk at each coverage ``[R, m]``."""
-        size = torch.arange(1, len(self.rows) + 1, dtype=torch.float64, device=self.counts.device)
-        return (1.0 - self.by_confidence[1].flip(-1)).cumsum(dim=-1) / size
-
-    def bin_sums(self, probs: Tensor, hits: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `binned.bin_sums`, ``[R, B]`` each."""
-        cell = torch.nn.functional.one_hot(binned.bin_index(probs, bins), bins).double()
-        sums = [self.counts @ (cell * v.double().unsqueeze(1)) for v in (probs, hits)]
-        return self.counts @ cell, sums[0], sums[1]
-
-    def class_sums(self, bins: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `binned.class_sums`, ``[R, C, B]`` each; kept, since several metrics want them."""
-        if bins not in self._class_sums:
-            rows = self.rows
-            found = [
-                self.bin_sums(rows.probs[:, c], rows.labels == c, bins)
-                for c in range(rows.num_classes)
-            ]
-            count, prob, hit = (torch.stack(part, dim=1) for part in zip(*found, strict=True))
-            self._class_sums[bins] = count, prob, hit
-        return self._class_sums[bins]
-
-
-def _mean_of(values: Callable[[Rows], Tensor]) -> Callable[..., Tensor]:
-    return lambda block: block.mean(values(block.rows))
-
-
-def _ece(
-    block: Block,
-    bins: int = 15,
-    norm: str = "l1",
-    binning: str = "width",
-    debias: bool = False,
-    strict: bool = True,
-) -> Tensor:
-    if binning == "mass":
-        sums = binned.mass_sums(*block.by_confidence, bins)
-    else:
-        sums = block.bin_sums(block.rows.confidence, block.rows.correct, bins)
-    return binned.bin_error(*sums, norm, debias)
-
-
-def _adaptive_ece(block: Block, **options: Any) -> Tensor:
-    return _ece(block, binning="mass", **options)
-
-
-def _classwise_ece(
-    block: Block, bins: int = 15, norm: str = "l1", debias: bool = False, strict: bool = True
-) -> Tensor:
-    return binned.bin_error(*block.class_sums(bins), norm, debias).mean(dim=-1)
-
-
-def _brier_term(
-    block: Block, term: str = "reliability", bins: int = 15, strict: bool = True
-) -> Tensor:
-    brier = block.mean(scores.row_brier(block.rows))
-    return scores.terms(*block.class_sums(bins), brier)[term]
-
-
-def _smooth_ece(block: Block, bandwidth: float | None = None) -> Tensor:
-    rows, counts = block.rows, block.counts
-    cell, residual = kernel.cell_index(rows.confidence), rows.correct - rows.confidence.double()
-    used, place = torch.unique(cell, return_inverse=True)
-    sums = counts.new_zeros(len(counts), int(used.numel()))
-    sums.index_add_(1, place, counts * (residual / len(rows)))
-    cells = counts.new_zeros(len(counts), kernel.CELLS)
-    return kernel.smooth_error(cells.index_copy_(1, used, sums), bandwidth)
-
-
-def _aurc(block: Block) -> Tensor:
-    return block.risks.mean(dim=-1)
-
-
-def _excess_aurc(block: Block) -> Tensor:
-    errors = (block.risks[:, -1] * len(block.rows)).round()
-    return block.risks.mean(dim=-1) - selective.best_aurc(errors, len(block.rows))
-
-
-_BATCHED: dict[Metric, Callable[..., Tensor]] = {
-    scores.accuracy: _mean_of(lambda rows: rows.correct),
-    scores.nll: _mean_of(scores.row_nll),
-    scores.brier: _mean_of(scores.row_brier),
-    scores.brier_term: _brier_term,
-    scores.sharpness: _mean_of(scores.row_sharpness),
-    binned.ece: _ece,
-    binned.adaptive_ece: _adaptive_ece,
-    binned.classwise_ece: _classwise_ece,
-    kernel.smooth_ece: _smooth_ece,
-    selective.aurc: _aurc,
-    selective.excess_aurc: _excess_aurc,
-}
+def _is_share(metric: Metric, kind: str) -> bool:
+    return (_unwrap(metric)[0], kind) in (
+        (scores.accuracy, "classes"),
+        (values.coverage, "values"),
+    )

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from gduq.errors import InputError
 
-__all__ = ["Rows", "read"]
+__all__ = ["Rows", "kind_of", "read"]
+
+_ELSEWHERE = {
+    "labels": "Take one label with p.column(t).",
+    "values": "Values have metrics of their own: rmse, crps, coverage, ...",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +29,13 @@ class Rows:
     Args:
         logits: ``[m, C]``, finite, C >= 2.
         target: Integer labels ``[m]``, or ``None``.
+        decided: The class answered per row ``[m]``, where a threshold decides and not the largest
+            probability.
     """
 
     logits: Tensor
     target: Tensor | None = None
+    decided: Tensor | None = None
 
     def __len__(self) -> int:
         return self.logits.size(0)
@@ -67,10 +75,20 @@ class Rows:
             )
         return self.target
 
+    @property
+    def answer(self) -> Tensor:
+        """The class answered ``[m]``: the most likely one unless a threshold decides."""
+        return self.label if self.decided is None else self.decided
+
     @cached_property
     def correct(self) -> Tensor:
         """1.0 where the most likely class is the true one ``[m]``, float64."""
         return (self.label == self.labels).double()
+
+
+def kind_of(p: Any) -> str:
+    """What a prediction is about: ``"values"``, ``"labels"``, or else ``"classes"``."""
+    return str(getattr(p, "kind", "classes"))
 
 
 def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows:
@@ -87,6 +105,8 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
         >>> read(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).correct
         tensor([1., 0.], dtype=torch.float64)
     """
+    if (kind := kind_of(p)) != "classes":
+        raise InputError("a prediction about classes", f"one about {kind}", _ELSEWHERE[kind])
     if isinstance(p, Rows) and target is None:
         rows = p
     elif hasattr(p, "logits"):

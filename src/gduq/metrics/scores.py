@@ -10,7 +10,9 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.binned import check_bins, class_sums
-from gduq.metrics.rows import Rows, read
+from gduq.metrics.label_rows import over_labels
+from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.value_rows import read_values
 
 __all__ = [
     "BrierDecomposition",
@@ -26,34 +28,56 @@ __all__ = [
 def accuracy(p: Any, target: Tensor | None = None) -> float:
     r"""Share of rows whose most likely class is the true one.
 
+    Of labels it is the mean over labels, of the rows where each is known; the label's threshold
+    decides what the answer is.
+
     Args:
-        p: A `gduq.Prediction` or logits ``[m, C]``.
+        p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
 
     Example:
         >>> accuracy(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0]))
         0.5
     """
-    return float(read(p, target).correct.mean())
+    if kind_of(p) == "labels":
+        return over_labels(accuracy, p, target)
+    rows = read(p, target)
+    return float((rows.answer == rows.labels).double().mean())
 
 
 def nll(p: Any, target: Tensor | None = None) -> float:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
+    Of labels it is the mean over labels, of the rows where each is known. Of values it is minus the
+    mean log-density of the truth, which depends on the unit and may be negative; of several values
+    per row their mean.
+
+    Args:
+        p: A prediction of any kind, or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
+
     Example:
         >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
         0.6931
     """
+    if kind_of(p) == "labels":
+        return over_labels(nll, p, target)
+    if kind_of(p) == "values":
+        return float(read_values(p, target).nll.mean())
     return float(row_nll(read(p, target)).mean())
 
 
 def brier(p: Any, target: Tensor | None = None) -> float:
     r"""Brier score :math:`\frac1m \sum_i \sum_c (p_{ic} - [y_i = c])^2`, from 0 to 2.
 
+    Of labels it is the mean over labels, of the rows where each is known.
+
     Example:
         >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         0.5
     """
+    if kind_of(p) == "labels":
+        return over_labels(brier, p, target)
     return float(row_brier(read(p, target)).mean())
 
 
@@ -63,10 +87,17 @@ def sharpness(p: Any, target: Tensor | None = None) -> float:
     0 for uniform rows, 1 for one-hot rows. It needs no labels and says nothing about being right:
     of two equally calibrated models the sharper one is the better one.
 
+    Of labels it is the mean over labels. Of values it is the root of the mean variance, in their
+    unit: there the smaller one is sharper.
+
     Example:
         >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
         0.725
     """
+    if kind_of(p) == "labels":
+        return over_labels(sharpness, p, target)
+    if kind_of(p) == "values":
+        return float(read_values(p, target, labelled=False).variance.mean().sqrt())
     return float(row_sharpness(read(p, target, labelled=False)).mean())
 
 

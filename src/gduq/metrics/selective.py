@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gduq.metrics.binned import by_confidence
-from gduq.metrics.rows import read
+from gduq.metrics.binned import by_confidence, tie_means
+from gduq.metrics.draws import running_mean
+from gduq.metrics.label_rows import over_labels
+from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.value_rows import ValueRows, read_values
 
 __all__ = ["RiskCoverage", "aurc", "excess_aurc", "risk_coverage"]
 
@@ -17,35 +20,42 @@ class RiskCoverage(NamedTuple):
     """A risk-coverage curve, from the most certain row to all of them."""
 
     coverage: Tensor  # [m], i / m
-    risk: Tensor  # [m], share of errors among the i most certain rows
-    threshold: Tensor  # [m], confidence of the i-th
+    risk: Tensor  # [m], share of errors (values: mean squared error) of the i most certain rows
+    threshold: Tensor  # [m], confidence (values: std) of the i-th
 
 
 def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
     r"""Share of errors among the i most certain rows, for i = 1 ... m.
 
-    Rows of equal confidence are counted as in a random order, on average.
+    Rows of equal confidence are counted as in a random order, on average. Of values it is the mean
+    squared error of the i rows with the smallest ``std``.
+
+    Args:
+        p: A `gduq.Prediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
+        target: Labels ``[m]``, next to logits only.
 
     Example:
         >>> logits = torch.tensor([[0.0, 9.0], [0.0, 1.0]])
         >>> risk_coverage(logits, torch.tensor([1, 0])).risk
         tensor([0.0000, 0.5000], dtype=torch.float64)
     """
-    confidence, correct = by_confidence(read(p, target))
-    size = torch.arange(1, len(confidence) + 1, dtype=torch.float64, device=confidence.device)
-    risk = (1.0 - correct.flip(0)).cumsum(0) / size
-    return RiskCoverage(size / len(confidence), risk, confidence.flip(0))
+    threshold, loss = _ranked(ranked_rows(p, target))
+    size = torch.arange(1, len(loss) + 1, dtype=torch.float64, device=loss.device)
+    return RiskCoverage(size / len(loss), running_mean(loss), threshold)
 
 
 def aurc(p: Any, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
-    Smaller is better. It mixes accuracy with how well confidence ranks the errors last.
+    Smaller is better. It mixes accuracy with how well confidence ranks the errors last. Of labels
+    it is the mean over labels, of values the area under mean squared errors.
 
     Example:
         >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.25
     """
+    if kind_of(p) == "labels":
+        return over_labels(aurc, p, target)
     return float(risk_coverage(p, target).risk.mean())
 
 
@@ -56,9 +66,28 @@ def excess_aurc(p: Any, target: Tensor | None = None) -> float:
         >>> excess_aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.0
     """
-    risk = risk_coverage(p, target).risk
+    if kind_of(p) == "labels":
+        return over_labels(excess_aurc, p, target)
+    rows = ranked_rows(p, target)
+    risk = risk_coverage(rows).risk
+    if isinstance(rows, ValueRows):
+        return float(risk.mean() - running_mean(rows.loss.sort().values).mean())
     errors = (risk[-1] * len(risk)).round()
     return float(risk.mean() - best_aurc(errors, len(risk)))
+
+
+def ranked_rows(p: Any, target: Tensor | None) -> Rows | ValueRows:
+    """Rows that have a certainty and a loss each."""
+    return read_values(p, target) if kind_of(p) == "values" else read(p, target)
+
+
+def _ranked(rows: Rows | ValueRows) -> tuple[Tensor, Tensor]:
+    """Certainty's own measure and loss per row, from the most certain row to the least."""
+    if isinstance(rows, ValueRows):
+        std, order = rows.std.sort()
+        return std, tie_means(std, rows.loss[order])
+    confidence, correct = by_confidence(rows)
+    return confidence.flip(0), 1.0 - correct.flip(0)
 
 
 def best_aurc(errors: Tensor, rows: int) -> Tensor:
