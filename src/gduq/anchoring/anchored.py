@@ -31,6 +31,7 @@ from gduq.nn.modes import evaluating
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
+from gduq.targets import Values
 
 __all__ = ["Anchored"]
 
@@ -157,7 +158,7 @@ class Anchored(Predictor):
         draws, mask = self.recipe.draws, self.recipe.one_mask
         outputs, masked = self.training_pass(graph, draws, mask, generator)
         rows = label_rows(graph, outputs.size(1))
-        outputs, masked = outputs[:, rows], masked[:, rows]
+        outputs, masked = self._formed(outputs[:, rows]), masked[:, rows]
         y = self.target.check(_truth(graph, outputs.size(1)), "train")
         losses = self.target.losses(outputs, y)
         if mask:
@@ -334,11 +335,18 @@ class Anchored(Predictor):
             return Answer(self.from_rows(h, h), h)
         state = self.point.prefix(graph)
         outputs = self._bank_outputs(state, graph)
-        outputs = outputs[:, label_rows(graph, outputs.size(1))]
+        outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
         return Answer(outputs, self._features(state.h, graph) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        return self._bank_outputs(State(h), None)
+        return self._formed(self._bank_outputs(State(h), None))
+
+    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+        point, target = self.point, self.target
+        if isinstance(point, HeadPoint) and isinstance(target, Values) and target.is_open:
+            if point.tail.noise is None:
+                point.tail.widen(target, outputs, y)
+            self.target = target.combined()
 
     def _features(self, h: Tensor, graph: Any) -> Tensor:
         if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it

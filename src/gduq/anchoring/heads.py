@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from gduq.anchored_linear import AnchoredLinear
 from gduq.anchoring.points import Point, State
+from gduq.nn.noise import NoiseHead, standardised_last
 from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
+from gduq.targets import Values
 
 __all__ = ["AnchoredHead", "HeadPoint", "Tail"]
 
@@ -22,21 +24,24 @@ class HeadPoint(Point):
         trunk: The network with the place of its head; it is shared, not changed, and frozen.
         branch: Where the head is one linear map: keep it as it is and add a second branch of two
             layers that starts at zero, so that there is something behind the anchors.
+        values: How many values the head gives log-variances of; see `Tail.widen`.
     """
 
     holds_copies = True
     frozen = True
 
-    def __init__(self, trunk: Trunk, branch: bool) -> None:
+    def __init__(self, trunk: Trunk, branch: bool, values: int = 0) -> None:
         super().__init__()
         self.trunk = trunk.requires_grad_(False)
         self.rows = self.answers = trunk.answers
         first, rest = trunk.head()
         self.channels = first.in_features
         alone = not any(isinstance(part, LINEAR) for part in rest.modules())
-        self.tail = Tail(rest, first if branch and alone else None)
         self.branch = branch
         plain = _branch_start(first) if branch and alone else first
+        self.tail = Tail(rest, plain.out_features, first if branch and alone else None)
+        if values:
+            self.tail.add_noise(values)
         self.__dict__["plain"] = plain
 
     @property
@@ -62,7 +67,13 @@ class HeadPoint(Point):
         return f"{self.trunk.description}{self.tail.note}"
 
     def spec(self) -> dict[str, Any]:
-        return {"kind": "head", "trunk": self.trunk.spec(), "branch": self.branch}
+        values = 0 if self.tail.noise is None else self.tail.noise.linear.out_features
+        return {
+            "kind": "head",
+            "trunk": self.trunk.spec(),
+            "branch": self.branch,
+            "values": values,
+        }
 
 
 class Tail(nn.Module):
@@ -70,13 +81,15 @@ class Tail(nn.Module):
 
     Args:
         rest: The steps after the head's first linear map.
+        channels: The width of what they read.
         plain: The head's only linear map, to which a branch is added; ``None`` without a branch.
     """
 
-    def __init__(self, rest: nn.Module, plain: nn.Linear | None) -> None:
+    def __init__(self, rest: nn.Module, channels: int, plain: nn.Linear | None) -> None:
         super().__init__()
-        self.rest, self.plain = rest, plain
-        self.out = None
+        self.rest, self.channels, self.plain = rest, channels, plain
+        self.out: nn.Linear | None = None
+        self.noise: NoiseHead | None = None
         if plain is not None:
             plain.requires_grad_(False)
             self.out = nn.Linear(_width(plain), plain.out_features).to(plain.weight)
@@ -87,8 +100,29 @@ class Tail(nn.Module):
         """Outputs ``[D, n, O]`` of ``z`` ``[D, n, m]``."""
         branch = self.plain is not None and self.out is not None
         read = self.plain(h) + self.out(z.relu()) if branch else z  # type: ignore[misc]
-        flat = self.rest(read.flatten(0, 1))
-        return flat.view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
+        found: Tensor = self.rest(read.flatten(0, 1)).view(z.size(0), z.size(1), -1)
+        return found if self.noise is None else self.noise(found, z.relu())
+
+    def widen(self, target: Values, outputs: Tensor, y: Tensor) -> None:
+        """Give log-variances beside the means, both in standardised units.
+
+        Args:
+            target: The values, with one output each.
+            outputs: What the network says of some rows ``[n, T]``.
+            y: Their standardised truth ``[n, T]``.
+        """
+        self.add_noise(target.num_values)
+        assert self.noise is not None
+        self.noise.to(outputs).start(target.residual(outputs, y).to(outputs))
+        if target.raw:
+            ends = nn.Sequential(self.plain, self.rest) if self.plain is not None else self.rest
+            shift, scale = outputs.new_tensor(target.shift), outputs.new_tensor(target.scale)
+            if not standardised_last(ends, shift, scale):
+                self.noise.standardise(shift, scale)
+
+    def add_noise(self, values: int) -> None:
+        """Make room for log-variances of so many values."""
+        self.noise = NoiseHead(self.channels, values)
 
     @property
     def note(self) -> str:

@@ -21,7 +21,7 @@ from gduq.nn.origins import computed_rows
 from gduq.nn.recording import record
 from gduq.nn.replay import first_input, one_pass
 from gduq.nn.tracing import Trace, row_counts, trace
-from gduq.nn.trunk import Trunk, as_chain, check_ending, check_logits, no_place
+from gduq.nn.trunk import Trunk, as_chain, check_logits, no_place
 from gduq.nn.widths import anchor_names, check_complete, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
@@ -62,7 +62,6 @@ def make_point(
         return GNNPoint(chain, at, keep=recipe.init == "identity")
     check_complete(net)
     seen = trace(net, graph, call)
-    check_ending(seen)
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
             check_logits(call_network(net, graph, call), known=seen.linear)

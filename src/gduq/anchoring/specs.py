@@ -34,7 +34,8 @@ def point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Po
     if kind == "module":
         return ModulePoint(net, spec["path"], call, spec["rows"], spec["answers"], spec["ending"])
     if kind == "head":
-        return HeadPoint(Trunk.from_spec(spec["trunk"], net, call), spec["branch"])
+        trunk = Trunk.from_spec(spec["trunk"], net, call)
+        return HeadPoint(trunk, spec["branch"], spec["values"])
     raise InputError("a kind of point this gduq knows", repr(kind), "Upgrade gduq.")
 
 

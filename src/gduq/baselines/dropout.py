@@ -67,7 +67,9 @@ class MCDropout(Predictor):
                 "Build it with dropout > 0.",
             )
         rows = self.net.answer(graph, True).features if features else None
-        found = [one._replace(outputs=self.net.calibrated(one.outputs)) for one in passes]
+        found = [
+            one._replace(outputs=self.net.calibrated(one.outputs, one.weights)) for one in passes
+        ]
         return mixture(found)._replace(features=rows)
 
     def locate(self, graph: Any) -> None:

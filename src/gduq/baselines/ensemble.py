@@ -70,11 +70,11 @@ class Ensemble(Predictor):
         found, rows = [], None
         for member in self:
             one = member.answer(graph, features and rows is None)
-            found.append(Answer(member.calibrated(one.outputs), None, one.weights))
+            found.append(Answer(member.calibrated(one.outputs, one.weights), None, one.weights))
             rows = one.features if rows is None else rows
         shapes = [list(one.outputs.shape[1:]) for one in found]
         if any(shape != shapes[0] for shape in shapes):
-            raise InputError("members with equal rows and classes", f"[rows, classes] of {shapes}")
+            raise InputError("members with equal rows and outputs", f"[rows, outputs] of {shapes}")
         return mixture(found)._replace(features=rows)
 
     def locate(self, graph: Any) -> None:

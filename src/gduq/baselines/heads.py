@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from gduq.baselines.ensemble import redraw
 from gduq.errors import InputError, NotFittedError
 from gduq.nn.call import Call
+from gduq.nn.noise import NoiseHead
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
+from gduq.targets import Values
 
 __all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
 
@@ -108,6 +110,7 @@ class PlainHead(nn.Module):
     def __init__(self, first: nn.Linear, rest: nn.Module) -> None:
         super().__init__()
         self.first, self.rest = first, rest
+        self.noise: NoiseHead | None = None
 
     def forward(self, h: Tensor, c: Tensor | None = None, masked: Tensor | None = None) -> Tensor:
         """Outputs ``[D, n, O]`` of rows ``h`` ``[n, d]``, with other rows ``c`` ``[D, n, d]``."""
@@ -115,7 +118,12 @@ class PlainHead(nn.Module):
         if masked is not None and c is not None:
             read = torch.where(masked.unsqueeze(-1), h - c, read)
         z = self.first(read)
-        return self.rest(z.flatten(0, 1)).view(z.size(0), z.size(1), -1)  # type: ignore[no-any-return]
+        found: Tensor = self.rest(z.flatten(0, 1)).view(z.size(0), z.size(1), -1)
+        return found if self.noise is None else self.noise(found, read)
+
+    def add_noise(self, values: int) -> None:
+        """Make room for log-variances of so many values."""
+        self.noise = NoiseHead(self.first.in_features, values)
 
 
 class HeadEnsemble(OnTrunk):
@@ -157,6 +165,22 @@ class HeadEnsemble(OnTrunk):
         self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
         self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
+    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+        target = self.target
+        if not isinstance(target, Values):
+            return
+        if target.is_open:
+            self._widen(target.num_values, outputs)
+            for head in self.heads:
+                head.noise.start(target.residual(outputs, y).to(outputs))  # type: ignore[union-attr]
+        self.target = target.combined()  # fresh heads learn in standardised units
+
+    def _widen(self, values: int, like: Tensor) -> None:
+        for head in self.heads:
+            if head.noise is None:
+                head.add_noise(values)  # type: ignore[operator]
+                head.noise.to(like)  # type: ignore[union-attr]
+
     def head_job(self, h: Tensor) -> HeadJob | None:
         def draw(count: int, generator: torch.Generator) -> Tensor:
             return h[torch.randint(h.size(0), (count,), generator=generator).to(h.device)]
@@ -177,12 +201,18 @@ class HeadEnsemble(OnTrunk):
             raise NotFittedError("trained heads", "fresh ones", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        return super().spec() | {"size": self.size, "mask": self.mask, "seed": self.seed}
+        noise = self.heads[0].noise
+        values = 0 if noise is None else noise.linear.out_features  # type: ignore[union-attr]
+        own = {"size": self.size, "mask": self.mask, "seed": self.seed, "values": values}
+        return super().spec() | own
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> HeadEnsemble:
         trunk, call = cls.trunk_from(spec, supply), supply.call(spec)
-        return cls(None, spec["size"], spec["mask"], call, spec["seed"], trunk)
+        model = cls(None, spec["size"], spec["mask"], call, spec["seed"], trunk)
+        if spec["values"]:
+            model._widen(spec["values"], torch.zeros(()))
+        return model
 
     def __repr__(self) -> str:
         where = "found at the first graph" if self._trunk is None else self._trunk.description

@@ -121,17 +121,19 @@ class Network(Predictor):
     def _checked(self, outputs: Tensor) -> Tensor:
         assert self._found is not None
         known = self._found.linear or self._found.ending is not None
-        return check_logits(outputs, known)
+        values = self.target is not None and self.target.kind == "values"
+        return outputs if values else check_logits(outputs, known)
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
         check_graph(graph)
         self._ensure_found(graph)
         if not features or self.trunk is None:
             outputs = self(graph)
-            return Answer(outputs[label_rows(graph, outputs.size(0))].unsqueeze(0))
+            rows = self._formed(outputs[label_rows(graph, outputs.size(0))])
+            return Answer(rows.unsqueeze(0))
         h, outputs = self.trunk.run(graph)
         rows = self._checked(outputs)[label_rows(graph, outputs.size(0))]
-        return Answer(rows.unsqueeze(0), self.trunk.features(h, graph))
+        return Answer(self._formed(rows).unsqueeze(0), self.trunk.features(h, graph))
 
     # -- calibration ---------------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class Network(Predictor):
     # -- training ------------------------------------------------------------------------------
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        return outputs.unsqueeze(0)
+        return self._formed(outputs).unsqueeze(0)
 
     def head_job(self, h: Tensor) -> HeadJob | None:
         raise InputError(
@@ -196,7 +198,7 @@ class Network(Predictor):
             self._forget()
         check_graph(graph)
         outputs = self(graph)
-        outputs = outputs[label_rows(graph, outputs.size(0))]
+        outputs = self._formed(outputs[label_rows(graph, outputs.size(0))])
         y = targets(graph, outputs.size(0))
         if y is None:
             raise InputError("graphs with labels y", "a batch without")

@@ -44,7 +44,8 @@ class Stack(Predictor):
             raise InputError("weights of at least 0 with a sum of 1", given.tolist())
         self.members = nn.ModuleList(members)
         self.register_buffer("shares", given / given.sum())
-        self.target = members[0].target
+        first = members[0].target
+        self.target = None if first is None else first.combined()
         self.leaderboard: pd.DataFrame | None = None
 
     def __iter__(self) -> Any:
@@ -72,7 +73,10 @@ class Stack(Predictor):
     def mixed(self, answers: Sequence[Answer]) -> Answer:
         """One answer from one per member, before calibration; the first representation counts."""
         pairs = zip(self, answers, strict=True)
-        found = [one._replace(outputs=member.calibrated(one.outputs)) for member, one in pairs]
+        found = [
+            one._replace(outputs=member.calibrated(one.outputs, one.weights))
+            for member, one in pairs
+        ]
         rows = next((one.features for one in answers if one.features is not None), None)
         return mixture(found, self.shares)._replace(features=rows)
 

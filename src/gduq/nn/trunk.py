@@ -22,7 +22,6 @@ __all__ = [
     "Trunk",
     "as_chain",
     "as_logits",
-    "check_ending",
     "check_logits",
     "no_place",
     "undone",
@@ -105,7 +104,6 @@ class Trunk(nn.Module):
     @classmethod
     def seen(cls, net: nn.Module, found: Trace, call: Call | None = None) -> Trunk | None:
         """The trunk that a trace of the network shows, or ``None`` where it shows none."""
-        check_ending(found)
         if found.head is not None:
             return cls(
                 net, found.head.path, found.rows, found.rows, call, found.ending, found.head.steps
@@ -229,16 +227,6 @@ def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
     if ending == "softmax":
         return outputs.clamp_min(tiny).log()
     return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
-
-
-def check_ending(found: Trace) -> None:
-    """Raise for a network that answers several questions about each row."""
-    if found.ending == "sigmoid" and found.outputs > 1:
-        raise InputError(
-            "one answer per row: softmax over classes, or a sigmoid of one column",
-            f"a sigmoid of {found.outputs} columns (several yes/no labels are not supported yet)",
-            "Pass call=lambda net, graph: net(...)[:, [0]] and treat the labels one by one.",
-        )
 
 
 def check_logits(outputs: Tensor, known: bool = False) -> Tensor:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
+from gduq.errors import InputError
 from gduq.graph import iterate, on_device, targets
 from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
+from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
-from gduq.prediction.result import Prediction
-from gduq.targets.classes import Classes
+from gduq.targets import Classes, Target
 
 __all__ = ["device_of_model", "predict"]
 
@@ -25,7 +26,7 @@ def predict(
     call: Call | None = None,
     features: bool = False,
     novelty: bool = True,
-) -> Prediction:
+) -> Any:
     r"""What a model says of all labelled rows of some data.
 
     Args:
@@ -37,7 +38,8 @@ def predict(
         novelty: Also say how unlike the training data every row is, if `gduq.fit` has seen it.
 
     Returns:
-        A `Prediction` in the order of the data; targets come from ``y`` where it exists.
+        In the order of the data: a `Prediction` for classes, a `LabelPrediction` for yes/no labels
+        or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
     device, parts = device_of_model(known), []
@@ -49,22 +51,30 @@ def predict(
             if any(isinstance(v, Tensor) and v.is_inference() for v in _tensors(graph)):
                 graph = graph.clone()
             found = known.answer(graph, features=features or asks)
-            outputs = known.calibrated(found.outputs)
-            width = outputs.size(2)
-            target = known.target or Classes(max(2, width), one_logit=width == 1)
-            rows = found.features
+            outputs = known.calibrated(found.outputs, found.weights)
+            rows, y = found.features, targets(graph, outputs.size(1))
             parts.append(
-                target.prediction(
+                (known.target or _guessed(outputs.size(2), y)).prediction(
                     outputs,
-                    targets(graph, outputs.size(1)),
+                    y,
                     features=rows if features else None,
                     novelty=known.novelty(rows) if asks and rows is not None else None,
                     weights=found.weights,
                     calibrated=known.calibration,
                 )
             )
-    found: Prediction = Prediction.concatenate(parts)
-    return found
+    return Hypotheses.concatenate(parts)
+
+
+def _guessed(outputs: int, y: Tensor | None) -> Target:
+    """What the outputs of a network that was never fitted may mean: classes."""
+    if y is not None and y.is_floating_point() and not bool((y == y.round()).all()):
+        raise InputError(
+            "a model that knows what its outputs mean",
+            "one that gduq.fit has not seen, and y with fractions or NaN",
+            "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
+        )
+    return Classes(max(2, outputs), one_logit=outputs == 1)
 
 
 def device_of_model(model: Predictor) -> torch.device:

@@ -103,7 +103,8 @@ class Predictor(nn.Module, ABC):
         They need not count the same: their weights are in `answer`.
         """
         with evaluating(self):
-            return self.calibrated(self.answer(graph).outputs)
+            found = self.answer(graph)
+            return self.calibrated(found.outputs, found.weights)
 
     def features(self, graph: Any) -> Tensor:
         """The representation of the m rows that count, ``[m, d]``."""
@@ -113,13 +114,17 @@ class Predictor(nn.Module, ABC):
             raise InputError("a model with a representation per row", type(self).__name__)
         return found
 
-    def calibrated(self, outputs: Tensor) -> Tensor:
-        """Outputs with the temperature of `gduq.fit`."""
+    def calibrated(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Outputs ``[K, m, O]`` of `answer` with the temperature of `gduq.fit`."""
         if self.calibration is None:
             return outputs
         if self.target is None:
             return outputs / self.temperature.to(outputs)
-        return self.target.scaled(outputs, self.temperature)
+        return self.target.scaled(outputs, self.temperature, weights)
+
+    def _formed(self, outputs: Tensor) -> Tensor:
+        """What a network gives, in the form that answers have."""
+        return outputs if self.target is None else self.target.completed(outputs)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         """`answer` from what the trunk gave of m rows: representation and the plain outputs."""
@@ -178,6 +183,24 @@ class Predictor(nn.Module, ABC):
     def finish(self, batches: Any, batch_size: int) -> None:
         """After the last epoch: all that prediction needs from the training rows."""
 
+    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+        """Bring the heads into the form that the target asks for, once it is known.
+
+        Args:
+            outputs: What the network itself says of held-out rows ``[n, O]``.
+            y: Their truth, as the target checked it.
+        """
+
+    def check_target(self) -> None:
+        """Raise where the target and what the network ends in do not go together."""
+        ending = None if self.trunk is None else self.trunk.ending
+        if self.target is not None and self.target.kind == "values" and ending is not None:
+            raise InputError(
+                "a network whose outputs are values",
+                f"one that ends in {ending}",
+                "Return what it is applied to, or train on classes or labels.",
+            )
+
     def head_job(self, h: Tensor) -> HeadJob | None:
         """The heads to train, of a model that reads rows ``h`` ``[n, d]`` of a frozen trunk."""
         return None
@@ -185,8 +208,9 @@ class Predictor(nn.Module, ABC):
     def take_heads(self, heads: Sequence[nn.Module]) -> None:
         """Take the trained heads of `head_job`: all of them, or the best one."""
 
-    def fit_rows(self, h: Tensor) -> None:
-        """Fit what needs no steps to the training rows ``h`` ``[n, d]`` of a frozen trunk."""
+    def fit_rows(self, h: Tensor, y: Tensor) -> None:
+        """Fit what needs no steps to the training rows ``h`` ``[n, d]`` of a frozen trunk and their
+        truth, as the target checked it."""
 
     # -- bundles -------------------------------------------------------------------------------
 

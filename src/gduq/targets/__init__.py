@@ -1,6 +1,9 @@
-"""What the outputs of a network mean: `Classes`."""
+"""What the outputs of a network mean: `Classes`, `Labels` or `Values`."""
 
 from gduq.targets.base import Target, target_from
 from gduq.targets.classes import Classes, class_numbers
+from gduq.targets.labels import Labels
+from gduq.targets.telling import tell_target
+from gduq.targets.values import Values
 
-__all__ = ["Classes", "Target", "class_numbers", "target_from"]
+__all__ = ["Classes", "Labels", "Target", "Values", "class_numbers", "target_from", "tell_target"]

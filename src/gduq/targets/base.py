@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction.result import Prediction
+from gduq.prediction.base import Hypotheses
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Part", "Target", "target_from"]
 
 Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n], weight of the part
 
 _KINDS: dict[str, type[Target]] = {}
+_AGREED = 1e-4  # hypotheses whose mean disagreement is less say one thing
 
 
 class Target(ABC):
@@ -31,10 +35,16 @@ class Target(ABC):
         super().__init_subclass__()
         _KINDS[cls.kind] = cls
 
-    @property
     @abstractmethod
-    def outputs(self) -> int:
-        """O, how many numbers a network gives per row."""
+    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Self:
+        """This target with all that training rows tell about it; raises for what does not fit.
+
+        Args:
+            y: The truth of all training rows, as stored on the graphs.
+            outputs: What the network says of some of them ``[n, O]``, before training.
+            truth: The truth of these rows.
+            trained: Whether the network stays as it is.
+        """
 
     @abstractmethod
     def check(self, y: Tensor, name: str) -> Tensor:
@@ -47,7 +57,7 @@ class Target(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of every row ``[..., m]`` of outputs ``[..., m, O]``, for ``y`` ``[m]``."""
+        """The loss of every row ``[..., m]`` of outputs ``[..., m, O]``, for ``y`` ``[m, ...]``."""
 
     @abstractmethod
     def masked_losses(self, outputs: Tensor) -> Tensor:
@@ -57,21 +67,58 @@ class Target(ABC):
         """How much each row counts in training ``[m]``; ``None`` means alike."""
         return None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a trained model has more to tell, see `settled`."""
+        return False
+
+    def settled(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Self:
+        """This target with what a trained model's outputs ``[K, m, O]`` on held-out rows tell."""
+        return self
+
+    def completed(self, outputs: Tensor) -> Tensor:
+        """What a network gives ``[..., m, O]`` in the one form that answers of all models have.
+
+        All other methods take outputs of this form.
+        """
+        return outputs
+
+    def combined(self) -> Self:
+        """The same for a model whose outputs come in that form already."""
+        return self
+
     @abstractmethod
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``."""
 
+    def figures(
+        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """What `gduq.fit` notes of validation rows after an epoch: fields of `Epoch`."""
+        return {"val_loss": float(self.nll(samples, y, weights).mean())}
+
     @abstractmethod
-    def scaled(self, samples: Tensor, temperature: Tensor) -> Tensor:
-        """Samples of another confidence: larger temperatures are less sure."""
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Samples ``[..., K, m, O]`` of another confidence: larger temperatures are less sure.
+
+        The weights are those of the hypotheses ``[K]``.
+        """
 
     @abstractmethod
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """The temperature that makes the weighted parts most likely."""
 
     @abstractmethod
-    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Prediction:
-        """What leaves a model: samples ``[K, m, O]`` as a `Prediction`."""
+    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Hypotheses:
+        """What leaves a model: samples ``[K, m, O]`` as a kind of prediction.
+
+        ``y`` is the truth as stored on the graphs.
+        """
+
+    def agree(self, samples: Tensor) -> bool:
+        """Whether several hypotheses ``[K, m, O]`` say one thing."""
+        found: Any = self.prediction(samples)
+        return samples.size(0) > 1 and float(found.epistemic.mean()) < _AGREED
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:

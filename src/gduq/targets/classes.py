@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gduq import metrics
 from gduq.errors import InputError
 from gduq.prediction.result import Prediction
 from gduq.prediction.temperature import best_temperature
@@ -70,9 +71,13 @@ class Classes(Target):
         chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
         return cls(classes, names, outputs == 1, chosen)
 
-    @property
-    def outputs(self) -> int:
-        return 1 if self.one_logit else self.num_classes
+    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Classes:
+        if outputs.size(1) != (1 if self.one_logit else self.num_classes):
+            raise InputError(
+                f"a network with {self.num_classes} outputs, one per class",
+                f"{outputs.size(1)} outputs",
+            )
+        return Classes.told_from(y, outputs.size(1), self.weights, self.names)
 
     def check(self, y: Tensor, name: str) -> Tensor:
         labels = class_numbers(y)
@@ -103,7 +108,17 @@ class Classes(Target):
             return float(torch.tensor(found.size(-2)).log()) - found.logsumexp(dim=-2)
         return -(found + weights.to(found).log().unsqueeze(-1)).logsumexp(dim=-2)
 
-    def scaled(self, samples: Tensor, temperature: Tensor) -> Tensor:
+    def figures(
+        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        p = Prediction(samples, y, weights=weights)
+        return {
+            "val_loss": metrics.nll(p),
+            "val_accuracy": metrics.accuracy(p),
+            "val_ece": metrics.ece(p, strict=False),
+        }
+
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
         return samples / temperature.to(samples)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:

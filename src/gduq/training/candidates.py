@@ -23,8 +23,8 @@ from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty import Novelty
 from gduq.prediction.predictor import Predictor
-from gduq.training.batches import as_batches, first_graph, truths
-from gduq.training.finishing import Judged, copies_of, fit_temperature, judged
+from gduq.training.batches import as_batches, first_graph, labels, truths
+from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, settle
 from gduq.training.fitting import Fit
 from gduq.training.rows import (
     TrunkRows,
@@ -85,9 +85,12 @@ class Candidates:
             )
             plain.target = self.rows.target
         else:
+            plain.target = None  # of an earlier fit: these are the bare outputs
             with torch.no_grad():
-                outputs = plain.sample(self.first).size(2)
-            plain.target = fit.read_target(truths(self.train, "train"), outputs)
+                outputs = plain.sample(self.first)[0]
+            plain.target = fit.read_target(
+                truths(self.train, "train"), outputs, labels(self.first), True
+            )
             plain.target.check(truths(self.val, "val"), "val")
         start = time.perf_counter()
         judged(plain, self.val, _BATCH)
@@ -133,7 +136,8 @@ class Candidates:
         first = self._on_trunk(recipe)
         job = first.head_job(rows.train.h)
         assert job is not None
-        train_job(job, rows, self._head_settings)
+        assert first.target is not None
+        train_job(job, first.target, rows, self._head_settings)
         for mask, head in zip(recipe.masks, job.heads, strict=True):
             model = self._on_trunk(recipe.with_(mask=mask))
             model.set_bank(first.bank)
@@ -142,7 +146,10 @@ class Candidates:
 
     def _on_trunk(self, recipe: Recipe) -> Anchored:
         model = Anchored(self._trunk.net, recipe, self.plain.call, self.seed, trunk=self._trunk)
-        model.target = self._rows.target
+        rows = self._rows
+        assert rows.val is not None
+        model.target = rows.target
+        model.adapt(rows.val.outputs, rows.val.y)
         return model
 
     def _head_ensemble(self) -> Made:
@@ -179,7 +186,8 @@ class Candidates:
             self._trained(member, self._epochs)
             members.append(member)
         model = Ensemble(members)
-        model.target = self.plain.target
+        assert self.plain.target is not None
+        model.target = self.plain.target.combined()
         yield "", model
 
     def _trained(self, model: Predictor, epochs: int) -> Predictor:
@@ -248,7 +256,9 @@ class Candidates:
         start, found = time.perf_counter(), []
         for i in range(self.sets):
             one = self.said(model, i)
-            found.append(model.target.nll(model.calibrated(one.outputs), one.y, one.weights))
+            found.append(
+                model.target.nll(model.calibrated(one.outputs, one.weights), one.y, one.weights)
+            )
             if i == 0:
                 predicting = time.perf_counter() - start
         predicting += self.pass_seconds if self.stands(model) else 0.0
@@ -259,6 +269,7 @@ class Candidates:
         if self.stands(model):
             calibrate_on_rows(model, self._rows, "shifted")
         else:
+            settle(model, lambda: self.said(model, 0))
             clean, *copies = (self.said(model, i) for i in range(self.sets))
             fit_temperature(model, clean, copies)
 

@@ -21,6 +21,7 @@ from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor
+from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.finishing import (
@@ -60,6 +61,7 @@ def choose(
     batch_size: int | None = None,
     weight_decay: float = 0.0,
     class_names: Sequence[str] | None = None,
+    target: Target | str | None = None,
     seed: int = 0,
     call: Call | None = None,
     progress: bool = True,
@@ -79,7 +81,8 @@ def choose(
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.
-        class_names: A name per class.
+        class_names: A name per class, label or value.
+        target: As in `gduq.fit`.
         seed: For everything random.
         call: As in `gduq.anchor`.
         progress: Show a bar, on a terminal.
@@ -115,7 +118,7 @@ def choose(
         patience=None,
         seed=seed,
     )
-    fit = Fit(train, val, settings, None, class_names, progress)
+    fit = Fit(train, val, settings, None, class_names, target, progress)
     fabric = checked_fabric(None)
     with isolated(fabric.device):
         plain = Network(copy.deepcopy(net).eval().to(fabric.device), call)

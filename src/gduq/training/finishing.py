@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "fit_novelty",
     "fit_temperature",
     "judged",
+    "settle",
     "warn_of_few",
 ]
 
@@ -66,6 +67,7 @@ def finish_model(
         seed: For the copies and the choice of reference rows.
     """
     model.set_temperature(1.0, None)
+    settle(model, lambda: judged(model, train if val is None else val, batch_size))
     if val is not None and calibrate is not None:
         clean = judged(model, val, batch_size)
         warn_of_few(clean.y.size(0))
@@ -92,6 +94,14 @@ def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged
             truth.append(model.target.check(y, "val"))
             weights = found.weights
     return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights)
+
+
+def settle(model: Predictor, judge: Callable[[], Judged]) -> None:
+    """Let the target note what a trained model leaves unexplained, where it needs to know."""
+    assert model.target is not None
+    if model.target.is_open:
+        found = judge()
+        model.target = model.target.settled(found.outputs, found.y, found.weights)
 
 
 def copies_of(val: Batches, seed: int) -> Iterable[View]:

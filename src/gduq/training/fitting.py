@@ -18,7 +18,7 @@ from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Calibrate, Predictor
-from gduq.targets import Classes, Target
+from gduq.targets import Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, warn_of_overlap
 from gduq.training.checkpoint import weights
@@ -45,6 +45,7 @@ def fit(
     weight_decay: float = 0.0,
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
+    target: Target | str | None = None,
     milestones: Sequence[int] = (),
     gamma: float = 0.1,
     select: Select = "best",
@@ -98,7 +99,10 @@ def fit(
             for a head without ``epochs`` by the number of rows.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
-        class_names: A name per class; predictions and bundles carry them.
+        class_names: A name per class, label or value; predictions and bundles carry them.
+        target: What ``y`` is: ``"classes"``, ``"labels"`` (several yes/no columns, NaN where
+            unknown), ``"values"`` (regression), or an object of `gduq.targets`. Default: told from
+            ``y``, see `gduq.targets.tell_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
         select: ``"best"`` keeps the weights of the lowest validation loss (without ``val``: the
@@ -152,7 +156,8 @@ def fit(
     _check_processes(known, processes, fabric)
     if val is not None:
         warn_of_overlap(train, val)
-    call_it = Fit(train, val, settings, class_weights, class_names, progress, fabric, processes)
+    words = class_weights, class_names, target
+    call_it = Fit(train, val, settings, *words, progress, fabric, processes)
     return call_it.run(known, how, resume)  # type: ignore[arg-type]
 
 
@@ -165,13 +170,22 @@ class Fit:
     settings: Settings
     class_weights: ClassWeights = None
     class_names: Sequence[str] | None = None
+    target: Target | str | None = None
     progress: bool = True
     fabric: Fabric | None = None
     processes: int = 1
 
-    def read_target(self, y: Tensor, outputs: int) -> Target:
-        """What the outputs of a network mean, as far as the labels tell."""
-        return Classes.told_from(y, outputs, self.class_weights, self.class_names)
+    def read_target(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool) -> Target:
+        """What the outputs of a network mean: as given, or told from ``y``.
+
+        Args:
+            y: Of all training rows.
+            outputs: Of the network on some of them ``[n, O]``.
+            truth: ``y`` of these.
+            trained: Whether the network stays as it is.
+        """
+        words = self.target, self.class_weights, self.class_names
+        return tell_target(y, outputs, truth, *words, trained)
 
     def run(
         self,
@@ -237,7 +251,8 @@ class Fit:
             else:
                 histories = [own.run(part, None, to, title) for own, part, to, title in jobs]
             start = time.perf_counter()
-            model.target = next(iter(model.parts.values())).target
+            target = next(iter(model.parts.values())).target
+            model.target = None if target is None else target.combined()
             train = as_batches(self.train, "train")
             val = None if self.val is None else as_batches(self.val, "val")
             size = min(256, 8 * self.settings.batch_size)

@@ -15,7 +15,8 @@ __all__ = ["Epoch", "History", "best_epoch"]
 class Epoch:
     """One epoch: its number (from 1), mean training loss, learning rate and duration.
 
-    ``val_loss``, ``val_accuracy`` and ``val_ece`` are ``None`` without validation data.
+    ``val_loss`` is ``None`` without validation data; so are ``val_accuracy`` and ``val_ece``, which
+    are about classes, and ``val_rmse``, which is about values and in their units.
     """
 
     epoch: int
@@ -25,6 +26,7 @@ class Epoch:
     val_loss: float | None = None
     val_accuracy: float | None = None
     val_ece: float | None = None
+    val_rmse: float | None = None
 
 
 @dataclass(frozen=True)

@@ -52,4 +52,6 @@ def numbers(record: Epoch) -> str:
     text = f"  loss {record.loss:.3f}"
     if record.val_accuracy is not None:
         text += f"  val accuracy {record.val_accuracy:.3f}  ECE {record.val_ece:.3f}"
+    if record.val_rmse is not None:
+        text += f"  val RMSE {record.val_rmse:.4g}"
     return text

@@ -22,6 +22,7 @@ from gduq.training.finishing import (
     copies_of,
     fit_novelty,
     fit_temperature,
+    settle,
     warn_of_few,
 )
 from gduq.training.heads import TEMPERATURES, HeadRun, RowSet, train_heads
@@ -39,8 +40,6 @@ __all__ = [
     "train_job",
 ]
 
-
-_AGREED = 1e-4  # nats: hypotheses whose mean disagreement is less say one thing
 
 _ONE_VOICE = (
     "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the network "
@@ -82,7 +81,7 @@ class TrunkRows:
         trunk: Trunk,
         train: Batches,
         val: Batches | None,
-        read_target: Callable[[Tensor, int], Target],
+        read_target: Callable[[Tensor, Tensor, Tensor, bool], Target],
         calibrate: Calibrate,
         batch_size: int,
         seed: int,
@@ -90,7 +89,7 @@ class TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
         seen = _seen(trunk, train, batch_size)
-        target = read_target(seen.y, seen.outputs.size(1))
+        target = read_target(seen.y, seen.outputs, seen.y, True)
         first = Seen(seen.h, seen.outputs, target.check(seen.y, "train"))
         held, copies = None, []
         if val is not None:
@@ -153,9 +152,9 @@ def _agrees(model: Predictor, rows: TrunkRows) -> bool:
     """Whether several hypotheses say one thing of the validation rows."""
     if rows.val is None:
         return False
-    outputs = model.calibrated(judged_on_rows(model, rows.val).outputs)
-    agreed = float(rows.target.prediction(outputs).epistemic.mean()) < _AGREED
-    return agreed and outputs.size(0) > 1
+    assert model.target is not None
+    found = judged_on_rows(model, rows.val)
+    return model.target.agree(model.calibrated(found.outputs, found.weights))
 
 
 class Learned(NamedTuple):
@@ -174,15 +173,18 @@ def learn_on_rows(
 ) -> Learned:
     """Train what of a model reads rows, without calibration; see `fit_on_rows`."""
     model.target = rows.target
+    held = rows.train if rows.val is None else rows.val
+    model.adapt(held.outputs, held.y)
+    model.check_target()
     model.set_temperature(1.0, None)
     job = model.head_job(rows.train.h)
     found = Learned([HeadRun()], 0)
     if job is not None:
         job = _with_one_mask(job) if rows.val is None else job
-        runs = train_job(job, rows, settings, on_epoch, tempered)
+        runs = train_job(job, model.target, rows, settings, on_epoch, tempered)
         kept = _take(model, job, rows)
         found = Learned(runs, None if job.keep_all else kept)
-    model.fit_rows(rows.train.h)
+    model.fit_rows(rows.train.h, rows.train.y)
     return found
 
 
@@ -196,6 +198,7 @@ def _with_one_mask(job: HeadJob) -> HeadJob:
 
 def train_job(
     job: HeadJob,
+    target: Target,
     rows: TrunkRows,
     settings: Settings,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
@@ -212,7 +215,7 @@ def train_job(
         job.heads,
         RowSet(rows.train.h, rows.train.y),
         None if val is None else RowSet(val.h, val.y),
-        target=rows.target,
+        target=target,
         masks=job.masks,
         bank=job.bank,
         draw=job.draw,
@@ -248,6 +251,8 @@ def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int:
 def calibrate_on_rows(model: Predictor, rows: TrunkRows, calibrate: Calibrate) -> None:
     """Fit the temperature on rows of the trunk."""
     model.set_temperature(1.0, None)
+    held = rows.train if rows.val is None else rows.val
+    settle(model, lambda: judged_on_rows(model, held))
     if rows.val is None or calibrate is None:
         return
     copies = rows.copies if calibrate == "shifted" else ()
@@ -260,11 +265,13 @@ def _loss(model: Predictor, rows: TrunkRows) -> float:
     """The mean loss of validation rows and, half and half, of their copies, at the best of a few
     temperatures."""
     assert rows.val is not None
+    target = model.target
+    assert target is not None
     sets = [judged_on_rows(model, seen) for seen in (rows.val, *rows.copies)]
     shares = [0.5, *[0.5 / len(rows.copies)] * len(rows.copies)] if rows.copies else [1.0]
     return min(
         sum(
-            share * float(rows.target.nll(rows.target.scaled(one.outputs, t), one.y).mean())
+            share * float(target.nll(target.scaled(one.outputs, t), one.y).mean())
             for share, one in zip(shares, sets, strict=True)
         )
         for t in map(torch.tensor, TEMPERATURES)

@@ -14,10 +14,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from gduq import metrics
 from gduq.errors import InputError
 from gduq.graph import targets
-from gduq.prediction.predicting import predict
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.targets import Target
 from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
@@ -28,7 +26,7 @@ from gduq.training.checkpoint import (
     restore_optimizer,
     weights,
 )
-from gduq.training.finishing import finish_model
+from gduq.training.finishing import finish_model, judged
 from gduq.training.history import Epoch, History, best_epoch
 from gduq.training.processes import Processes
 from gduq.training.progress import epoch_bar
@@ -40,7 +38,8 @@ __all__ = ["Run", "train"]
 
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
-ReadTarget = Callable[[Tensor, int], Target]  # from the truth of all rows and the outputs per row
+# From y of all rows, the outputs of some of them, their y, and whether the network stays.
+ReadTarget = Callable[[Tensor, Tensor, Tensor, bool], Target]
 
 
 def train(
@@ -201,9 +200,13 @@ class Run:
         self.model.set_temperature(1.0, None)  # epochs are judged by what the weights say
         self.model.ready(self.probe)
         with torch.no_grad():
+            self.model.target = None  # of an earlier fit: these are the bare outputs
             outputs = self.model.sample(self.probe[0])
-        targets(self.probe[0], outputs.size(1))
-        self.model.target = read_target(self.y, outputs.size(2))
+        truth = targets(self.probe[0], outputs.size(1))
+        assert truth is not None
+        stays = self.settings.epochs == 0 or self.model.frozen
+        self.model.target = read_target(self.y, outputs.mean(dim=0), truth, stays)
+        self.model.check_target()
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -252,10 +255,10 @@ class Run:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
         loss = self._train_epoch(epoch, lr)
         self.processes.share(self.model.buffers())
-        judged = self._judge()
-        if not all(math.isfinite(value) for value in judged.values()):
+        figures = self._judge()
+        if not all(math.isfinite(value) for value in figures.values()):
             raise self._diverged(epoch, loss)
-        record = Epoch(epoch, loss, lr, time.perf_counter() - start, **judged)
+        record = Epoch(epoch, loss, lr, time.perf_counter() - start, **figures)
         return self.fabric.broadcast(record)
 
     def _train_epoch(self, epoch: int, lr: float) -> float:
@@ -301,12 +304,9 @@ class Run:
         if not all(bool(b.isfinite().all()) for b in self.model.buffers() if b.is_floating_point()):
             return {"val_loss": math.nan}
         self.model.ready(self.probe)
-        p = predict(self.model, self.val, self.eval_size, novelty=False)
-        return {
-            "val_loss": metrics.nll(p),
-            "val_accuracy": metrics.accuracy(p),
-            "val_ece": metrics.ece(p, strict=False),
-        }
+        found = judged(self.model, self.val, self.eval_size)
+        assert self.model.target is not None
+        return self.model.target.figures(found.outputs, found.y, found.weights)
 
     # -- files ---------------------------------------------------------------------------------
 

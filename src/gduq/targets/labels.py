@@ -1,0 +1,142 @@
+"""`Labels`: T yes/no labels per row, of which some may be unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.prediction.labels import LabelPrediction
+from gduq.prediction.temperature import best_temperature
+from gduq.targets.base import Part, Target
+
+__all__ = ["Labels"]
+
+
+@dataclass(frozen=True)
+class Labels(Target):
+    r"""T independent yes/no labels per row: one logit each; NaN in ``y`` means unknown.
+
+    A row's loss is the mean over its known labels of the cross-entropy, and a row counts by how
+    many of its labels are known. A masked row is trained towards each label's share of "yes".
+
+    Args:
+        names: One name per label.
+        rates: Share of "yes" among the known training entries of each label; `gduq.fit` sets it.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.0], [0.0, float("nan")], [0.0, 1.0]])
+        >>> target = Labels(("toxic", "active")).told(y, torch.zeros(3, 2), y)
+        >>> [round(rate, 3) for rate in target.rates]
+        [0.333, 0.5]
+        >>> target.losses(torch.zeros(3, 2), target.check(y, "train"))  # log 2 each
+        tensor([0.6931, 0.6931, 0.6931])
+    """
+
+    kind: ClassVar[str] = "labels"
+
+    names: tuple[str, ...] | None = None
+    rates: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise InputError("names as a list, one entry per label", repr(self.names))
+        if self.names is not None:
+            object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "rates", tuple(self.rates))
+
+    @property
+    def num_labels(self) -> int:
+        """T; 0 before training data were seen."""
+        return len(self.rates)
+
+    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Labels:
+        labels = _entries(y, "train")
+        if outputs.size(1) != labels.size(1):
+            raise InputError(
+                f"a network with {labels.size(1)} outputs, one per column of y",
+                f"{outputs.size(1)} outputs",
+            )
+        if self.names is not None and len(self.names) != labels.size(1):
+            raise InputError(f"{labels.size(1)} names, one per label", list(self.names))
+        rates = labels.double().nanmean(dim=0)
+        for t, rate in enumerate(rates.tolist()):
+            if not 0 < rate < 1:
+                missing = "any known entry" if rate != rate else '"yes"' if rate == 0 else '"no"'
+                raise InputError(
+                    "training rows with yes and with no for every label",
+                    f"label {self._name(t)} without {missing}",
+                    "Leave that column out.",
+                )
+        return replace(self, rates=tuple(rates.tolist()))
+
+    def check(self, y: Tensor, name: str) -> Tensor:
+        labels = _entries(y, name)
+        if labels.size(1) != self.num_labels:
+            raise InputError(
+                f"{self.num_labels} labels per row in {name}, as the model was trained with",
+                labels.size(1),
+            )
+        return labels
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        known = ~y.isnan()
+        truth = y.nan_to_num(0.0).to(outputs).expand_as(outputs)
+        found = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
+        return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
+
+    def masked_losses(self, outputs: Tensor) -> Tensor:
+        rates = outputs.new_tensor(self.rates).expand_as(outputs)
+        found = F.binary_cross_entropy_with_logits(outputs, rates, reduction="none")
+        return found.mean(dim=-1)
+
+    def row_weights(self, y: Tensor) -> Tensor | None:
+        return (~y.isnan()).to(y.dtype).mean(dim=-1)
+
+    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean over the known labels of a row, each by itself."""
+        known = ~y.isnan()
+        sign = torch.where(y.nan_to_num(0.0) > 0.5, 1.0, -1.0).to(samples)
+        logs = F.logsigmoid(sign * samples)  # [..., K, m, T]
+        count = logs.size(-3)
+        share = logs.new_full((count,), 1 / count) if weights is None else weights.to(logs)
+        found = -(logs + share.log().view(-1, 1, 1)).logsumexp(dim=-3)
+        return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
+
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
+        return samples / temperature.to(samples)
+
+    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
+        flat = []
+        for samples, y, share in parts:
+            known = ~y.isnan()
+            chosen = samples[:, known]  # [K, entries]
+            pairs = torch.stack([torch.zeros_like(chosen), chosen], dim=-1)
+            flat.append((pairs, y[known].long(), share))
+        return best_temperature(flat, weights)
+
+    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
+        return LabelPrediction(samples, y, self.names, **more)
+
+    def spec(self) -> dict[str, Any]:
+        names = None if self.names is None else list(self.names)
+        return {"kind": self.kind, "names": names, "rates": list(self.rates)}
+
+    def _name(self, t: int) -> str:
+        return str(t) if self.names is None else repr(self.names[t])
+
+
+def _entries(y: Tensor, name: str) -> Tensor:
+    """Labels ``[m, T]`` of 0, 1 and NaN, as floats."""
+    labels = y.unsqueeze(1) if y.dim() == 1 else y
+    if labels.dim() != 2:
+        raise InputError(f"y of shape [m, T] in {name}", list(y.shape))
+    labels = labels if labels.is_floating_point() else labels.to(torch.get_default_dtype())
+    if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
+        raise InputError(f"labels 0, 1 or NaN (unknown) in {name}", "other numbers")
+    return labels

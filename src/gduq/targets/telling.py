@@ -1,0 +1,109 @@
+"""What kind of target ``y`` and the outputs of a network speak of."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import torch  # noqa: F401  (for the examples)
+from torch import Tensor
+
+from gduq.errors import InputError
+from gduq.targets.base import Target
+from gduq.targets.classes import Classes, ClassWeights
+from gduq.targets.labels import Labels
+from gduq.targets.values import Values
+
+__all__ = ["KINDS", "tell_target"]
+
+KINDS = ("classes", "labels", "values")
+
+
+def tell_target(
+    y: Tensor,
+    outputs: Tensor,
+    truth: Tensor,
+    given: Target | str | None = None,
+    class_weights: ClassWeights = None,
+    class_names: Sequence[str] | None = None,
+    trained: bool = False,
+) -> Target:
+    """The target of a model, as far as it was not given told from the training rows.
+
+    * Several columns of 0, 1 and NaN are `Labels`; any other several columns are `Values`.
+    * One column with fractions is `Values`.
+    * One column of whole numbers is `Classes`, unless the network has a single output and there
+      are others than 0 and 1: then they are `Values`, and a warning says so.
+
+    Args:
+        y: The truth of all training rows, as stored on the graphs.
+        outputs: What the network says of some of them ``[n, O]``.
+        truth: The truth of these.
+        given: A target, or its kind: ``"classes"``, ``"labels"`` or ``"values"``.
+        class_weights: As in `gduq.fit`.
+        class_names: A name per class, label or value.
+        trained: Whether the network stays as it is.
+
+    Example:
+        >>> tell_target(torch.tensor([0.5, 1.5]), torch.zeros(2, 1), torch.tensor([0.5, 1.5])).kind
+        'values'
+        >>> tell_target(torch.tensor([0, 2, 1]), torch.zeros(3, 3), torch.tensor([0, 2, 1])).kind
+        'classes'
+    """
+    if isinstance(given, str) and given not in KINDS:
+        raise InputError(f"target from {', '.join(KINDS)}, or a gduq.targets object", repr(given))
+    kind = given.kind if isinstance(given, Target) else given or _kind(y, outputs.size(1))
+    if kind != "classes" and class_weights is not None:
+        raise InputError("class_weights for classes", f"{kind} as the target")
+    if isinstance(given, Classes) and class_weights is None and class_names is None:
+        return given.told(y, outputs, truth, trained)
+    if kind == "classes":
+        known = given.names if isinstance(given, Classes) else None
+        return Classes.told_from(y, outputs.size(1), class_weights, class_names or known)
+    names = None if class_names is None else tuple(class_names)
+    made = given if isinstance(given, Target) else Labels() if kind == "labels" else Values()
+    if names is not None:
+        made = type(made)(**{**_settings(made), "names": names})
+    return made.told(y, outputs, truth, trained)
+
+
+def _settings(target: Target) -> dict[str, object]:
+    return {name: value for name, value in target.spec().items() if name != "kind"}
+
+
+def _kind(y: Tensor, outputs: int) -> str:
+    """The kind of target that the numbers in ``y`` are, for a network with so many outputs."""
+    several = y.dim() == 2 and y.size(1) > 1
+    known = y[~y.isnan()] if y.is_floating_point() else y
+    binary = bool(((known == 0) | (known == 1)).all())
+    if several:
+        return _kind_of_columns(y, outputs, binary)
+    gaps = known.numel() < y.numel()
+    whole = not y.is_floating_point() or bool((known == known.round()).all())
+    if not whole:
+        return "values"
+    if gaps and binary and outputs == 1:
+        return "labels"
+    if outputs == 1 and not binary:
+        warnings.warn(
+            f"y holds whole numbers up to {int(known.max())} and the network has one output: taken "
+            'as values (regression); pass target="classes" and a network with one output per '
+            "class if they are classes",
+            UserWarning,
+            stacklevel=2,
+        )
+        return "values"
+    return "classes"
+
+
+def _kind_of_columns(y: Tensor, outputs: int, binary: bool) -> str:
+    if not binary:
+        return "values"
+    one_hot = not y.isnan().any() if y.is_floating_point() else True
+    if one_hot and outputs == y.size(1) and bool((y.sum(dim=1) == 1).all()) and y.size(0) > 1:
+        raise InputError(
+            "classes as numbers, or labels of which several may be yes",
+            f"y of shape {list(y.shape)} with exactly one 1 per row (one-hot)",
+            'Pass y.argmax(dim=1) if these are classes, or target="labels" if they are labels.',
+        )
+    return "labels"

@@ -1,0 +1,303 @@
+"""`Values`: T real values per row, with learned noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from gduq.errors import InputError, warn_user
+from gduq.prediction.mixture import weighted_mean
+from gduq.prediction.temperature import COOLEST, HOTTEST
+from gduq.prediction.values import ValuePrediction
+from gduq.targets.base import Part, Target
+
+__all__ = ["Values"]
+
+_LOG_2PI = math.log(2 * math.pi)
+_LOWEST, _HIGHEST = -14.0, 10.0  # log-variances in standardised units
+_GRID = 41  # temperatures tried first
+
+
+@dataclass(frozen=True)
+class Values(Target):
+    r"""T real values per row, each with Gaussian noise whose size is learned.
+
+    A network gives T means, or T means and then T log-variances. With means only, the noise is one
+    number per value, fitted at the end of training; a head on a frozen network is widened to give
+    both. Values are standardised by their training mean and deviation; a network that `gduq.fit`
+    trains works in standardised units, one that comes trained may work in those of ``y``: what
+    fits ``y`` better tells.
+
+    With :math:`\mu, \sigma^2` in standardised units the loss of a row is the mean over its values
+    of
+
+    .. math:: \tfrac12 \sigma^{2\beta} \bigl( (y-\mu)^2 / \sigma^2 + \log 2\pi\sigma^2 \bigr)
+
+    where the factor counts as a constant; a masked row is trained towards the marginal of ``y``.
+
+    Args:
+        names: One name per value.
+        units: One unit per value.
+        beta: 0 is the likelihood; 0.5 keeps rows with much noise from being neglected (Seitzer et
+            al., ICLR 2022).
+        shift: Mean of each value in training; `gduq.fit` sets it and all that follows.
+        scale: Their deviations.
+        raw: Whether the network works in the units of ``y``.
+        noise: Log-variance of each value, for a network that gives means only.
+
+    Example:
+        >>> y = torch.tensor([1.0, 2.0, 4.5])
+        >>> target = Values().told(y, torch.zeros(3, 1), y)
+        >>> target.shift, target.raw
+        ((2.5,), False)
+        >>> target.prediction(target.completed(torch.zeros(1, 2, 1))).mean  # nothing learned yet
+        tensor([2.5000, 2.5000])
+    """
+
+    kind: ClassVar[str] = "values"
+
+    names: tuple[str, ...] | None = None
+    units: tuple[str, ...] | None = None
+    beta: float = 0.0
+    shift: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    raw: bool = False
+    noise: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("names", "units", "shift", "scale", "noise"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise InputError(f"{name} as a list, one entry per value", repr(given))
+            if given is not None:
+                object.__setattr__(self, name, tuple(given))
+        if not 0 <= self.beta <= 1:
+            raise InputError("beta from 0 to 1", self.beta)
+
+    @property
+    def num_values(self) -> int:
+        """T; 0 before training data were seen."""
+        return len(self.shift)
+
+    # -- from data -----------------------------------------------------------------------------
+
+    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Values:
+        values = _columns(y, "train")
+        width = values.size(1)
+        if outputs.size(1) not in (width, 2 * width):
+            raise InputError(
+                f"a network with {width} outputs (means) or {2 * width} (means, log-variances), "
+                f"for y of {width} value{'s' * (width > 1)} per row",
+                f"{outputs.size(1)} outputs",
+            )
+        deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
+        constant = torch.nonzero(deviation <= 1e-12 * mean.abs()).flatten().tolist()
+        if constant:
+            which = self._name(constant[0])
+            only = f"{float(values[0, constant[0]]):g}"
+            raise InputError(
+                "values that differ between training rows", f"{which} is always {only}"
+            )
+        for name in ("names", "units"):
+            given = getattr(self, name)
+            if given is not None and len(given) != width:
+                raise InputError(f"{width} {name}, one per value", list(given))
+        told = replace(
+            self,
+            shift=tuple(mean.tolist()),
+            scale=tuple(deviation.tolist()),
+            raw=False,
+            noise=(0.0,) * width if outputs.size(1) == width else None,
+        )
+        return replace(told, raw=told._fits_raw(outputs, _columns(truth, "train"), trained))
+
+    def _fits_raw(self, outputs: Tensor, truth: Tensor, trained: bool) -> bool:
+        """Whether outputs explain the truth better as they are than as standardised ones.
+
+        A network that is still to be trained and explains nothing learns in standardised units.
+        """
+        means = outputs[:, : self.num_values].detach().cpu().double()
+        shift, scale, y = self._shift(means), self._scale(means), truth.cpu().double()
+        as_is = float(((means - y) / scale).square().mean())
+        scaled = float((means - (y - shift) / scale).square().mean())
+        nothing = float(((y - shift) / scale).square().mean())  # what the mean of y leaves open
+        if trained and min(as_is, scaled) > nothing:
+            warn_user(
+                "the network explains nothing of y on its training rows "
+                f"(R2 = {1 - min(as_is, scaled) / nothing:.2g}): are its outputs in the units of y?"
+            )
+        return as_is < scaled and (trained or as_is < 0.98 * nothing)
+
+    def check(self, y: Tensor, name: str) -> Tensor:
+        values = _columns(y, name)
+        if values.size(1) != self.num_values:
+            raise InputError(
+                f"{self.num_values} value{'s' * (self.num_values > 1)} per row in {name}, "
+                "as the model was trained with",
+                values.size(1),
+            )
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        return (values - self._shift(values)) / self._scale(values)
+
+    @property
+    def is_open(self) -> bool:
+        return self.noise is not None
+
+    def settled(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Values:
+        """With the noise that the means of a model leave unexplained."""
+        if self.noise is None:
+            return self
+        means = outputs[..., : self.num_values].double()
+        centre = weighted_mean(means, weights)
+        spread = weighted_mean((means - centre).square(), weights).mean(dim=0)
+        error = (y.to(centre) - centre).square().mean(dim=0).clamp_min(1e-6)
+        left = torch.maximum(error - spread, 0.01 * error)
+        return replace(self, noise=tuple(left.log().tolist()))
+
+    def residual(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log of the mean squared error ``[T]`` of a network's means ``[n, T]``, standardised."""
+        means = self.completed(outputs)[..., : self.num_values]
+        return (y.to(means) - means).square().mean(dim=0).clamp_min(1e-6).log()
+
+    def combined(self) -> Values:
+        return replace(self, raw=False, noise=None)
+
+    # -- losses --------------------------------------------------------------------------------
+
+    def completed(self, outputs: Tensor) -> Tensor:
+        """Means and log-variances in standardised units, ``[..., m, 2T]``."""
+        width = self.num_values
+        means, rest = outputs[..., :width], outputs[..., width:]
+        if self.raw:
+            means = (means - self._shift(means)) / self._scale(means)
+            rest = rest - 2 * self._scale(rest).log() if rest.size(-1) else rest
+        if self.noise is not None:
+            rest = means.new_tensor(self.noise).expand(means.shape)
+        return torch.cat([means, rest.clamp(_LOWEST, _HIGHEST)], dim=-1)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        means, logs = self._halves(outputs)
+        found = 0.5 * ((y - means).square() * (-logs).exp() + logs + _LOG_2PI)
+        if self.beta:
+            found = found * (self.beta * logs.detach()).exp()
+        return found.mean(dim=-1)
+
+    def masked_losses(self, outputs: Tensor) -> Tensor:
+        means, logs = self._halves(outputs)
+        found = 0.5 * ((means.square() + 1.0) * (-logs).exp() + logs + _LOG_2PI)
+        if self.beta:
+            found = found * (self.beta * logs.detach()).exp()
+        return found.mean(dim=-1)
+
+    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """In standardised units; the mean over the values of a row, each by itself."""
+        means, logs = self._halves(samples)  # [..., K, m, T]
+        found = -0.5 * ((y - means).square() * (-logs).exp() + logs + _LOG_2PI)
+        count = found.size(-3)
+        share = found.new_full((count,), 1 / count) if weights is None else weights.to(found)
+        return -(found + share.log().view(-1, 1, 1)).logsumexp(dim=-3).mean(dim=-1)
+
+    def figures(
+        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """With the RMSE in the units of a single value, in deviations of several."""
+        means = weighted_mean(self._halves(samples)[0].double(), weights)
+        scale = self.scale[0] if self.num_values == 1 else 1.0
+        error = (y.to(means) - means).square().mean().sqrt()
+        return {
+            "val_loss": float(self.nll(samples, y, weights).mean()),
+            "val_rmse": scale * float(error),
+        }
+
+    # -- confidence ----------------------------------------------------------------------------
+
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
+        """All deviations times the temperature: noise, and the hypotheses about their mean."""
+        means, logs = self._halves(samples)
+        factor = temperature.to(samples)
+        if weights is None:
+            centre = means.mean(dim=-3, keepdim=True)
+        else:
+            centre = (means * weights.to(means).view(-1, 1, 1)).sum(dim=-3, keepdim=True)
+        spread = means if means.size(-3) == 1 else centre + factor * (means - centre)
+        return torch.cat([spread, logs + 2 * factor.log()], dim=-1)
+
+    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
+        """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
+        exact answers do not make a model sure of everything."""
+        kept = [(s.double(), y.double(), share) for s, y, share in parts if share > 0]
+        if not kept or any(y.size(0) == 0 for _, y, _ in kept):
+            raise InputError("parts with at least one row and a weight above 0", "none")
+        total = sum(share for *_, share in kept)
+        extra = total / sum(share * len(y) / total for _, y, share in kept)
+
+        def loss(log: float) -> float:
+            scale = torch.tensor(math.exp(log), dtype=torch.float64)
+            found = sum(
+                share * float(self.nll(self.scaled(s, scale, weights), y, weights).mean())
+                for s, y, share in kept
+            )
+            return found + extra * (log + 0.5 * math.exp(-2 * log))
+
+        low, high = math.log(COOLEST), math.log(HOTTEST)
+        step = (high - low) / (_GRID - 1)
+        best = min((low + i * step for i in range(_GRID)), key=loss)
+        ends = max(low, best - step), min(high, best + step)
+        found = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-6})
+        return float(math.exp(found.x))
+
+    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> ValuePrediction:
+        if y is not None and y.is_floating_point() and bool(y.isnan().all()):
+            y = None  # a column of unknowns, as files of new rows have it
+        means, logs = self._halves(samples)
+        means = means * self._scale(means) + self._shift(means)
+        logs = logs + 2 * self._scale(logs).log()
+        together = torch.cat([means, logs], dim=-1)
+        return ValuePrediction(together, y, self.names, self.units, **more)
+
+    def agree(self, samples: Tensor) -> bool:
+        found = self.prediction(samples)
+        share = (found.epistemic / found.variance).mean()
+        return samples.size(0) > 1 and float(share) < 1e-4
+
+    def spec(self) -> dict[str, Any]:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        return {"kind": self.kind, **plain}
+
+    # -- private -------------------------------------------------------------------------------
+
+    def _halves(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        if outputs.size(-1) != 2 * self.num_values:
+            raise InputError(f"{2 * self.num_values} outputs per row", outputs.size(-1))
+        return outputs[..., : self.num_values], outputs[..., self.num_values :]
+
+    def _shift(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.shift)
+
+    def _scale(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.scale)
+
+    def _name(self, t: int) -> str:
+        return f"value {t}" if self.names is None else repr(self.names[t])
+
+
+def _columns(y: Tensor, name: str) -> Tensor:
+    """Values ``[m, T]``, finite."""
+    if y.dim() > 2:
+        raise InputError(f"y of shape [m] or [m, T] in {name}", list(y.shape))
+    values = y.unsqueeze(1) if y.dim() == 1 else y
+    if not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).any(dim=1).sum())
+        raise InputError(
+            f"finite values y in {name}",
+            f"NaN or infinity in {bad} of {values.size(0)} rows",
+            "Leave those rows out, or train one value at a time.",
+        )
+    return values if values.is_floating_point() else values.to(torch.get_default_dtype())
