@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gduq.abstention import Abstention
 from gduq.errors import InputError, NotFittedError
 from gduq.ood import score
-from gduq.prediction import Prediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 
 def draw(m: int, seed: int, scale: float = 2.0, ties: bool = False) -> Prediction:
@@ -125,3 +125,42 @@ def test_clopper_pearson_equals_scipy():
     measured = _lower_bound(torch.tensor([0.0, 7.0, 20.0]), torch.tensor([20, 20, 20]), 0.05)
     expected = [binomtest(k, 20).proportion_ci(0.9, method="exact").low for k in (0, 7, 20)]
     assert measured.numpy() == pytest.approx(np.array(expected))
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def values(m: int, seed: int) -> ValuePrediction:
+    """Deviations from 0.1 to 2 that are true."""
+    generator = torch.Generator().manual_seed(seed)
+    std = 0.1 + 1.9 * torch.rand(m, generator=generator, dtype=torch.float64)
+    mean = torch.randn(m, generator=generator, dtype=torch.float64)
+    y = mean + std * torch.randn(m, generator=generator, dtype=torch.float64)
+    return ValuePrediction(torch.stack([mean, 2 * std.log()], dim=1), y)
+
+
+def test_values_of_small_deviation_are_answered():
+    p_val, p_test = values(2000, 1), values(2000, 2)
+    decision = Abstention(coverage=0.5).fit(p_val)(p_test)
+    assert decision.coverage == pytest.approx(0.5, abs=0.05)
+    assert p_test.std[decision.kept].max() <= p_test.std[~decision.kept].min()
+    assert torch.equal(decision.label, p_test.mean)
+    error = p_test.mean - p_test.target
+    assert decision.rmse == pytest.approx(float(error[decision.kept].square().mean().sqrt()))
+    assert decision.rmse < 0.7 * float(error.square().mean().sqrt())
+
+
+def test_several_values_labels_and_wished_accuracies_of_values():
+    p = values(10, 0)
+    two = ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))
+    labels = LabelPrediction(torch.zeros(3, 2), torch.zeros(3, 2))
+    bare = ValuePrediction(p.samples)
+    for call, message in [
+        (lambda: Abstention(accuracy=0.9).fit(p), "a wished coverage for values"),
+        (lambda: Abstention(coverage=0.9).fit(two), r"one of the values at a time.*column\(t\)"),
+        (lambda: Abstention(coverage=0.9).fit(labels), r"one of the labels at a time.*column\(t\)"),
+        (lambda: Abstention(coverage=0.9).fit(p)(labels), "one of the labels at a time"),
+        (lambda: Abstention(coverage=0.9).fit(bare)(bare).rmse, "with targets"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()

@@ -12,7 +12,7 @@ import torch
 from gduq import generalization, ood
 from gduq.errors import InputError
 from gduq.metrics.resampling import interval, resample_counts
-from gduq.prediction import Prediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 
 def calibrated(m: int, scale: float, seed: int, samples: int = 1) -> Prediction:
@@ -170,3 +170,14 @@ def test_bad_input():
     empty = calibrated(20, 2.0, 0, 2)[:0]
     with pytest.raises(InputError, match="at least one row"):
         generalization.predict_accuracy(p, empty, "disagreement")
+
+
+def test_values_and_several_labels_are_refused_one_label_is_not():
+    values = ValuePrediction(torch.zeros(4, 2), torch.zeros(4))
+    labels = LabelPrediction(torch.randn(40, 2), torch.ones(40, 2))
+    with pytest.raises(InputError, match="which are right or wrong, got values"):
+        generalization.predict_accuracy(values, values)
+    with pytest.raises(InputError, match=r"one label at a time, got 2 labels.*column\(t\)"):
+        generalization.estimate(labels, labels)
+    found = generalization.estimate(labels.column(0), labels.column(0))
+    assert found.actual == pytest.approx(float(labels.label[:, 0].double().mean()))

@@ -12,10 +12,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gduq import metrics, ood
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.ranking import _Curve
-from gduq.prediction import Prediction
+from gduq.metrics.curve import Curve
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
-ALL = [*ood.SCORES, "mahalanobis", "knn"]
+ALL = [*ood.scores_for("classes"), "mahalanobis", "knn"]
 
 
 def planted(m: int, shift: float, seed: int) -> Prediction:
@@ -169,7 +169,7 @@ def test_ranking_equals_scikit_learn(n, k, ties, seed):
     truth, scores = np.r_[np.zeros(n), np.ones(k)], np.r_[negative, positive]
     sets = torch.from_numpy(negative), torch.from_numpy(positive)
     assert metrics.auroc(*sets) == pytest.approx(roc_auc_score(truth, scores))
-    assert metrics.average_precision(*sets) == pytest.approx(average_precision_score(truth, scores))
+    assert metrics.aupr(*sets) == pytest.approx(average_precision_score(truth, scores))
     false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     assert metrics.false_positive_rate(*sets) == pytest.approx(false[true >= 0.95 - 1e-12].min())
 
@@ -179,10 +179,10 @@ def test_weighted_curve_equals_repeated_rows():
     negative, positive = (torch.from_numpy(random.normal(size=s).round(1)) for s in (12, 9))
     n = torch.from_numpy(random.integers(0, 3, size=(4, 12))).double()
     k = torch.from_numpy(random.integers(0, 3, size=(4, 9))).double()
-    batched = _Curve(negative, positive).drawn(n, k).all()
+    batched = Curve(negative, positive).drawn(n, k).all()
     for r in range(4):
         rows = [v.repeat_interleave(c[r].long()) for v, c in ((negative, n), (positive, k))]
-        expected = _Curve(*rows).all().squeeze(1)
+        expected = Curve(*rows).all().squeeze(1)
         assert torch.allclose(batched[:, r], expected)
 
 
@@ -241,3 +241,59 @@ def test_bad_input(sets):
     for score in (ood.Mahalanobis(), ood.KNN()):
         with pytest.raises(NotFittedError):
             score(p_id)
+
+
+# -- values and labels ---------------------------------------------------------------------------
+
+
+def of_values(m: int, shift: float, seed: int, width: int = 1) -> ValuePrediction:
+    """Under shift the hypotheses lie apart, and rows are unlike the training data."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(1, m, width, generator=generator)
+    means = means + (0.1 + shift) * torch.randn(4, m, width, generator=generator)
+    noise = 0.1 * torch.randn(4, m, width, generator=generator)
+    h = torch.randn(m, 3, generator=generator) + torch.tensor([6.0, 9 * shift, 0.0])
+    novelty = (shift + torch.rand(m, generator=generator)) / (1 + shift)
+    y = means.mean(dim=0)
+    return ValuePrediction(torch.cat([means, noise], dim=2), y, features=h, novelty=novelty)
+
+
+def of_labels(m: int, shift: float, seed: int) -> LabelPrediction:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (1 - shift) * 4 * torch.randn(1, m, 3, generator=generator)
+    samples = logits + (0.2 + 2 * shift) * torch.randn(4, m, 3, generator=generator)
+    h = torch.randn(m, 3, generator=generator) + torch.tensor([6.0, 9 * shift, 0.0])
+    novelty = (shift + torch.rand(m, generator=generator)) / (1 + shift)
+    y = torch.where(torch.rand(m, 3, generator=generator) < 0.2, torch.nan, 1.0)
+    return LabelPrediction(samples, y, features=h, novelty=novelty)
+
+
+@pytest.mark.parametrize(("draw", "kind"), [(of_values, "values"), (of_labels, "labels")])
+def test_scores_of_values_and_labels_find_a_planted_shift(draw, kind):
+    train, p_id, p_ood = draw(300, 0.0, 1), draw(300, 0.0, 2), draw(200, 0.9, 3)
+    for score in (None, *ood.scores_for(kind), "mahalanobis", "knn"):
+        values = ood.score(p_id, score, train)
+        assert values.shape == (300,)
+        assert ood.auroc(p_id, p_ood, score, train) > 0.7, score
+        assert 0.4 < ood.auroc(p_id, draw(300, 0.0, 9), score, train) < 0.6, score
+
+
+def test_scores_of_values_and_labels_restate_the_prediction():
+    p, q = of_values(20, 0.5, 0), of_labels(20, 0.5, 0)
+    assert torch.equal(ood.score(p), p.std)
+    assert torch.equal(ood.score(p, "epistemic"), p.epistemic)
+    assert torch.equal(ood.score(q), q.entropy.mean(dim=1))
+    assert torch.equal(ood.score(q, "epistemic"), q.epistemic.mean(dim=1))
+
+
+def test_scores_that_do_not_fit_the_kind():
+    p, q, two = of_values(20, 0.5, 0), of_labels(20, 0.5, 0), of_values(20, 0.5, 0, width=2)
+    assert ood.score(two, "novelty").shape == (20,)
+    for call, message in [
+        (lambda: ood.score(p, "msp"), "a score for values from novelty, std, epistemic"),
+        (lambda: ood.score(q, "energy"), "a score for labels from novelty, entropy, epistemic"),
+        (lambda: ood.score(planted(9, 0.0, 0), "std"), "a score for classes from novelty, msp"),
+        (lambda: ood.score(two), r"one value per row for 'std', got 2 values.*column\(t\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()

@@ -22,8 +22,9 @@ class Decision:
 
     Args:
         kept: Boolean ``[m]``.
-        label: The most likely class ``[m]``, also of rows that are not answered.
-        target: True labels ``[m]``, or ``None``.
+        label: The answer ``[m]``, also of rows that are not answered: the most likely class, or
+            the mean of a value.
+        target: The truth ``[m]``, or ``None``.
     """
 
     kept: Tensor
@@ -38,11 +39,20 @@ class Decision:
     @property
     def accuracy(self) -> float:
         """Accuracy of the answers; NaN when there are none, an error without labels."""
+        return float((self.label == self._truth)[self.kept].double().mean())
+
+    @property
+    def rmse(self) -> float:
+        """Of values, the root mean square error of the answers; NaN when there are none."""
+        return float((self.label - self._truth)[self.kept].double().square().mean().sqrt())
+
+    @property
+    def _truth(self) -> Tensor:
         if self.target is None:
             raise InputError(
                 "predictions with targets", "none", "Pass target= or predict on labelled data."
             )
-        return float((self.label == self.target)[self.kept].double().mean())
+        return self.target
 
 
 class Abstention:
@@ -56,12 +66,14 @@ class Abstention:
     spaced by rank and chosen without labels, each at ``delta`` over their number; after Geifman
     and El-Yaniv, 2017).
 
-    Neither holds on shifted data: compare `Decision.accuracy` there.
+    Neither holds on shifted data: compare `Decision.accuracy` there. Values are right to a degree
+    only, so they take a wished ``coverage``, and `Decision.rmse` says what it brings.
 
     Args:
         accuracy: Wished accuracy of the answers, in (0, 1]; give this or ``coverage``.
         coverage: Wished share of answers, in (0, 1].
-        score: Uncertainty, larger = less sure; a name or function as in `gduq.ood.score`.
+        score: Uncertainty, larger = less sure; a name or function as in `gduq.ood.score`. By
+            default 1 - confidence, and of values the deviation.
         delta: Probability of missing ``accuracy`` that is accepted; ``None`` takes the
             validation accuracy at its word.
 
@@ -80,7 +92,7 @@ class Abstention:
         accuracy: float | None = None,
         coverage: float | None = None,
         *,
-        score: str | Score = "msp",
+        score: str | Score | None = None,
         delta: float | None = None,
     ) -> None:
         if (accuracy is None) == (coverage is None):
@@ -95,6 +107,8 @@ class Abstention:
 
     def fit(self, p_val: Any) -> Abstention:
         """Choose the threshold; a wished accuracy needs labels."""
+        if _about_values(p_val) and self.coverage is None:
+            raise InputError("a wished coverage for values", "a wished accuracy")
         scores = score_of(p_val, self.score).double()
         distinct, counts = torch.unique(scores, return_counts=True)
         answered = counts.cumsum(0)
@@ -130,9 +144,19 @@ class Abstention:
         """Decide for other predictions of the same model."""
         if self.threshold is None:
             raise NotFittedError("a fitted Abstention", "one without fit", "Call fit(p_val) first.")
+        kept = score_of(p, self.score).double() <= self.threshold
+        if _about_values(p):
+            return Decision(kept, p.mean, p.target)
         rows = read(p, labelled=False)
-        scores = score_of(p, self.score).double()
-        return Decision(scores <= self.threshold, rows.label, rows.target)
+        return Decision(kept, rows.label, rows.target)
+
+
+def _about_values(p: Any) -> bool:
+    """Whether rows are about a value; several values or labels are decided one by one."""
+    kind = getattr(p, "kind", "classes")
+    if kind == "labels" or (kind == "values" and p.num_values > 1):
+        raise InputError(f"one of the {kind} at a time", p.size, "Pass p.column(t).")
+    return bool(kind == "values")
 
 
 def _grid(*columns: Tensor) -> tuple[Tensor, ...]:

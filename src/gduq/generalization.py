@@ -1,4 +1,4 @@
-"""Guessing the accuracy on new data without its labels."""
+"""Guessing the accuracy on new data without its labels: of classes, or of one label at a time."""
 
 from __future__ import annotations
 
@@ -140,6 +140,17 @@ class _Weighted:
 
     p: Any
     given: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        kind = getattr(self.p, "kind", "classes")
+        if kind == "values":
+            raise InputError(
+                "predictions about classes, which are right or wrong",
+                "values",
+                "What a model expects of its errors is p.std.",
+            )
+        if kind == "labels":
+            raise InputError("one label at a time", self.p.size, "Pass p.column(t).")
 
     @cached_property
     def rows(self) -> Rows:

@@ -20,9 +20,11 @@ __all__ = [
     "Score",
     "aupr",
     "auroc",
+    "default_score",
     "detection",
     "fpr_at",
     "score",
+    "scores_for",
 ]
 
 _WIDE = 512  # wider representations are projected to this many dimensions first
@@ -34,7 +36,7 @@ class Score(Protocol):
     def __call__(self, p: Any, /) -> Tensor: ...
 
 
-def auroc(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) -> float:
+def auroc(p_id: Any, p_ood: Any, score: str | Score | None = None, train: Any = None) -> float:
     """Area under the ROC curve of telling OOD rows (positive) from ID rows (negative).
 
     0.5 means the score has no information; it is exactly that for ``"epistemic"`` and ``"spread"``
@@ -43,7 +45,8 @@ def auroc(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) 
     Args:
         p_id: Predictions on ID rows. Take the ID test set; the paper took ID validation.
         p_ood: Predictions on OOD rows.
-        score: A name of `SCORES`, ``"mahalanobis"``, ``"knn"``, or a function of a prediction.
+        score: A name of `SCORES`, ``"mahalanobis"``, ``"knn"``, or a function of a prediction; by
+            default ``"msp"`` for classes, ``"entropy"`` for labels, ``"std"`` for values.
         train: Training predictions with features; only for ``"mahalanobis"`` and ``"knn"`` by name.
 
     Example:
@@ -55,15 +58,15 @@ def auroc(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) 
     return ranking.auroc(*_scored(p_id, p_ood, score, train))
 
 
-def aupr(p_id: Any, p_ood: Any, score: str | Score = "msp", train: Any = None) -> float:
+def aupr(p_id: Any, p_ood: Any, score: str | Score | None = None, train: Any = None) -> float:
     """Average precision with OOD rows as positives; their share is the chance level."""
-    return ranking.average_precision(*_scored(p_id, p_ood, score, train))
+    return ranking.aupr(*_scored(p_id, p_ood, score, train))
 
 
 def fpr_at(
     p_id: Any,
     p_ood: Any,
-    score: str | Score = "msp",
+    score: str | Score | None = None,
     train: Any = None,
     recall: float = 0.95,
 ) -> float:
@@ -74,7 +77,7 @@ def fpr_at(
 def detection(
     p_id: Any,
     p_ood: Any,
-    score: str | Score = "msp",
+    score: str | Score | None = None,
     train: Any = None,
     *,
     resamples: int = 1000,
@@ -86,28 +89,50 @@ def detection(
     return ranking.separation(*sets, resamples=resamples, level=level, seed=seed)
 
 
-def score(p: Any, score: str | Score = "msp", train: Any = None) -> Tensor:
-    """The score of each row ``[m]``, larger = more OOD.
+def score(p: Any, score: str | Score | None = None, train: Any = None) -> Tensor:
+    """The score of each row ``[m]``, larger = more OOD; by default that of `default_score`.
 
     Example:
         >>> from gduq.prediction import Prediction
         >>> score(Prediction(torch.tensor([[0.0, 0.0]])), "msp")
         tensor([0.5000])
     """
-    return _resolve(score, train)(p)
+    return _resolve(p, score, train)(p)
 
 
-def _scored(p_id: Any, p_ood: Any, score: str | Score, train: Any) -> tuple[Tensor, Tensor]:
-    resolved = _resolve(score, train)
+def scores_for(kind: str) -> tuple[str, ...]:
+    """Names of `SCORES` that fit a kind of prediction: classes, labels or values.
+
+    Example:
+        >>> scores_for("values")
+        ('novelty', 'std', 'epistemic')
+    """
+    return _BY_KIND[kind]
+
+
+def default_score(p: Any) -> str:
+    """The uncertainty that is asked for when none is named."""
+    return _DEFAULT[_kind(p)]
+
+
+def _kind(p: Any) -> str:
+    """Logits and anything else that has no kind are about classes."""
+    return str(getattr(p, "kind", "classes"))
+
+
+def _scored(p_id: Any, p_ood: Any, score: str | Score | None, train: Any) -> tuple[Tensor, Tensor]:
+    resolved = _resolve(p_id, score, train)
     return resolved(p_id), resolved(p_ood)
 
 
-def _resolve(score: str | Score, train: Any) -> Score:
+def _resolve(p: Any, score: str | Score | None, train: Any) -> Score:
+    if score is None:
+        score = default_score(p)
     if not isinstance(score, str):
         if not callable(score):
             raise InputError("the name of a score or a function", type(score).__name__)
         return score
-    if score in SCORES:
+    if score in scores_for(_kind(p)):
         return SCORES[score]
     if score in _FITTED:
         if train is None:
@@ -115,7 +140,9 @@ def _resolve(score: str | Score, train: Any) -> Score:
                 f"training predictions for the score {score!r}", "none", "Pass train=p_train."
             )
         return _FITTED[score]().fit(train)
-    raise InputError(f"a score from {', '.join([*SCORES, *_FITTED])}", repr(score))
+    names = ", ".join([*scores_for(_kind(p)), *_FITTED])
+    about = f" for {_kind(p)}" if score in SCORES else ""
+    raise InputError(f"a score{about} from {names}", repr(score))
 
 
 # -- from the prediction -----------------------------------------------------------------------
@@ -130,6 +157,8 @@ def _msp(p: Any) -> Tensor:
 
 
 def _entropy(p: Any) -> Tensor:
+    if _kind(p) == "labels":
+        return _of_rows(p, "entropy")
     probs = read(p, labelled=False).probs
     entropy: Tensor = torch.special.entr(probs).sum(dim=-1)
     return entropy
@@ -155,11 +184,27 @@ def _novelty(p: Any) -> Tensor:
 
 
 def _epistemic(p: Any) -> Tensor:
-    return _of_samples(p, "epistemic")
+    return _of_rows(p, "epistemic")
+
+
+def _std(p: Any) -> Tensor:
+    return _of_rows(p, "std")
 
 
 def _spread(p: Any) -> Tensor:
     return _of_samples(p, "spread").mean(dim=-1)
+
+
+def _of_rows(p: Any, name: str) -> Tensor:
+    """One number per row: of labels their mean; several values have units of their own."""
+    found = _of_samples(p, name)
+    if found.dim() == 1:
+        return found
+    if _kind(p) == "values":
+        raise InputError(
+            f"one value per row for {name!r}", p.size, "Take p.column(t), or the score 'novelty'."
+        )
+    return found.mean(dim=1)
 
 
 def _of_samples(p: Any, name: str) -> Tensor:
@@ -176,7 +221,14 @@ SCORES: dict[str, Score] = {
     "energy": _energy,
     "epistemic": _epistemic,
     "spread": _spread,
+    "std": _std,
 }
+_BY_KIND = {
+    "classes": ("novelty", "msp", "entropy", "energy", "epistemic", "spread"),
+    "labels": ("novelty", "entropy", "epistemic"),
+    "values": ("novelty", "std", "epistemic"),
+}
+_DEFAULT = {"classes": "msp", "labels": "entropy", "values": "std"}
 
 
 # -- from the representation at the cut ---------------------------------------------------------
@@ -188,9 +240,9 @@ class Mahalanobis:
     .. math:: s(h) = \min_c \sqrt{(h - \mu_c)^\top \Sigma^{-1} (h - \mu_c)}
 
     with class means :math:`\mu_c` and one covariance :math:`\Sigma` for all (Lee et al., 2018),
-    shrunk towards a multiple of the identity (OAS; Chen et al., 2010). Without training labels
-    there is one mean. Representations wider than 512 are projected to 512 dimensions first, by a
-    random matrix.
+    shrunk towards a multiple of the identity (OAS; Chen et al., 2010). Without classes (no
+    training labels, yes/no labels, values) there is one mean. Representations wider than 512 are
+    projected to 512 dimensions first, by a random matrix.
 
     Args:
         seed: Seed of that matrix.
@@ -213,6 +265,8 @@ class Mahalanobis:
         h = _features(p_train, self.seed)
         self._width = p_train.features.size(1)
         target = getattr(p_train, "target", None)
+        if _kind(p_train) != "classes":
+            target = None
         group = torch.zeros(len(h)).long() if target is None else target.cpu()
         group = torch.unique(group, return_inverse=True)[1]
         size = group.bincount().double().unsqueeze(1)

@@ -6,7 +6,7 @@ from torch import nn
 
 from gduq.calibration import METHODS
 from gduq.data.view import View
-from gduq.prediction import Prediction, predict
+from gduq.prediction import Hypotheses, predict
 from gduq.shifts.copies import shifted_copies
 
 __all__ = ["VARIANTS", "corrupted_predictions"]
@@ -20,7 +20,7 @@ def corrupted_predictions(
     batch_size: int | None = None,
     seed: int = 0,
     features: bool = False,
-) -> list[Prediction]:
+) -> list[Hypotheses]:
     """What a model says of every copy of `gduq.shifts.copies.shifted_copies`.
 
     Args:

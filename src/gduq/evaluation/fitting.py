@@ -16,7 +16,7 @@ from gduq.calibration import METHODS, Calibrator
 from gduq.errors import InputError
 from gduq.evaluation.copies import VARIANTS
 from gduq.evaluation.parts import Case, Settings, Whole
-from gduq.prediction import Prediction
+from gduq.prediction import Hypotheses
 
 __all__ = ["Data", "Pair", "case_of", "check_name", "fit_all", "make_calibrator"]
 
@@ -25,14 +25,14 @@ __all__ = ["Data", "Pair", "case_of", "check_name", "fit_all", "make_calibrator"
 class Data:
     """All that is judged, before calibration."""
 
-    predictions: Mapping[str, Prediction]
+    predictions: Mapping[str, Any]
     whole: Whole | None
     settings: Settings
     columns: Mapping[str, Mapping[str, Tensor]] | None = None
-    make_copies: Callable[[], Sequence[Prediction]] | None = None
+    make_copies: Callable[[], Sequence[Any]] | None = None
 
     @cached_property
-    def copies(self) -> list[Prediction]:
+    def copies(self) -> list[Any]:
         """Corrupted copies of the rows of ``fit_on``, made when first asked for."""
         if self.make_copies is None:
             raise InputError(
@@ -123,7 +123,7 @@ def check_name(name: str, more: Sequence[str] = ()) -> None:
 
 
 def make_calibrator(
-    name: str, whole: Whole | None = None, train: Prediction | None = None
+    name: str, whole: Whole | None = None, train: Hypotheses | None = None
 ) -> Calibrator:
     """A calibrator by name, not yet fitted; classes it sees no rows of stay as they are.
 
@@ -160,7 +160,7 @@ def _pair(
     calibrator: Calibrator,
     data: Data,
     skipped: dict[str, str],
-    copies: Sequence[Prediction],
+    copies: Sequence[Any],
 ) -> Pair:
     if calibrator.fitted:
         return Pair(calibrator, calibrator)
@@ -177,7 +177,7 @@ def _pair(
 
 
 def _fit(
-    calibrator: Calibrator, data: Data, copies: Sequence[Prediction], part: Tensor | None = None
+    calibrator: Calibrator, data: Data, copies: Sequence[Any], part: Tensor | None = None
 ) -> Calibrator:
     """Fit on ``fit_on``, or some of its rows, and on copies of these."""
     fit_on = data.settings.fit_on

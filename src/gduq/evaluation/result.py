@@ -15,7 +15,7 @@ from gduq.metrics.resampling import Interval
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gduq.prediction import Prediction
+    from gduq.prediction import Hypotheses
 
 __all__ = ["COLUMNS", "Evaluation"]
 
@@ -40,6 +40,7 @@ _TITLES = {
     "abstention": "Abstention",
     "subgroups": "Subgroups",
 }
+_TITLES_OF_VALUES = {"metrics": "Error and calibration", "conformal": "Conformal intervals"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,9 @@ class Evaluation:
     Args:
         table: One row per number, with columns ``kind`` (metrics, ood, error prediction, conformal,
             abstention, subgroups), ``split``, ``calibrator`` ("none" without), ``variant`` (the
-            score, method or group), ``measure``, ``value``, ``low`` and ``high`` (its interval),
-            ``rows`` (of the split) and ``against`` (the split it was compared with or fitted on).
+            score, method or group; of several labels or values their name comes first),
+            ``measure``, ``value``, ``low`` and ``high`` (its interval), ``rows`` (of the split) and
+            ``against`` (the split it was compared with or fitted on).
         settings: What it was made with.
         predictions: The uncalibrated predictions by split; not written to files.
         calibrators: The fitted calibrators by name; not written to files.
@@ -66,7 +68,7 @@ class Evaluation:
 
     table: pd.DataFrame
     settings: Mapping[str, Any] = field(default_factory=dict)
-    predictions: Mapping[str, Prediction] = field(default_factory=dict, repr=False)
+    predictions: Mapping[str, Hypotheses] = field(default_factory=dict, repr=False)
     calibrators: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def value(
@@ -113,7 +115,8 @@ class Evaluation:
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table for each kind, intervals in brackets; also written to ``path`` if given."""
         parts = []
-        for kind, title in _TITLES.items():
+        other = _TITLES_OF_VALUES if self.settings.get("about") == "values" else {}
+        for kind, title in (_TITLES | other).items():
             part = self.table[self.table["kind"] == kind]
             if not part.empty:
                 parts.append(f"## {title}\n\n" + "\n".join(_lines(part)))

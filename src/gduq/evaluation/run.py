@@ -15,20 +15,21 @@ from gduq.data.view import Splits, View
 from gduq.errors import InputError
 from gduq.evaluation.copies import corrupted_predictions
 from gduq.evaluation.fitting import Data, case_of, fit_all
-from gduq.evaluation.parts import Settings, Whole, records
+from gduq.evaluation.kinds import records
+from gduq.evaluation.parts import Settings, Whole
 from gduq.evaluation.result import COLUMNS, Evaluation
 from gduq.metrics.structure import graph_columns
-from gduq.prediction import Prediction, predict
+from gduq.prediction import Hypotheses, predict
 
 __all__ = ["evaluate", "whole_graph"]
 
 
 def evaluate(
-    model_or_predictions: nn.Module | Prediction | Mapping[str, Prediction],
+    model_or_predictions: nn.Module | Hypotheses | Mapping[str, Hypotheses],
     splits: Splits | Mapping[str, View] | None = None,
     calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator] = (),
     *,
-    corrupted: Sequence[Prediction] | None = None,
+    corrupted: Sequence[Hypotheses] | None = None,
     fit_on: str = "id_val",
     negatives: str | None = None,
     ood: Iterable[str] | None = None,
@@ -43,9 +44,18 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model, or predictions, on every split, with and without calibration.
 
-    Measured on every split: accuracy, calibration errors, NLL, Brier score, AURC and sharpness. On
-    splits other than ``train`` and ``fit_on`` also: predicted accuracy, conformal sets and
-    abstention, all fitted on ``fit_on``. On OOD splits: detection by every score that applies.
+    Measured on every split, by what the predictions are about:
+
+    * classes: accuracy, balanced accuracy, what always answering the most common class would give,
+      ROC-AUC and average precision, calibration errors, NLL, Brier score, AURC and sharpness;
+    * values: RMSE, MAE, R², NLL, CRPS, coverage and width of 50, 80, 90 and 95 % intervals,
+      miscalibration area, ENCE, rank correlation of deviation and error, AURC and sharpness; of
+      several values each under its name (``variant``);
+    * labels: the measures of classes for each label under its name, and without a name their mean.
+
+    On splits other than ``train`` and ``fit_on`` also conformal sets or intervals and abstention
+    and, of classes and labels, predicted accuracy: all fitted on ``fit_on``. On OOD splits:
+    detection by every score that applies.
 
     No row serves both a calibrator and a threshold, since thresholds on rows that a flexible
     calibrator has seen promise too much. So for those three kinds ``fit_on`` is cut into two random
@@ -60,7 +70,7 @@ def evaluate(
 
     Args:
         model_or_predictions: A model (then with ``splits``), predictions by split name, or one
-            `Prediction`, which is called ``test``.
+            prediction, which is called ``test``.
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
             fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
@@ -75,7 +85,8 @@ def evaluate(
             the splits.
         alpha: Accepted share of misses of conformal sets.
         bins: Bins of ECE, adaptive and classwise ECE (``ece100`` always has 100).
-        abstain: Wished ``coverage`` and ``accuracy`` of answers; 0.8 and 0.9 by default.
+        abstain: Wished ``coverage`` and ``accuracy`` of answers; 0.8 and 0.9 by default. Values
+            have no accuracy.
         subgroups: Also measure groups by degree, size, homophily and distance to training nodes;
             needs ``splits``.
         resamples: Bootstrap resamples of every interval.
@@ -84,6 +95,7 @@ def evaluate(
         batch_size: Graphs at a time, when a model predicts.
 
     Example:
+        >>> from gduq.prediction import Prediction
         >>> g = torch.Generator().manual_seed(0)
         >>> y = torch.randint(3, (300,), generator=g)
         >>> z = 4 * (torch.nn.functional.one_hot(y, 3) + torch.randn(300, 3, generator=g))
@@ -129,6 +141,7 @@ def _evaluation(
     import pandas as pd
 
     kept = asdict(data.settings) | {"ood": list(data.settings.ood), "skipped": dict(skipped)}
+    kept["about"] = next(iter(data.predictions.values())).kind
     return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, data.predictions, fitted)
 
 
@@ -159,19 +172,19 @@ def _view(name: str, data: Any) -> View:
 
 def _predictions(
     given: Any, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Prediction], Whole | None]:
+) -> tuple[dict[str, Any], Whole | None]:
     if isinstance(given, nn.Module):
         if not views:
             raise InputError("splits to judge a model on", "none", "Pass splits=.")
         for name, view in views.items():
             _check_rows(name, len(view))
         return _predicted(given, views, batch_size)
-    predictions = {"test": given} if isinstance(given, Prediction) else given
+    predictions = {"test": given} if isinstance(given, Hypotheses) else given
     if not isinstance(predictions, Mapping) or not predictions:
         got = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
         raise InputError("a model, a Prediction, or predictions by split name", got)
     for name, p in predictions.items():
-        if not isinstance(p, Prediction):
+        if not isinstance(p, Hypotheses):
             raise InputError(f"a Prediction for {name!r}", type(p).__name__)
         _check_rows(name, len(p))
         if name in views and len(views[name]) != len(p):
@@ -182,10 +195,10 @@ def _predictions(
 def _copies(
     given: Any,
     view: View | None,
-    corrupted: Sequence[Prediction] | None,
+    corrupted: Sequence[Hypotheses] | None,
     batch_size: int | None,
     seed: int,
-) -> Callable[[], Sequence[Prediction]] | None:
+) -> Callable[[], Sequence[Any]] | None:
     """Where corrupted copies come from, if from anywhere."""
     if corrupted is not None:
         return lambda: corrupted
@@ -194,7 +207,7 @@ def _copies(
     return None
 
 
-def _check_copies(corrupted: Sequence[Prediction] | None, rows: Prediction | None) -> None:
+def _check_copies(corrupted: Sequence[Hypotheses] | None, rows: Hypotheses | None) -> None:
     if corrupted is None or rows is None:
         return
     sizes = [len(p) for p in corrupted]
@@ -212,7 +225,7 @@ def _check_rows(name: str, rows: int) -> None:
 
 def _predicted(
     model: nn.Module, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Prediction], Whole | None]:
+) -> tuple[dict[str, Any], Whole | None]:
     whole = whole_graph(model, views)
     if whole is not None:
         return {name: whole.p[rows] for name, rows in whole.rows.items()}, whole
@@ -222,7 +235,8 @@ def _predicted(
 def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
     """What a model says of all nodes of the one graph of a node task; ``None`` for other tasks.
 
-    One pass answers for all splits. Nodes of no split get label 0.
+    One pass answers for all splits. Nodes of no split have no truth: of labels it is missing, of
+    classes and values 0, which nobody reads.
     """
     graph = next(iter(views.values())).graphs[0]
     if isinstance(graph, HeteroData):
@@ -233,7 +247,10 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
     bare = graph.__copy__()
     bare.y = None
     p = _predict(model, bare, None)
-    target = torch.zeros(len(p), dtype=torch.long, device=p.samples.device)
+    known = next(iter(views.values())).target
+    target = torch.zeros(len(p), *known.shape[1:], dtype=known.dtype, device=p.samples.device)
+    if p.kind == "labels":
+        target = target.to(p.samples.dtype).fill_(torch.nan)
     rows: dict[str, Tensor] = {}
     for name, view in views.items():
         assert view.rows is not None
@@ -242,14 +259,14 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
     return Whole(graph, replace(p, target=target), rows)
 
 
-def _predict(model: nn.Module, data: Any, batch_size: int | None) -> Prediction:
+def _predict(model: nn.Module, data: Any, batch_size: int | None) -> Any:
     """With features where the model has any."""
     return predict(model, data, batch_size=batch_size, features=True).to("cpu")
 
 
 def _ood_names(
     given: Iterable[str] | None,
-    predictions: Mapping[str, Prediction],
+    predictions: Mapping[str, Hypotheses],
     splits: Splits | Mapping[str, View] | None,
 ) -> tuple[str, ...]:
     if given is not None:
@@ -263,9 +280,11 @@ def _ood_names(
 
 
 def _check(
-    settings: Settings, predictions: Mapping[str, Prediction], negatives: str | None
+    settings: Settings, predictions: Mapping[str, Hypotheses], negatives: str | None
 ) -> None:
-    sizes = {(p.num_samples, p.num_classes) for p in predictions.values()}
+    if len(kinds := {p.kind for p in predictions.values()}) > 1:
+        raise InputError("splits of one kind", ", ".join(sorted(kinds)))
+    sizes = {(p.num_samples, p.samples.size(2)) for p in predictions.values()}
     if len(sizes) > 1:
         raise InputError("splits with equal K and C", f"(K, C) of {sorted(sizes)}")
     if negatives is not None and negatives not in predictions:
@@ -278,7 +297,7 @@ def _check(
 
 
 def _columns(
-    views: Mapping[str, View], predictions: Mapping[str, Prediction]
+    views: Mapping[str, View], predictions: Mapping[str, Hypotheses]
 ) -> dict[str, dict[str, Tensor]]:
     """What each split is grouped by: everything its graphs say that differs between rows."""
     if not views:

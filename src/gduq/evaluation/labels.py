@@ -1,0 +1,53 @@
+"""What is measured of predictions about labels: one by one as classes are, and on average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from gduq import metrics, ood
+from gduq.evaluation import classes, parts
+from gduq.evaluation.parts import Case, Metric, Record, called
+
+__all__ = ["parts_of"]
+
+
+def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
+    """Rows of the table by kind; each label by its name, the mean over labels without."""
+    held = case.thresholds
+    yield "metrics", _metrics(case)
+    yield "ood", parts.detection(case, (*ood.scores_for("labels"), "mahalanobis", "knn"))
+    yield "error prediction", _each(held, classes.error_prediction)
+    yield "conformal", _each(held, classes.conformal_sets)
+    yield "abstention", _each(held, classes.abstention)
+    yield "subgroups", parts.subgroups(case, _measures(case))
+
+
+def _each(case: Case, part: Callable[[Case], Iterable[Record]]) -> Iterator[Record]:
+    """The same part for one label after the other, of the rows whose label is known."""
+    if not case.predictions:  # too few rows to hold any back for thresholds
+        return
+    for t, name in enumerate(parts.names_of(case)):
+        one = case.column(t)
+        if one.predictions:
+            yield from called(part(one), name)
+
+
+def _measures(case: Case) -> dict[str, Metric]:
+    return {
+        "accuracy": metrics.accuracy,
+        **classes.rare(),
+        "ece": partial(metrics.ece, bins=case.settings.bins, strict=False),
+        "nll": metrics.nll,
+        "brier": metrics.brier,
+        "sharpness": metrics.sharpness,
+    }
+
+
+def _metrics(case: Case) -> Iterator[Record]:
+    measures, bare = _measures(case), {"sharpness": metrics.sharpness}
+    known = {s: p for s, p in case.predictions.items() if p.target is None or p.known.any()}
+    yield from parts.measured(replace(case, predictions=known), lambda p: measures, bare)
+    if len(parts.names_of(case)) > 1:  # the mean over one label is its own
+        yield from _each(case, lambda one: parts.measured(one, lambda p: measures, bare))
