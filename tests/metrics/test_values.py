@@ -1,0 +1,412 @@
+"""Metrics of values against uncertainty-toolbox, scikit-learn, scipy and numeric integration."""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+from gduq import metrics
+from gduq.errors import InputError
+from gduq.metrics.draws import ValueBlock
+from gduq.metrics.resampling import resample_counts, take
+from gduq.metrics.value_rows import read_values
+from gduq.metrics.values import FORMS
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+
+BENT = torch.tensor([[0.0, 0.0], [0.2, 0.35], [0.7, 0.6], [1.0, 1.0]], dtype=torch.float64)
+
+
+def make(
+    m: int = 300, k: int = 4, seed: int = 0, noise: float = 1.5, ties: bool = False, **options
+) -> ValuePrediction:
+    """Over-confident float64 mixtures: true deviations are ``noise`` times the predicted ones."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    centre, logs = 3 * normal(1, m, 1), normal(1, m, 1) - 1
+    if ties:
+        centre, logs = centre.round(), logs.round()
+    apart = 0.3 * float(k > 1)
+    means, logs = centre + apart * normal(k, 1, 1), logs + apart * normal(k, 1, 1)
+    target = centre[0, :, 0] + noise * logs[0, :, 0].mul(0.5).exp() * normal(m)
+    if ties:
+        target = target.round()
+    return ValuePrediction(torch.cat([means, logs], dim=2), target, **options)
+
+
+def weighted(k: int = 4) -> torch.Tensor:
+    return torch.arange(1, k + 1, dtype=torch.float64) / sum(range(1, k + 1))
+
+
+def integral(p: ValuePrediction, i: int) -> float:
+    """The CRPS of row i from its definition, left and right of the truth."""
+    one, points = p[i], 100_001
+    y, reach = float(one.target), 12 * float(one.variances.max().sqrt())
+    low, high = min(float(one.means.min()), y) - reach, max(float(one.means.max()), y) + reach
+    same = p[torch.full((points,), i)]
+    total = 0.0
+    for start, end, side in ((low, y, 0.0), (y, high, 1.0)):
+        x = torch.linspace(start, end, points, dtype=torch.float64)
+        total += integrate.simpson((same.cdf(x) - side).square().numpy(), x=x.numpy())
+    return total
+
+
+# -- errors and scores -------------------------------------------------------------------------
+
+
+def test_errors_equal_scikit_learn():
+    p = make()
+    y, mean = p.target.numpy(), p.mean.numpy()
+    assert metrics.rmse(p) == pytest.approx(root_mean_squared_error(y, mean))
+    assert metrics.mae(p) == pytest.approx(mean_absolute_error(y, mean))
+    assert metrics.r2(p) == pytest.approx(r2_score(y, mean))
+
+
+def test_r2_is_not_defined_for_equal_values():
+    p = make(m=5)
+    assert math.isnan(metrics.r2(ValuePrediction(p.samples, torch.full((5,), 7.3))))
+    assert math.isnan(metrics.r2(p[0]))
+
+
+def test_r2_of_large_values_close_together():
+    p = make(m=50)
+    far = torch.tensor([1e6, 0.0], dtype=torch.float64)
+    moved = ValuePrediction(p.samples + far, p.target + 1e6)
+    assert metrics.r2(moved) == pytest.approx(metrics.r2(p), abs=1e-6)
+
+
+@pytest.mark.parametrize("weights", [None, weighted()])
+def test_nll_equals_scipy(weights):
+    p = make(weights=weights)
+    share = np.full(4, 0.25) if weights is None else weights.numpy()
+    density = stats.norm.pdf(p.target.numpy(), p.means[..., 0], p.variances[..., 0].sqrt())
+    assert metrics.nll(p) == pytest.approx(-np.log(share @ density).mean())
+
+
+def test_nll_of_several_values_is_their_mean():
+    one, two = make(seed=1), make(seed=2)
+    samples = torch.cat([one.means, two.means, one.variances.log(), two.variances.log()], dim=2)
+    both = ValuePrediction(samples, torch.stack([one.target, two.target], dim=1))
+    expected = (metrics.nll(one) + metrics.nll(two)) / 2
+    assert metrics.nll(both) == pytest.approx(expected)
+    value, low, high = metrics.bootstrap(metrics.nll, both, resamples=50)
+    assert value == pytest.approx(expected)
+    assert low < value < high
+
+
+# -- CRPS --------------------------------------------------------------------------------------
+
+
+def test_crps_of_gaussians_equals_uncertainty_toolbox():
+    toolbox = pytest.importorskip("uncertainty_toolbox", reason="the oracle is not installed")
+    p = make(k=1)
+    expected = toolbox.crps_gaussian(p.mean.numpy(), p.std.numpy(), p.target.numpy())
+    assert metrics.crps(p) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("weights", [None, weighted()])
+def test_crps_of_mixtures_equals_the_integral(weights):
+    p = make(m=12, weights=weights)
+    expected = [integral(p, i) for i in range(12)]
+    assert read_values(p).crps.numpy() == pytest.approx(np.array(expected), abs=1e-7)
+    assert metrics.crps(p) == pytest.approx(np.mean(expected))
+
+
+@given(
+    means=st.lists(st.floats(-5, 5), min_size=1, max_size=4),
+    scale=st.sampled_from([1e-4, 1.0, 30.0]),
+    y=st.floats(-10, 10),
+)
+@settings(max_examples=40)
+def test_crps_lies_between_zero_and_the_mean_distance(means, scale, y):
+    rows = [[[mean, 2 * math.log(scale) + 0.1 * i]] for i, mean in enumerate(means)]
+    samples, y = torch.tensor(rows, dtype=torch.float64), torch.tensor([y], dtype=torch.float64)
+    p = ValuePrediction(samples, y)
+    distance = (p.means - y).abs() + p.variances.sqrt() * math.sqrt(2 / math.pi)
+    assert 0 <= metrics.crps(p) <= float(distance.mean())
+    moved = ValuePrediction(samples + torch.tensor([7.0, 0.0]), y + 7)
+    assert metrics.crps(moved) == pytest.approx(metrics.crps(p), abs=1e-9)
+
+
+def test_crps_of_certainty_is_the_absolute_error():
+    samples = torch.tensor([[[2.0, -60.0]], [[2.0, -60.0]]], dtype=torch.float64)
+    assert metrics.crps(ValuePrediction(samples, torch.tensor([5.0]))) == pytest.approx(3.0)
+
+
+def test_crps_of_recalibrated_mixtures_equals_the_integral():
+    p = make(m=10, weights=weighted(), levels=BENT)
+    expected = np.array([integral(p, i) for i in range(10)])
+    error = np.abs(read_values(p).crps.numpy() - expected)
+    assert (error <= 1e-3 * p.std.numpy()).all()
+
+
+def test_levels_that_change_nothing_leave_the_crps():
+    p = make(m=40)
+    line = torch.tensor([[0.0, 0.0], [0.4, 0.4], [1.0, 1.0]], dtype=torch.float64)
+    same = ValuePrediction(p.samples, p.target, levels=line)
+    closed, grid = read_values(p).crps, read_values(same).crps
+    torch.testing.assert_close(closed, grid, rtol=1e-5, atol=1e-7)
+
+
+def test_crps_is_proper():
+    """The truth's own distribution scores best on average."""
+    p = make(m=4000, k=1, noise=1.0)
+    base = metrics.crps(p)
+    for shift in (torch.tensor([0.0, 1.0]), torch.tensor([0.0, -1.0]), torch.tensor([0.3, 0.0])):
+        assert metrics.crps(p.with_samples(p.samples + shift)) > base + 0.005
+
+
+# -- intervals and calibration -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
+@pytest.mark.parametrize("levels", [None, BENT])
+def test_coverage_and_width_are_those_of_the_intervals(level, levels):
+    p = make(levels=levels, weights=weighted())
+    low, high = p.interval(level)
+    inside = (low <= p.target) & (p.target <= high)
+    assert metrics.coverage(p, level) == pytest.approx(float(inside.double().mean()))
+    assert metrics.width(p, level) == pytest.approx(float((high - low).mean()))
+
+
+def test_coverage_of_a_calibrated_model_is_its_level():
+    p = make(m=5000, k=1, noise=1.0)
+    for level in (0.5, 0.8, 0.9, 0.95):
+        error = math.sqrt(level * (1 - level) / 5000)
+        assert abs(metrics.coverage(p, level) - level) < 3 * error
+    assert metrics.miscalibration_area(p) < 0.015
+    assert metrics.ence(p) < 0.06
+
+
+@pytest.mark.parametrize("noise", [0.4, 1.0, 2.0])
+def test_calibration_equals_uncertainty_toolbox(noise):
+    toolbox = pytest.importorskip("uncertainty_toolbox", reason="the oracle is not installed")
+    p = make(k=1, noise=noise)
+    given = p.mean.numpy(), p.std.numpy(), p.target.numpy()
+    expected = toolbox.miscalibration_area(*given)
+    assert metrics.miscalibration_area(p) == pytest.approx(expected, abs=1e-12)
+    levels, shares = toolbox.get_proportion_lists_vectorized(*given)
+    curve = metrics.calibration_curve(p)
+    assert curve.level.numpy() == pytest.approx(levels)
+    assert curve.share.numpy() == pytest.approx(shares)
+    assert metrics.sharpness(p) == pytest.approx(toolbox.sharpness(p.std.numpy()))
+
+
+def test_calibration_curve_of_a_mixture_is_its_coverage():
+    p = make()
+    curve = metrics.calibration_curve(p, points=11)
+    for level, share in zip(curve.level[1:-1].tolist(), curve.share[1:-1].tolist(), strict=True):
+        assert metrics.coverage(p, level) == pytest.approx(share)
+    expected = stats.binomtest(round(float(curve.share[5]) * 300), 300).proportion_ci(
+        0.95, method="wilson"
+    )
+    assert (curve.low[5].item(), curve.high[5].item()) == pytest.approx((expected[0], expected[1]))
+    assert curve.share[-1] == 1
+
+
+def test_miscalibration_area_has_its_bounds():
+    sure = ValuePrediction(torch.tensor([[[0.0, -20.0]] * 50]), torch.ones(50))
+    vague = ValuePrediction(torch.tensor([[[0.0, 20.0]] * 50]), torch.full((50,), 1e-3))
+    assert metrics.miscalibration_area(sure, points=1001) == pytest.approx(0.5, abs=2e-3)
+    assert metrics.miscalibration_area(vague, points=1001) == pytest.approx(0.5, abs=2e-3)
+
+
+def test_ence_equals_its_formula():
+    p = make(m=103)
+    order = np.argsort(p.std.numpy())
+    variance, loss = (p.std**2).numpy()[order], ((p.target - p.mean) ** 2).numpy()[order]
+    terms = []
+    for part in np.array_split(np.arange(103), 10):
+        deviation, error = math.sqrt(variance[part].mean()), math.sqrt(loss[part].mean())
+        terms.append(abs(deviation - error) / deviation)
+    assert metrics.ence(p) == pytest.approx(np.mean(terms))
+
+
+def test_ence_of_errors_twice_the_deviation():
+    std = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    samples = torch.stack([torch.zeros(4, dtype=torch.float64), 2 * std.log()], dim=1)
+    assert metrics.ence(ValuePrediction(samples, 2 * std), bins=2) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_spearman_equals_scipy(ties):
+    p = make(k=1, ties=ties)
+    error = (p.target - p.mean).abs().numpy()
+    assert metrics.spearman(p) == pytest.approx(stats.spearmanr(p.variance, error).statistic)
+
+
+def test_spearman_is_not_defined_for_equal_deviations():
+    assert math.isnan(metrics.spearman(ValuePrediction(torch.zeros(5, 2), torch.arange(5.0))))
+
+
+# -- leaving rows out --------------------------------------------------------------------------
+
+
+def test_risk_is_the_squared_error_of_the_rows_kept():
+    p = make(m=60)
+    order = np.argsort(p.std.numpy())
+    loss = ((p.target - p.mean) ** 2).numpy()
+    risks = np.array([loss[order[:i]].mean() for i in range(1, 61)])
+    curve = metrics.risk_coverage(p)
+    assert curve.risk.numpy() == pytest.approx(risks)
+    assert curve.threshold.numpy() == pytest.approx(p.std.numpy()[order])
+    assert curve.coverage[-1] == 1
+    assert metrics.aurc(p) == pytest.approx(risks.mean())
+    best = np.array([np.sort(loss)[:i].mean() for i in range(1, 61)]).mean()
+    assert metrics.excess_aurc(p) == pytest.approx(risks.mean() - best)
+    assert metrics.rmse(p) == pytest.approx(math.sqrt(risks[-1]))
+
+
+def test_excess_aurc_is_zero_for_a_perfect_ranking():
+    std = torch.arange(1.0, 9.0, dtype=torch.float64)
+    samples = torch.stack([torch.zeros(8, dtype=torch.float64), 2 * std.log()], dim=1)
+    assert metrics.excess_aurc(ValuePrediction(samples, std)) == pytest.approx(0, abs=1e-12)
+    assert metrics.excess_aurc(ValuePrediction(samples, std.flip(0))) > 1
+
+
+def test_risk_band_of_values():
+    p = make(m=200)
+    band = metrics.risk_band(p, points=10, resamples=100)
+    assert band.risk[-1].item() == pytest.approx(metrics.rmse(p) ** 2)
+    assert ((band.low < band.risk) & (band.risk < band.high)).all()
+
+
+# -- bootstrap ---------------------------------------------------------------------------------
+
+OPTIONS = [
+    *(partial(f) for f in FORMS),
+    partial(metrics.coverage, level=0.5),
+    partial(metrics.width, level=0.5),
+    partial(metrics.ence, bins=4),
+    partial(metrics.miscalibration_area, points=13),
+]
+
+
+@pytest.mark.parametrize("metric", OPTIONS, ids=lambda f: f"{f.func.__name__}{f.keywords}")
+@pytest.mark.parametrize("ties", [False, True])
+def test_batched_resamples_equal_one_by_one(metric, ties):
+    p = make(m=40, k=2, ties=ties)
+    (counts,) = resample_counts(40, 12, seed=3)
+    expected = [
+        metric(take(p, torch.repeat_interleave(torch.arange(40), c.long()))) for c in counts
+    ]
+    batched = FORMS[metric.func](ValueBlock(read_values(p), counts), **metric.keywords)
+    assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
+
+
+def test_every_number_has_a_batched_form():
+    others = {"CalibrationCurve", "calibration_curve"}
+    from gduq.metrics import values
+
+    shared = {"nll", "sharpness", "aurc", "excess_aurc"}
+    assert {f.__name__ for f in FORMS} == (set(values.__all__) - others) | shared
+
+
+def test_intervals_hold_the_truth():
+    """RMSE, CRPS and coverage of rows whose population values are known."""
+    many = make(m=200_000, k=1, seed=99, noise=1.5)
+    measures = {"rmse": metrics.rmse, "crps": metrics.crps, "coverage": metrics.coverage}
+    truth = {name: measure(many) for name, measure in measures.items()}
+    inside = dict.fromkeys(measures, 0)
+    for seed in range(40):
+        found = metrics.bootstrap_all(measures, make(m=200, k=1, seed=seed), resamples=200)
+        for name, (_, low, high) in found.items():
+            inside[name] += low <= truth[name] <= high
+    assert min(inside.values()) >= 34
+
+
+def test_coverage_has_its_wilson_interval():
+    p = make(m=200)
+    right = round(metrics.coverage(p) * 200)
+    expected = stats.binomtest(right, 200).proportion_ci(0.95, method="wilson")
+    found = metrics.bootstrap(metrics.coverage, p)
+    assert found == pytest.approx((right / 200, expected.low, expected.high))
+
+
+def test_a_users_metric_sees_predictions():
+    p = make(m=40)
+    value, low, high = metrics.bootstrap(lambda q: float(q.aleatoric.mean()), p, resamples=40)
+    assert value == pytest.approx(float(p.aleatoric.mean()))
+    assert low < value < high
+    rows = read_values(p)
+    assert metrics.bootstrap(lambda q: metrics.mae(q), rows, resamples=40) == pytest.approx(
+        metrics.bootstrap(metrics.mae, p, resamples=40)
+    )
+
+
+def test_all_measures_of_a_thousand_rows_take_seconds():
+    p = make(m=1000, k=10)
+    measures = {f"{i}": f for i, f in enumerate(OPTIONS)}
+    start = time.perf_counter()
+    found = metrics.bootstrap_all(measures, p)
+    assert time.perf_counter() - start < 10  # about 1 on an idle core
+    assert all(low <= value <= high for value, low, high in found.values())
+
+
+def test_nll_below_zero_keeps_its_interval():
+    samples = torch.tensor([[[0.0, -9.0]]] * 2).repeat(1, 60, 1)
+    p = ValuePrediction(samples, 0.01 * torch.linspace(-1, 1, 60))
+    value, low, high = metrics.bootstrap(metrics.nll, p)
+    assert low < value < high < 0
+
+
+def test_subgroups_of_values():
+    p = make(m=100)
+    table = metrics.subgroups(p, {"half": ["a", "b"] * 50}, resamples=20)
+    assert table["rmse"].tolist() == pytest.approx([metrics.rmse(p[0::2]), metrics.rmse(p[1::2])])
+    assert (table["coverage_low"] < table["coverage"]).all()
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.rmse(make()[:0]), "at least one row"),
+        (lambda: metrics.rmse(ValuePrediction(torch.zeros(3, 2))), "predictions with targets"),
+        (lambda: metrics.crps(torch.zeros(3)), r"about values .*, got Tensor"),
+        (lambda: metrics.crps(Prediction(torch.zeros(3, 2))), "about values .*, got one about cl"),
+        (lambda: metrics.mae(LabelPrediction(torch.zeros(3, 2))), "got one about labels"),
+        (lambda: metrics.accuracy(make()), "about classes, got one about values. Values have"),
+        (lambda: metrics.ece(make()), "about classes"),
+        (lambda: metrics.nll(make(), torch.zeros(300)), "true values in the prediction"),
+        (lambda: metrics.coverage(make(), 1.0), "level between 0 and 1"),
+        (lambda: metrics.width(make(), 0.0), "level between 0 and 1"),
+        (lambda: metrics.calibration_curve(make(), points=1), "points >= 2"),
+        (lambda: metrics.calibration_curve(make(), level=2), "level between 0 and 1"),
+        (lambda: metrics.ence(make(m=5)), "as many rows as bins .10., got 5 rows"),
+        (lambda: metrics.ence(make(), bins=0), "bins >= 1"),
+        (lambda: metrics.bootstrap(metrics.brier, make()), "about classes"),
+        (lambda: metrics.bootstrap(metrics.calibration_curve, make()), "one number"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("metric", [f for f in FORMS if f is not metrics.nll])
+def test_several_values_are_refused_with_the_remedy(metric):
+    samples, target = torch.zeros(2, 30, 4), torch.arange(60.0).view(30, 2)
+    p = ValuePrediction(samples, target)
+    with pytest.raises(InputError, match=r"one value per row, got 2 values.*column\(t\)"):
+        metric(p)
+    assert metric(p.column(1)) is not None
+
+
+def test_width_and_sharpness_need_no_truth():
+    p = ValuePrediction(torch.zeros(3, 2))
+    assert metrics.width(p, 0.9) == pytest.approx(2 * stats.norm.ppf(0.95), abs=1e-5)
+    assert metrics.sharpness(p) == 1
