@@ -16,6 +16,8 @@ from gduq.evaluation.parts import Case, Metric, Record, record
 
 __all__ = ["abstention", "conformal_sets", "error_prediction", "parts_of", "rare"]
 
+_OF_NODES = {"daps": conformal.DAPS}  # those that need the graph around the rows
+
 
 def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     """Rows of the table by kind."""
@@ -81,14 +83,14 @@ def error_prediction(case: Case) -> Iterator[Record]:
                 yield record(split, p, "error", error, **more)
 
 
-def conformal_sets(case: Case) -> Iterator[Record]:
+def conformal_sets(case: Case, names: Iterable[str] = tuple(conformal.METHODS)) -> Iterator[Record]:
     """Coverage and size of conformal sets."""
     if case.validation is None:
         return
-    for name, method in conformal.METHODS.items():
-        if name == "daps" and case.whole is None:
+    for name in names:
+        if name in _OF_NODES and case.whole is None:
             continue
-        for split, sets in _sets(case, name, method):
+        for split, sets in _sets(case, name, conformal.METHODS[name]):
             p = case.predictions[split]
             more = {"variant": name, "against": case.settings.fit_on}
             if p.target is not None:
@@ -106,16 +108,16 @@ def _sets(
         return  # too few rows to choose its penalty on
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", conformal.ShiftWarning)
-        if name != "daps":
+        if name not in _OF_NODES:
             fitted = method(**options).fit(case.validation)
             for split, p in case.judged():
                 yield split, fitted(p)
             return
         assert case.whole is not None
-        daps = conformal.DAPS(case.whole.graph, **options)
-        daps.fit(case.whole.p, rows=case.whole.rows[case.settings.fit_on])
+        nodes = _OF_NODES[name](case.whole.graph, **options)
+        nodes.fit(case.whole.p, rows=case.whole.rows[case.settings.fit_on])
         for split, _ in case.judged():
-            yield split, daps(case.whole.p, rows=case.whole.rows[split])
+            yield split, nodes(case.whole.p, rows=case.whole.rows[split])
 
 
 def abstention(case: Case) -> Iterator[Record]:

@@ -12,6 +12,8 @@ from gduq.evaluation.parts import Case, Metric, Record, called
 
 __all__ = ["parts_of"]
 
+_SETS = ("lac", "class_conditional")  # of yes and no; others differ for more classes only
+
 
 def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     """Rows of the table by kind; each label by its name, the mean over labels without."""
@@ -19,7 +21,7 @@ def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     yield "metrics", _metrics(case)
     yield "ood", parts.detection(case, (*ood.scores_for("labels"), "mahalanobis", "knn"))
     yield "error prediction", _each(held, classes.error_prediction)
-    yield "conformal", _each(held, classes.conformal_sets)
+    yield "conformal", _each(held, partial(classes.conformal_sets, names=_SETS))
     yield "abstention", _each(held, classes.abstention)
     yield "subgroups", parts.subgroups(case, _measures(case))
 

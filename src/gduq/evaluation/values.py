@@ -10,13 +10,13 @@ from typing import Any
 
 from gduq import conformal, metrics, ood
 from gduq.abstention import Abstention
+from gduq.conformal.values import SCORES
 from gduq.evaluation import parts
 from gduq.evaluation.parts import Case, Metric, Record, called, record
 
 __all__ = ["LEVELS", "parts_of"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage and width are measured
-_SCORES = ("absolute", "normalised", "cqr")
 
 
 def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
@@ -74,7 +74,7 @@ def _detection(case: Case) -> Iterator[Record]:
 def _conformal(case: Case) -> Iterator[Record]:
     if case.validation is None:
         return
-    for name in _SCORES:
+    for name in SCORES:
         intervals = conformal.ConformalIntervals(
             case.settings.alpha, score=name, seed=case.settings.seed
         ).fit(case.validation)
@@ -109,7 +109,7 @@ def _abstention(case: Case) -> Iterator[Record]:
 
 
 def _subgroups(case: Case) -> Iterator[Record]:
-    measures = {
+    measures: dict[str, Metric] = {
         "rmse": metrics.rmse,
         "coverage_90": partial(metrics.coverage, level=0.9),
         "nll": metrics.nll,
