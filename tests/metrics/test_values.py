@@ -348,9 +348,9 @@ def test_a_users_metric_sees_predictions():
 def test_all_measures_of_a_thousand_rows_take_seconds():
     p = make(m=1000, k=10)
     measures = {f"{i}": f for i, f in enumerate(OPTIONS)}
-    start = time.perf_counter()
+    start = time.process_time()
     found = metrics.bootstrap_all(measures, p)
-    assert time.perf_counter() - start < 10  # about 1 on an idle core
+    assert time.process_time() - start < 10  # about 1 on an idle core
     assert all(low <= value <= high for value, low, high in found.values())
 
 

@@ -116,6 +116,13 @@ def label_table(p: Any) -> pd.DataFrame:
         ``base_rate``, then ``accuracy``, ``majority`` (what the most common answer reaches),
         ``balanced_accuracy``, ``roc_auc``, ``average_precision``, ``ece``, ``nll``, ``brier``. What
         is not defined for a label is NaN. The means over labels are the metrics of ``p`` itself.
+
+    Example:
+        >>> from gduq.prediction import LabelPrediction
+        >>> target = torch.tensor([[1.0, 0.0], [0.0, float("nan")]])
+        >>> table = label_table(LabelPrediction(torch.tensor([[2.0, 1.0], [0.0, 1.0]]), target))
+        >>> table[["label", "rows", "positives", "roc_auc"]].values.tolist()
+        [['0', 2, 1, 1.0], ['1', 1, 0, nan]]
     """
     import pandas as pd
 

@@ -106,7 +106,9 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
         tensor([1., 0.], dtype=torch.float64)
     """
     if (kind := kind_of(p)) != "classes":
-        raise InputError("a prediction about classes", f"one about {kind}", _ELSEWHERE[kind])
+        raise InputError(
+            "a prediction about classes", f"one about {kind}", _ELSEWHERE.get(kind, "")
+        )
     if isinstance(p, Rows) and target is None:
         rows = p
     elif hasattr(p, "logits"):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics import scores, selective
-from gduq.metrics.binned import mass_sums, wilson
+from gduq.metrics import scores, selective, value_forms
+from gduq.metrics.binned import wilson
 from gduq.metrics.draws import ValueBlock
 from gduq.metrics.value_rows import ValueRows, read_values
 
@@ -37,13 +37,19 @@ def rmse(p: Any) -> float:
 
     Args:
         p: A `gduq.ValuePrediction` of one value per row; of several, pass ``p.column(t)``.
+
+    Example:
+        >>> from gduq.prediction import ValuePrediction
+        >>> p = ValuePrediction(torch.zeros(4, 2), torch.tensor([-2.0, -1.0, 0.0, 3.0]))  # N(0, 1)
+        >>> round(rmse(p), 4)
+        1.8708
     """
-    return _once(_rmse, read_values(p))
+    return _once(value_forms.rmse, read_values(p))
 
 
 def mae(p: Any) -> float:
     r"""Mean absolute error of the mean, :math:`\frac1m \sum_i |y_i - \mu_i|`."""
-    return _once(_mae, read_values(p))
+    return _once(value_forms.mae, read_values(p))
 
 
 def r2(p: Any) -> float:
@@ -52,7 +58,7 @@ def r2(p: Any) -> float:
     :math:`1 - \sum_i (y_i - \mu_i)^2 / \sum_i (y_i - \bar y)^2`: 1 is perfect, 0 is what
     the mean of these rows reaches; NaN if all true values are equal.
     """
-    return _once(_r2, read_values(p))
+    return _once(value_forms.r2, read_values(p))
 
 
 def crps(p: Any) -> float:
@@ -65,8 +71,16 @@ def crps(p: Any) -> float:
     (Grimit et al., 2006): every difference is Gaussian, and the mean of its absolute value is
     known. Recalibrated distributions (``p.levels``) are integrated on a grid, to about a thousandth
     of their deviation. Of one certain value it is the absolute error.
+
+    Args:
+        p: A `gduq.ValuePrediction` of one value per row.
+
+    Example:
+        >>> from gduq.prediction import ValuePrediction
+        >>> round(crps(ValuePrediction(torch.zeros(1, 2), torch.tensor([0.0]))), 4)
+        0.2337
     """
-    return _once(_crps, read_values(p))
+    return _once(value_forms.crps, read_values(p))
 
 
 def coverage(p: Any, level: float = 0.9) -> float:
@@ -75,8 +89,14 @@ def coverage(p: Any, level: float = 0.9) -> float:
     Args:
         p: A `gduq.ValuePrediction` of one value per row.
         level: Level of the intervals.
+
+    Example:
+        >>> from gduq.prediction import ValuePrediction
+        >>> p = ValuePrediction(torch.zeros(4, 2), torch.tensor([-2.0, -1.0, 0.0, 3.0]))  # N(0, 1)
+        >>> coverage(p, 0.8)
+        0.5
     """
-    return _once(_coverage, read_values(p), level=_checked(level))
+    return _once(value_forms.coverage, read_values(p), level=_checked(level))
 
 
 def width(p: Any, level: float = 0.9) -> float:
@@ -84,7 +104,7 @@ def width(p: Any, level: float = 0.9) -> float:
 
     It needs no truth. Of two models with the same `coverage` the one with less width is better.
     """
-    return _once(_width, read_values(p, labelled=False), level=_checked(level))
+    return _once(value_forms.width, read_values(p, labelled=False), level=_checked(level))
 
 
 class CalibrationCurve(NamedTuple):
@@ -106,8 +126,8 @@ def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> Cali
         points: How many levels, 0 and 1 among them.
         level: Coverage of the Wilson intervals around the shares.
     """
-    rows, grid = read_values(p), _levels(points)
-    share = _shares(_whole(rows), points).squeeze(0).cpu()
+    rows, grid = read_values(p), value_forms.levels(points)
+    share = value_forms.shares(_whole(rows), points).squeeze(0).cpu()
     ends = wilson(share, torch.full_like(share, len(rows)), _checked(level))
     return CalibrationCurve(grid, share, *ends)
 
@@ -121,8 +141,8 @@ def miscalibration_area(p: Any, *, points: int = 100) -> float:
         p: A `gduq.ValuePrediction` of one value per row.
         points: How many levels; between them the curve is a straight line.
     """
-    _levels(points)
-    return _once(_area, read_values(p), points=points)
+    value_forms.levels(points)
+    return _once(value_forms.area, read_values(p), points=points)
 
 
 def ence(p: Any, *, bins: int = 10) -> float:
@@ -145,7 +165,7 @@ def ence(p: Any, *, bins: int = 10) -> float:
             f"{len(rows)} rows",
             f"Pass bins={len(rows)} or fewer.",
         )
-    return _once(_ence, rows, bins=bins)
+    return _once(value_forms.ence, rows, bins=bins)
 
 
 def spearman(p: Any) -> float:
@@ -154,22 +174,13 @@ def spearman(p: Any) -> float:
     Even a perfect ``std`` is far from 1, since errors are random around it. NaN if all rows have
     the same ``std`` or the same error.
     """
-    return _once(_spearman, read_values(p))
+    return _once(value_forms.spearman, read_values(p))
 
 
 def _checked(level: float) -> float:
     if not 0 < level < 1:
         raise InputError("level between 0 and 1", level)
     return level
-
-
-def _levels(points: int) -> Tensor:
-    if points < 2:
-        raise InputError("points >= 2", points)
-    return torch.linspace(0, 1, points, dtype=torch.float64)
-
-
-# -- on R resamples at once, [R] each --------------------------------------------------------------
 
 
 def _whole(rows: ValueRows) -> ValueBlock:
@@ -182,91 +193,19 @@ def _once(form: Form, rows: ValueRows, **options: Any) -> float:
     return float(form(_whole(rows), **options))
 
 
-def _rmse(block: ValueBlock) -> Tensor:
-    return block.mean(block.rows.loss).sqrt()
-
-
-def _mae(block: ValueBlock) -> Tensor:
-    return block.mean(block.rows.error.abs())
-
-
-def _r2(block: ValueBlock) -> Tensor:
-    centred = block.rows.target - block.rows.target.mean()
-    spread = block.mean(centred.square()) - block.mean(centred).square()
-    spread = spread.masked_fill(spread <= 1e-14 * centred.square().max(), math.nan)
-    return 1.0 - block.mean(block.rows.loss) / spread
-
-
-def _crps(block: ValueBlock) -> Tensor:
-    return block.mean(block.rows.crps)
-
-
-def _coverage(block: ValueBlock, level: float = 0.9) -> Tensor:
-    return block.mean(block.rows.depth <= level)
-
-
-def _width(block: ValueBlock, level: float = 0.9) -> Tensor:
-    return block.mean(block.rows.width(level))
-
-
-def _shares(block: ValueBlock, points: int) -> Tensor:
-    """The calibration curve ``[R, points]``."""
-    depth = block.rows.depth.unsqueeze(1)
-    inside = (depth <= _levels(points).to(depth.device)).to(block.counts.dtype)
-    return block.counts @ inside / block.counts.sum(dim=1, keepdim=True)
-
-
-def _area(block: ValueBlock, points: int = 100) -> Tensor:
-    gap = _shares(block, points) - _levels(points).to(block.counts.device)
-    left, right = gap[:, :-1], gap[:, 1:]
-    ends = left.abs() + right.abs()
-    crossed = (left.square() + right.square()) / ends.clamp_min(1e-300)  # two triangles
-    return torch.where(left * right < 0, crossed, ends).sum(dim=1) / (2 * (points - 1))
-
-
-def _ence(block: ValueBlock, bins: int = 10) -> Tensor:
-    count, variance, loss = mass_sums(*block.by(block.rows.variance, block.rows.loss), bins)
-    deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
-    return ((deviation - error).abs() / deviation).mean(dim=-1)
-
-
-def _sharpness(block: ValueBlock) -> Tensor:
-    return block.mean(block.rows.variance).sqrt()
-
-
-def _spearman(block: ValueBlock) -> Tensor:
-    one, two = (_ranks(v, block.counts) for v in (block.rows.variance, block.rows.error.abs()))
-    size = block.counts.sum(dim=1)
-
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        return torch.einsum("rm,rm,rm->r", block.counts, a, b) / size
-
-    scale = (product(one, one) * product(two, two)).sqrt()
-    return product(one, two) / scale.masked_fill(scale == 0, math.nan)
-
-
-def _ranks(values: Tensor, counts: Tensor) -> Tensor:
-    """Ranks of each row in each resample ``[R, m]``, equal for equal values, with mean 0."""
-    _, group = torch.unique(values, return_inverse=True)
-    size = counts.new_zeros(len(counts), int(group.max()) + 1).index_add_(1, group, counts)
-    upto = size.cumsum(dim=1)
-    middle = upto - (size + upto[:, -1:]) / 2  # ranks average (m + 1) / 2
-    return middle[:, group]
-
-
 # What bootstrap resamples, and what each metric can be.
 FORMS: dict[Callable[..., float], Form] = {
-    rmse: _rmse,
-    mae: _mae,
-    r2: _r2,
-    crps: _crps,
-    coverage: _coverage,
-    width: _width,
-    miscalibration_area: _area,
-    ence: _ence,
-    spearman: _spearman,
+    rmse: value_forms.rmse,
+    mae: value_forms.mae,
+    r2: value_forms.r2,
+    crps: value_forms.crps,
+    coverage: value_forms.coverage,
+    width: value_forms.width,
+    miscalibration_area: value_forms.area,
+    ence: value_forms.ence,
+    spearman: value_forms.spearman,
     scores.nll: lambda block: block.mean(block.rows.nll),
-    scores.sharpness: _sharpness,
+    scores.sharpness: value_forms.sharpness,
     selective.aurc: lambda block: block.aurc,
     selective.excess_aurc: lambda block: block.aurc - block.best_aurc,
 }

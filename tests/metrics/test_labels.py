@@ -1,0 +1,293 @@
+"""Metrics of labels and rare classes against scikit-learn and label-by-label loops."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
+
+from gduq import metrics
+from gduq.errors import InputError
+from gduq.metrics.forms import LabelBlock, label_form
+from gduq.metrics.label_rows import read_labels
+from gduq.metrics.resampling import resample_counts
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+
+MACRO = [
+    metrics.accuracy,
+    metrics.nll,
+    metrics.brier,
+    metrics.sharpness,
+    metrics.ece,
+    metrics.adaptive_ece,
+    metrics.aurc,
+    metrics.excess_aurc,
+    metrics.roc_auc,
+    metrics.average_precision,
+    metrics.balanced_accuracy,
+]
+
+
+def make(m: int = 300, t: int = 3, seed: int = 0, missing: float = 0.3, **options):
+    """Rare labels with gaps: positives are about 8, 15, 25 % of the rows that know theirs."""
+    generator = torch.Generator().manual_seed(seed)
+    offset = torch.linspace(-3.5, -1.5, t, dtype=torch.float64)
+    score = 1.5 * torch.randn(m, t, generator=generator, dtype=torch.float64) + offset
+    target = (torch.rand(m, t, generator=generator) < score.sigmoid()).double()
+    target[torch.rand(m, t, generator=generator) < missing] = math.nan
+    noise = torch.randn(4, m, t, generator=generator, dtype=torch.float64)
+    return LabelPrediction(2 * score + noise, target, **options)
+
+
+def known(p: LabelPrediction, t: int) -> tuple[np.ndarray, np.ndarray]:
+    rows = ~p.target[:, t].isnan()
+    return p.target[rows, t].numpy().astype(int), p.probs[rows, t].numpy()
+
+
+# -- one label, or two classes -----------------------------------------------------------------
+
+
+@given(m=st.integers(2, 40), ties=st.booleans(), seed=st.integers(0, 10**6))
+@settings(max_examples=30)
+def test_ranking_of_two_classes_equals_scikit_learn(m, ties, seed):
+    rng = np.random.default_rng(seed)
+    y, z = rng.integers(0, 2, m), rng.normal(size=m)
+    y[:2], z = (0, 1), z.round() if ties else z
+    p = Prediction(torch.from_numpy(z).view(1, m, 1), torch.from_numpy(y))
+    assert metrics.roc_auc(p) == pytest.approx(roc_auc_score(y, z))
+    assert metrics.average_precision(p) == pytest.approx(average_precision_score(y, z))
+    assert metrics.balanced_accuracy(p) == pytest.approx(balanced_accuracy_score(y, z > 0))
+
+
+def test_several_classes_are_each_against_the_rest():
+    rng = np.random.default_rng(0)
+    logits, y = rng.normal(size=(200, 4)), rng.integers(0, 4, 200)
+    p = Prediction(torch.from_numpy(logits)[None], torch.from_numpy(y))
+    probs = p.probs.numpy()
+    expected = roc_auc_score(y, probs, multi_class="ovr", average="macro")
+    assert metrics.roc_auc(p) == pytest.approx(expected)
+    expected = average_precision_score(np.eye(4)[y], probs, average="macro")
+    assert metrics.average_precision(p) == pytest.approx(expected)
+    expected = balanced_accuracy_score(y, probs.argmax(1))
+    assert metrics.balanced_accuracy(p) == pytest.approx(expected)
+
+
+def test_ranking_sees_what_rounds_to_certainty():
+    logits = torch.tensor([[0.0, 60.0], [0.0, 50.0], [0.0, 70.0]])  # probabilities of exactly 1
+    y = torch.tensor([0, 0, 1])
+    assert metrics.read(logits, y).probs[:, 1].tolist() == [1, 1, 1]
+    assert metrics.roc_auc(logits, y) == 1.0
+
+
+def test_a_class_without_rows_is_left_out():
+    rng = np.random.default_rng(1)
+    logits, y = torch.from_numpy(rng.normal(size=(60, 3))), torch.arange(60) % 2
+    wide = torch.cat([logits, torch.full((60, 1), -50.0)], dim=1)
+    for metric in (metrics.balanced_accuracy, metrics.roc_auc, metrics.average_precision):
+        assert metric(wide, y) == pytest.approx(metric(logits, y))
+
+
+def test_one_kind_of_rows_has_no_ranking():
+    for y in (torch.zeros(5), torch.ones(5)):
+        p = Prediction(torch.randn(5, 1), y.long())
+        assert math.isnan(metrics.roc_auc(p))
+        assert math.isnan(metrics.average_precision(p))
+        right = float(p.correct.double().mean())
+        assert metrics.balanced_accuracy(p) == pytest.approx(right)
+        assert all(map(math.isnan, metrics.bootstrap(metrics.roc_auc, p, resamples=10)))
+
+
+def test_the_majority_is_a_constant_answer():
+    y = torch.tensor([2] * 12 + [0] * 5 + [1] * 3)
+    found = metrics.majority(torch.zeros(20, 4), y)
+    share = torch.tensor([5.0, 3.0, 12.0, 0.0]) / 20
+    constant = share.clamp_min(1e-30).log().double().expand(20, 4)
+    assert found.accuracy == pytest.approx(metrics.accuracy(constant, y)) == 0.6
+    assert found.brier == pytest.approx(metrics.brier(constant, y))
+    assert found.nll == pytest.approx(metrics.nll(constant, y))
+
+
+# -- several labels ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", MACRO)
+def test_of_labels_it_is_the_mean_over_labels(metric):
+    p = make()
+    expected = np.mean([metric(p.column(t)) for t in range(3)])
+    assert metric(p) == pytest.approx(expected)
+    assert metric(read_labels(p)) == pytest.approx(expected)
+
+
+def test_labels_equal_scikit_learn():
+    p = make()
+    pairs = [known(p, t) for t in range(3)]
+    assert metrics.roc_auc(p) == pytest.approx(np.mean([roc_auc_score(y, s) for y, s in pairs]))
+    expected = np.mean([average_precision_score(y, s) for y, s in pairs])
+    assert metrics.average_precision(p) == pytest.approx(expected)
+    expected = np.mean([balanced_accuracy_score(y, s >= 0.5) for y, s in pairs])
+    assert metrics.balanced_accuracy(p) == pytest.approx(expected)
+
+
+def test_thresholds_decide_answers_and_nothing_else():
+    p = make()
+    eager = make(thresholds=torch.tensor([0.05, 0.1, 0.2]))
+    pairs = [known(p, t) for t in range(3)]
+    for metric, oracle in [
+        (metrics.balanced_accuracy, balanced_accuracy_score),
+        (metrics.accuracy, lambda y, answer: (y == answer).mean()),
+    ]:
+        cut = zip(pairs, (0.05, 0.1, 0.2), strict=True)
+        expected = np.mean([oracle(y, s >= limit) for (y, s), limit in cut])
+        assert metric(eager) == pytest.approx(expected) != metric(p)
+        (counts,) = resample_counts(300, 2, seed=0)
+        form = label_form(metric, {})
+        drawn = form(LabelBlock(read_labels(eager), counts))
+        assert drawn[0].item() == pytest.approx(metric(eager[drawn_rows(counts[0])]))
+    assert metrics.balanced_accuracy(eager) > metrics.balanced_accuracy(p)
+    for metric in (metrics.roc_auc, metrics.nll, metrics.ece):
+        assert metric(eager) == metric(p)
+
+
+def drawn_rows(count: torch.Tensor) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(count)), count.long())
+
+
+def hard_cases() -> LabelPrediction:
+    """Label 0 is never known, label 1 never positive, label 2 as it should be."""
+    p = make(m=80)
+    target = p.target.clone()
+    target[:, 0] = math.nan
+    target[:, 1] = torch.where(target[:, 1].isnan(), math.nan, 0.0)
+    return LabelPrediction(p.samples, target, names=("never", "no", "good"))
+
+
+def test_the_table_says_what_is_known_of_each_label():
+    p = make(names=("a", "b", "c"))
+    table = metrics.label_table(p)
+    assert table["label"].tolist() == ["a", "b", "c"]
+    for t, line in enumerate(table.to_dict("records")):
+        (y, s), column = known(p, t), p.column(t)
+        assert (line["rows"], line["positives"]) == (len(y), y.sum())
+        assert line["base_rate"] == pytest.approx(y.mean())
+        assert line["majority"] == pytest.approx(1 - y.mean())
+        assert line["roc_auc"] == pytest.approx(roc_auc_score(y, s))
+        assert line["average_precision"] == pytest.approx(average_precision_score(y, s))
+        for name in ("accuracy", "balanced_accuracy", "ece", "nll", "brier"):
+            assert line[name] == pytest.approx(getattr(metrics, name)(column)), name
+    means = table.mean(numeric_only=True)
+    for name in ("roc_auc", "ece", "nll", "balanced_accuracy"):
+        assert getattr(metrics, name)(p) == pytest.approx(means[name])
+    assert metrics.majority(p).accuracy == pytest.approx(means["majority"])
+
+
+def test_labels_without_positives_or_rows_are_nan_not_errors():
+    p = hard_cases()
+    table = metrics.label_table(p).set_index("label")
+    assert table.loc["never", ["rows", "positives"]].tolist() == [0, 0]
+    assert table.loc["never", "base_rate":].isna().all()
+    assert table.loc["no", "positives"] == 0
+    assert table.loc["no", ["roc_auc", "average_precision"]].isna().all()
+    assert table.loc["no", "ece":].notna().all()
+    assert table.loc["good"].notna().all()
+    assert metrics.roc_auc(p) == pytest.approx(metrics.roc_auc(p.column(2)))
+    assert metrics.nll(p) == pytest.approx(
+        (metrics.nll(p.column(1)) + metrics.nll(p.column(2))) / 2
+    )
+    nothing = LabelPrediction(torch.zeros(4, 2), torch.full((4, 2), math.nan))
+    assert math.isnan(metrics.nll(nothing))
+    assert math.isnan(metrics.majority(nothing).accuracy)
+
+
+# -- bootstrap ---------------------------------------------------------------------------------
+
+BATCHED = [
+    *(partial(f) for f in MACRO if label_form(f, {}) is not None),
+    partial(metrics.ece, bins=5, norm="l2", debias=True, strict=False),
+]
+
+
+@pytest.mark.parametrize("metric", BATCHED, ids=lambda f: f"{f.func.__name__}{f.keywords}")
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_batched_resamples_equal_one_by_one(metric, missing):
+    p = make(m=120, missing=missing)
+    (counts,) = resample_counts(120, 10, seed=3)
+    expected = [metric(p[drawn_rows(count)]) for count in counts]
+    form = label_form(metric.func, metric.keywords)
+    batched = form(LabelBlock(read_labels(p), counts))
+    assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
+
+
+def test_resamples_without_positives_are_left_out():
+    target = torch.zeros(30, 1)
+    target[:2] = 1
+    logits = torch.linspace(2, -2, 30).view(1, 30, 1)
+    p = LabelPrediction(logits, target)
+    counts = torch.cat(list(resample_counts(30, 200, seed=0)))
+    assert (counts[:, :2].sum(dim=1) == 0).any()
+    value, low, high = metrics.bootstrap(metrics.average_precision, p, resamples=200)
+    assert value == high == 1.0
+    assert 0 <= low <= 1
+    odd = LabelPrediction(-logits, target)
+    value, low, high = metrics.bootstrap(metrics.roc_auc, odd, resamples=200)
+    assert value == 0.0 == low <= high
+
+
+def test_intervals_of_labels():
+    p = make()
+    chosen = {f.__name__: f for f in MACRO} | {"mine": lambda q: float(q.epistemic.mean())}
+    found = metrics.bootstrap_all(chosen, p, resamples=30)
+    for name, (value, low, high) in found.items():
+        assert low < value < high, name
+        assert value == pytest.approx(chosen[name](p))
+
+
+def test_rows_are_drawn_with_all_their_labels():
+    """Two copies of one label carry no more information than one of them."""
+    p = make(t=1, missing=0.0)
+    twice = LabelPrediction(p.samples.repeat(1, 1, 2), p.target.repeat(1, 2))
+    for metric in (metrics.nll, metrics.roc_auc):
+        one, two = (metrics.bootstrap(metric, q, resamples=50) for q in (p, twice))
+        assert two == pytest.approx(one)
+
+
+def test_subgroups_of_labels():
+    p = make(m=200)
+    table = metrics.subgroups(p, ["a", "b"] * 100, resamples=10)
+    expected = [metrics.roc_auc(p[0::2]), metrics.roc_auc(p[1::2])]
+    assert table["roc_auc"].tolist() == pytest.approx(expected)
+
+
+# -- bad input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: metrics.nll(make()[:0]), "at least one row"),
+        (lambda: metrics.nll(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
+        (lambda: metrics.roc_auc(Prediction(torch.zeros(3, 2))), "predictions with targets"),
+        (lambda: metrics.majority(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
+        (lambda: metrics.nll(make(), torch.zeros(300, 3)), "true labels in the prediction"),
+        (lambda: metrics.label_table(Prediction(torch.zeros(3, 2))), "got one about classes"),
+        (lambda: metrics.label_table(torch.zeros(3, 2)), "about labels .*got Tensor"),
+        (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
+        (lambda: metrics.risk_coverage(make()), r"about classes, got one about labels.*column"),
+        (lambda: metrics.smooth_ece(make()), r"about classes, got one about labels.*column"),
+        (lambda: metrics.ece(make(m=9)), "as many rows as bins"),
+        (lambda: metrics.bootstrap(metrics.classwise_ece, make()), "about classes"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_sharpness_needs_no_truth():
+    p = LabelPrediction(torch.zeros(4, 2))
+    assert metrics.sharpness(p) == pytest.approx(0, abs=1e-6)
