@@ -13,7 +13,7 @@ from gduq.experiments.scores import HIGHER
 if TYPE_CHECKING:
     from gduq.experiments.result import BenchResult
 
-__all__ = ["cell", "csv", "latex", "markdown", "win_counts"]
+__all__ = ["cell", "csv", "latex", "markdown", "markdown_table", "win_counts"]
 
 Record = Mapping[str, Any]
 _MARKS = {"better": " ▲", "worse": " ▼"}
@@ -82,12 +82,12 @@ def markdown(result: BenchResult) -> str:
     parts = [f"# {result.name}: {result.title} (scale: {result.scale})"]
     parts += [*([_LEGEND] if any(r["versus"] for r in result.records) else []), *result.notes]
     for heading, columns, body in _blocks(result.records):
-        parts.append(f"## {heading}\n\n" + _markdown_table(columns, body))
+        parts.append(f"## {heading}\n\n" + markdown_table(columns, body))
     wins = result.wins()
     if wins:
         columns = list(wins[0])
         lines = [[str(w[c]) for c in columns] for w in wins]
-        parts.append("## Against vanilla\n\n" + _markdown_table(columns, lines))
+        parts.append("## Against vanilla\n\n" + markdown_table(columns, lines))
     if result.failures:
         failed = [f"- {name}: `{_last(text)}`" for name, text in result.failures.items()]
         parts.append("## Failed runs\n\n" + "\n".join(failed))
@@ -95,7 +95,8 @@ def markdown(result: BenchResult) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Columns and lines as a Markdown table."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(v.replace("|", "\\|") for v in row) + " |" for row in body]
     return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The benchmark of molecules: our methods and Chemprop on the same rows, judged by one code."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -79,6 +79,13 @@ class Job:
         if self.side == "ours":
             return OURS
         return ("chemprop" if self.side == "default" else f"chemprop-{self.side}",)
+
+    @property
+    def needs(self) -> tuple[Job, ...]:
+        """What must be done before: an ensemble of the peer begins with one of its models."""
+        if self.side != "ensemble":
+            return ()
+        return (replace(self, side="mve" if self.is_values else "default"),)
 
     def file(self, method: str) -> Path:
         """Where the answers of a method are."""

@@ -1,0 +1,119 @@
+"""`bench`: all jobs on all cores, and the table of what they left on disk."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from gduq.experiments.engines import map_cells
+from gduq.experiments.molecules import ours, peer
+from gduq.experiments.molecules.answers import Answers
+from gduq.experiments.molecules.bars import BEST, Found, bars
+from gduq.experiments.molecules.cells import OURS, PEERS, Job, jobs
+from gduq.experiments.molecules.printing import MoleculesResult
+from gduq.experiments.molecules.scoring import LEVELS, likelihood, score
+from gduq.experiments.result import record
+from gduq.experiments.specs import ScaleName
+
+__all__ = ["TITLE", "bench", "collect"]
+
+NAME = "molecules"
+TITLE = "Molecules: values and classes under scaffold and size shift, beside Chemprop"
+RECIPES = ("gduq", "gduq-thawed")  # of which validation rows choose the best
+Table = dict[tuple[str, str, int], dict[str, Found]]
+
+
+def bench(
+    scale: ScaleName, root: Path, seeds: int | None, command: str, **options: Any
+) -> MoleculesResult:
+    """Do what is not done yet, and make the table.
+
+    Args:
+        scale: ``"smoke"`` (a minute, without Chemprop) or ``"small"``.
+        root: Folder of all results; answers of every method and split are kept in it.
+        seeds: How many; as the scale has it by default.
+        command: That makes it again.
+        options: Of `gduq.experiments.engines.map_cells`.
+    """
+    wanted = jobs(scale, seeds, root / NAME)
+    todo = [job for job in wanted if not job.done]
+    if any(job.side != "ours" for job in todo):
+        peer.environment()  # once, before workers ask for it
+    place = {job: i for i, job in enumerate(todo)}
+    needs = [[place[first] for first in job.needs if first in place] for job in todo]
+    title = {"title": NAME, "name": lambda job: job.title, "needs": needs}
+    outcomes = map_cells(todo, work, **title, **options)
+    failures = {o.cell.title: o.error for o in outcomes if o.error is not None}
+    return collect(wanted, scale, command, failures)
+
+
+def work(job: Job) -> None:
+    """What a worker does with a job."""
+    if job.side == "ours":
+        ours.run(job)
+    else:
+        peer.run(job)
+
+
+def collect(
+    wanted: list[Job], scale: ScaleName, command: str, failures: dict[str, str] | None = None
+) -> MoleculesResult:
+    """The table of all answers that are there; what is missing shows as fewer seeds."""
+    table = _scored(wanted)
+    made: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for (dataset, shift, _), methods in table.items():
+        where = {"dataset": dataset, "shift": shift, "model": "bond-gnn"}
+        for method, found in methods.items():
+            for key, value in _numbers(found):
+                name = {**where, "variant": method, **key}
+                made.setdefault(tuple(name.items()), []).append(value)
+    records = [
+        record(NAME, dict(key), values, scale=scale, command=command)
+        for key, values in made.items()
+    ]
+    missing = len({(j.dataset, j.shift, j.seed, m) for j in wanted for m in j.methods}) - sum(
+        method != BEST for methods in table.values() for method in methods
+    )
+    notes = (f"{missing} of the methods' answers are missing: some means are of fewer seeds.",)
+    return MoleculesResult(
+        NAME,
+        scale,
+        records,
+        TITLE,
+        notes if missing else (),
+        failures or {},
+        bars=tuple(bars(table)),
+    )
+
+
+def _numbers(found: Found) -> list[tuple[dict[str, str], float]]:
+    timed = ({"calibrator": "none", "split": "", "metric": "train_seconds"}, found.seconds)
+    scored = [
+        ({"calibrator": level, "split": split, "metric": metric}, value)
+        for level in LEVELS
+        for split, numbers in found.scores[level].items()
+        for metric, value in numbers.items()
+    ]
+    return [timed, *scored]
+
+
+def _scored(wanted: list[Job]) -> Table:
+    """Scores of every method that is there, by dataset, shift and seed."""
+    table: Table = {}
+    for job in wanted:
+        if job.side != "ours":
+            continue
+        there = {m: job.file(m) for m in (*OURS, *PEERS) if job.file(m).is_file()}
+        found = {method: Answers.load(path) for method, path in there.items()}
+        like = found.get("vanilla")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # few rows, which the seeds show
+            scores = {m: Found(score(a, like), a.seconds) for m, a in found.items()}
+            recipes = {m: likelihood(found[m]) for m in RECIPES if m in found}
+        if len(recipes) == len(RECIPES):
+            best = min(recipes, key=recipes.__getitem__)
+            spent = sum(found[m].seconds for m in RECIPES) - found["vanilla"].seconds
+            scores[BEST] = Found(scores[best].scores, spent)  # both recipes go on from one network
+        table[job.dataset, job.shift, job.seed] = scores
+    return table
