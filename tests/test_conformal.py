@@ -45,7 +45,8 @@ def test_marginal_coverage_over_seeds(method, alpha):
     coverages = []
     for seed in range(120):
         p = draw(60 + 200, seed)
-        coverages.append(method(alpha, shift_level=0, seed=seed).fit(p[:60])(p[60:]).coverage)
+        exact = method(alpha, nonempty=False, shift_level=0, seed=seed)
+        coverages.append(exact.fit(p[:60])(p[60:]).coverage)
     calibration = 48 if method is RAPS else 60
     error = 3 * np.std(coverages) / math.sqrt(len(coverages))
     assert 1 - alpha - error <= np.mean(coverages) <= 1 - alpha + 1 / (calibration + 1) + error
@@ -54,7 +55,8 @@ def test_marginal_coverage_over_seeds(method, alpha):
 def test_unrandomised_aps_covers_more():
     p = draw(4000, 0)
     exact, above = (
-        APS(0.2, randomized=r, shift_level=0).fit(p[:2000])(p[2000:]) for r in (True, False)
+        APS(0.2, randomized=r, nonempty=False, shift_level=0).fit(p[:2000])(p[2000:])
+        for r in (True, False)
     )
     assert above.coverage > 0.79
     assert exact.coverage == pytest.approx(0.8, abs=0.03)
@@ -72,8 +74,8 @@ def test_few_rows_give_all_classes(method):
 @pytest.mark.parametrize("method", ROWS_ONLY)
 def test_nonempty(method):
     p = draw(500, 0)
-    plain = method(0.6, shift_level=0).fit(p)(p)
-    full = method(0.6, shift_level=0, nonempty=True).fit(p)(p)
+    plain = method(0.6, shift_level=0, nonempty=False).fit(p)(p)
+    full = method(0.6, shift_level=0).fit(p)(p)
     assert (plain.size == 0).any()
     assert (full.size >= 1).all()
     empty = plain.size == 0
@@ -137,7 +139,7 @@ def mapie_sets(score: str, p_val: Prediction, p_test: Prediction, alpha: float, 
 @pytest.mark.parametrize("n", [100, 501])
 def test_split_conformal_equals_mapie(alpha, n):
     p_val, p_test = draw(n, 1), draw(400, 2)
-    sets = SplitConformal(alpha).fit(p_val)(p_test)
+    sets = SplitConformal(alpha, nonempty=False).fit(p_val)(p_test)
     assert torch.equal(sets.mask, mapie_sets("lac", p_val, p_test, alpha))
 
 
@@ -145,7 +147,7 @@ def test_aps_covers_and_sizes_like_mapie():
     ours, theirs = [], []
     for seed in range(12):
         p_val, p_test = draw(300, seed), draw(1000, 100 + seed)
-        sets = APS(0.2, shift_level=0, seed=seed).fit(p_val)(p_test)
+        sets = APS(0.2, nonempty=False, shift_level=0, seed=seed).fit(p_val)(p_test)
         other = mapie_sets("aps", p_val, p_test, 0.2, include_last_label="randomized")
         ours.append((sets.coverage, sets.mean_size))
         hit = other.gather(1, p_test.target.unsqueeze(1)).double().mean().item()
@@ -157,7 +159,8 @@ def test_raps_covers_like_mapie():
     ours, theirs = [], []
     for seed in range(20):
         p_val, p_test = draw(400, seed), draw(1000, 100 + seed)
-        ours.append(RAPS(0.2, shift_level=0, seed=seed).fit(p_val)(p_test).coverage)
+        exact = RAPS(0.2, nonempty=False, shift_level=0, seed=seed)
+        ours.append(exact.fit(p_val)(p_test).coverage)
         other = mapie_sets("raps", p_val, p_test, 0.2, include_last_label="randomized")
         theirs.append(other.gather(1, p_test.target.unsqueeze(1)).double().mean().item())
     assert np.mean(ours) == pytest.approx(0.8, abs=0.02)  # standard error: 0.006
@@ -206,8 +209,8 @@ def test_daps_covers_with_smaller_sets_than_aps():
         data, p = homophilous(seed)
         half = torch.randperm(400, generator=torch.Generator().manual_seed(seed)) < 200
         for name, method in (
-            ("aps", DAPS(data, 0.1, weight=0.0, shift_level=0, seed=seed)),
-            ("daps", DAPS(data, 0.1, shift_level=0, seed=seed)),
+            ("aps", DAPS(data, 0.1, weight=0.0, nonempty=False, shift_level=0, seed=seed)),
+            ("daps", DAPS(data, 0.1, nonempty=False, shift_level=0, seed=seed)),
         ):
             sets = method.fit(p, rows=half)(p, rows=~half)
             found[name].append((sets.coverage, sets.mean_size))
@@ -221,7 +224,7 @@ def test_daps_scores_equal_a_dense_matrix():
     data, p = homophilous(0, n=40)
     data.edge_index = data.edge_index[:, (data.edge_index != 7).all(0)]  # node 7 is alone
     method = DAPS(data, weight=0.3)
-    rows, mixed = method._diffused(p)
+    rows, mixed = method._scored(p)
     scores = method._scores(rows, method._uniform(rows))
     adjacency = torch.zeros(40, 40, dtype=torch.float64)
     adjacency[data.edge_index[0], data.edge_index[1]] = 1

@@ -40,9 +40,9 @@ class BundleError(InputError):
     """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
 
 
-def warn_user(text: str) -> None:
+def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:
     """A warning that points at the line outside gduq which led to it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("gduq."):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, UserWarning, stacklevel=level)
+    warnings.warn(text, kind, stacklevel=level)

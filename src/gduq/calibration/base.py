@@ -107,8 +107,10 @@ class Calibrator(ABC):
         self._check_call(p)
         index = row_index(rows, len(p))
         if self.needs_graph:  # rows look at their neighbours: choose them after the map
-            return self._mapped(p)[index]
-        return self._mapped(p if rows is None else p[index])
+            whole: Kind = self._mapped(p)
+            return whole[index]
+        mapped: Kind = self._mapped(p if rows is None else p[index])
+        return mapped
 
     def neutral(self, size: int, num_samples: int = 1) -> Self:
         """Set the parameters that change nothing: a fitted calibrator that is the identity.
@@ -159,9 +161,7 @@ class Calibrator(ABC):
     # -- for the methods -----------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(
-        self, p: Any, rows: Tensor | slice, corrupted: Sequence[Any]
-    ) -> dict[str, Tensor]:
+    def _fit(self, p: Any, rows: Tensor | slice, corrupted: Sequence[Any]) -> dict[str, Tensor]:
         """What is learnt from some rows of ``p`` and from copies, by the names in `state_names`."""
 
     @abstractmethod

@@ -134,6 +134,6 @@ def _say_kept(p: LabelPrediction, mapped: Tensor) -> None:
     names = [str(t) if p.names is None else p.names[t] for t in kept]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     warn_user(
-        f'rows of both "yes" and "no" are needed to calibrate a label: {", ".join(names[:5])}{more} '
-        f"of {p.num_labels} labels stay as they are"
+        f"{', '.join(names[:5])}{more} of {p.num_labels} labels stay as they are: to calibrate a "
+        'label takes rows of "yes" and of "no"'
     )

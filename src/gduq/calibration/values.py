@@ -117,7 +117,9 @@ class _Stretched:
         low, high = -math.log(HOTTEST), -math.log(COOLEST)
         step = (high - low) / (_GRID - 1)
         start = min((low + i * step for i in range(_GRID)), key=lambda g: self.slopes(g, extra)[0])
-        return math.exp(-self._bottom(start, max(start - step, low), min(start + step, high), extra))
+        return math.exp(
+            -self._bottom(start, max(start - step, low), min(start + step, high), extra)
+        )
 
     def _bottom(self, at: float, low: float, high: float, extra: float) -> float:
         """Newton's method in log a between two bounds, halved where it leads out of them."""
@@ -159,9 +161,9 @@ class IsotonicRecalibration(Calibrator):
     if 80 % of the truth lies below the 95 % quantile, that quantile is called the 80 % one from now
     on. This share rises by itself, so isotonic regression against u leaves it as it is.
 
-    Its n steps would make the density a comb. So g is a line through every tenth step (at least ten
-    rows between two, at most 50 pieces), and ``prior`` rows whose levels are evenly spread from 0 to
-    1 are added: g rises everywhere, and leans towards the identity where rows are few.
+    Its n steps would make the density a comb. So g is a line through some of them (at least ten
+    rows between two, at most 50 pieces), and ``prior`` rows are added whose levels are evenly
+    spread from 0 to 1: g rises everywhere, and leans towards the identity where rows are few.
 
     One map per value. Free of assumptions about the shape, hungry for data; deviations that are
     wrong by a factor are better mended by `DeviationScaling`, before this one.

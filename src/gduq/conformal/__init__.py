@@ -1,15 +1,33 @@
-"""Conformal prediction: sets of classes that hold the true one with a chosen probability."""
+"""Conformal prediction: sets and intervals that hold the truth with a chosen probability.
+
+`METHODS` are those for classes; values have `ConformalIntervals`, labels `ConformalLabels`.
+"""
 
 from gduq.conformal.adaptive import APS, RAPS
+from gduq.conformal.base import ShiftWarning
 from gduq.conformal.graph import DAPS
+from gduq.conformal.labels import ConformalLabels, LabelSets
+from gduq.conformal.nearby import NAPS
 from gduq.conformal.shift import ShiftTest, shift_test
-from gduq.conformal.split import PredictionSets, ShiftWarning, SplitConformal, conformal_quantile
+from gduq.conformal.split import (
+    ClassConditional,
+    PredictionSets,
+    SplitConformal,
+    conformal_quantile,
+)
+from gduq.conformal.values import ConformalIntervals, Intervals
 
 __all__ = [
     "APS",
     "DAPS",
     "METHODS",
+    "NAPS",
     "RAPS",
+    "ClassConditional",
+    "ConformalIntervals",
+    "ConformalLabels",
+    "Intervals",
+    "LabelSets",
     "PredictionSets",
     "ShiftTest",
     "ShiftWarning",
@@ -22,5 +40,6 @@ METHODS: dict[str, type[SplitConformal]] = {
     "lac": SplitConformal,
     "aps": APS,
     "raps": RAPS,
+    "class_conditional": ClassConditional,
     "daps": DAPS,
 }

@@ -46,7 +46,7 @@ class APS(SplitConformal):
         alpha: float = 0.1,
         *,
         randomized: bool = True,
-        nonempty: bool = False,
+        nonempty: bool = True,
         shift_level: float = 0.01,
         seed: int = 0,
     ) -> None:
@@ -97,7 +97,7 @@ class RAPS(APS):
         rank: int | None = None,
         share: float = 0.2,
         randomized: bool = True,
-        nonempty: bool = False,
+        nonempty: bool = True,
         shift_level: float = 0.01,
         seed: int = 0,
     ) -> None:
@@ -114,6 +114,7 @@ class RAPS(APS):
 
     def fit(self, p_val: Any) -> Self:
         """Choose what was not given, then find the threshold on the other rows."""
+        self._check_classes(p_val)
         rows = read(p_val)
         if self.penalty is None or self.rank is None:
             generator = torch.Generator().manual_seed(self.seed)

@@ -1,4 +1,4 @@
-"""Sets that listen to a node's neighbours: DAPS."""
+"""Sets of nodes of one graph; those that listen to a node's neighbours: DAPS."""
 
 from __future__ import annotations
 
@@ -17,12 +17,80 @@ from gduq.metrics.structure import neighbours
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DAPS"]
+__all__ = ["DAPS", "NodeSets"]
 
 Nodes = Tensor | slice | Sequence[int]
 
 
-class DAPS(APS):
+class NodeSets(APS):
+    """`APS` for nodes: predictions cover **all** nodes of the graph, in order
+    (``gduq.predict(model, data)``); ``rows`` chooses the nodes to fit on and to answer for.
+
+    Args:
+        graph: The graph whose nodes the predictions are about (PyG ``Data``).
+        alpha, randomized, nonempty, shift_level, seed: As in `APS`.
+    """
+
+    def __init__(
+        self,
+        graph: Any = None,
+        alpha: float = 0.1,
+        *,
+        randomized: bool = True,
+        nonempty: bool = True,
+        shift_level: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            alpha, randomized=randomized, nonempty=nonempty, shift_level=shift_level, seed=seed
+        )
+        name = type(self).__name__
+        if graph is not None and not hasattr(graph, "num_nodes"):
+            raise InputError(
+                f"a graph (PyG Data) for {name}",
+                type(graph).__name__,
+                f"Pass {name}(graph, alpha=0.1).",
+            )
+        self.graph = graph
+
+    def fit(self, p_val: Any, rows: Nodes | None = None) -> Self:
+        """Find the threshold on the nodes ``rows`` (mask, slice or numbers; all by default)."""
+        self._check_classes(p_val)
+        part, chosen, scores, _ = self._chosen(p_val, rows)
+        _ = part.labels
+        return self._fit(chosen, part, scores)
+
+    def __call__(self, p: Any, rows: Nodes | None = None) -> PredictionSets:
+        """The sets of the nodes ``rows``."""
+        self._check_fitted(p)
+        part, chosen, scores, _ = self._chosen(p, rows)
+        return self._sets(chosen, part, scores)
+
+    def _chosen(self, p: Any, rows: Nodes | None) -> tuple[Rows, Any, Tensor, Tensor]:
+        """Some nodes, their prediction, their scores, mixed before the choice, and numbers."""
+        nodes, scores = self._scored(p)
+        if rows is None:
+            return nodes, p, scores, torch.arange(len(nodes))
+        pick = _numbers(rows, len(nodes))
+        target = None if nodes.target is None else nodes.target[pick]
+        return Rows(nodes.logits[pick], target), p[pick], scores[pick], pick
+
+    def _scored(self, p: Any) -> tuple[Rows, Tensor]:
+        """All nodes and their scores ``[n, C]``; u is the same for fitting and applying."""
+        name = type(self).__name__
+        if self.graph is None:
+            raise InputError(f"a graph for {name}", "none", f"Pass {name}(graph=data).")
+        nodes = read(p, labelled=False)
+        if len(nodes) != self.graph.num_nodes:
+            raise InputError(
+                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
+                f"{len(nodes)} rows",
+                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
+            )
+        return nodes, self._scores(nodes, self._uniform(nodes))
+
+
+class DAPS(NodeSets):
     r"""Diffusion-adaptive prediction sets for nodes (Zargarbashi, Antonelli and Bojchevski, 2023).
 
     The scores of `APS` are mixed with those of the neighbours :math:`N(i)`,
@@ -50,60 +118,15 @@ class DAPS(APS):
     """
 
     def __init__(
-        self,
-        graph: Any = None,
-        alpha: float = 0.1,
-        *,
-        weight: float = 0.5,
-        randomized: bool = True,
-        nonempty: bool = False,
-        shift_level: float = 0.01,
-        seed: int = 0,
+        self, graph: Any = None, alpha: float = 0.1, *, weight: float = 0.5, **options: Any
     ) -> None:
-        super().__init__(
-            alpha, randomized=randomized, nonempty=nonempty, shift_level=shift_level, seed=seed
-        )
-        if graph is not None and not hasattr(graph, "num_nodes"):
-            raise InputError(
-                "a graph (PyG Data) for DAPS", type(graph).__name__, "Pass DAPS(graph, alpha=0.1)."
-            )
+        super().__init__(graph, alpha, **options)
         if not 0 <= weight <= 1:
             raise InputError("weight from 0 to 1", weight)
-        self.graph, self.weight = graph, weight
+        self.weight = weight
 
-    def fit(self, p_val: Any, rows: Nodes | None = None) -> Self:
-        """Find the threshold on the nodes ``rows`` (mask, slice or numbers; all by default)."""
-        part, chosen, scores = self._chosen(p_val, rows)
-        _ = part.labels
-        return self._fit(chosen, part, scores)
-
-    def __call__(self, p: Any, rows: Nodes | None = None) -> PredictionSets:
-        """The sets of the nodes ``rows``."""
-        self._check_fitted(p)
-        part, chosen, scores = self._chosen(p, rows)
-        return self._sets(chosen, part, scores)
-
-    def _chosen(self, p: Any, rows: Nodes | None) -> tuple[Rows, Any, Tensor]:
-        """Some nodes, their prediction, and their scores, mixed before the choice."""
-        nodes, scores = self._diffused(p)
-        if rows is None:
-            return nodes, p, scores
-        pick = _numbers(rows, len(nodes))
-        target = None if nodes.target is None else nodes.target[pick]
-        return Rows(nodes.logits[pick], target), p[pick], scores[pick]
-
-    def _diffused(self, p: Any) -> tuple[Rows, Tensor]:
-        """All nodes and their mixed scores ``[n, C]``; u is the same for fitting and applying."""
-        if self.graph is None:
-            raise InputError("a graph for DAPS", "none", "Pass DAPS(graph=data).")
-        nodes = read(p, labelled=False)
-        if len(nodes) != self.graph.num_nodes:
-            raise InputError(
-                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
-                f"{len(nodes)} rows",
-                "Predict all nodes and choose with rows=; DAPS is for node tasks.",
-            )
-        scores = self._scores(nodes, self._uniform(nodes))
+    def _scored(self, p: Any) -> tuple[Rows, Tensor]:
+        nodes, scores = super()._scored(p)
         here, there = neighbours(self.graph)
         sums = torch.zeros_like(scores).index_add_(0, here, scores[there])
         count = here.bincount(minlength=len(nodes)).unsqueeze(1)

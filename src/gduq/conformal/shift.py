@@ -25,12 +25,14 @@ class ShiftTest(NamedTuple):
 
 
 def shift_test(p: Any, q: Any, *, seed: int = 0) -> ShiftTest:
-    r"""A two-sample test on representations and probabilities, column by column.
+    r"""A two-sample test on representations and what is predicted, column by column.
 
-    Every column (a dimension of ``features``, a class's probability, the confidence) is compared by
-    a Kolmogorov-Smirnov test, and the smallest p-value is multiplied by the number of columns
-    (Bonferroni). Such tests on what a classifier puts out find shifts about as well as anything
-    (Rabanser et al., 2019). Features are used when both sets have them.
+    Every column (a dimension of ``features``; the probability of every class, and the confidence;
+    the probability of every label; mean, deviation and ``epistemic`` of every value, and
+    ``novelty``) is compared by a Kolmogorov-Smirnov test, and the smallest p-value is multiplied by
+    the number of columns (Bonferroni). Such tests on what a classifier puts out find shifts about
+    as well as anything (Rabanser et al., 2019). Features and novelty are used when both sets have
+    them.
 
     At most 2000 rows of each set are looked at, and 512 random directions of wider features. Rows
     of one graph depend on each other, which makes the test see shifts too easily when the sets are
@@ -53,20 +55,43 @@ def shift_test(p: Any, q: Any, *, seed: int = 0) -> ShiftTest:
 class Columns(NamedTuple):
     """What a set of predictions is compared by, ``[m, ...]`` each."""
 
-    probs: Tensor
+    said: Tensor
     features: Tensor | None
+    novelty: Tensor | None
+    size: str  # what the predictions are about: "3 classes"
 
 
 def columns_of(p: Any, seed: int) -> Columns:
-    """Probabilities with the confidence, and features if there are any; of at most 2000 rows."""
-    rows = read(p, labelled=False)
-    probs = torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1).double().cpu()
-    features: Tensor | None = getattr(p, "features", None)
+    """What is predicted, features and novelty if there are any; of at most 2000 rows."""
+    said, size = _said(p)
+    features, novelty = getattr(p, "features", None), None
+    if getattr(p, "kind", "classes") == "values" and p.novelty is not None:
+        novelty = p.novelty.detach().cpu().double().unsqueeze(1)
     generator = torch.Generator().manual_seed(seed)
-    keep = torch.arange(len(rows))
-    if len(rows) > _MOST_ROWS:
-        keep = torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]
-    return Columns(probs[keep], None if features is None else _narrow(features, keep, seed))
+    keep = torch.arange(len(said))
+    if len(said) > _MOST_ROWS:
+        keep = torch.randperm(len(said), generator=generator)[:_MOST_ROWS]
+    return Columns(
+        said[keep],
+        None if features is None else _narrow(features, keep, seed),
+        None if novelty is None else novelty[keep],
+        size,
+    )
+
+
+def _said(p: Any) -> tuple[Tensor, str]:
+    """What is predicted ``[m, d]`` in float64, and what about."""
+    kind = getattr(p, "kind", "classes")
+    if kind == "classes":
+        rows = read(p, labelled=False)
+        both = torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1)
+        return both.double().cpu(), f"{rows.num_classes} classes"
+    if len(p) == 0:
+        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    if kind == "labels":
+        return p.probs.double().cpu(), p.size
+    parts = [part.view(len(p), -1).double().cpu() for part in (p.mean, p.std, p.epistemic)]
+    return torch.cat(parts, dim=1), p.size
 
 
 def _narrow(features: Tensor, keep: Tensor, seed: int) -> Tensor:
@@ -80,17 +105,20 @@ def _narrow(features: Tensor, keep: Tensor, seed: int) -> Tensor:
 
 def compare(p: Columns, q: Columns) -> ShiftTest:
     """The test itself, on columns kept from earlier."""
-    if p.probs.size(1) != q.probs.size(1):
-        raise InputError(f"{p.probs.size(1) - 1} classes", q.probs.size(1) - 1)
-    first, second = p.probs, q.probs
+    if p.size != q.size:
+        raise InputError(f"predictions of {p.size}", f"some of {q.size}")
+    first, second = [p.said], [q.said]
     if p.features is not None and q.features is not None:
         if p.features.size(1) != q.features.size(1):
             raise InputError(f"features of width {p.features.size(1)}", q.features.size(1))
-        first, second = (torch.cat([c.probs, c.features], 1) for c in (p, q))  # type: ignore[list-item]
+        first, second = [*first, p.features], [*second, q.features]
+    if p.novelty is not None and q.novelty is not None:
+        first, second = [*first, p.novelty], [*second, q.novelty]
     from scipy.stats import kstwo
 
-    distance = _distances(first, second)
-    size = max(round(len(first) * len(second) / (len(first) + len(second))), 1)
+    distance = _distances(torch.cat(first, dim=1), torch.cat(second, dim=1))
+    rows, others = len(p.said), len(q.said)
+    size = max(round(rows * others / (rows + others)), 1)
     pvalues = np.clip(kstwo.sf(distance.numpy(), size), 0.0, 1.0)
     corrected = min(1.0, float(pvalues.min()) * len(pvalues))
     return ShiftTest(corrected, float(distance.max()), len(pvalues))

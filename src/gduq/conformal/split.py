@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gduq.conformal.shift import Columns, ShiftTest, columns_of, compare
-from gduq.errors import InputError, NotFittedError
+from gduq.conformal.base import Conformal
+from gduq.conformal.shift import ShiftTest
+from gduq.errors import InputError
 from gduq.metrics.rows import Rows, read
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PredictionSets", "ShiftWarning", "SplitConformal", "conformal_quantile"]
-
-
-class ShiftWarning(UserWarning):
-    """The data differ from those a conformal predictor was fitted on: no guarantee holds."""
+__all__ = ["ClassConditional", "PredictionSets", "SplitConformal", "conformal_quantile"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +62,7 @@ class PredictionSets:
         return float(self.covered.double().mean())
 
 
-class SplitConformal:
+class SplitConformal(Conformal):
     r"""Sets from a threshold on the probability (LAC; Sadinle, Lei and Wasserman, 2019).
 
     The score of class c for row i is :math:`s_{ic} = 1 - p_{ic}`; the set holds all classes with
@@ -76,13 +72,14 @@ class SplitConformal:
 
     .. math:: 1 - \alpha \;\le\; P(y \in \text{set}) \;\le\; 1 - \alpha + \tfrac{1}{n + 1}
 
-    (the right side without ties). LAC has the smallest sets on average; hard rows are covered less
-    often than easy ones. Under shift nothing is guaranteed: a `ShiftWarning` is raised when a
-    two-sample test (`shift_test`) against the validation rows fails.
+    (the right side without ties, and with ``nonempty=False``). LAC has the smallest sets on
+    average; hard rows are covered less often than easy ones. Under shift nothing is guaranteed: a
+    `ShiftWarning` is raised when a two-sample test (`shift_test`) against the validation rows
+    fails.
 
     Args:
         alpha: Accepted share of misses, in (0, 1).
-        nonempty: Add the most likely class to empty sets; coverage can only grow.
+        nonempty: Put the most likely class into sets that would be empty; coverage can only grow.
         shift_level: Significance of the shift test; 0 leaves it out.
         seed: Seed of everything random.
 
@@ -98,21 +95,18 @@ class SplitConformal:
         self,
         alpha: float = 0.1,
         *,
-        nonempty: bool = False,
+        nonempty: bool = True,
         shift_level: float = 0.01,
         seed: int = 0,
     ) -> None:
-        if not 0 < alpha < 1:
-            raise InputError("alpha between 0 and 1", alpha, "alpha=0.1 means 90 % coverage.")
-        if not 0 <= shift_level < 1:
-            raise InputError("shift_level from 0 to below 1", shift_level)
-        self.alpha, self.nonempty, self.shift_level, self.seed = alpha, nonempty, shift_level, seed
-        self.quantile: float | None = None
+        super().__init__(alpha, shift_level=shift_level, seed=seed)
+        self.nonempty = nonempty
+        self.quantile: float | Tensor | None = None
         self._classes = 0
-        self._seen: Columns | None = None
 
     def fit(self, p_val: Any) -> Self:
         """Find the threshold on labelled rows that the model was not trained on."""
+        self._check_classes(p_val)
         rows = read(p_val)
         return self._fit(p_val, rows, self._scores(rows, self._uniform(rows)))
 
@@ -132,39 +126,61 @@ class SplitConformal:
 
     def _fit(self, p_val: Any, rows: Rows, scores: Tensor) -> Self:
         true = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
-        self.quantile = conformal_quantile(true, self.alpha)
+        self.quantile = self._threshold(true, rows)
         self._classes = rows.num_classes
-        self._seen = columns_of(p_val, self.seed) if self.shift_level > 0 else None
+        self._note(p_val)
         return self
 
+    def _threshold(self, true: Tensor, rows: Rows) -> float | Tensor:
+        """What scores of true classes ``[m]`` make of the threshold: one, or one per class."""
+        return conformal_quantile(true, self.alpha)
+
+    def _check_classes(self, p: Any) -> None:
+        instead = "For values there is ConformalIntervals, for labels ConformalLabels."
+        self._check_kind(p, "classes", instead)
+
     def _check_fitted(self, p: Any) -> None:
-        if self.quantile is None:
-            raise NotFittedError(
-                f"a fitted {type(self).__name__}", "one without fit", "Call fit(p_val) first."
-            )
+        self._check(self._classes > 0)
+        self._check_classes(p)
         classes = read(p, labelled=False).num_classes
         if classes != self._classes:
             raise InputError(f"predictions of {self._classes} classes, as fitted", classes)
 
     def _sets(self, p: Any, rows: Rows, scores: Tensor) -> PredictionSets:
         assert self.quantile is not None
-        mask = scores <= self.quantile
+        return self._within(p, rows, scores <= self.quantile)
+
+    def _within(self, p: Any, rows: Rows, mask: Tensor) -> PredictionSets:
         if self.nonempty:
             empty = ~mask.any(dim=1)
             mask[empty, rows.label[empty]] = True
-        shift = None
-        if self._seen is not None:
-            shift = compare(self._seen, columns_of(p, self.seed))
-            if shift.pvalue < self.shift_level:
-                warnings.warn(_message(shift, self.alpha), ShiftWarning, stacklevel=3)
-        return PredictionSets(mask, rows.target, shift)
+        return PredictionSets(mask, rows.target, self._shift(p))
 
 
-def _message(shift: ShiftTest, alpha: float) -> str:
-    return (
-        f"these rows differ from the validation rows (two-sample test, p = {shift.pvalue:.1g}): "
-        f"a coverage of {1 - alpha:.0%} is not guaranteed here"
-    )
+class ClassConditional(SplitConformal):
+    r"""Sets that hold every class as often as promised, rare ones too (Mondrian).
+
+    The scores of `SplitConformal`, but one threshold per class, from the validation rows of that
+    class alone, so that :math:`P(y \in \text{set} \mid y = c) \ge 1 - \alpha` for every c (Sadinle,
+    Lei and Wasserman, 2019). A class with fewer than :math:`1/\alpha - 1` validation rows is in
+    every set: nothing less can be promised for it.
+
+    Args:
+        alpha, nonempty, shift_level, seed: As in `SplitConformal`.
+
+    Example:
+        >>> from gduq.prediction import Prediction
+        >>> p_val = Prediction(torch.eye(4).repeat(9, 1) * 3, target=torch.arange(4).repeat(9))
+        >>> rare = p_val[torch.arange(36) != 3]  # 8 rows of class 3, 9 of the others
+        >>> ClassConditional(alpha=0.1).fit(rare)(p_val).mask[0].tolist()
+        [True, False, False, True]
+    """
+
+    def _threshold(self, true: Tensor, rows: Rows) -> Tensor:
+        found = [
+            conformal_quantile(true[rows.labels == c], self.alpha) for c in range(rows.num_classes)
+        ]
+        return true.new_tensor(found)
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> float:

@@ -1,0 +1,152 @@
+"""Sets of answers, no and yes, per label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from gduq.conformal.adaptive import APS
+from gduq.conformal.base import Conformal
+from gduq.conformal.shift import ShiftTest
+from gduq.conformal.split import ClassConditional, PredictionSets, SplitConformal
+from gduq.errors import InputError
+from gduq.prediction import LabelPrediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ConformalLabels", "LabelSets"]
+
+Method = Literal["lac", "aps", "class_conditional"]
+
+_METHODS: dict[str, type[SplitConformal]] = {
+    "lac": SplitConformal,
+    "aps": APS,
+    "class_conditional": ClassConditional,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSets:
+    """One set of answers per row and label: {no}, {yes}, or both.
+
+    Args:
+        mask: Boolean ``[m, T, 2]``, whether "no" and "yes" are in.
+        target: 0, 1 or NaN (unknown) ``[m, T]``, or ``None``.
+        shift: The two-sample test against the validation data, or ``None`` where none was made.
+    """
+
+    mask: Tensor
+    target: Tensor | None = None
+    shift: ShiftTest | None = None
+
+    def __len__(self) -> int:
+        return self.mask.size(0)
+
+    @property
+    def size(self) -> Tensor:
+        """Answers in each set ``[m, T]``."""
+        return self.mask.sum(dim=-1)
+
+    @property
+    def mean_size(self) -> float:
+        """Their mean: 1 is an answer, 2 is none."""
+        return float(self.size.double().mean())
+
+    @property
+    def covered(self) -> Tensor:
+        """1.0 where a set holds the true answer, else 0.0; NaN where that is unknown ``[m, T]``."""
+        if self.target is None:
+            raise InputError(
+                "predictions with targets", "none", "Pass target= or predict on labelled data."
+            )
+        held = self.mask.gather(2, (self.target == 1).long().unsqueeze(2)).squeeze(2)
+        return held.double().masked_fill(self.target.isnan(), torch.nan)
+
+    @property
+    def coverage(self) -> float:
+        """Share of sets that do, over all labels that are known."""
+        return float(self.covered.nanmean())
+
+    def column(self, t: int) -> PredictionSets:
+        """The sets of label number ``t``; of the rows whose label is known, where there are
+        targets."""
+        if self.target is None:
+            return PredictionSets(self.mask[:, t], None, self.shift)
+        known = ~self.target[:, t].isnan()
+        return PredictionSets(self.mask[known, t], self.target[known, t].long(), self.shift)
+
+
+class ConformalLabels(Conformal):
+    r"""Conformal sets {no}, {yes} or both, for every label by itself.
+
+    Each label is a task of two classes with a threshold of its own, from the validation rows that
+    know it; its sets hold the true answer with probability at least :math:`1 - \alpha`. A label
+    that no validation row knows gets both answers. For rare labels take ``"class_conditional"``:
+    it promises this for "yes" and "no" each.
+
+    Args:
+        alpha: Accepted share of misses, in (0, 1), per label.
+        method: ``"lac"`` (`SplitConformal`), ``"aps"`` (`APS`) or ``"class_conditional"``
+            (`ClassConditional`).
+        nonempty, shift_level, seed: As in `SplitConformal`.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(10, 1)
+        >>> p_val = LabelPrediction(y * 6 - 3, target=y)
+        >>> sets = ConformalLabels(alpha=0.2).fit(p_val)(p_val)
+        >>> sets.coverage, sets.mean_size
+        (1.0, 1.0)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        method: Method = "lac",
+        *,
+        nonempty: bool = True,
+        shift_level: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(alpha, shift_level=shift_level, seed=seed)
+        if method not in _METHODS:
+            raise InputError(f"a method from {', '.join(_METHODS)}", repr(method))
+        self.method, self.nonempty = method, nonempty
+        self._columns: list[SplitConformal | None] = []
+
+    def fit(self, p_val: LabelPrediction) -> Self:
+        """Find the thresholds on labelled rows that the model was not trained on."""
+        self._check_labels(p_val)
+        if len(p_val) == 0 or not bool(p_val.known.any()):
+            raise InputError("at least one row with a known label", "none")
+        self._columns = [
+            self._make().fit(p_val.column(t)) if bool(p_val.known[:, t].any()) else None
+            for t in range(p_val.num_labels)
+        ]
+        self._note(p_val)
+        return self
+
+    def __call__(self, p: LabelPrediction) -> LabelSets:
+        """The sets of other rows."""
+        self._check(bool(self._columns))
+        self._check_labels(p)
+        if p.num_labels != len(self._columns):
+            labels = f"{len(self._columns)} label{'s' * (len(self._columns) > 1)}"
+            raise InputError(f"predictions of {labels}, as fitted", p.size)
+        every, found = replace(p, target=None), []
+        for t, fitted in enumerate(self._columns):
+            both = torch.ones(len(p), 2, dtype=torch.bool, device=p.samples.device)
+            found.append(both if fitted is None else fitted(every.column(t)).mask)
+        return LabelSets(torch.stack(found, dim=1), p.target, self._shift(p))
+
+    def _make(self) -> SplitConformal:
+        """One for a label; the shift is looked at once, for all labels."""
+        options: dict[str, Any] = {"nonempty": self.nonempty, "seed": self.seed}
+        return _METHODS[self.method](self.alpha, shift_level=0, **options)
+
+    def _check_labels(self, p: Any) -> None:
+        instead = "For classes there is SplitConformal, for values ConformalIntervals."
+        self._check_kind(p, "labels", instead)
