@@ -139,7 +139,7 @@ def test_members_of_different_architectures(batch: Batch) -> None:
     ensemble = Ensemble([make_net(0, conv="gin"), make_net(0, conv="gcn"), make_net(0, head="mlp")])
     assert ensemble.sample(batch).shape == (3, 7, 3)
     other = GNN(4, 8, 2, num_layers=2).double()
-    with pytest.raises(InputError, match=r"equal rows and classes.*\[\[7, 3\], \[7, 2\]\]"):
+    with pytest.raises(InputError, match=r"equal rows and outputs.*\[\[7, 3\], \[7, 2\]\]"):
         Ensemble([make_net(0), other]).sample(batch)
 
 

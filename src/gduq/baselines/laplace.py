@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from gduq.baselines.heads import OnTrunk
 from gduq.baselines.posterior import LastLayerPosterior
+from gduq.baselines.separate import SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
 from gduq.nn.call import Call
 from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Supply
+from gduq.targets import Labels, Values
 
 __all__ = ["LastLayerLaplace"]
 
@@ -24,14 +26,19 @@ Link = Literal["samples", "probit"]
 class LastLayerLaplace(OnTrunk):
     """A trained network with a Laplace approximation of its last layer (Daxberger et al., 2021).
 
-    In closed form from one pass over the training rows: the generalised Gauss-Newton matrix, whole
-    or as a Kronecker product by its size, and the prior by marginal likelihood. Nothing is trained.
+    In closed form from one pass over the training rows, with the prior by marginal likelihood:
+    nothing is trained. For classes from the generalised Gauss-Newton matrix, whole or as a
+    Kronecker product by its size. Labels are yes/no questions of their own, each with the prior
+    that suits it. For values it is Bayesian linear regression around the trained weights; the
+    noise is the network's own or, where it gives means only, by marginal likelihood too.
 
     Args:
         net: A trained network with a head; it is copied.
-        num_samples: K, draws of the last layer's weights.
-        link: ``"probit"``, one hypothesis with moderated logits; or ``"samples"``, K draws, which
-            have an epistemic part too, but worse probabilities.
+        num_samples: K.
+        link: ``"samples"``: K draws of the last layer's weights. ``"probit"``: classes and labels
+            have one hypothesis with moderated logits, whose probabilities are better but have no
+            epistemic part; values have K Gaussians whose means are spaced like the quantiles of
+            the posterior, with exactly its mean and variance (for K = 1 it widens the noise).
         call: As in `gduq.anchor`.
         seed: For the draws.
         trunk: A trunk to share with other models.
@@ -63,35 +70,104 @@ class LastLayerLaplace(OnTrunk):
             raise InputError("a head that ends in a linear map", f"{steps[-1]} at its end")
         self.lead = nn.Sequential(*steps[:last]).requires_grad_(False)
         self.last = steps[last].requires_grad_(False)
-        self.posterior = LastLayerPosterior()
+        self.posterior: LastLayerPosterior | SeparatePosteriors = LastLayerPosterior()
 
-    def fit_rows(self, h: Tensor) -> None:
+    def fit_rows(self, h: Tensor, y: Tensor) -> None:
         with torch.no_grad():
             phi = self.lead(h)
-            bias = getattr(self.last, "bias", None)
-            self.posterior.fit(phi, self.last.weight, bias)  # type: ignore[arg-type]
+            bias, target = getattr(self.last, "bias", None), self.target
+            if isinstance(target, Values):
+                self._fit_values(phi, y, target)
+            elif isinstance(target, Labels):
+                p = self.last(phi).sigmoid()
+                curvature = p * (1 - p) * ~y.isnan()
+                self._separate(phi).fit(phi, self.last.weight, bias, curvature)  # type: ignore[arg-type]
+            else:
+                joint = LastLayerPosterior().to(phi.device)
+                self.posterior = joint.fit(phi, self.last.weight, bias)  # type: ignore[arg-type]
+
+    def _fit_values(self, phi: Tensor, y: Tensor, target: Values) -> None:
+        """In standardised units, with the noise that the network says, if it says any."""
+        count, bias = target.num_values, getattr(self.last, "bias", None)
+        weight: Tensor = self.last.weight[:count]  # type: ignore[index]
+        bias = None if bias is None else bias[:count]
+        if target.raw:
+            shift, scale = (weight.new_tensor(given) for given in (target.shift, target.scale))
+            weight = weight / scale.unsqueeze(1)
+            bias = None if bias is None else (bias - shift) / scale
+        means, logs = self._own(phi, target)
+        residuals = y - means if target.is_open else None
+        self._separate(phi).fit(phi, weight, bias, (-logs).exp(), residuals)
+
+    def _separate(self, phi: Tensor) -> SeparatePosteriors:
+        self.posterior = found = SeparatePosteriors().to(phi.device)
+        return found
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
         phi = self.lead(h)
+        if isinstance(self.target, Values):
+            return self._values(phi, self.target)
         if self.link == "probit":
             return self.posterior.probit(phi).unsqueeze(0)
-        generator = torch.Generator().manual_seed(self.seed)
-        return self.posterior.sample(phi, self.num_samples, generator)
+        return self.posterior.sample(phi, self.num_samples, self._generator)
+
+    def _values(self, phi: Tensor, target: Values) -> Tensor:
+        """Means and log-variances of K Gaussians ``[K, m, 2T]``, standardised."""
+        assert isinstance(self.posterior, SeparatePosteriors)
+        means, logs = self._own(phi, target)
+        logs = logs + self.posterior.noise.log().to(logs)
+        if self.link == "samples":
+            drawn = self.posterior.sample(phi, self.num_samples, self._generator)
+            means = means + drawn - self.posterior.mean(phi)
+        elif self.num_samples == 1:
+            means, logs = means[None], (logs.exp() + self.posterior.variance(phi)).log()[None]
+        else:
+            steps = _spaced(self.num_samples).to(means).view(-1, 1, 1)
+            means = means + steps * self.posterior.variance(phi).sqrt()
+        return torch.cat([means, logs.expand_as(means)], dim=-1)
+
+    def _own(self, phi: Tensor, target: Values) -> tuple[Tensor, Tensor]:
+        """The network's means and log-variances ``[m, T]``, standardised; 0 where it has none."""
+        means, logs = target.completed(self.last(phi)).chunk(2, dim=-1)
+        return means, torch.zeros_like(logs) if target.is_open else logs
+
+    @property
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
 
     def check_ready(self) -> None:
         if self.trunk is None or not self.posterior.fitted:
             raise NotFittedError("a posterior", "none yet", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        settings = {"num_samples": self.num_samples, "link": self.link, "seed": self.seed}
-        return super().spec() | settings
+        return super().spec() | {
+            "num_samples": self.num_samples,
+            "link": self.link,
+            "seed": self.seed,
+            "separate": isinstance(self.posterior, SeparatePosteriors),
+        }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> LastLayerLaplace:
         trunk, call = cls.trunk_from(spec, supply), supply.call(spec)
-        return cls(None, spec["num_samples"], spec["link"], call, spec["seed"], trunk)
+        model = cls(None, spec["num_samples"], spec["link"], call, spec["seed"], trunk)
+        if spec["separate"]:
+            model.posterior = SeparatePosteriors()
+        return model
 
     def __repr__(self) -> str:
         where = "found at the first graph" if self.trunk is None else self.trunk.description
         return f"LastLayerLaplace({where}; {self.link})"
+
+
+def _spaced(k: int) -> Tensor:
+    """K quantiles of the standard normal distribution, stretched to a variance of 1.
+
+    Example:
+        >>> _spaced(2)
+        tensor([-1.,  1.], dtype=torch.float64)
+    """
+    points = torch.special.ndtri((torch.arange(k, dtype=torch.float64) + 0.5) / k)
+    found: Tensor = points / points.square().mean().sqrt()
+    return found

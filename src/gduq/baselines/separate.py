@@ -9,8 +9,8 @@ of its own over the weights :math:`\theta_t` (bias included) that read the featu
 
 For labels :math:`\lambda = p (1 - p)` and :math:`s = 1`. For values with noise of variance
 :math:`s_t v_{ti}` it is :math:`\lambda = 1 / v`, and the posterior is no approximation: this is
-Bayesian linear regression. Prior precision :math:`\tau_t` and noise :math:`s_t` maximise the
-marginal likelihood.
+Bayesian linear regression. Prior precision :math:`\tau_t` and, where it is not known, noise
+:math:`s_t` maximise the marginal likelihood.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class SeparatePosteriors(GaussianLayer):
             weight: ``[T, d]``.
             bias: ``[T]`` or ``None``.
             curvature: :math:`\lambda`, ``[n, T]``; 0 where an entry is missing.
-            residuals: Of values ``[n, T]``, truth less output; ``None`` for labels.
+            residuals: Truth less output ``[n, T]``, for values whose noise is to be found;
+                ``None`` leaves :math:`s = 1`.
         """
         check_layer(phi, weight, bias)
         for given in (curvature, residuals):
