@@ -187,9 +187,9 @@ def _once(form: Any, rows: Rows) -> float:
 def _curves(rows: Rows, counts: Tensor) -> list[Curve]:
     """Each class against the rest; of two classes only the second."""
     first = 1 if rows.num_classes == 2 else 0
-    found = []
+    found, logits = [], rows.logits.double()
     for c in range(first, rows.num_classes):
-        inside, score = rows.labels == c, _log_odds(rows.logits.double(), c)
+        inside, score = rows.labels == c, _log_odds(logits, c)
         curve = Curve(score[~inside], score[inside])
         found.append(curve.drawn(counts[:, ~inside], counts[:, inside]))
     return found
