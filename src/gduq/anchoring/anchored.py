@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
 from gduq.anchored_linear import AnchoredLinear
+from gduq.anchoring.banks import head_outputs
 from gduq.anchoring.draws import AnchorDraws, anchor_rows
 from gduq.anchoring.heads import AnchoredHead, HeadPoint
 from gduq.anchoring.places import make_point, needs_graph
@@ -339,7 +340,8 @@ class Anchored(Predictor):
         return Answer(outputs, self._features(state.h, graph) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        return self._formed(self._bank_outputs(State(h), None))
+        assert isinstance(self.point, HeadPoint)
+        return self._formed(head_outputs(self.linear, self.point.tail, self._anchors, h))
 
     def adapt(self, outputs: Tensor, y: Tensor) -> None:
         point, target = self.point, self.target
