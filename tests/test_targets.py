@@ -1,0 +1,502 @@
+"""What the outputs of a network mean: classes, labels with gaps, values; told, learned, saved."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+import gduq
+from gduq.errors import InputError
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from gduq.targets import Classes, Labels, Values, target_from, tell_target
+
+NAN = math.nan
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def values(y: Tensor, outputs: int = 2, **more) -> Values:
+    return Values(**more).told(y, torch.zeros(len(y), outputs, dtype=y.dtype), y)
+
+
+# -- telling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "outputs", "kind"),
+    [
+        (torch.tensor([0, 1, 2]), 3, "classes"),
+        (torch.tensor([0.0, 1.0, 1.0]), 1, "classes"),
+        (torch.tensor([[0.0], [1.0]]), 2, "classes"),
+        (torch.tensor([0.5, 1.0, 2.0]), 1, "values"),
+        (torch.tensor([[0.5], [1.0]]), 2, "values"),
+        (torch.tensor([[0.5, 1.0], [1.0, 0.0]]), 2, "values"),
+        (torch.tensor([[1.0, 1.0], [NAN, 0.0], [0.0, 0.0]]), 2, "labels"),
+        (torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]]), 3, "labels"),
+        (torch.tensor([0.0, NAN, 1.0]), 1, "labels"),
+    ],
+)
+def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
+    assert tell_target(y, torch.zeros(len(y), outputs), y).kind == kind
+
+
+def test_whole_numbers_as_values_are_said() -> None:
+    y = torch.tensor([3, 17, 8])
+    with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
+        found = tell_target(y, torch.zeros(3, 1), y)
+    assert found.kind == "values"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert tell_target(y, torch.zeros(3, 1), y, "values").kind == "values"
+
+
+@pytest.mark.parametrize(
+    ("y", "outputs", "given", "message"),
+    [
+        (torch.eye(3), 3, None, "one-hot"),
+        (torch.tensor([0.5, NAN]), 1, None, "NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([0.5, math.inf]), 1, None, "NaN or infinity"),
+        (torch.tensor([2.5, 2.5]), 1, None, "value 0 is always 2.5"),
+        (torch.tensor([0.5, 1.5]), 3, None, "3 outputs"),
+        (torch.tensor([[0.0, NAN], [1.0, 0.0]]), 2, None, 'label 1 without "yes"'),
+        (torch.tensor([[0.0, NAN], [1.0, NAN]]), 2, None, "without any known entry"),
+        (torch.tensor([[0.0, 1.0], [1.0, NAN], [0.0, 0.0]]), 3, None, "3 outputs"),
+        (torch.tensor([0.5, 1.5]), 1, "labels", "labels 0, 1 or NaN"),
+        (torch.tensor([0, 1]), 2, "numbers", "target from classes, labels, values"),
+        (torch.tensor([0, 1]), 3, Classes(2), "2 outputs, one per class"),
+        (torch.tensor([0.5, 1.5]), 1, Values(("a", "b")), "1 names"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(y, outputs, given, message) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        tell_target(y, torch.zeros(len(y), outputs), y, given)
+    assert "\n" not in str(error.value)
+
+
+def test_class_weights_are_for_classes() -> None:
+    y = torch.tensor([0.5, 1.5])
+    with pytest.raises(InputError, match="class_weights for classes"):
+        tell_target(y, torch.zeros(2, 1), y, class_weights="balanced")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_units_of_the_network_are_told(trained: bool) -> None:
+    y = 100 + 5 * draw(50)
+    good = (y + draw(50, seed=1)).unsqueeze(1)
+    assert Values().told(y, good, y, trained).raw
+    assert not Values().told(y, (good - 100) / 5, y, trained).raw
+    assert not Values().told(y, 0.1 * draw(50, 1), y).raw  # a fresh network
+    with pytest.warns(UserWarning, match="explains nothing"):
+        Values().told(y, good * 1000, y, trained=True)
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def test_losses_are_gaussian_likelihoods() -> None:
+    y = 3 + 2 * draw(20)
+    target = values(y)
+    outputs, truth = draw(4, 20, 2, seed=1), target.check(y, "train")
+    own = target.losses(outputs, truth)
+    normal = torch.distributions.Normal(outputs[..., 0], (outputs[..., 1] / 2).exp())
+    assert torch.allclose(own, -normal.log_prob(truth[:, 0]))
+    weighted = values(y, beta=0.5).losses(outputs, truth)
+    assert torch.allclose(weighted, own * (outputs[..., 1] / 2).exp())
+    assert truth.mean().abs() < 1e-9
+    assert truth.std(correction=0) == pytest.approx(1)
+
+
+def test_masked_rows_know_the_marginal() -> None:
+    y = 3 + 2 * draw(5000)
+    target = values(y)
+    outputs = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    expected = target.losses(outputs.expand(5000, 2), target.check(y, "train")).mean()
+    assert float(target.masked_losses(outputs)) == pytest.approx(float(expected), rel=1e-6)
+    knows_nothing = torch.zeros(1, 2, dtype=torch.float64)
+    assert target.masked_losses(knows_nothing) < target.masked_losses(outputs)
+
+
+def test_mixture_of_one_is_itself_and_weights_count() -> None:
+    y = draw(30)
+    target, outputs = values(y), draw(3, 30, 2, seed=1)
+    truth = target.check(y, "train")
+    assert torch.allclose(target.nll(outputs[:1], truth), target.losses(outputs[0], truth))
+    share = torch.tensor([0.2, 0.5, 0.3])
+    p = target.prediction(outputs, y, weights=share)
+    logs = target.nll(outputs, truth, share) + math.log(target.scale[0])
+    assert torch.allclose(logs, -p.log_prob(y))
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.7, 0.1, 0.2])])
+def test_a_temperature_scales_all_deviations(factor, weights) -> None:
+    y = draw(30)
+    target, outputs = values(y), draw(3, 30, 2, seed=1)
+    before = target.prediction(outputs, weights=weights)
+    scaled = target.scaled(outputs, torch.tensor(factor), weights)
+    after = target.prediction(scaled, weights=weights)
+    assert torch.allclose(after.mean, before.mean)
+    assert torch.allclose(after.std, factor * before.std)
+    assert torch.allclose(after.epistemic, factor**2 * before.epistemic)
+
+
+def test_best_temperature_in_closed_form_and_in_a_mixture() -> None:
+    y = draw(400)
+    target = values(y)
+    truth = target.check(y, "train")
+    outputs = torch.cat([truth + 0.3 * draw(400, 1, seed=2), torch.zeros_like(truth)], 1)[None]
+    squares = (truth - outputs[0, :, :1]).square().sum()
+    closed = math.sqrt((float(squares) + 1) / 401)  # one row says that deviations are right
+    assert target.best_temperature([(outputs, truth, 1.0)]) == pytest.approx(closed, rel=1e-3)
+    several = torch.cat([outputs, outputs + 0.1 * draw(1, 400, 2, seed=3)])
+    found = target.best_temperature([(several, truth, 0.5), (several, truth, 0.5)])
+    tried = np.exp(np.linspace(-1, 1, 21)) * found
+    loss = [float(target.nll(target.scaled(several, torch.tensor(t)), truth).mean()) for t in tried]
+    assert int(np.argmin(loss)) == 10
+
+
+def test_noise_of_a_network_that_gives_means_only() -> None:
+    y = 10 + 4 * draw(2000)
+    target = values(y, outputs=1)
+    truth = target.check(y, "train")
+    means = truth[None] + 0.5 * draw(1, 2000, 1, seed=1)
+    settled = target.settled(target.completed(means), truth)
+    p = settled.prediction(settled.completed(means), y)
+    assert float(p.std[0]) == pytest.approx(2.0, rel=0.05)
+    assert settled.settled(settled.completed(means), truth).noise == settled.noise
+    assert target_from(settled.spec()) == settled
+    assert settled.combined().noise is None
+
+
+def test_predictions_are_in_the_users_units() -> None:
+    y = torch.stack([5 + draw(50), 1000 * draw(50, seed=1)], dim=1)
+    target = values(y, outputs=4, names=("a", "b"), units=("K", "Pa"))
+    truth = target.check(y, "train")
+    exact = torch.cat([truth, torch.full_like(truth, -20.0)], dim=1)[None]
+    p = target.prediction(target.completed(exact), y)
+    assert torch.allclose(p.mean, y)
+    assert p.names == ("a", "b")
+    assert p.units == ("K", "Pa")
+    assert torch.allclose(p.column(1).mean, y[:, 1])
+    unknown = target.prediction(target.completed(exact), torch.full_like(y, NAN))
+    assert unknown.target is None
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def test_label_losses_over_what_is_known() -> None:
+    y = torch.tensor([[1.0, NAN, 0.0], [NAN, NAN, 1.0], [0.0, 1.0, NAN], [1.0, 0.0, 0.0]]).double()
+    target = Labels(("a", "b", "c")).told(y, torch.zeros(4, 3), y)
+    assert target.rates == pytest.approx((2 / 3, 1 / 2, 1 / 3))
+    outputs = draw(2, 4, 3)
+    found = target.losses(outputs, y)
+    bce = nn.functional.binary_cross_entropy_with_logits
+    assert found[1, 0] == pytest.approx(float(bce(outputs[1, 0, [0, 2]], y[0, [0, 2]])))
+    assert target.row_weights(y).tolist() == pytest.approx([2 / 3, 1 / 3, 2 / 3, 1])
+    assert torch.allclose(target.nll(outputs[:1], y), found[0])
+    best = torch.tensor(target.rates).double().logit().expand(1, 3)
+    assert target.masked_losses(best) < target.masked_losses(best + 0.1)
+    assert target_from(target.spec()) == target
+
+
+def test_label_temperature_is_that_of_two_classes() -> None:
+    logits, generator = 4 * draw(3, 300, 1), torch.Generator().manual_seed(1)
+    y = torch.bernoulli((logits.mean(0) / 3).sigmoid(), generator=generator)
+    labels = Labels().told(y, logits[0], y)
+    classes = Classes(2, one_logit=True)
+    expected = classes.best_temperature([(logits, y[:, 0].long(), 1.0)])
+    assert labels.best_temperature([(logits, y, 1.0)]) == pytest.approx(expected, rel=1e-6)
+
+
+# -- predictions ---------------------------------------------------------------------------------
+
+
+def test_mixture_of_gaussians_is_exact() -> None:
+    samples, share = draw(4, 6, 2), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    p = ValuePrediction(samples, weights=share)
+    assert torch.allclose(p.variance, p.aleatoric + p.epistemic)
+    for q in (0.01, 0.5, 0.97):
+        assert torch.allclose(p.cdf(p.quantile(q)), torch.full((6,), q).double(), atol=1e-9)
+    grid = torch.linspace(-40, 40, 40_001).double()
+    density = torch.stack([p.log_prob(float(x)) for x in grid[::40]]).exp()
+    assert torch.allclose(torch.trapezoid(density, grid[::40], dim=0), torch.ones(6).double(),
+                          atol=1e-6)  # fmt: skip
+    mean = torch.trapezoid(density * grid[::40, None], grid[::40], dim=0)
+    assert torch.allclose(mean, p.mean, atol=1e-5)
+    low, high = p.interval(0.8)
+    assert torch.allclose(p.cdf(high) - p.cdf(low), torch.full((6,), 0.8).double())
+
+
+def test_equal_hypotheses_agree_exactly() -> None:
+    p = ValuePrediction(draw(1, 5, 2).repeat(3, 1, 1))
+    assert p.epistemic.tolist() == [0.0] * 5
+    labels = LabelPrediction(draw(1, 5, 3).repeat(3, 1, 1))
+    assert labels.epistemic.abs().max() == 0
+    assert torch.allclose(labels.entropy, labels.aleatoric + labels.epistemic)
+
+
+def test_recalibrated_levels() -> None:
+    knots = torch.tensor([[0.0, 0.0], [0.4, 0.1], [0.6, 0.9], [1.0, 1.0]])
+    p = ValuePrediction(torch.tensor([[[0.0, 0.0]]]), levels=knots)
+    assert float(p.cdf(p.quantile(0.3))) == pytest.approx(0.3, abs=1e-6)
+    plain = ValuePrediction(torch.tensor([[[0.0, 0.0]]]))
+    assert float(p.cdf(plain.quantile(0.4))) == pytest.approx(0.1, abs=1e-6)
+    assert float(p.mean) == pytest.approx(0.0, abs=0.01)
+    x = torch.linspace(-8, 8, 40_001).double()
+    density = ValuePrediction(torch.zeros(40_001, 2), levels=knots).log_prob(x).exp().double()
+    assert float(torch.trapezoid(density, x)) == pytest.approx(1, abs=1e-3)
+    spread = torch.trapezoid(density * x.square(), x)
+    assert float(p.variance) == pytest.approx(float(spread), rel=0.02)
+
+
+def test_labels_are_columns_of_two_classes() -> None:
+    y = torch.tensor([[1.0, NAN], [0.0, 1.0], [1.0, 0.0]])
+    p = LabelPrediction(draw(4, 3, 2), y, ("a", "b"), novelty=torch.tensor([0.1, 0.2, 0.3]))
+    one = p.column(1)
+    assert isinstance(one, Prediction)
+    assert one.class_names == ("no b", "b")
+    assert one.target.tolist() == [1, 0]
+    assert torch.allclose(one.probs[:, 1], p.probs[1:, 1])
+    assert torch.allclose(one.epistemic, p.epistemic[1:, 1])
+    assert torch.allclose(one.novelty, torch.tensor([0.2, 0.3]))
+
+
+@pytest.mark.parametrize("kind", ["values", "labels"])
+def test_files_and_parts(kind: str, tmp_path) -> None:
+    if kind == "values":
+        p = ValuePrediction(draw(3, 5, 4), draw(5, 2), ("a", "b"), ("K", "Pa"),
+                            novelty=torch.rand(5))  # fmt: skip
+    else:
+        y = torch.tensor([[1.0, NAN]] * 5)
+        p = LabelPrediction(draw(3, 5, 2), y, ("a", "b"), torch.tensor([0.5, 0.2]))
+    p.to_npz(tmp_path / "p.npz")
+    again = Prediction.from_npz(tmp_path / "p.npz")
+    assert type(again) is type(p)
+    assert again.names == p.names
+    assert torch.equal(again.samples, p.samples)
+    whole = Prediction.concatenate([p[:2], p[2:]])
+    assert torch.equal(whole.samples, p.samples)
+    assert len(p.to_dataframe()) == 5
+    with pytest.raises(InputError, match="of one kind"):
+        Prediction.concatenate([p, Prediction(torch.zeros(3, 5, 4))])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ValuePrediction(torch.zeros(2, 3, 3)), "even number of columns"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), torch.tensor([1.0, NAN, 0.0])), "finite true"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), torch.zeros(2)), r"shape \[3\]"),
+        (lambda: ValuePrediction(torch.zeros(3, 2)).quantile(1.0), "q between 0 and 1"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), names=("a", "b")), "1 different names"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), torch.full((3, 2), 2.0)), "0, 1 or NaN"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), torch.zeros(3)), r"shape \[3, 2\]"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), thresholds=[0.5, 2.0]), "from 0 to 1"),
+    ],
+)
+def test_bad_predictions(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# -- a network of one's own ----------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """Two convolutions and a head; ends in a sigmoid if asked to."""
+
+    def __init__(self, outputs: int, deep: bool = True, sigmoid: bool = False) -> None:
+        super().__init__()
+        self.conv = GCNConv(3, 16)
+        layers = [nn.Linear(16, 16), nn.ReLU()] if deep else []
+        self.head = nn.Sequential(*layers, nn.Linear(16, outputs))
+        self.sigmoid = sigmoid
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+        h = global_mean_pool(self.conv(x, edge_index).relu(), batch)
+        return self.head(h).sigmoid() if self.sigmoid else self.head(h)
+
+
+def graphs(kind: str, count: int = 120, seed: int = 0) -> list[Data]:
+    """Graphs whose truth is a noisy function of their mean features."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(count):
+        nodes = int(torch.randint(2, 6, (1,), generator=generator))
+        x = torch.randn(nodes, 3, generator=generator)
+        edges = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])
+        truth = x.mean(0, keepdim=True) + 0.2 * torch.randn(1, 3, generator=generator)
+        if kind == "labels":
+            y = (truth > 0).float()
+            y[0, int(torch.randint(3, (1,), generator=generator))] = NAN
+        else:
+            y = 50 + 10 * truth[:, : 2 if kind == "several values" else 1]
+        made.append(Data(x=x, edge_index=edges, y=y if kind != "values" else y[0]))
+    return made
+
+
+CASES = [
+    ("values", 1, True),
+    ("values", 1, False),
+    ("values", 2, True),
+    ("several values", 2, True),
+    ("several values", 4, False),
+    ("labels", 3, True),
+    ("labels", 3, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "outputs", "deep"), CASES)
+def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) -> None:
+    train, val, test = graphs(kind), graphs(kind, 60, 1), graphs(kind, 60, 2)
+    torch.manual_seed(0)
+    net = Own(outputs, deep)
+    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
+    plain = gduq.predict(net, test)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, progress=False)
+    p = gduq.predict(model, test)
+    assert p.kind == ("labels" if kind == "labels" else "values")
+    assert (p.num_samples, p.calibrated) == (10, "shifted")
+    assert p.novelty is not None
+    if p.kind == "values":
+        spread = torch.cat([g.y.view(1, -1) for g in test]).std(dim=0)
+        for found in (plain, p):
+            error = (found.mean - found.target).square().mean(dim=0).sqrt()
+            assert bool((error < 0.8 * spread).all())
+            low, high = found.interval(0.9)
+            held = ((found.target >= low) & (found.target <= high)).double().mean()
+            assert 0.75 <= held <= 1.0
+    else:
+        known = p.known
+        assert ((p.label == (p.target > 0.5)) & known).sum() / known.sum() > 0.75
+    gduq.save(model, tmp_path / "m")
+    again, _ = gduq.load(tmp_path / "m", net=Own(outputs, deep))
+    assert again.target == model.target
+    assert torch.equal(gduq.predict(again, test).samples, p.samples)
+
+
+@pytest.mark.parametrize("kind", ["values", "labels"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: gduq.HeadEnsemble(net, size=3),
+        lambda net: gduq.HeadEnsemble(net, size=3, mask=0.1),
+        lambda net: gduq.Ensemble([net, Own(net.head[-1].out_features)]),
+        lambda net: gduq.anchor(net, recipe="thawed"),
+    ],
+    ids=["heads", "masked heads", "ensemble", "thawed"],
+)
+def test_rivals_take_every_target(kind: str, make, tmp_path) -> None:
+    train, val = graphs(kind), graphs(kind, 60, 1)
+    torch.manual_seed(0)
+    net = Own(3 if kind == "labels" else 1)
+    gduq.fit(net, train, val, epochs=8, lr=0.02, progress=False)
+    model = make(net)
+    frozen = isinstance(model, gduq.HeadEnsemble)
+    gduq.fit(model, train, val, epochs=None if frozen else 4, lr=None if frozen else 0.02,
+             progress=False)  # fmt: skip
+    p = gduq.predict(model, val)
+    assert p.kind == kind
+    assert p.num_samples > 1
+    if kind == "values":
+        assert (p.mean - p.target).square().mean().sqrt() < 1.1 * p.target.std()
+        assert torch.allclose(p.variance, p.aleatoric + p.epistemic)
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_network_trained_in_the_units_of_y(deep: bool) -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    torch.manual_seed(0)
+    net = Own(1, deep)
+    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
+    standard = gduq.predict(net, val).mean
+    target = net.__dict__["_gduq_network"].target
+    with torch.no_grad():  # the same network, as somebody else would have trained it
+        net.head[-1].weight.mul_(target.scale[0])
+        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
+    raw = Own(1, deep)
+    raw.load_state_dict(net.state_dict())
+    gduq.fit(raw, train, val, epochs=0, progress=False)
+    assert torch.allclose(gduq.predict(raw, val).mean, standard, rtol=1e-4)
+    model = gduq.anchor(raw)
+    before = [p.clone() for p in raw.parameters()]
+    gduq.fit(model, train, val, progress=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, raw.parameters(), strict=True))
+    p = gduq.predict(model, val)
+    assert (p.mean - p.target).square().mean() < 1.2 * (standard - p.target).square().mean()
+
+
+def test_a_widened_head_starts_as_the_network() -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    torch.manual_seed(0)
+    net = Own(1)
+    gduq.fit(net, train, val, epochs=10, lr=0.02, progress=False)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, epochs=1, lr=1e-9, calibrate=None, progress=False)
+    p, plain = gduq.predict(model, val), gduq.predict(net, val)
+    assert torch.allclose(p.mean, plain.mean, rtol=1e-3)
+    error = (plain.mean - plain.target).square().mean().sqrt()
+    assert torch.allclose(p.aleatoric.sqrt(), error.expand_as(p.std), rtol=1e-2)
+
+
+def test_a_sigmoid_of_several_columns_is_undone() -> None:
+    train, val = graphs("labels"), graphs("labels", 60, 1)
+    torch.manual_seed(0)
+    net = Own(3, sigmoid=True)
+    gduq.fit(net, train, val, epochs=8, lr=0.02, progress=False)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, progress=False)
+    assert "sigmoid" in repr(model)
+    p = gduq.predict(model, val)
+    assert ((p.label == (p.target > 0.5)) & p.known).sum() / p.known.sum() > 0.6
+
+
+def test_a_network_that_ends_in_a_sigmoid_gives_no_values() -> None:
+    with pytest.raises(InputError, match="ends in sigmoid"):
+        gduq.fit(Own(1, sigmoid=True), graphs("values"), epochs=1, progress=False)
+
+
+def test_predict_before_fit_does_not_guess_values() -> None:
+    with pytest.raises(InputError, match=r"Call gduq\.fit"):
+        gduq.predict(Own(1), graphs("values", 5))
+
+
+def test_values_of_nodes() -> None:
+    graph = graphs("values", 1)[0]
+    x = draw(200, 3).float()
+    ring = torch.stack([torch.arange(200), torch.arange(200).roll(1)])
+    graph = Data(x=x, edge_index=ring, y=3 * x[:, 0] + 7 + 0.1 * draw(200, seed=1).float())
+    rows = torch.arange(200)
+    train = gduq.data.View(graph, rows < 100)
+    val = gduq.data.View(graph, (rows >= 100) & (rows < 150))
+    net = gduq.nn.GNN(3, 16, 1, num_layers=2, task="node", head="mlp")
+    gduq.fit(net, train, val, epochs=40, lr=0.02, progress=False)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, progress=False)
+    p = gduq.predict(model, gduq.data.View(graph, rows >= 150))
+    assert len(p) == 50
+    assert (p.mean - p.target).square().mean().sqrt() < p.target.std()
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        net = Own(1)
+        gduq.fit(net, train, val, epochs=3, progress=False)
+        model = gduq.anchor(net)
+        gduq.fit(model, train, val, progress=False)
+        found.append(gduq.predict(model, val).samples)
+    assert torch.equal(*found)
