@@ -33,7 +33,7 @@ from gduq.experiments.serving import (
 )
 from gduq.experiments.shift_sample import ShiftSample
 from gduq.nn.specs import network_from
-from gduq.prediction import Prediction
+from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _on(model: Predictor, device: str) -> Predictor:
         raise InputError("a device torch can use", f"{device!r} ({reason})") from None
 
 
-def _reference(request: Request, service: Service, run: RunFolder | None) -> Prediction | None:
+def _reference(request: Request, service: Service, run: RunFolder | None) -> Any:
     """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
     if request.calibration_data is not None:
         return labelled(request, service, request.calibration_data, "the calibration data")
@@ -174,12 +174,12 @@ def _reference(request: Request, service: Service, run: RunFolder | None) -> Pre
     return None if known is None else service.calibrated(known)
 
 
-def labelled(request: Request, service: Service, path: Path, what: str) -> Prediction:
+def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
     """Predictions of a file in which every graph is sound and has a label."""
     targets = () if request.target is None else (request.target,)
     names = service.class_names
     items = stream(path, smiles=request.smiles, targets=targets, class_names=names)
-    parts: list[Prediction] = []
+    parts: list[Any] = []
     graphs: list[Data] = []
     for index, item in items:
         if isinstance(item, Reject):
@@ -193,12 +193,10 @@ def labelled(request: Request, service: Service, path: Path, what: str) -> Predi
             graphs = []
     if graphs:
         parts.append(service.answer(graphs))
-    return Prediction.concatenate(parts)
+    return Hypotheses.concatenate(parts)
 
 
-def _fitted(
-    name: str, known: Prediction | None, saved: Calibrator | None
-) -> tuple[Calibrator, Prediction]:
+def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator, Any]:
     """A calibrator fitted on half of the reference rows, and the other half."""
     if saved is not None:
         raise InputError("--calibrator for a bundle without one", type(saved).__name__)

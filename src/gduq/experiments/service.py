@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,47 +10,20 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from gduq import ood
-from gduq.abstention import Abstention
 from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
-from gduq.conformal import SplitConformal
 from gduq.errors import InputError
+from gduq.experiments.decisions import NEEDS_FEATURES, Decisions, Settings
 from gduq.experiments.rowfiles import Kind
-from gduq.graph import Rows
-from gduq.prediction import Prediction, predict
+from gduq.graph import Rows, check_graph
+from gduq.prediction import predict
 
 __all__ = ["Service", "Settings"]
 
-_NEEDS_FEATURES = ("mahalanobis", "knn")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How predictions become decisions.
-
-    Attributes:
-        alpha: Accepted share of misses of conformal sets.
-        coverage: Share of rows like the reference that should be answered; or
-        accuracy: the accuracy that answers should have; then ``coverage`` is not used.
-        score: OOD score: a name of `gduq.ood.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
-            ``"novelty"`` where the model knows its training data, else ``"energy"``.
-    """
-
-    alpha: float = 0.1
-    coverage: float = 0.9
-    accuracy: float | None = None
-    score: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.score not in (None, *ood.SCORES, *_NEEDS_FEATURES):
-            names = ", ".join([*ood.SCORES, *_NEEDS_FEATURES])
-            raise InputError(f"an OOD score from {names}", repr(self.score))
-
-    def abstention(self) -> Abstention:
-        """The rule for answering, not yet fitted."""
-        if self.accuracy is not None:
-            return Abstention(accuracy=self.accuracy)
-        return Abstention(coverage=self.coverage)
+_SCORE = {"classes": "energy", "labels": "entropy", "values": "std"}
+# what a network may say to a graph it cannot read
+_REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
+_SLIPS = (KeyError, AttributeError)  # in gduq's own code these are no graph's fault
 
 
 class Service:
@@ -85,10 +57,21 @@ class Service:
         self.model, self.calibrator = as_predictor(model), calibrator
         self.class_names = None if class_names is None else tuple(class_names)
         self.settings = settings or Settings()
-        known = self.model.novelty.fitted
-        self.score: str = self.settings.score or ("novelty" if known else "energy")
-        self.reference: Prediction | None = None
+        fallback = "novelty" if self.model.novelty.fitted else _SCORE[self.kind]
+        self.score: str = self._checked(self.settings.score or fallback)
+        self.reference: Any = None
         self._score: Any = ood.SCORES.get(self.score)
+
+    @property
+    def kind(self) -> str:
+        """What the model answers about: ``"classes"``, ``"labels"`` or ``"values"``."""
+        return "classes" if self.model.target is None else self.model.target.kind
+
+    def _checked(self, score: str) -> str:
+        names = (*ood.scores_for(self.kind), *NEEDS_FEATURES)
+        if score not in names:
+            raise InputError(f"an OOD score for {self.kind} from {', '.join(names)}", repr(score))
+        return score
 
     @property
     def rows(self) -> Rows | None:
@@ -102,27 +85,25 @@ class Service:
     def needs_features(self) -> bool:
         """Whether predictions must carry representations."""
         wanted = self.calibrator is not None and self.calibrator.needs_features
-        return wanted or self.score in _NEEDS_FEATURES
+        return wanted or self.score in NEEDS_FEATURES
 
-    def refer_to(self, known: Prediction) -> Service:
+    def refer_to(self, known: Any) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
 
         Args:
             known: Calibrated predictions of labelled rows the model was not trained on.
         """
-        known.require_target()
+        self._decisions = Decisions(self.settings, known)
         self.reference = known
-        if self.score in _NEEDS_FEATURES:
+        if self.score in NEEDS_FEATURES:
             score = ood.Mahalanobis() if self.score == "mahalanobis" else ood.KNN()
             self._score = score.fit(known)
-        self._conformal = SplitConformal(self.settings.alpha, shift_level=0).fit(known)
-        self._abstention = self.settings.abstention().fit(known)
         self._known_scores = self._score(known).double().sort().values
         return self
 
     # -- answers -------------------------------------------------------------------------------
 
-    def answer(self, graphs: Sequence[Data]) -> Prediction:
+    def answer(self, graphs: Sequence[Data]) -> Any:
         """Calibrated predictions of some graphs at once, with targets if all have them."""
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
@@ -130,12 +111,39 @@ class Service:
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
 
+    def answer_each(self, graphs: Sequence[Data]) -> Iterator[tuple[list[int], Any]]:
+        """Answers for graphs of which some may be bad, without their labels.
+
+        All are answered in one pass, or in halves where some are refused.
+
+        Yields:
+            Places in ``graphs`` with their prediction, or one place with the reason, a text.
+        """
+        yield from self._halved([_unlabelled(graph) for graph in graphs], range(len(graphs)))
+
+    def _halved(self, graphs: Sequence[Data], places: range) -> Iterator[tuple[list[int], Any]]:
+        part = [graphs[place] for place in places]
+        try:
+            for graph in part:
+                check_graph(graph)
+            if part:
+                yield list(places), self.answer(part)
+        except _REFUSALS as error:
+            if not _is_refusal(error):
+                raise
+            if len(part) == 1:
+                yield list(places), " ".join(str(error).split())[:300] or type(error).__name__
+                return
+            middle = len(part) // 2
+            for half in (places[:middle], places[middle:]):
+                yield from self._halved(graphs, half)
+
     def _as_model(self, value: Tensor) -> Tensor:
         """In the precision of the weights: a file may hold doubles."""
         weight = next((w for w in self.model.parameters() if w.is_floating_point()), None)
         return value.to(weight.dtype) if weight is not None and value.is_floating_point() else value
 
-    def calibrated(self, p: Prediction, graph: Data | None = None) -> Prediction:
+    def calibrated(self, p: Any, graph: Data | None = None) -> Any:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
         if self.calibrator is None:
             return p
@@ -150,10 +158,22 @@ class Service:
         bound: Calibrator = self.calibrator.unseen(graph)  # type: ignore[attr-defined]
         return bound(p)
 
-    def columns(self, p: Prediction) -> dict[str, list[Any]]:
+    def columns(self, p: Any) -> dict[str, list[Any]]:
         """What is written of each row; `kinds` says of what kind."""
         if self._score is None:
             raise InputError(f"reference data for the score {self.score!r}", "none")
+        found = self._classes(p) if p.kind == "classes" else _said(p)
+        if self.reference is not None:
+            found |= self._decisions.columns(p, self.class_names)
+        abstain = {name: found.pop(name) for name in list(found) if name.startswith("abstain")}
+        score = self._score(p).double()
+        found["ood_score"] = score.tolist()
+        if self.reference is not None:
+            below = torch.searchsorted(self._known_scores, score)
+            found["ood_rank"] = (below / len(self._known_scores)).tolist()
+        return found | abstain
+
+    def _classes(self, p: Any) -> dict[str, list[Any]]:
         names = self._names(p.num_classes)
         found: dict[str, list[Any]] = {"label": p.label.tolist()}
         if self.class_names is not None:
@@ -162,26 +182,21 @@ class Service:
             values = getattr(p, name)
             if values is not None:
                 found[name] = values.tolist()
-        found |= {f"prob_{name}": p.probs[:, c].tolist() for c, name in enumerate(names)}
-        score = self._score(p).double()
-        if self.reference is not None:
-            found["conformal_set"] = self._sets(self._conformal(p).mask)
-        found["ood_score"] = score.tolist()
-        if self.reference is not None:
-            below = torch.searchsorted(self._known_scores, score)
-            found["ood_rank"] = (below / len(self._known_scores)).tolist()
-            found["abstain"] = (~self._abstention(p).kept).tolist()
-        return found
+        return found | {f"prob_{name}": p.probs[:, c].tolist() for c, name in enumerate(names)}
 
     def kinds(self, columns: Iterable[str]) -> dict[str, Kind]:
         """The kind of each column."""
-        fixed: dict[str, Kind] = {
-            **dict.fromkeys(("file", "class"), "text"),
-            **dict.fromkeys(("row", "node", "label"), "whole"),
-            "abstain": "flag",
-            "conformal_set": "wholes" if self.class_names is None else "texts",
-        }
-        return {name: fixed.get(name, "number") for name in columns}
+        return {name: self._kind_of(name) for name in columns}
+
+    def _kind_of(self, column: str) -> Kind:
+        start = column.partition("_")[0]
+        if start == "abstain":
+            return "flag"
+        if column.startswith("conformal_set"):
+            return "wholes" if self.class_names is None else "texts"
+        if column in ("file", "class"):
+            return "text"
+        return "whole" if start in ("row", "node", "label") else "number"
 
     def _names(self, classes: int) -> tuple[str, ...]:
         names = self.class_names or tuple(str(c) for c in range(classes))
@@ -189,8 +204,28 @@ class Service:
             raise InputError(f"{classes} class names, one per class", len(names))
         return names
 
-    def _sets(self, mask: Tensor) -> list[list[Any]]:
-        sets: list[list[Any]] = [row.nonzero().flatten().tolist() for row in mask]
-        if self.class_names is None:
-            return sets
-        return [[self.class_names[c] for c in members] for members in sets]
+
+def _said(p: Any) -> dict[str, list[Any]]:
+    """What a prediction about labels or values says, novelty first."""
+    columns = {name: values.tolist() for name, values in p.to_dataframe().items()}
+    first = {"novelty": columns.pop("novelty")} if "novelty" in columns else {}
+    return first | columns
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error is about the graph; a slip of gduq's own must not look like a bad graph."""
+    if not isinstance(error, _SLIPS):
+        return True
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
+    return not home.startswith("gduq.")
+
+
+def _unlabelled(graph: Data) -> Data:
+    if "y" not in graph:
+        return graph
+    graph = graph.__copy__()
+    del graph["y"]
+    return graph

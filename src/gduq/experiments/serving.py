@@ -21,14 +21,9 @@ from gduq.errors import InputError
 from gduq.experiments.rowfiles import Columns, RowFile, check_output, join_files, row_file
 from gduq.experiments.service import Service
 from gduq.experiments.shift_sample import ShiftSample
-from gduq.graph import check_graph
-from gduq.prediction import Prediction
+from gduq.prediction.base import Hypotheses
 
 __all__ = ["Served", "join_served", "predict_files", "predict_part", "rejects_path"]
-
-# what a network may say to a graph it cannot read
-_REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
-_SLIPS = (KeyError, AttributeError)  # in gduq's own code these are no graph's fault
 
 
 @dataclass
@@ -185,43 +180,14 @@ def _parts(source: Path, size: int, smiles: str) -> Iterator[list[_Item]]:
 
 def _answered(
     service: Service, items: Sequence[tuple[int, Any]], source: Path, log: _Rejected
-) -> Iterator[tuple[list[tuple[int, Data]], Prediction]]:
-    """Graphs with their predictions: all in one pass, or in halves where some are refused."""
-    items = [(index, _unlabelled(graph)) for index, graph in items]
-    try:
-        for _, graph in items:
-            check_graph(graph)
-        if items:
-            yield items, service.answer([graph for _, graph in items])
-    except _REFUSALS as error:
-        if not _is_refusal(error):
-            raise
-        if len(items) == 1:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            log.write(source, [(items[0][0], Reject(source.name, 0, reason))])
-            return
-        middle = len(items) // 2
-        for half in (items[:middle], items[middle:]):
-            yield from _answered(service, half, source, log)
-
-
-def _is_refusal(error: Exception) -> bool:
-    """Whether an error is about the graph; a slip of gduq's own must not look like a bad graph."""
-    if not isinstance(error, _SLIPS):
-        return True
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    home = "" if last is None else str(last.tb_frame.f_globals.get("__name__", ""))
-    return not home.startswith("gduq.")
-
-
-def _unlabelled(graph: Data) -> Data:
-    if "y" not in graph:
-        return graph
-    graph = graph.__copy__()
-    del graph["y"]
-    return graph
+) -> Iterator[tuple[list[tuple[int, Data]], Any]]:
+    """Graphs with their predictions; those that are refused are listed."""
+    for places, found in service.answer_each([graph for _, graph in items]):
+        part = [items[place] for place in places]
+        if isinstance(found, str):
+            log.write(source, [(index, Reject(source.name, 0, found)) for index, _ in part])
+        else:
+            yield part, found
 
 
 @dataclass
@@ -256,7 +222,7 @@ class _Writer:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def write(self, source: str, items: Sequence[tuple[int, Data]], p: Prediction) -> None:
+    def write(self, source: str, items: Sequence[tuple[int, Data]], p: Hypotheses) -> None:
         columns = {**self._places(source, items, len(p)), **self.service.columns(p)}
         if self._file is None:
             self.names = list(columns)
@@ -285,7 +251,7 @@ def join_served(
     found: Sequence[tuple[Served, ShiftSample]],
     output: Path,
     rejects: Path | None = None,
-    reference: Prediction | None = None,
+    reference: Hypotheses | None = None,
 ) -> Served:
     """Answers of several calls of `predict_part` as those of one; the files of the parts stay."""
     parts = [part for part, _ in found]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.conformal import shift_test
-from gduq.prediction import Prediction
+from gduq.prediction.base import Hypotheses
 
 __all__ = ["ShiftSample"]
 
@@ -25,6 +25,7 @@ class ShiftSample:
     processes made them.
 
     Example:
+        >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.randn(30, 2))
         >>> sample = ShiftSample()
         >>> sample.start(0)
@@ -33,7 +34,7 @@ class ShiftSample:
         True
     """
 
-    rows: Prediction | None = None
+    rows: Hypotheses | None = None
     keys: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
     _generator: torch.Generator | None = field(default=None, repr=False)
 
@@ -41,7 +42,7 @@ class ShiftSample:
         """The rows that follow are those of the file of that number."""
         self._generator = torch.Generator().manual_seed(number)
 
-    def add(self, p: Prediction) -> None:
+    def add(self, p: Hypotheses) -> None:
         """More rows of the file."""
         self._take(p, torch.rand(len(p), generator=self._generator, dtype=torch.float64))
 
@@ -58,14 +59,14 @@ class ShiftSample:
         """The same without a source of randomness, to be sent to another process."""
         return ShiftSample(self.rows, self.keys)
 
-    def pvalue(self, reference: Prediction | None) -> float | None:
+    def pvalue(self, reference: Hypotheses | None) -> float | None:
         """Of a two-sample test against reference rows; ``None`` without rows or reference."""
         if self.rows is None or reference is None:
             return None
         return float(shift_test(reference, self.rows).pvalue)
 
-    def _take(self, p: Prediction, keys: Tensor) -> None:
+    def _take(self, p: Hypotheses, keys: Tensor) -> None:
         if self.rows is not None:
-            p, keys = Prediction.concatenate([self.rows, p]), torch.cat([self.keys, keys])
+            p, keys = Hypotheses.concatenate([self.rows, p]), torch.cat([self.keys, keys])
         kept = keys.topk(min(_KEPT, len(keys))).indices
         self.rows, self.keys = p[kept], keys[kept]
