@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gduq.bundle import load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
-    from gduq.prediction import Prediction, predict
+    from gduq.prediction import LabelPrediction, Prediction, ValuePrediction, predict
     from gduq.training import choose, fit
 
 __version__ = "0.1.0"
@@ -41,6 +41,7 @@ _HOME = {
     "Evaluation": "evaluation",
     "HeadEnsemble": "baselines",
     "InputError": "errors",
+    "LabelPrediction": "prediction",
     "LastLayerLaplace": "baselines",
     "MCDropout": "baselines",
     "Network": "baselines",
@@ -48,6 +49,7 @@ _HOME = {
     "Prediction": "prediction",
     "Recipe": "anchoring",
     "Stack": "baselines",
+    "ValuePrediction": "prediction",
     "anchor": "anchoring",
     "choose": "training",
     "cut_points": "anchoring",
@@ -66,6 +68,7 @@ __all__ = [
     "Evaluation",
     "HeadEnsemble",
     "InputError",
+    "LabelPrediction",
     "LastLayerLaplace",
     "MCDropout",
     "Network",
@@ -73,6 +76,7 @@ __all__ = [
     "Prediction",
     "Recipe",
     "Stack",
+    "ValuePrediction",
     "abstention",
     "anchor",
     "anchors",
