@@ -571,12 +571,86 @@ def test_regression_targets_need_no_classes():
     assert len(shifts.by(graphs, range(20)).ood_test) == 4
     with pytest.raises(InputError, match="integer labels"):
         shifts.by(graphs, range(20), "concept")
-    with pytest.raises(InputError, match="integer labels"):
+    with pytest.raises(InputError, match=r"integer labels .*got values .* Cut values with shifts"):
         shifts.class_out(graphs, [0])
     for graph in graphs:
         graph.y = torch.tensor([0, 1])
     with pytest.raises(InputError, match="one label for each of the 20 rows"):
         shifts.by(graphs, range(20), "concept")
+
+
+def values(y):
+    graphs = dots([2] * len(y))
+    for graph, value in zip(graphs, y, strict=True):
+        graph.y = torch.as_tensor(value, dtype=torch.float32).reshape(1, -1)
+    return graphs
+
+
+def test_target_trains_on_low_values_and_tests_on_high_ones():
+    y = torch.randperm(100, generator=torch.Generator().manual_seed(0)) / 7
+    splits = shifts.target(values(y), quantile=(0.6, 0.8))
+    parts = {name: view.target for name, view in splits}
+    assert parts["train"].max() < parts["ood_val"].min()
+    assert parts["id_test"].max() < parts["ood_val"].min()
+    assert parts["ood_val"].max() < parts["ood_test"].min()
+    assert len(splits.ood_test) == 20
+    assert splits.name == "target"
+    assert torch.equal(splits.domains["ood_test"], parts["ood_test"])
+    assert sum(len(view) for _, view in splits) == 100
+
+
+def test_target_of_several_columns_leaves_out_rows_without_it():
+    y = torch.stack([torch.zeros(60), torch.arange(60.0)], dim=1)
+    y[:10, 1] = torch.nan
+    splits = shifts.target(values(y), column=1)
+    assert sum(len(view) for _, view in splits) == 50
+    assert "10 rows without it are left out" in splits.description
+    assert splits.ood_test.target[:, 1].tolist() == [55, 56, 57, 58, 59]
+    assert splits.train.target.shape[1] == 2
+    with pytest.raises(InputError, match="a column from 0 to 1"):
+        shifts.target(values(y), column=2)
+    with pytest.raises(InputError, match="Move the quantiles apart"):
+        shifts.target(values(y), column=0)  # a constant has no high values
+
+
+def test_target_of_nodes():
+    graph = dots([50])[0]
+    graph.y = torch.arange(50) / 3
+    splits = shifts.target(graph)
+    assert splits.train.task == "node"
+    assert splits.train.target.max() < splits.ood_test.target.min()
+
+
+def test_cuts_of_several_targets_with_gaps():
+    y = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).round()
+    y[::4, 1] = torch.nan
+    graphs = values(y)
+    for splits in (
+        shifts.by(graphs, range(40)),
+        shifts.by(graphs, range(40), "no_shift"),
+        shifts.group(graphs, [i % 4 for i in range(40)], test=[3]),
+    ):
+        assert splits.train.target.shape == (len(splits.train), 3)
+        gaps = sum(int(view.target.isnan().sum()) for _, view in splits)
+        assert gaps == 10
+    for call in (
+        lambda: shifts.class_out(graphs, [1]),
+        lambda: shifts.by(graphs, range(40), "concept"),
+    ):
+        with pytest.raises(InputError, match=r"one class per row, got 3 targets .* shifts.target"):
+            call()
+
+
+@pytest.mark.parametrize("corrupt", CORRUPTIONS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_corruptions_keep_values_and_gaps(corrupt, packed):
+    graphs = [ring(5 + i % 7, i) for i in range(30)]
+    for i, graph in enumerate(graphs):
+        graph.y = torch.tensor([[i / 7, torch.nan if i % 3 else -1.5]])
+    view = View(Packed.pack(graphs) if packed else graphs)
+    changed = corrupt(view, 4)
+    assert changed.target.dtype == torch.float32
+    assert torch.equal(changed.target.nan_to_num(9), view.target.nan_to_num(9))
 
 
 def test_groups_of_val_and_test_must_differ():

@@ -144,3 +144,33 @@ def test_edges_and_heterogeneous_graphs_are_refused_in_one_sentence():
     for view, kind in ((View(linked, edges=True), "edges"), (View(papers, [0]), "a HeteroData")):
         with pytest.raises(InputError, match=f"to describe, got {kind}"):
             statistics(view)
+
+
+def test_values_and_gaps_are_described():
+    graphs = []
+    for n in range(1, 41):
+        y = torch.tensor([[n / 10, float("nan") if n % 2 else 1.0]])
+        graphs.append(Data(edge_index=torch.zeros(2, 0).long(), num_nodes=n, y=y))
+    splits = shifts.size(graphs).with_(target_names=("mass", "toxic"))
+    rows = {row.quantity: row for row in compare(splits) if row.split == "ood_test"}
+    assert rows["target mass"].mean == pytest.approx(3.85)
+    assert rows["target mass"].distance == 1.0
+    assert rows["target toxic"].mean == 1.0
+    assert rows["target toxic"].shift == 0.0
+    for graph in graphs:
+        graph.y = graph.y[:, 0]
+    rows = {row.quantity: row for row in compare(shifts.size(graphs)) if row.split == "ood_test"}
+    assert rows["target"].distance == 1.0  # of Kolmogorov and Smirnov
+    assert rows["target"].shift > 1
+    assert rows["correlation of domain and target"].mean == pytest.approx(1.0)
+
+
+def test_values_with_gaps_are_drawn(tmp_path):
+    graphs = []
+    for n in range(1, 41):
+        y = torch.tensor([[n / 10, float("nan")]])
+        graphs.append(Data(edge_index=torch.zeros(2, 0).long(), num_nodes=n, y=y))
+    assert plot(shifts.size(graphs), tmp_path / "moved.svg").stat().st_size > 1000
+    quantities = {row.quantity for row in compare(shifts.size(graphs))}
+    assert "target 0" in quantities
+    assert "target 1" not in quantities  # nothing is known of it

@@ -231,6 +231,7 @@ def test_convert_holds_a_chunk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     def peak(count: int) -> int:
         class Many:
             class_names = ()
+            target_names = ()
 
             def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
                 for i in range(count):

@@ -51,7 +51,8 @@ def test_out_comes_what_went_in(
     pieces = (graphs[i : i + part] for i in range(0, len(graphs), part))
     assert write_parts(folder / "parts", pieces, ("a", "b", "c")) == len(graphs)
     for name in ("whole", "parts"):
-        packed, class_names = read_graphs(folder / name)
+        packed = read_graphs(folder / name)
+        class_names = packed.class_names
         assert_same(packed, graphs)
         assert class_names == ("a", "b", "c")
     assert sorted(path.name for path in folder.iterdir()) == ["parts", "whole"]
@@ -70,7 +71,7 @@ def test_any_safetensors_reader_opens_it(tmp_path: Path) -> None:
 def test_a_selection_is_written_alone(tmp_path: Path) -> None:
     graphs = [graph(3, seed) for seed in range(5)]
     write_graphs(tmp_path / "g", Packed.pack(graphs)[[4, 1]])
-    assert_same(read_graphs(tmp_path / "g")[0], [graphs[4], graphs[1]])
+    assert_same(read_graphs(tmp_path / "g"), [graphs[4], graphs[1]])
 
 
 def test_parts_that_differ_are_refused_and_leave_nothing(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_half_precision_is_kept_and_delivered_full(tmp_path: Path) -> None:
     packed = Packed.pack([graph(3), graph(2, 1)], store={"x": torch.float16})
     write_graphs(tmp_path / "g", packed)
-    found, _ = read_graphs(tmp_path / "g")
+    found = read_graphs(tmp_path / "g")
     assert found.tensors["x"].dtype == torch.float16
     assert found[0].x.dtype == torch.float64
 

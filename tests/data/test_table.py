@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gduq import shifts
+from gduq.data import convert, read, save
 from gduq.data.rejects import Reject
 from gduq.data.table import Table
 from gduq.errors import InputError
@@ -225,3 +227,122 @@ def test_a_quoted_field_may_hold_line_breaks(tmp_path: Path) -> None:
     assert [item.smiles for item in found[:2] if isinstance(item, Data)] == ["C", "CC"]
     assert isinstance(found[2], Reject)
     assert found[2].line == 5
+
+
+# -- what the targets are --------------------------------------------------------------------------
+
+
+def column(folder: Path, fields: list[str]) -> Path:
+    return table(folder, "smiles,y\n" + "".join(f"C,{field}\n" for field in fields))
+
+
+@needs_rdkit
+def test_many_whole_numbers_are_values_and_it_is_said(tmp_path: Path) -> None:
+    path = column(tmp_path, [str(i) for i in range(21)])
+    with pytest.warns(UserWarning, match=r"'y' holds more than 20 .* pass task='classes'"):
+        found = Table(path, targets=["y"])
+    assert found.task == "values"
+    assert all(item.y.is_floating_point() for _, item in found if isinstance(item, Data))
+    classes = Table(path, targets=["y"], task="classes")  # and no warning
+    assert [int(item.y) for _, item in classes if isinstance(item, Data)] == list(range(21))
+    assert Table(path, targets=["y"], task="values").task == "values"
+    assert Table(column(tmp_path, ["0", "20", "3"]), targets=["y"]).task == "classes"
+
+
+@needs_rdkit
+def test_labels_keep_their_gaps(tmp_path: Path) -> None:
+    path = table(tmp_path, "smiles,a,b,c\nC,1,,0\nCC,0,NaN,\nCCC,,1,1\nCO,2,1,1\n")
+    found = Table(path, targets=["a", "b", "c"], task="labels")
+    rows = [item for _, item in found]
+    assert isinstance(rows[3], Reject)
+    assert "label 'a' is 2, neither 0 nor 1 nor empty" in rows[3].reason
+    y = torch.cat([item.y for item in rows if isinstance(item, Data)])
+    nan = math.nan
+    expected = torch.tensor([[1, nan, 0], [0, nan, nan], [nan, 1, 1]])
+    assert torch.equal(y.nan_to_num(-1), expected.nan_to_num(-1))
+    assert found.target_names == ("a", "b", "c")
+    assert Table(path, targets=["b", "c"]).task == "labels"
+    assert Table(path, targets=["a", "b"]).task == "values"  # because of the 2
+    (one, *_) = items(path, targets=["b"], task="labels")
+    assert isinstance(one, Data)
+    assert one.y.shape == (1, 1)
+    assert math.isnan(one.y)
+
+
+@needs_rdkit
+@pytest.mark.parametrize("bad", ["inf", "-inf", "1e999"])
+def test_infinite_values_are_rejected(tmp_path: Path, bad: str) -> None:
+    path = table(tmp_path, f"smiles,a,b\nC,0.5,1.5\nC,{bad},1\n")
+    good, reject = items(path, targets=["a", "b"])
+    assert isinstance(good, Data)
+    assert isinstance(reject, Reject)
+    assert f"target 'a' is '{bad}', no finite number" in reject.reason
+
+
+@needs_rdkit
+def test_numbers_and_names_of_classes_both_count(tmp_path: Path) -> None:
+    path = column(tmp_path, ["active", "0", "1.0", "2", "inactive"])
+    found = items(path, targets=["y"], class_names=["inactive", "active"])
+    assert [int(i.y) if isinstance(i, Data) else "none of" in i.reason for i in found] == [
+        1, 0, 1, True, 0,
+    ]  # fmt: skip
+    numbered = items(column(tmp_path, ["0", "5"]), targets=["y"], class_names=["5", "7"])
+    assert isinstance(numbered[0], Reject)  # names that are numbers are never class numbers
+    assert isinstance(numbered[1], Data)
+    assert int(numbered[1].y) == 0
+
+
+@needs_rdkit
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("smiles,y\nC,\nC,\n", {}, "targets in 'y' of .* got empty fields in every row"),
+        ("smiles,y\nC,0.5\n", {"task": "classes"}, r"got numbers with fractions. Pass task='val"),
+        ("smiles,y\nC,weak\n", {"task": "values"}, "numbers in column 'y' of .*, got words such"),
+        ("smiles,y\nC,0.3\n", {"task": "labels"}, "0 and 1 in column 'y' of .*, got 0.3"),
+        ("smiles,y\nC,1\n", {"task": "regression"}, "a task from classes, labels, values"),
+        ("smiles,y\nC,1\n", {"task": "values", "class_names": ["a"]}, "with task='classes'"),
+        (
+            "smiles,y,z\nC,1,weak\n",
+            {"targets": ["y", "z"]},
+            "every one of several target columns, got words such as 'weak' in 'z'",
+        ),
+        ("smiles,y,z\nC,1,1\n", {"targets": ["y", "z"], "task": "classes"}, "got 2 columns"),
+    ],
+)
+def test_columns_that_cannot_be_what_they_should(
+    tmp_path: Path, text: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        items(table(tmp_path, text), **{"targets": ["y"], **options})
+
+
+@needs_rdkit
+def test_capitals_and_semicolons(tmp_path: Path) -> None:
+    path = table(tmp_path, "Name;SMILES;y\nmethane;C;0,5\nethane;CC;1.5\n")
+    reject, good = items(path, targets=["y"])
+    assert isinstance(reject, Reject)  # a comma is no decimal point
+    assert isinstance(good, Data)
+    assert good.smiles == "CC"
+    assert good.y.item() == 1.5
+
+
+@needs_rdkit
+def test_a_header_too_long_for_csv(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a line of column names in"):
+        items(table(tmp_path, "smiles," + "y" * 200_000 + "\nC,1\n"))
+
+
+@needs_rdkit
+def test_names_travel_to_splits_and_files(tmp_path: Path) -> None:
+    rows = "".join(f"{'C' * (1 + i)},{'weak' if i % 2 else 'strong'}\n" for i in range(30))
+    graphs = read(table(tmp_path, "smiles,power\n" + rows), targets=["power"])
+    assert graphs.class_names == ("strong", "weak")
+    splits = shifts.size(graphs[torch.arange(29)])
+    assert splits.class_names == ("strong", "weak")
+    assert splits.target_names == ("power",)
+    again = read(save(graphs, tmp_path / "g.safetensors"))
+    assert (again.class_names, again.target_names) == (("strong", "weak"), ("power",))
+    done = convert(tmp_path / "mols.csv", tmp_path / "c.safetensors", targets=["power"])
+    converted = read(done.path)
+    assert (converted.class_names, converted.target_names) == (("strong", "weak"), ("power",))

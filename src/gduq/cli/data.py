@@ -21,6 +21,10 @@ Targets = Annotated[
     list[str] | None, typer.Option("--target", "--column", help="Table: target column(s).")
 ]
 
+TableTask = Annotated[
+    str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")
+]
+
 
 @data_app.command("list")
 def data_list(as_json: AsJson = False) -> None:
@@ -79,7 +83,8 @@ def data_describe(
     by: Annotated[
         str,
         typer.Option(
-            help="Own data: what to cut by (size, degree, feature, scaffold, group, time, class)."
+            help="Own data: what to cut by "
+            "(size, degree, feature, scaffold, group, time, target, class)."
         ),
     ] = "size",
     attribute: Annotated[
@@ -94,6 +99,7 @@ def data_describe(
     ] = None,
     smiles: Annotated[str, typer.Option(help="Own table: the column of SMILES.")] = "smiles",
     target: Targets = None,
+    task: TableTask = None,
     plot: Annotated[Path | None, typer.Option(help="Draw histograms to this image file.")] = None,
     root: Root = None,
     seed: Seed = 0,
@@ -108,7 +114,7 @@ def data_describe(
         from gduq.data.catalog import limited
         from gduq.data.files import read
 
-        graphs = read(name, smiles=smiles, targets=target or [])
+        graphs = read(name, smiles=smiles, targets=target or [], task=task)  # type: ignore[arg-type]
         splits = limited(_own_splits(graphs, by, attribute, test or [], seed), limit, seed)
     else:
         from gduq.data.catalog import load
@@ -134,6 +140,8 @@ def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], se
         return shifts.feature(graphs, attribute, seed=seed)
     if by == "scaffold":
         return shifts.scaffold(graphs, seed=seed)
+    if by == "target":
+        return shifts.target(graphs, seed=seed, task="graph")
     if by == "time":
         return shifts.time(graphs, _values(graphs, attribute), seed=seed, task="graph")
     if by in ("group", "class"):
@@ -142,7 +150,8 @@ def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], se
         if by == "class":
             return shifts.class_out(graphs, left_out, seed=seed, task="graph")
         return shifts.group(graphs, values, left_out, seed=seed, task="graph")
-    raise InputError("--by from size, degree, feature, scaffold, group, time, class", repr(by))
+    known = "size, degree, feature, scaffold, group, time, target, class"
+    raise InputError(f"--by from {known}", repr(by))
 
 
 def _values(graphs: Any, attribute: str | None) -> list[Any]:
@@ -176,6 +185,7 @@ def data_convert(
     target: Annotated[str, typer.Argument(help="The .safetensors file to write.")],
     smiles: Annotated[str, typer.Option(help="Table: the column of SMILES.")] = "smiles",
     column: Targets = None,
+    task: TableTask = None,
     rejects: Annotated[
         str | None, typer.Option(help="File for unreadable rows (default: TARGET.rejects.csv).")
     ] = None,
@@ -193,6 +203,7 @@ def data_convert(
         target,
         smiles=smiles,
         targets=column or [],
+        task=task,  # type: ignore[arg-type]
         rejects=rejects,
         max_rejects=max_rejects,
         overwrite=overwrite,

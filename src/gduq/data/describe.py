@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ class Moved:
 
     ``shift`` is the difference of the means in standard deviations of training (``inf`` where
     training does not vary but the split differs); ``distance`` the largest difference of the two
-    distribution functions (Kolmogorov-Smirnov; for labels: total variation), from 0 to 1.
+    distribution functions (Kolmogorov-Smirnov; for classes: total variation), from 0 to 1. Rows
+    without a target do not count for it.
     """
 
     split: str
@@ -48,7 +49,7 @@ def compare(splits: Splits) -> list[Moved]:
     """Hold every split (and severity) against training, one row per quantity.
 
     Beside the quantities of `statistics` there is a row for the column of ``x`` whose mean moved
-    most (over nodes), and one for the correlation of domain and label: in a concept shift that is
+    most (over nodes), and one for the correlation of domain and target: in a concept shift that is
     what moves (``mean`` then is the correlation, ``shift`` its change, ``distance`` half of that).
 
     Example:
@@ -64,17 +65,24 @@ def compare(splits: Splits) -> list[Moved]:
     others = [(name, view) for name, view in splits if name != "train"]
     for name, view in [*others, *splits.severities.items()]:
         found = _with_domain(splits, name, view)
-        rows += [_moved(name, q, train[q], found[q]) for q in train if q in found]
+        known = [q for q in train if q in found and _known(train[q]).numel()]
+        rows += [_moved(name, q, train[q], found[q]) for q in known if _known(found[q]).numel()]
         rows += _most_moved_column(name, splits.train, view)
         rows += _correlations(name, train, found)
     return rows
 
 
-def statistics(view: View) -> dict[str, Tensor]:
+def statistics(view: View, names: Sequence[str] = ()) -> dict[str, Tensor]:
     """Quantities of the rows of a view, each ``[m]``.
 
     Graph task: ``nodes``, ``edges`` and mean ``degree`` of each graph, the mean and the length of
-    its nodes' features. Node task: ``degree`` of each node, mean and length of its features.
+    its nodes' features. Node task: ``degree`` of each node, mean and length of its features. Then
+    the truth: classes as ``label``, a value as ``target``, of several each as ``target NAME`` with
+    NaN where it is missing.
+
+    Args:
+        view: The rows.
+        names: Names of the targets; without them they are counted from 0.
     """
     _check_kind(view)
     parts: dict[str, list[Tensor]] = {}
@@ -84,8 +92,15 @@ def statistics(view: View) -> dict[str, Tensor]:
             parts.setdefault(name, []).append(values.double())
     out = {name: torch.cat(values) for name, values in parts.items()}
     if view.graphs[0].get("y") is not None:
-        out["label"] = view.target.double()
+        out |= _of_targets(view.target, names)
     return out
+
+
+def _of_targets(y: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    if y.dim() == 1:
+        return {"target" if y.is_floating_point() else "label": y.double()}
+    known = names if len(names) == y.size(1) else range(y.size(1))
+    return {f"target {name}": y[:, i].double() for i, name in enumerate(known)}
 
 
 def plot(splits: Splits, path: str | Path) -> Path:
@@ -114,6 +129,11 @@ def plot(splits: Splits, path: str | Path) -> Path:
 
 
 def _histogram(axis: Any, quantity: str, values: Mapping[str, Tensor]) -> None:
+    axis.set_xlabel(quantity)
+    axis.set_yticks([])
+    values = {name: known for name, v in values.items() if (known := _known(v)).numel()}
+    if not values:
+        return
     low = min(float(v.min()) for v in values.values())
     high = max(float(v.max()) for v in values.values())
     whole = all(bool((v == v.round()).all()) for v in values.values())
@@ -126,12 +146,10 @@ def _histogram(axis: Any, quantity: str, values: Mapping[str, Tensor]) -> None:
             {"histtype": "stepfilled", "alpha": 0.3} if name == "train" else {"histtype": "step"}
         )
         axis.hist(value.numpy(), bins=bins, range=(low, high), density=True, label=name, **style)
-    axis.set_xlabel(quantity)
-    axis.set_yticks([])
 
 
 def _with_domain(splits: Splits, name: str, view: View) -> dict[str, Tensor]:
-    found = statistics(view)
+    found = statistics(view, splits.target_names)
     if name in splits.domains:
         found["domain"] = splits.domains[name].double()
     return found
@@ -187,7 +205,13 @@ def _mean_over(values: Tensor, owner: Tensor, sizes: Tensor) -> Tensor:
     return total / sizes.clamp(min=1)
 
 
+def _known(values: Tensor) -> Tensor:
+    """The values that are there: targets may be missing."""
+    return values[~values.isnan()]
+
+
 def _moved(split: str, quantity: str, train: Tensor, other: Tensor) -> Moved:
+    train, other = _known(train), _known(other)
     means = float(train.mean()), float(other.mean())
     stds = float(train.std(correction=0)), float(other.std(correction=0))
     gap = means[1] - means[0]
@@ -196,23 +220,27 @@ def _moved(split: str, quantity: str, train: Tensor, other: Tensor) -> Moved:
         shift = gap / stds[0]
     else:
         shift = 0.0 if abs(gap) <= rounding else math.copysign(math.inf, gap)
-    distance = _variation(train, other) if quantity == "label" else _largest_gap(train, other)
+    classes = quantity == "label"
+    distance = _variation(train, other) if classes else _largest_gap(train, other)
     return Moved(split, quantity, means[0], stds[0], means[1], stds[1], shift, distance)
 
 
 def _correlations(
     split: str, train: Mapping[str, Tensor], other: Mapping[str, Tensor]
 ) -> list[Moved]:
+    """How the correlation of the domain with the only target changed, if there is one."""
+    kind = next((name for name in ("label", "target") if name in train), None)
     found = []
     for values in (train, other):
-        if "domain" not in values or "label" not in values or values["label"].numel() < 2:
+        if kind is None or "domain" not in values or kind not in values:
             return []
-        pair = torch.stack([values["domain"], values["label"]])
-        if bool((pair.std(dim=1) == 0).any()):
+        pair = torch.stack([values["domain"], values[kind]])
+        pair = pair[:, ~pair.isnan().any(dim=0)]
+        if pair.size(1) < 2 or bool((pair.std(dim=1) == 0).any()):
             return []  # one domain value or one class: no correlation
         found.append(float(torch.corrcoef(pair)[0, 1]))
     gap = found[1] - found[0]
-    name = "correlation of domain and label"
+    name = f"correlation of domain and {kind}"
     return [Moved(split, name, found[0], 0.0, found[1], 0.0, gap, abs(gap) / 2)]
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from torch_geometric.data import Data
 
+from gduq.data.columns import Task
 from gduq.data.graphfile import read_graphs, write_graphs, write_parts
 from gduq.data.outputs import check_outputs
 from gduq.data.packed import Packed
@@ -33,9 +34,10 @@ __all__ = ["Converted", "Reject", "Source", "convert", "open_source", "read", "s
 
 
 class Source(Protocol):
-    """Graphs in a file or folder, one after the other, and the names of their classes."""
+    """Graphs in a file or folder, one after the other, and the names of classes and targets."""
 
     class_names: tuple[str, ...]
+    target_names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]: ...
 
@@ -55,7 +57,8 @@ class _GraphFile:
     """A safetensors file of graphs, memory-mapped."""
 
     def __init__(self, path: Path, class_names: Sequence[str] | None = None) -> None:
-        self.packed, self.class_names = read_graphs(path)
+        self.packed = read_graphs(path)
+        self.class_names, self.target_names = self.packed.class_names, self.packed.target_names
         wanted = tuple(class_names or self.class_names)
         if self.class_names and wanted != self.class_names:
             raise InputError(f"the classes {wanted} in {path}", self.class_names)
@@ -71,6 +74,7 @@ def open_source(
     smiles: str = "smiles",
     targets: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
+    task: Task | None = None,
 ) -> Source:
     """Open any of the formats above; nothing but headers and offsets is kept for tables and files.
 
@@ -80,6 +84,8 @@ def open_source(
         targets: Target columns, for tables.
         class_names: Classes in the order of their numbers; ``None``: as found in the data. Pass
             those of the training set to read a test set, which may not hold every class.
+        task: What the target columns of a table hold: ``"classes"``, ``"labels"`` or ``"values"``;
+            ``None``: told from them, see `gduq.data.columns.Truth`.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -87,7 +93,7 @@ def open_source(
     if not path.exists():
         raise InputError("a folder or file of graphs", f"{path}, which does not exist")
     if path.suffix in (".csv", ".tsv"):
-        return Table(path, smiles, targets, class_names)
+        return Table(path, smiles, targets, class_names, task)
     if path.suffix == ".safetensors":
         return _GraphFile(path, class_names)
     _refuse_pickle(path)
@@ -101,6 +107,7 @@ def stream(
     smiles: str = "smiles",
     targets: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
+    task: Task | None = None,
 ) -> Iterator[tuple[int, Data | Reject]]:
     """Walk over the rows of a source as ``(index, graph or Reject)``, ``chunk`` in memory at once.
 
@@ -116,7 +123,7 @@ def stream(
     """
     if chunk < 1:
         raise InputError("chunk >= 1", chunk)
-    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names)
+    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
     return _in_chunks(source, chunk)
 
 
@@ -126,22 +133,26 @@ def read(
     smiles: str = "smiles",
     targets: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
+    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
 ) -> Packed:
     """All graphs of a source, as a sequence of ``Data``; a safetensors file is memory-mapped.
+
+    It holds the names of classes and targets too, which `gduq.shifts` hands on to `Splits`.
 
     Args:
         path: A folder or a file, see `open_source`.
         smiles: Column of SMILES strings, for tables.
         targets: Target columns, for tables.
         class_names: Classes in the order of their numbers; ``None``: as found.
+        task: What the target columns of a table hold, see `open_source`.
         rejects: CSV file to list unreadable rows in; without one they raise a warning.
         max_rejects: Share of rows, 0 to 1, that may be unreadable before reading stops.
     """
-    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names)
+    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
     if isinstance(source, _GraphFile):
-        return source.packed
+        return _with_names(source.packed, source)
     listed = None if rejects is None else Path(rejects).expanduser()
     if listed is not None:
         check_outputs({"rejects": listed}, [Path(path).expanduser()])
@@ -150,7 +161,7 @@ def read(
     if log.rejected and rejects is None:
         message = f"{log.rejected} of {log.rows} rows are left out, first {log.first}"
         warnings.warn(f"{message}. Pass rejects= to list them.", stacklevel=2)
-    return packed
+    return _with_names(packed, source)
 
 
 def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = ()) -> Path:
@@ -161,7 +172,8 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
             must have the same attributes: tensors (joined on the first axis, ``*index*`` on the
             last), numbers or strings.
         path: A name that ends in ``.safetensors``.
-        class_names: Names of the classes, in the order of their numbers.
+        class_names: Names of the classes, in the order of their numbers; by default those that
+            `read` found.
 
     Example:
         >>> import tempfile, torch
@@ -188,6 +200,7 @@ def convert(
     smiles: str = "smiles",
     targets: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
+    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
     chunk: int = 1024,
@@ -201,6 +214,7 @@ def convert(
         smiles: Column of SMILES strings, for tables.
         targets: Target columns, for tables.
         class_names: Classes in the order of their numbers; ``None``: as found.
+        task: What the target columns of a table hold, see `open_source`.
         rejects: CSV file for unreadable rows; by default ``<target>.rejects.csv``. It is there only
             when there are any, also when they were too many.
         max_rejects: Share of rows, 0 to 1, that may be unreadable; more stop the conversion and
@@ -213,14 +227,19 @@ def convert(
         raise InputError("a new file as target", f"{path}, which exists", "Pass overwrite=True.")
     if chunk < 1:
         raise InputError("chunk >= 1", chunk)
-    opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names)
+    opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names, task=task)
     listed = Path(f"{path}.rejects.csv" if rejects is None else rejects).expanduser()
     check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
     log = RejectLog(listed, max_rejects)
-    count = write_parts(path, _batched(log.good(opened), chunk), opened.class_names)
+    parts = _batched(log.good(opened), chunk)
+    count = write_parts(path, parts, opened.class_names, opened.target_names)
     return Converted(
         path, count, log.rejected, listed if log.rejected else None, opened.class_names
     )
+
+
+def _with_names(packed: Packed, source: Source) -> Packed:
+    return replace(packed, class_names=source.class_names, target_names=source.target_names)
 
 
 def _target(path: str | Path) -> Path:

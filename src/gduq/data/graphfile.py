@@ -3,8 +3,9 @@
 Layout, version 1. ``data/<attribute>`` holds an attribute of all graphs, one after the other (on
 the last axis for ``edge_index``); ``ptr/<name>`` holds the offsets ``[G + 1]`` at which each graph
 starts; ``ptr/node`` is always there. The metadata says ``format`` (``gduq.graphs``), ``version``,
-``layout`` (attribute to offsets), ``deliver`` (attribute to the dtype it is handed out in) and
-``class_names``. Nothing in it is executed when it is read, and all of it is checked.
+``layout`` (attribute to offsets), ``deliver`` (attribute to the dtype it is handed out in),
+``class_names`` and ``target_names``. Nothing in it is executed when it is read, and all of it is
+checked.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ def write_graphs(path: Path, graphs: Sequence[Data], class_names: Sequence[str] 
     _check_packed(packed)
     tensors: dict[str, Tensor | Stream] = {f"data/{k}": v for k, v in packed.tensors.items()}
     tensors |= {f"ptr/{k}": packed.ptrs[k] for k in {"node", *packed.layout.values()}}
-    _write(path, tensors, packed, class_names)
+    _write(path, tensors, packed, class_names or packed.class_names, packed.target_names)
 
 
 def write_parts(
-    path: Path, parts: Iterable[Sequence[Data]], class_names: Sequence[str] = ()
+    path: Path,
+    parts: Iterable[Sequence[Data]],
+    class_names: Sequence[str] = (),
+    target_names: Sequence[str] = (),
 ) -> int:
     """Write lists of graphs one after the other; only one of them is in memory at a time.
 
@@ -62,12 +66,12 @@ def write_parts(
         whole = replace(packed[0], ptrs=ptrs, layout=layout)
         tensors: dict[str, Tensor | Stream] = {f"ptr/{k}": v for k, v in ptrs.items()}
         tensors |= {f"data/{key}": _joined(key, packed) for key in layout}
-        _write(path, tensors, whole, class_names)
+        _write(path, tensors, whole, class_names, target_names)
     return ptrs["node"].numel() - 1
 
 
-def read_graphs(path: Path) -> tuple[Packed, tuple[str, ...]]:
-    """Memory-map a file of graphs and return it with its class names, or raise `InputError`."""
+def read_graphs(path: Path) -> Packed:
+    """Memory-map a file of graphs, or raise `InputError`."""
     do = "Write it with gduq.data.save or gduq data convert."
     with path.open("rb") as file:
         head = file.read(9)  # a safetensors file: the header's length in 8 bytes, then JSON
@@ -87,7 +91,11 @@ def read_graphs(path: Path) -> tuple[Packed, tuple[str, ...]]:
     try:
         packed = _unpack(tensors, metadata)
         _check_packed(packed)
-        return packed, tuple(str(name) for name in json.loads(metadata["class_names"]))
+        return replace(
+            packed,
+            class_names=_names(metadata["class_names"]),
+            target_names=_names(metadata.get("target_names", "[]")),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # InputError is a ValueError
         raise InputError(f"sound graphs in {path}", str(error).rstrip("."), do) from error
 
@@ -97,6 +105,7 @@ def _write(
     tensors: Mapping[str, Tensor | Stream],
     packed: Packed,
     class_names: Sequence[str],
+    target_names: Sequence[str],
 ) -> None:
     text = {
         "format": FORMAT,
@@ -104,8 +113,13 @@ def _write(
         "layout": json.dumps(dict(packed.layout)),
         "deliver": json.dumps(dict(packed.deliver)),
         "class_names": json.dumps([str(name) for name in class_names]),
+        "target_names": json.dumps([str(name) for name in target_names]),
     }
     tensorfile.write(path, tensors, text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(str(name) for name in json.loads(text))
 
 
 def _joined(key: str, parts: Sequence[Packed]) -> Stream:

@@ -38,6 +38,8 @@ class Packed(Sequence[Data]):
         extras: Further tensors kept (and cached) beside the graphs, never part of a batch: split
             indices, domain values.
         visible: Numbers of the graphs that are seen ``[m]``, or ``None`` for all.
+        class_names: Names of the classes in ``y``, where they are known.
+        target_names: Names of the columns of ``y``, where they are known.
 
     Example:
         >>> edges = torch.tensor([[0, 1], [1, 0]])
@@ -55,6 +57,8 @@ class Packed(Sequence[Data]):
     deliver: Mapping[str, str] = field(default_factory=dict)
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     visible: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    target_names: tuple[str, ...] = ()
 
     # -- make one ------------------------------------------------------------------------------
 

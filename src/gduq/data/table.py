@@ -3,33 +3,24 @@
 Molecules become graphs by PyG's ``from_smiles``: nine atom features, three bond features (handed
 out as floats, so that any model takes them), and the string itself as ``smiles``.
 
-Targets. One column of whole numbers is a class (or count) ``y [1]`` of integers, of other numbers
-``y [1]`` of floats. Up to 20 different whole numbers with some below 0 (such as -1 and 1) are names
-of classes, numbered from 0 in ascending order; more of them are floats. A column without a single
-number holds names of classes; they are numbered in
-alphabetical order, or in the order of ``class_names``. Several columns are ``y [1, T]`` of floats,
-NaN where a field is empty.
+What the target columns hold, and the ``y`` of a row: `gduq.data.columns`.
 """
 
 from __future__ import annotations
 
 import csv
-import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
+from gduq.data.columns import Task, Truth
 from gduq.data.rejects import Reject
 from gduq.errors import InputError
 
-__all__ = ["Table"]
+__all__ = ["Table", "molecule"]
 
-_MAX_CLASSES = 1000
-_MAX_SIGNED = 20  # different whole numbers, some below 0, up to which they are classes
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
 
 
@@ -37,11 +28,20 @@ class Table:
     """The molecules of a table, read line by line.
 
     Args:
-        path: The file; a name that ends in ``.tsv`` is read with tabs.
-        smiles: Name of the column of SMILES strings.
+        path: The file. Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the
+            first line has none, by semicolons.
+        smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
-            found. Pass those of the training set when a test set may not hold every class.
+            found. Pass those of the training set when a test set may not hold every class. A field
+            may hold a name or, where no name is a number, a class number.
+        task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
+            `gduq.data.columns.Truth`.
+
+    Attributes:
+        task: What the target columns hold; ``None`` without any.
+        target_names: Names of the target columns.
+        class_names: Names of the classes, where they are known.
     """
 
     def __init__(
@@ -50,19 +50,18 @@ class Table:
         smiles: str = "smiles",
         targets: Sequence[str] = (),
         class_names: Sequence[str] | None = None,
+        task: Task | None = None,
     ) -> None:
         _need_rdkit()
         self.path = path
-        self.targets = (targets,) if isinstance(targets, str) else tuple(targets)
-        if class_names is not None and len(self.targets) > 1:
-            raise InputError("class_names with one target column", f"{len(self.targets)} columns")
+        self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
         self._header = self._read_header()
-        self._smiles = self._position(smiles)
-        self._columns = [self._position(name) for name in self.targets]
+        self._smiles = self._position(smiles, any_case=True)
+        self._columns = [self._position(name) for name in self.target_names]
         self._used = [self._smiles, *self._columns]
-        self._whole, self.class_names = True, tuple(class_names or ())
-        if len(self.targets) == 1 and class_names is None:
-            self._whole, self.class_names = self._survey(self._columns[0])
+        self._truth = Truth(str(path), self.target_names, self._fields(), task, class_names)
+        self.class_names = self._truth.class_names
+        self.task = self._truth.task if self.target_names else None
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         for index, (line, row) in enumerate(self._rows()):
@@ -76,22 +75,28 @@ class Table:
 
     def _read_header(self) -> list[str]:
         with self.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            header = next(csv.reader(file, delimiter=self._delimiter), None)
+            start = file.readline(csv.field_size_limit())
+            self._delimiter = "\t" if self.path.suffix == ".tsv" else ","
+            if self._delimiter not in start and ";" in start:
+                self._delimiter = ";"
+            file.seek(0)
+            try:
+                header = next(csv.reader(file, delimiter=self._delimiter), None)
+            except csv.Error as error:
+                raise InputError(f"a line of column names in {self.path}", error) from error
         if not header:
             raise InputError(f"a line of column names in {self.path}", "an empty file")
         return [name.strip() for name in header]
 
-    def _position(self, name: str) -> int:
+    def _position(self, name: str, any_case: bool = False) -> int:
         found = [i for i, column in enumerate(self._header) if column == name]
+        if not found and any_case:
+            found = [i for i, c in enumerate(self._header) if c.lower() == name.lower()]
         if len(found) != 1:
             shown = ", ".join(self._header[:20]) + (", ..." if len(self._header) > 20 else "")
             got = f"{len(found)} of that name" if found else f"the columns {shown}"
             raise InputError(f"one column {name!r} in {self.path}", got, "Name another column.")
         return found[0]
-
-    @property
-    def _delimiter(self) -> str:
-        return "\t" if self.path.suffix == ".tsv" else ","
 
     def _rows(self) -> Iterator[_Row]:
         """Every row below the header; blank lines are no rows."""
@@ -126,25 +131,11 @@ class Table:
             return False
         return True
 
-    def _survey(self, column: int) -> tuple[bool, tuple[str, ...]]:
-        """Whether a target column holds whole numbers only, and the names of its classes."""
-        values: set[float] = set()
-        names: set[str] = set()
+    def _fields(self) -> Iterator[list[str]]:
+        """The target fields of every row that has all its fields."""
         for _, row in self._rows():
-            if isinstance(row, str) or len(row) != len(self._header):
-                continue
-            text = row[column].strip()
-            value = _number(text)
-            if value is not None:
-                values.add(value)
-            elif text and len(names) <= _MAX_CLASSES:
-                names.add(text)
-        if values:
-            return _classes(values)
-        if len(names) > _MAX_CLASSES:
-            got = f"more than {_MAX_CLASSES} different words in {self.targets[0]!r}"
-            raise InputError(f"numbers or at most {_MAX_CLASSES} classes in {self.path}", got)
-        return True, tuple(sorted(names))
+            if not isinstance(row, str) and len(row) == len(self._header):
+                yield [row[column].strip() for column in self._columns]
 
     # -- one row -------------------------------------------------------------------------------
 
@@ -156,31 +147,12 @@ class Table:
             raise ValueError(f"{len(row)} fields instead of {len(self._header)}")
         if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
             raise ValueError("bytes that are no UTF-8")
-        y = self._target([row[column].strip() for column in self._columns])
-        data = _from_smiles(row[self._smiles].strip())
+        fields = [row[column].strip() for column in self._columns]
+        y = self._truth.of(fields) if fields else None
+        data = molecule(row[self._smiles].strip())
         if y is not None:
             data.y = y
         return data
-
-    def _target(self, fields: list[str]) -> Tensor | None:
-        if not fields:
-            return None
-        if len(fields) > 1:
-            values = [_finite(text, name) for text, name in zip(fields, self.targets, strict=True)]
-            return torch.tensor([values])
-        text, name = fields[0], self.targets[0]
-        if not text:
-            raise ValueError(f"target {name!r} is empty")
-        if self.class_names:
-            value = _number(text)
-            if text not in self.class_names and value is not None and value.is_integer():
-                text = str(int(value))  # 1.0 and +1 are class 1
-            if text not in self.class_names:
-                known = ", ".join(self.class_names[:10])
-                raise ValueError(f"target {name!r} is {text!r}, none of the classes {known}")
-            return torch.tensor([self.class_names.index(text)])
-        value = _finite(text, name)
-        return torch.tensor([int(value)]) if self._whole else torch.tensor([value])
 
 
 class _Lines:
@@ -205,35 +177,7 @@ class _Lines:
         self._again.extendleft(reversed(self.taken[1:]))
 
 
-def _classes(values: set[float]) -> tuple[bool, tuple[str, ...]]:
-    """Whether numbers are class numbers, and the names of classes that cannot be theirs."""
-    if not all(value.is_integer() for value in values):
-        return False, ()
-    if min(values) >= 0:  # a test set may lack some classes, so gaps say nothing
-        return True, ()
-    if len(values) > _MAX_SIGNED:
-        return False, ()
-    return True, tuple(str(int(value)) for value in sorted(values))
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _finite(text: str, name: str) -> float:
-    if not text:
-        return math.nan
-    value = _number(text)
-    if value is None:
-        raise ValueError(f"target {name!r} is {text!r}, no finite number")
-    return value
-
-
-def _from_smiles(smiles: str) -> Data:
+def molecule(smiles: str) -> Data:
     from torch_geometric.utils import from_smiles
 
     if not smiles:

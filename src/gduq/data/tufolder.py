@@ -61,6 +61,7 @@ class TUFolder:
             self._column("edge_labels", self._edge_owner, one_hot=True),
         ]
         self.class_names: tuple[str, ...] = tuple(class_names or ())
+        self.target_names: tuple[str, ...] = ()
         self._y = self._read_targets(class_names)
         empty = np.flatnonzero(np.diff(self._node_ptr) == 0)
         for graph in empty.tolist():

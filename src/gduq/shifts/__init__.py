@@ -2,7 +2,17 @@
 
 from gduq.shifts.corruptions import LEVELS, edge_drop, edge_rewire, feature_mask, feature_noise
 from gduq.shifts.cuts import concept, covariate, no_shift, tails
-from gduq.shifts.domains import by, class_out, degree, feature, group, scaffold, size, time
+from gduq.shifts.domains import (
+    by,
+    class_out,
+    degree,
+    feature,
+    group,
+    scaffold,
+    size,
+    target,
+    time,
+)
 
 __all__ = [
     "LEVELS",
@@ -21,5 +31,6 @@ __all__ = [
     "scaffold",
     "size",
     "tails",
+    "target",
     "time",
 ]

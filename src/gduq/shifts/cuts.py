@@ -182,10 +182,14 @@ def as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
     """Class numbers as ``int64 [n]``, or an error that says why they are none."""
     if labels is None:
         raise InputError("integer labels y", "none")
-    tensor = torch.as_tensor(labels).reshape(-1)
+    do = "Cut values with shifts.target, or along any other domain."
+    tensor = torch.as_tensor(labels)
+    if tensor.dim() > 1 and tensor.size(1) > 1:
+        raise InputError("one class per row", f"{tensor.size(1)} targets per row", do)
+    tensor = tensor.reshape(-1)
     whole = tensor.long()
     if not torch.equal(whole.to(tensor.dtype), tensor):
-        raise InputError("integer labels", f"{tensor.dtype} values with fractions or NaN")
+        raise InputError("integer labels (classes)", "values with fractions or NaN", do)
     return whole
 
 

@@ -20,7 +20,18 @@ from gduq.data.view import Splits, View
 from gduq.errors import InputError
 from gduq.shifts import cuts
 
-__all__ = ["by", "class_out", "degree", "feature", "group", "scaffold", "size", "time"]
+__all__ = [
+    "by",
+    "class_out",
+    "degree",
+    "feature",
+    "group",
+    "scaffold",
+    "scaffold_ranks",
+    "size",
+    "target",
+    "time",
+]
 
 Kind = Literal["covariate", "concept", "no_shift", "tails"]
 Task = Literal["node", "graph"]
@@ -83,6 +94,56 @@ def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
     rows = Rows(data, "graph")
     return _by(rows, rows.sizes, kind, seed, "size", options)
+
+
+def target(
+    data: Graphs,
+    quantile: tuple[float, float] = (0.5, 0.9),
+    *,
+    column: int = 0,
+    holdout: float = 0.15,
+    seed: int = 0,
+    task: Task | None = None,
+) -> Splits:
+    """By the target itself: train on low values, test on the highest, never seen before.
+
+    Rows without the value are left out.
+
+    Args:
+        data: The dataset; its targets are values.
+        quantile: Training holds values up to the first quantile, ``ood_test`` those from the
+            second on, ``ood_val`` those between.
+        column: Which of several targets.
+        holdout: Size of ``id_val``, and of ``id_test``, as a share of the low values.
+        seed: Of their draw.
+        task: See `by`.
+
+    Example:
+        >>> edges = torch.zeros(2, 0).long()
+        >>> graphs = [Data(edge_index=edges, num_nodes=1, y=i / 10) for i in range(40)]
+        >>> splits = target(graphs, quantile=(0.6, 0.8))
+        >>> len(splits.train), splits.ood_test.target.min()
+        (18, tensor(3.2000))
+    """
+    rows = Rows(data, task)
+    y = rows.truth()
+    y = y.unsqueeze(1) if y.dim() == 1 else y
+    if not -y.size(1) <= column < y.size(1):
+        raise InputError(f"a column from 0 to {y.size(1) - 1}", column)
+    values = y[:, column]
+    if not values.is_floating_point():
+        values = values.double()
+    known = torch.nonzero(~values.isnan()).flatten()
+    low, high = quantile
+    cut = cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
+    missing = len(rows) - known.numel()
+    return rows.splits(
+        {split: known[numbers] for split, numbers in cut.items()},
+        values,
+        name="target",
+        description=f"Training on targets up to the {low:g} quantile, testing on those from the "
+        f"{high:g} quantile on." + (f" {missing} rows without it are left out." if missing else ""),
+    )
 
 
 def degree(
@@ -207,7 +268,7 @@ def class_out(
     """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
 
     Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
-    splits means nothing.
+    splits means nothing. Values have no classes to leave out: cut those with `target`.
     """
     rows = Rows(data, task)
     labels, classes = rows.labels(), _plain(classes)
@@ -275,10 +336,14 @@ class Rows:
     def __len__(self) -> int:
         return int(self.sizes.sum()) if self.task == "node" else len(self.graphs)
 
+    def truth(self) -> Tensor:
+        """Targets of all rows ``[n]`` or ``[n, T]``, as stored on the graphs."""
+        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
+        return View(self.graphs, every).target
+
     def labels(self) -> Tensor:
         """Integer labels, one per row."""
-        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
-        return cuts.as_labels(View(self.graphs, every).target)
+        return cuts.as_labels(self.truth())
 
     def scalar(self, function: Callable[[Data], Any]) -> Tensor:
         """One number a row; of text and dates (a graph task) their rank."""
@@ -308,6 +373,9 @@ class Rows:
             views = {split: everything.take(rows) for split, rows in cut.items()}
         domains = {split: values[rows] for split, rows in cut.items()}
         fields: dict[str, Any] = dict(views)
+        if isinstance(self.graphs, Packed):
+            known = self.graphs
+            fields |= {"class_names": known.class_names, "target_names": known.target_names}
         return Splits(**fields, name=name, description=description, domains=domains)
 
 
