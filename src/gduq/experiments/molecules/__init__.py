@@ -1,1 +1,3 @@
 """The benchmark of molecules: our methods and Chemprop on the same rows, judged by one code."""
+
+__all__: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -118,7 +119,8 @@ def jobs(scale: ScaleName, seeds: int | None, root: Path) -> list[Job]:
 
 
 def _turn(job: Job) -> float:
-    return (job.seed + 1) * _SIZES[job.dataset] ** 0.5 * (MEMBERS if job.side == "ensemble" else 1)
+    late = MEMBERS if job.side == "ensemble" else 1
+    return late * (job.seed + 1) * math.sqrt(_SIZES[job.dataset])
 
 
 def _sides(dataset: str, peer: bool) -> tuple[Side, ...]:

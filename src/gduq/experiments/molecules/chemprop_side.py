@@ -35,9 +35,9 @@ def main(path: str) -> None:
             rng = np.random.default_rng([job["seed"], severity])
             graphs[f"{change}{severity}"] = corrupted(graphs["id_val"], change, level, rng)
     models = sorted((folder / "trained").glob("model_*/best.pt"))
-    found = {name: _predictions(models, some) for name, some in graphs.items()}
-    numbers = np.array([[t["seconds"], t["cpu_seconds"]] for t in times])
-    np.savez(job["output"], times=numbers, **found)
+    found: dict[str, Any] = {name: _predictions(models, some) for name, some in graphs.items()}
+    found["times"] = np.array([[t["seconds"], t["cpu_seconds"]] for t in times])
+    np.savez(job["output"], **found)
 
 
 def _train(job: dict[str, Any], folder: Path) -> list[dict[str, float]]:

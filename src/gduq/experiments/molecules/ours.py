@@ -57,9 +57,9 @@ class _Work:
         """The trained network and the seconds it took; trained once, kept on disk."""
         path = self.job.folder / "network"
         if not path.is_dir() or not self.job.file("vanilla").is_file():
-            net, seconds = self.trained(self.job.seed * 100)
-            self.answers(net, seconds).save(self.job.file("vanilla"))
-            save(net, path)
+            fresh, seconds = self.trained(self.job.seed * 100)
+            self.answers(fresh, seconds).save(self.job.file("vanilla"))
+            save(fresh, path)
         model, _ = load(path)
         net: nn.Module = model.get_submodule("net")
         return net, Answers.load(self.job.file("vanilla")).seconds

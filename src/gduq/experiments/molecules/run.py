@@ -42,10 +42,13 @@ def bench(
         peer.environment()  # once, before workers ask for it
     place = {job: i for i, job in enumerate(todo)}
     needs = [[place[first] for first in job.needs if first in place] for job in todo]
-    title = {"title": NAME, "name": lambda job: job.title, "needs": needs}
-    outcomes = map_cells(todo, work, **title, **options)
+    outcomes = map_cells(todo, work, title=NAME, name=_title, needs=needs, **options)
     failures = {o.cell.title: o.error for o in outcomes if o.error is not None}
     return collect(wanted, scale, command, failures)
+
+
+def _title(job: Job) -> str:
+    return job.title
 
 
 def work(job: Job) -> None:

@@ -9,7 +9,7 @@ from gduq import metrics
 from gduq.calibration import Calibrator, DeviationScaling, TemperatureScaling
 from gduq.conformal import ConformalIntervals, SplitConformal
 from gduq.experiments.molecules.answers import COPY, Answers
-from gduq.prediction import Hypotheses
+from gduq.prediction import Hypotheses, ValuePrediction
 
 __all__ = ["HIGHER", "LEVELS", "MEASURES", "Scores", "likelihood", "score"]
 
@@ -31,7 +31,7 @@ MEASURES: dict[str, dict[str, Measure]] = {
         "average_precision": metrics.average_precision,
         "nll": metrics.nll,
         "brier": metrics.brier,
-        "ece": metrics.ece,
+        "ece": lambda p: metrics.ece(p, strict=False),
     },
 }
 HIGHER = ("roc_auc", "average_precision", "spearman")  # is better
@@ -89,7 +89,6 @@ def _calibrator(answers: Answers, level: str, like: Answers) -> Calibrator:
 
 
 def _conformal(rows: Hypotheses, test: Hypotheses) -> float:
-    if rows.kind == "values":
-        intervals = ConformalIntervals(ALPHA, shift_level=0).fit(rows)
-        return intervals(test).coverage
+    if isinstance(rows, ValuePrediction) and isinstance(test, ValuePrediction):
+        return ConformalIntervals(ALPHA, shift_level=0).fit(rows)(test).coverage
     return SplitConformal(ALPHA, shift_level=0).fit(rows)(test).coverage
