@@ -11,6 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from gduq.errors import InputError
+from gduq.functional import exporting
 from gduq.graph import num_graphs, row_batch
 
 __all__ = ["BondGNN"]
@@ -30,8 +31,8 @@ class BondGNN(nn.Module):
     The nine columns of ``x`` and the three of ``edge_attr`` are categories: each has an embedding,
     and those of an atom or bond are added. A layer is a graph isomorphism network with bonds
     (GINE): it adds to an atom's features what an MLP makes of them and of its neighbours, each
-    joined with its bond. The features of the atoms are then summed, as many properties grow with
-    the molecule, and a head of two layers answers.
+    joined with its bond. A molecule is the sum of its atoms, as many properties grow with it,
+    beside their mean; a head of two layers reads both.
 
     Args:
         out_channels: Outputs per molecule: 1 for a value or a yes/no answer, one per target, or
@@ -65,7 +66,7 @@ class BondGNN(nn.Module):
         self.atoms = _Categories(ATOMS, hidden_channels)
         self.layers = nn.ModuleList(_BondLayer(hidden_channels, dropout) for _ in range(num_layers))
         self.head = nn.Sequential(
-            nn.Linear(hidden_channels, hidden_channels),
+            nn.Linear(2 * hidden_channels, hidden_channels),
             nn.ReLU(),
             nn.Dropout(dropout),
             nn.Linear(hidden_channels, out_channels),
@@ -77,9 +78,10 @@ class BondGNN(nn.Module):
         bonds = _columns(graph, "edge_attr", len(BONDS))
         for layer in self.layers:
             h = layer(h, graph.edge_index, bonds)
-        batch = row_batch(graph, "node", h.size(0))
-        pooled = h.new_zeros(num_graphs(graph), h.size(1)).index_add(0, batch, h)
-        out: Tensor = self.head(pooled / _TYPICAL)
+        batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
+        total = h.new_zeros(graphs, h.size(1)).index_add(0, batch, h)
+        size = torch.bincount(batch, minlength=graphs).clamp(min=1).unsqueeze(1)
+        out: Tensor = self.head(torch.cat([total / _TYPICAL, total / size], dim=1))
         return out
 
 
@@ -92,10 +94,10 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
         self.bonds = _Categories(BONDS, channels)
         self.mlp = nn.Sequential(
             nn.Linear(channels, 2 * channels),
-            nn.BatchNorm1d(2 * channels),
+            _Norm(2 * channels),
             nn.ReLU(),
             nn.Linear(2 * channels, channels),
-            nn.BatchNorm1d(channels),
+            _Norm(channels),
             nn.ReLU(),
             nn.Dropout(dropout),
         )
@@ -107,6 +109,16 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
 
     def message(self, x_j: Tensor, bond: Tensor) -> Tensor:
         return (x_j + bond).relu()
+
+
+class _Norm(nn.BatchNorm1d):
+    """BatchNorm that takes what it knows where a batch is one atom, which has no variance."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or input.size(0) > 1:
+            return super().forward(input)
+        known = (self.running_mean, self.running_var, self.weight, self.bias)
+        return nn.functional.batch_norm(input, *known, eps=self.eps)
 
 
 class _Categories(nn.Module):
@@ -124,6 +136,8 @@ class _Categories(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = torch.minimum(x.round().long().clamp(min=0), self.last) + self.start
+        if exporting():  # bags are faster, but not everywhere known
+            return nn.functional.embedding(numbers, self.weight).sum(dim=1)
         return nn.functional.embedding_bag(numbers, self.weight, mode="sum")
 
 
