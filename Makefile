@@ -6,7 +6,7 @@ PYTHON ?= python3
 #   make test TORCH_PIP="--index-url https://download.pytorch.org/whl/cpu"
 TORCH_PIP ?=
 # Optional parts to install for the tests; add "text" for the language pipeline (about 1 GB).
-EXTRAS ?= dev,docs,images,molecules
+EXTRAS ?= dev,docs,images,molecules,serve
 # More arguments for pytest, as in: make test PYTEST="-k bundle"
 PYTEST ?=
 # How many tests run at a time; 0 for one after the other in this process.

@@ -45,7 +45,7 @@ LAYERS = (
     ("data", "shifts"),
     ("training", "bundle", "evaluation", "plots"),
     ("experiments",),
-    ("report",),
+    ("deploy", "report"),
     ("cli", "__main__"),
 )
 LAYER = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
@@ -65,6 +65,7 @@ MODELS = {
 
 # Slow to import or optional: only inside the functions that need them.
 HEAVY = {
+    "fastapi",
     "jinja2",
     "matplotlib",
     "pandas",
@@ -74,7 +75,9 @@ HEAVY = {
     "skimage",
     "sklearn",
     "spacy",
+    "starlette",
     "transformers",
+    "uvicorn",
 }
 NEVER = {"torchvision", "torch_sparse", "torch_scatter", "pyg_lib", "dill"}
 

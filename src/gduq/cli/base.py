@@ -23,7 +23,18 @@ from gduq.errors import InputError
 __all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
 
 
-_ORDER = ("demo", "train", "predict", "calibrate", "evaluate", "report", "bench", "data", "points")
+_ORDER = (
+    "demo",
+    "train",
+    "predict",
+    "serve",
+    "calibrate",
+    "evaluate",
+    "report",
+    "bench",
+    "data",
+    "points",
+)
 
 
 class _Group(TyperGroup):

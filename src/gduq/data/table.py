@@ -178,6 +178,8 @@ class _Lines:
 
 
 def molecule(smiles: str) -> Data:
+    """The graph of a SMILES string; a ``ValueError`` says why there is none."""
+    _need_rdkit()
     from torch_geometric.utils import from_smiles
 
     if not smiles:

@@ -55,7 +55,8 @@ class Service:
         settings: Settings | None = None,
     ) -> None:
         self.model, self.calibrator = as_predictor(model), calibrator
-        self.class_names = None if class_names is None else tuple(class_names)
+        names = class_names if self.kind == "classes" else None  # others carry names of their own
+        self.class_names = None if names is None else tuple(names)
         self.settings = settings or Settings()
         fallback = "novelty" if self.model.novelty.fitted else _SCORE[self.kind]
         self.score: str = self._checked(self.settings.score or fallback)

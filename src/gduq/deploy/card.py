@@ -1,0 +1,62 @@
+"""What a served model says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import gduq
+from gduq.bundle import BundleInfo
+from gduq.deploy.limits import Limits
+from gduq.experiments.service import Service
+
+__all__ = ["card"]
+
+
+def card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[str, Any]:
+    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds.
+
+    Args:
+        service: The model.
+        limits: Bounds of the service.
+        info: What the bundle says.
+        name: What to call the model.
+    """
+    model, reference = service.model, service.reference
+    novelty = model.novelty
+    return {
+        "name": name,
+        "model": info.model["kind"],
+        "answers": service.kind,
+        "target": _target(service),
+        "rows": service.rows,
+        "calibration": {
+            "fitted_on": model.calibration,
+            "temperature": float(model.temperature) if model.calibration else None,
+            "calibrator": info.calibrator and info.calibrator.get("class"),
+        },
+        "novelty": {
+            "training_rows": len(novelty.reference),
+            "validation_rows": len(novelty.distances),
+        }
+        if novelty.fitted
+        else None,
+        "decisions": None
+        if reference is None
+        else {"reference_rows": len(reference), **asdict(service.settings)},
+        "ood_score": service.score,
+        "preprocessing": info.preprocessing,
+        "saved_with": info.libraries,
+        "served_with": {"gduq": gduq.__version__, "torch": torch.__version__},
+        "limits": asdict(limits),
+    }
+
+
+def _target(service: Service) -> dict[str, Any] | None:
+    """Names, and units where there are any; the rest of it is the network's own affair."""
+    target = service.model.target
+    spec = {} if target is None else target.spec()
+    names = service.class_names or spec.get("names")
+    return {"names": names and list(names), "units": spec.get("units")}

@@ -1,0 +1,191 @@
+"""The HTTP service: graphs in, answers with uncertainty out.
+
+Annotations of the functions inside `make_app` are read by FastAPI, so they are not postponed here.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+import gduq
+from gduq.deploy import pages
+from gduq.deploy.batching import Batcher
+from gduq.deploy.drawing import draw
+from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.reading import Query, read_query
+from gduq.errors import InputError
+from gduq.experiments.service import Service
+
+__all__ = ["make_app"]
+
+_log = logging.getLogger(__name__)
+_LATE = (TimeoutError, asyncio.TimeoutError)  # two classes before Python 3.11
+
+
+class Rejected(BaseModel):
+    """A graph that cannot be answered."""
+
+    row: int = Field(description="Its place in the request, from 0.")
+    reason: str
+
+
+class Answers(BaseModel):
+    """One entry per graph, or per node where the model answers for nodes."""
+
+    answers: list[dict[str, Any]] = Field(
+        description="The columns of `gduq predict`; row is the place in the request, from 0."
+    )
+    rejected: list[Rejected]
+
+
+class Problem(BaseModel):
+    """Why a request is not answered."""
+
+    error: str
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    413: {"model": Problem, "description": "More than one request may hold."},
+    415: {"model": Problem, "description": "No JSON."},
+    422: {"model": Problem, "description": "No request that can be read."},
+    503: {"model": Problem, "description": "Too many requests are waiting."},
+    504: {"model": Problem, "description": "No answer within the time for a request."},
+}
+
+
+def make_app(
+    service: Service,
+    card: Mapping[str, Any],
+    limits: Limits | None = None,
+    hosts: Sequence[str] | None = None,
+) -> Any:
+    """The service as an ASGI application.
+
+    Args:
+        service: The model.
+        card: What ``/model`` says, see `gduq.deploy.card.card`.
+        limits: Bounds of a request.
+        hosts: Names under which it may be asked for; ``None``: any. A service on loopback should
+            name them, else a page of another site could ask through the user's browser.
+
+    Raises:
+        InputError: FastAPI is not installed, or the model answers for edges.
+    """
+    try:
+        from fastapi import FastAPI, Request
+        from fastapi.responses import HTMLResponse, JSONResponse, Response
+        from starlette.concurrency import run_in_threadpool
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+    except ImportError as error:
+        raise InputError(
+            "FastAPI to serve a model", "none installed", 'Install it: pip install "gduq[serve]"'
+        ) from error
+    if service.rows == "edge":
+        raise InputError("a model that answers for graphs or nodes", "one for edges")
+    bounds = limits or Limits()
+    batcher = Batcher(service, bounds)
+
+    @asynccontextmanager
+    async def working(_: FastAPI) -> AsyncIterator[None]:
+        with batcher:
+            yield
+
+    app = FastAPI(
+        title="gduq",
+        version=gduq.__version__,
+        description=f"How far to trust {card.get('name', 'the model')}, graph by graph.",
+        lifespan=working,
+        docs_url=None,  # FastAPI's pages run scripts of another site
+        redoc_url=None,
+        responses={500: {"model": Problem, "description": "The model failed."}},
+    )
+    if hosts is not None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> Response:
+        headers = {"Retry-After": "1"} if error.status == 503 else None
+        return JSONResponse({"error": error.reason}, error.status, headers)
+
+    @app.post(
+        "/predict",
+        summary="Answers for molecules or graphs",
+        responses={200: {"model": Answers}, **_PROBLEMS},
+        openapi_extra={"requestBody": {"required": True, "content": _schema()}},
+    )
+    async def predict(request: Request) -> Response:
+        found = await _in_time(_answer(request, batcher), bounds)
+        return Response(found, media_type="application/json")
+
+    @app.get("/health", summary="Whether requests are answered, and how many were")
+    async def health() -> Response:
+        ok = batcher.alive
+        counts = {**asdict(batcher.counts), "waiting": batcher.waiting}
+        return JSONResponse({"status": "ok" if ok else "down", **counts}, 200 if ok else 503)
+
+    @app.get("/model", summary="The model card: target, calibration, novelty, versions, bounds")
+    async def model() -> Response:
+        return JSONResponse(dict(card))
+
+    @app.get("/draw", summary="A picture of a molecule", responses=_PROBLEMS)
+    async def picture(smiles: str) -> Response:
+        if len(smiles) > bounds.smiles:
+            raise Refused(413, f"expected at most {bounds.smiles} characters, got {len(smiles)}")
+        found = await _in_time(run_in_threadpool(draw, smiles), bounds)
+        return Response(found, media_type="image/svg+xml", headers=pages.PICTURE)
+
+    @app.get("/", include_in_schema=False)
+    async def front() -> HTMLResponse:
+        return HTMLResponse(*pages.front(card))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(*pages.docs(app.openapi()))
+
+    return app
+
+
+def _schema() -> dict[str, Any]:
+    return {"application/json": {"schema": Query.model_json_schema()}}
+
+
+async def _in_time(work: Any, limits: Limits) -> Any:
+    try:
+        return await asyncio.wait_for(work, limits.seconds)
+    except _LATE:
+        raise Refused(504, f"no answer within {limits.seconds:g} seconds") from None
+
+
+async def _answer(request: Any, batcher: Batcher) -> bytes:
+    """The answer to a request as JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, f"expected content-type application/json, got {kind[:50] or 'none'}")
+    body = await _body(request, batcher.limits.body)
+    future = batcher.submit(read_query(body, batcher.limits))
+    try:
+        return await asyncio.wrap_future(future)
+    except (Refused, *_LATE):
+        raise
+    except Exception as error:
+        _log.error("a request failed: %s", error)
+        raise Refused(500, "the model failed; the log of the service says why") from None
+
+
+async def _body(request: Any, most: int) -> bytes:
+    """The bytes of a request, as long as they are not too many."""
+    too_long = Refused(413, f"expected at most {most} bytes, got more")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > most:
+        raise too_long
+    found = bytearray()
+    async for part in request.stream():
+        found += part
+        if len(found) > most:
+            raise too_long
+    return bytes(found)

@@ -1,0 +1,147 @@
+"""From the JSON of a request to graphs; nothing in it is ever run or looked up."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq.data.table import molecule
+from gduq.deploy.limits import Limits, Refused
+from gduq.errors import InputError
+from gduq.graph import check_graph
+
+__all__ = ["Item", "Query", "graph_from", "read_query"]
+
+Item = tuple[str, Any]  # "smiles" or "graph", and what the request holds
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+# what labels or arranges rows is not for a request to say
+_RESERVED = {"y", "batch", "ptr", "batch_size", "num_nodes", "smiles"}
+_RESERVED |= {"edge_label", "edge_label_index", "edge_row_mask", "row_mask", "row_kind", "row_type"}
+_FLOATS = ("x", "edge_attr", "edge_weight", "pos")
+_MOST = 8  # attributes of a graph, and dimensions of one of them
+# Entries are looked at one by one, so that a bad one does not spoil the rest.
+_Texts = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": "string"}})]
+_Objects = Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": "object"}})]
+
+
+class Query(BaseModel):
+    """Molecules or graphs to answer for: one of the two lists."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"smiles": ["CCO", "c1ccccc1"]},
+                {"graphs": [{"x": [[1.0], [0.5]], "edge_index": [[0, 1], [1, 0]]}]},
+            ]
+        },
+    )
+
+    smiles: _Texts | None = Field(None, description="SMILES strings.")
+    graphs: _Objects | None = Field(
+        None,
+        description="Objects with edge_index, two lists of node numbers (from, to); x, one list of "
+        "numbers per node; and where the network reads them edge_attr, edge_weight, pos or others: "
+        "arrays of numbers as the training graphs had them.",
+    )
+
+
+def read_query(body: bytes, limits: Limits) -> list[Item]:
+    """The items of a request, not yet looked at.
+
+    Example:
+        >>> read_query(b'{"smiles": ["CCO"]}', Limits())
+        [('smiles', 'CCO')]
+        >>> read_query(b'{"files": ["/etc/passwd"]}', Limits())
+        Traceback (most recent call last):
+        ...
+        gduq.deploy.limits.Refused: files: Extra inputs are not permitted
+    """
+    try:
+        query = Query.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        reason = f"{place}: {first['msg']}" if place else first["msg"]
+        raise Refused(422, reason[:300]) from None
+    given = {"smiles": query.smiles, "graph": query.graphs}
+    found = [(kind, item) for kind, items in given.items() for item in items or ()]
+    if sum(items is not None for items in given.values()) != 1:
+        raise Refused(422, "expected one of the lists smiles and graphs, got both or neither")
+    if len(found) > limits.graphs:
+        raise Refused(413, f"expected at most {limits.graphs} graphs, got {len(found)}")
+    return found
+
+
+def graph_from(item: Item, limits: Limits) -> Data:
+    """One item as a sound graph; a ``ValueError`` says why it is none.
+
+    Example:
+        >>> graph_from(("graph", {"x": [[1, 0]], "edge_index": [[0], [1]]}), Limits())
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected edge_index with node numbers from 0 to 0, got 0 to 1.
+    """
+    kind, value = item
+    graph = _from_text(value, limits) if kind == "smiles" else _from_arrays(value)
+    for name, count, most in (
+        ("nodes", graph.num_nodes or 0, limits.nodes),
+        ("edges", graph.num_edges, limits.edges),
+    ):
+        if count > most:
+            raise InputError(f"a graph of at most {most} {name}", count)
+    check_graph(graph)
+    return graph
+
+
+def _from_text(smiles: Any, limits: Limits) -> Data:
+    if not isinstance(smiles, str):
+        raise InputError("a SMILES text", _kind(smiles))
+    if len(smiles) > limits.smiles:
+        raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(smiles))
+    return molecule(smiles.strip())
+
+
+def _from_arrays(item: Any) -> Data:
+    if not isinstance(item, dict) or "edge_index" not in item:
+        got = f"only {sorted(map(str, item))[:5]}" if isinstance(item, dict) else _kind(item)
+        raise InputError("an object with edge_index", got)
+    if len(item) > _MOST:
+        raise InputError(f"at most {_MOST} attributes", len(item))
+    graph = Data()
+    for name, values in item.items():
+        if name in _RESERVED or not _NAME.fullmatch(name):
+            raise InputError("attributes that a network reads", repr(name)[:50])
+        graph[name] = _array(name, values)
+    if graph.get("x") is None and graph.get("pos") is None:
+        raise InputError("x, one list of numbers per node", "none")
+    return graph
+
+
+def _array(name: str, values: Any) -> Tensor:
+    """Whole numbers for indices, decimals for features, and what they look like for the rest."""
+    if not isinstance(values, list):
+        raise InputError(f"{name} as a list", _kind(values))
+    try:
+        found = torch.tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError):
+        raise InputError(f"{name} as an array of numbers", "something else in it") from None
+    if found.dim() > _MOST or found.dtype == torch.bool:
+        raise InputError(f"{name} as an array of numbers", f"{found.dtype}, {found.dim()} deep")
+    if "index" in name:
+        if found.is_floating_point() and found.numel():
+            raise InputError(f"whole numbers in {name}", "decimals")
+        found = found.long()
+        return found.view(2, 0) if name == "edge_index" and not found.numel() else found
+    return found.float() if name in _FLOATS else found
+
+
+def _kind(value: Any) -> str:
+    words = {str: "a text", bool: "a truth value", dict: "an object", list: "a list"}
+    return "null" if value is None else words.get(type(value), "a number")
