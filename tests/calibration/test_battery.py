@@ -1,4 +1,4 @@
-"""The shared battery for all thirteen calibrators."""
+"""The shared battery for all thirteen calibrators for classes."""
 
 from __future__ import annotations
 
@@ -78,4 +78,4 @@ class TestGATS(CalibratorBattery):
 
 def test_every_method_has_the_battery():
     tested = {name for name in globals() if name.startswith("Test")}
-    assert {f"Test{cls.__name__}" for cls in calibration.METHODS.values()} <= tested
+    assert {f"Test{cls.__name__}" for cls in calibration.methods_for("classes").values()} <= tested

@@ -96,7 +96,7 @@ class PerLabel(Calibrator):
         return {"mapped": mapped} | state
 
     def _map(self, p: LabelPrediction) -> Tensor:
-        every, after = replace(p, target=None), samples_of(p)
+        every, after = replace(p, target=None), samples_of(p).clone()
         for t in range(p.num_labels):
             calibrator = self.column(t)
             if calibrator is not None:

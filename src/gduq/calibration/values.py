@@ -19,7 +19,7 @@ from gduq.prediction.temperature import COOLEST, HOTTEST
 
 __all__ = ["DeviationScaling", "IsotonicRecalibration"]
 
-_GRID = 41  # factors tried first, each a quarter above the last
+_GRID = 161  # factors tried first, each 6 % above the last
 _MOST_STEPS, _ROWS_PER_STEP = 50, 10
 _EDGE = 1e-12  # levels nearer to 0 or 1 are taken for these
 
@@ -197,7 +197,8 @@ class IsotonicRecalibration(Calibrator):
     ) -> dict[str, Tensor]:
         _check_plain(p)
         part = p[rows]
-        found = part.cdf(part.require_target()).double().view(len(part), p.num_values)
+        precise = part.with_samples(part.samples.double())  # levels near 1 need all their digits
+        found = precise.cdf(part.require_target()).view(len(part), p.num_values)
         return {"levels": _same_length([_knots(u, self.prior) for u in found.T])}
 
     def _map(self, p: ValuePrediction) -> Tensor:

@@ -1,0 +1,235 @@
+"""Calibrators of values: the battery, closed forms, searches by hand, scikit-learn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.stats import kstest
+from torch import Tensor
+
+from gduq import calibration
+from gduq.calibration import DeviationScaling, IsotonicRecalibration
+from gduq.errors import InputError
+from gduq.prediction import ValuePrediction
+from tests.calibration.any_kind import SAMPLES, WEIGHTS, AnyBattery
+from tests.calibration.kinds import too_narrow
+
+
+class ValueBattery(AnyBattery):
+    kind = "values"
+    size = 2
+
+    def drawn(self, size, samples=SAMPLES, dtype=torch.float64):
+        return too_narrow(values=size, samples=samples, dtype=dtype)
+
+    def said(self, p: ValuePrediction) -> Tensor:
+        ends = p.interval(0.8)
+        return torch.stack([p.mean, p.std, *ends, p.log_prob(0.3), p.cdf(0.3)])
+
+    def mixed(self, p: ValuePrediction) -> Tensor:
+        return self.said(p)
+
+    def nll(self, p: ValuePrediction) -> float:
+        return -float(p.log_prob(p.target).mean())
+
+    def misled(self, p: ValuePrediction) -> ValuePrediction:
+        noise = torch.randn(p.mean.shape, generator=torch.Generator().manual_seed(3))
+        moved = p.means + 8 * noise * p.std
+        return p.with_samples(torch.cat([moved, p.samples[..., p.num_values :]], dim=-1))
+
+    def test_huge_deviations_stay_finite(self, case, fitted):
+        far = case.p.samples * torch.tensor([1e4, 1e4, 1.0, 1.0])
+        assert torch.isfinite(self.said(fitted(case.p.with_samples(far)))).all()
+
+    def test_an_empty_prediction_comes_back_empty(self, case, fitted):
+        assert fitted(case.p[:0]).samples.shape == (SAMPLES, 0, 4)
+
+
+class TestDeviationScaling(ValueBattery):
+    def make(self, case):
+        return DeviationScaling()
+
+
+class TestIsotonicRecalibration(ValueBattery):
+    def make(self, case):
+        return IsotonicRecalibration()
+
+
+def test_every_method_has_the_battery():
+    tested = {name for name in globals() if name.startswith("Test")}
+    assert {f"Test{cls.__name__}" for cls in calibration.methods_for("values").values()} <= tested
+
+
+# -- deviations ----------------------------------------------------------------------------------
+
+
+def test_one_hypothesis_has_a_closed_form():
+    p = too_narrow(values=3, samples=1)
+    z = (p.target - p.mean) / p.std
+    expected = ((z.square().sum(dim=0) + 1) / (len(p) + 1)).sqrt()
+    cal = DeviationScaling().fit(p)
+    torch.testing.assert_close(cal.value, expected)
+    torch.testing.assert_close(cal(p).std, p.std * expected)
+    torch.testing.assert_close(cal(p).mean, p.mean)
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("factor", [0.05, 0.4, 1.0, 7.0])
+def test_several_hypotheses_by_hand(weights, factor):
+    """The same bottom as that of a fine grid and golden section, on what users see."""
+    p = replace(too_narrow(values=1), weights=weights)
+    means, logs = p.samples.chunk(2, dim=-1)
+    p = p.with_samples(torch.cat([means, logs + 2 * math.log(factor)], dim=-1))
+
+    def loss(log: float) -> float:
+        state = {"scale": torch.tensor([math.exp(log)], dtype=torch.float64)}
+        sizes = {"num_values": torch.tensor(1), "num_samples": torch.tensor(3)}
+        q = DeviationScaling.restore({}, state | sizes)(p)
+        extra = log + 0.5 * math.exp(-2 * log)
+        return -float(q.log_prob(p.target).mean()) + extra / len(p)
+
+    start = min(np.linspace(math.log(0.02), math.log(50), 200), key=loss)
+    ends = start - 0.05, start + 0.05
+    hand = minimize_scalar(loss, bounds=ends, method="bounded", options={"xatol": 1e-9})
+    found = DeviationScaling().fit(p).value.log().item()
+    assert loss(found) <= hand.fun + 1e-9
+    if factor >= 0.4:  # narrow hypotheses make several bottoms of nearly equal depth
+        assert found == pytest.approx(hand.x, abs=1e-5)
+
+
+def test_scaling_stretches_the_mixture_about_its_mean():
+    """All deviations: the share of disagreement stays, and levels move as those of a scale."""
+    p = replace(too_narrow(), weights=WEIGHTS)
+    cal = DeviationScaling().fit(p)
+    q, s = cal(p), cal.value
+    torch.testing.assert_close(q.mean, p.mean)
+    torch.testing.assert_close(q.epistemic / q.variance, p.epistemic / p.variance)
+    torch.testing.assert_close(q.std, p.std * s)
+    y = p.mean + 0.7 * p.std
+    torch.testing.assert_close(q.cdf(q.mean + s * (y - q.mean)), p.cdf(y))
+
+
+def test_it_finds_the_factor_it_should():
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(1, 20_000, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    p = ValuePrediction(outputs, outputs[0, :, 0] + 2.5 * noise * (outputs[0, :, 1] / 2).exp())
+    assert DeviationScaling().fit(p).value.item() == pytest.approx(2.5, rel=0.02)
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_few_exact_answers_are_not_certainty(samples):
+    p = ValuePrediction(torch.zeros(samples, 3, 2), target=torch.zeros(3))
+    assert DeviationScaling().fit(p).value.item() == pytest.approx(0.5, abs=1e-6)
+    far = replace(p, target=torch.full((3,), 1e9))
+    assert DeviationScaling().fit(far).value.item() == pytest.approx(100.0)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000), st.floats(0.01, 100.0), st.floats(-50.0, 50.0))
+def test_units_do_not_matter(seed, unit, shift):
+    p = too_narrow(rows=60, values=1, seed=seed)
+    means, logs = p.samples.chunk(2, dim=-1)
+    samples = torch.cat([means * unit + shift, logs + 2 * math.log(unit)], dim=-1)
+    other = replace(p, samples=samples, target=p.target * unit + shift)
+    a, b = (DeviationScaling().fit(x).value.item() for x in (p, other))
+    assert a == pytest.approx(b, rel=1e-6)
+
+
+def test_recalibrated_predictions_are_refused():
+    p = too_narrow()
+    q = IsotonicRecalibration().fit(p)(p)
+    for call in (
+        lambda: DeviationScaling().fit(q),
+        lambda: DeviationScaling().fit(p)(q),
+        lambda: IsotonicRecalibration().fit(q),
+        lambda: IsotonicRecalibration().fit(p)(q),
+        lambda: DeviationScaling().fit(p, corrupted=[q]),
+    ):
+        with pytest.raises(InputError, match="Use IsotonicRecalibration once, and last"):
+            call()
+
+
+# -- levels --------------------------------------------------------------------------------------
+
+
+def test_levels_become_uniform():
+    """Of other rows with skewed errors, which no factor can mend."""
+    p_val, p_test = too_narrow(rows=4000, seed=1), too_narrow(rows=4000, seed=2)
+    scaling = DeviationScaling().fit(p_val)
+    scaled = scaling(p_test)
+    q = IsotonicRecalibration().fit(scaling(p_val))(scaled)
+    for t in range(2):
+        levels = [x.column(t).cdf(x.column(t).target).numpy() for x in (scaled, q)]
+        assert kstest(levels[0], "uniform").statistic > 0.08
+        assert kstest(levels[1], "uniform").statistic < 0.035
+        for level in (0.5, 0.9):
+            low, high = q.column(t).interval(level)
+            inside = (low <= q.column(t).target) & (q.column(t).target <= high)
+            assert inside.double().mean().item() == pytest.approx(level, abs=0.04)
+
+
+def test_the_map_is_scikit_learns_up_to_its_smoothing():
+    """Isotonic regression of the observed share against levels, within a step and the prior."""
+    from sklearn.isotonic import IsotonicRegression
+
+    p = too_narrow(rows=500, values=1)
+    levels = p.cdf(p.target).numpy()
+    share = np.array([(levels <= u).mean() for u in levels])
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(levels, share)
+    x, y = IsotonicRecalibration().fit(p).state()["levels"][0].T.numpy()
+    grid = np.linspace(0, 1, 999)
+    assert np.abs(np.interp(grid, x, y) - theirs.predict(grid)).max() < 1 / 50 + 2 / 501
+    np.testing.assert_allclose(y[1:-1], theirs.predict(x[1:-1]), atol=2 / 501)
+
+
+def test_few_rows_stay_near_the_identity():
+    p = ValuePrediction(torch.zeros(1, 20, 2), target=torch.linspace(5.0, 6.0, 20))
+    levels = IsotonicRecalibration(prior=20.0).fit(p).state()["levels"][0]
+    assert levels[:, 1].tolist() == pytest.approx([0.0, 0.75, 1.0], abs=1e-6)
+    assert levels[1, 0].item() == pytest.approx(1.0, abs=1e-6)
+    alone = IsotonicRecalibration().fit(p[:5])(p)
+    torch.testing.assert_close(alone.mean, p.mean)
+    torch.testing.assert_close(alone.std, p.std)
+
+
+def test_coverage_of_a_model_that_is_far_too_sure():
+    """Most of the truth lies where the model's distribution function is 0 or 1 to the eye."""
+    p_val, p_test = too_narrow(rows=2000, values=1, seed=1), too_narrow(rows=4000, values=1, seed=2)
+    q = IsotonicRecalibration().fit(p_val)(p_test)
+    for level in (0.5, 0.8, 0.9):
+        low, high = q.interval(level)
+        inside = ((low <= q.target) & (q.target <= high)).double().mean().item()
+        assert inside == pytest.approx(level, abs=0.035)
+    low, high = p_test.interval(0.9)
+    assert ((low <= p_test.target) & (p_test.target <= high)).double().mean() < 0.6
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 400),
+    st.integers(0, 10_000),
+    st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
+    st.sampled_from([1e-3, 1.0, 50.0]),
+)
+def test_levels_always_rise(rows, seed, spread, prior):
+    """Also with ties, with levels of exactly 0 and 1, with values of different lengths of map."""
+    generator = torch.Generator().manual_seed(seed)
+    target = spread * torch.randn(rows, 2, generator=generator, dtype=torch.float64).round()
+    target[:, 1] = torch.randn(rows, generator=generator)
+    p = ValuePrediction(torch.zeros(1, rows, 4, dtype=torch.float64), target)
+    q = IsotonicRecalibration(prior).fit(p)(p)  # which raises for levels that do not rise
+    assert torch.isfinite(q.log_prob(0.0)).all()
+    assert (q.std >= 0).all()
+
+
+def test_bad_prior():
+    with pytest.raises(InputError, match="prior > 0"):
+        IsotonicRecalibration(prior=0.0)
