@@ -260,3 +260,17 @@ def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
     (long,) = train_heads([head], many, VAL, batch_size=16, **more)
     assert (len(short.records), short.records[0].lr) == (6, 3e-3)
     assert (len(long.records), long.records[0].lr) == (25, 1e-3)
+
+
+@pytest.mark.parametrize("target", [Classes(3), Classes(2, one_logit=True)])
+def test_losses_of_masked_and_other_rows_in_one_go(target: Classes) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(2, 4, 7, target.outputs, generator=generator, dtype=torch.float64)
+    y = torch.randint(target.num_classes, (7,), generator=generator)
+    masked = torch.rand(2, 4, 7, generator=generator) < 0.5
+    outputs.requires_grad_()
+    found = target.losses_where(masked, outputs, y)
+    expected = torch.where(masked, target.masked_losses(outputs), target.losses(outputs, y))
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad(loss.square().sum(), outputs)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*slopes)

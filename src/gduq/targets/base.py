@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from gduq.errors import InputError
@@ -62,6 +63,10 @@ class Target(ABC):
     @abstractmethod
     def masked_losses(self, outputs: Tensor) -> Tensor:
         """The same for rows without an anchor half, which should say that they know nothing."""
+
+    def losses_where(self, masked: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+        """`masked_losses` where ``masked`` ``[..., m]`` is true, `losses` elsewhere."""
+        return torch.where(masked, self.masked_losses(outputs), self.losses(outputs, y))
 
     def row_weights(self, y: Tensor) -> Tensor | None:
         """How much each row counts in training ``[m]``; ``None`` means alike."""

@@ -90,12 +90,14 @@ class Classes(Target):
         return labels
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        logits = self._logits(outputs)
-        index = y.expand(logits.shape[:-1]).unsqueeze(-1)
-        return -logits.log_softmax(dim=-1).gather(-1, index).squeeze(-1)
+        return -_of_class(self._log_probs(outputs), y)
 
     def masked_losses(self, outputs: Tensor) -> Tensor:
-        return -self._logits(outputs).log_softmax(dim=-1).mean(dim=-1)
+        return -self._log_probs(outputs).mean(dim=-1)
+
+    def losses_where(self, masked: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+        found = self._log_probs(outputs)  # once for both kinds of rows
+        return -torch.where(masked, found.mean(dim=-1), _of_class(found, y))
 
     def row_weights(self, y: Tensor) -> Tensor | None:
         if self.weights is None:
@@ -137,9 +139,17 @@ class Classes(Target):
             "weights": None if self.weights is None else list(self.weights),
         }
 
+    def _log_probs(self, outputs: Tensor) -> Tensor:
+        return self._logits(outputs).log_softmax(dim=-1)
+
     def _logits(self, outputs: Tensor) -> Tensor:
         """Logits ``[..., C]``; a single one stands for ``(0, z)``."""
         return torch.cat([torch.zeros_like(outputs), outputs], -1) if self.one_logit else outputs
+
+
+def _of_class(values: Tensor, y: Tensor) -> Tensor:
+    """The entry of its class ``[..., m]`` of every row of ``[..., m, C]``."""
+    return values.gather(-1, y.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
 def class_numbers(y: Tensor) -> Tensor:

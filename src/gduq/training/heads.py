@@ -214,14 +214,15 @@ class _Task:
 
     def losses(self, outputs: Tensor, masked: Tensor | None, y: Tensor) -> tuple[Tensor, Tensor]:
         """Of each head ``[G]``: the sum of weighted losses, and that of the weights."""
-        losses = self.target.losses(outputs, y)
+        if masked is None:
+            losses = self.target.losses(outputs, y)
+        else:
+            losses = self.target.losses_where(masked, outputs, y)
         weights = self.target.row_weights(y)
         counts = torch.ones_like(losses)
         if weights is not None:
             counts = counts * weights.to(losses)
-        if masked is not None:
-            losses = torch.where(masked, self.target.masked_losses(outputs), losses)
-            counts = counts.masked_fill(masked, 1.0)
+            counts = counts if masked is None else counts.masked_fill(masked, 1.0)
         return (losses * counts).sum(dim=(1, 2)), counts.sum(dim=(1, 2))
 
     @torch.no_grad()
