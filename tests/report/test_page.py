@@ -101,7 +101,7 @@ def test_only_the_own_script_may_run(page):
 
 def test_scorecards_show_what_the_evaluation_found(read):
     tables = dict(zip(splits_of(three()), read.tables, strict=False))
-    names = ("accuracy", None, "ece", "nll", "brier", "aurc")
+    names = ("accuracy", "balanced_accuracy", None, "ece", "nll", "brier", "aurc")
     for split, table in tables.items():
         rows = {row[0][0]: row for row in table[1:]}
         assert len(rows) == 6  # three subjects, each also with temperature
@@ -116,7 +116,7 @@ def test_scorecards_show_what_the_evaluation_found(read):
     p = three()[0].predictions["ood_test"]
     gap = float(p.confidence.mean() - p.correct.double().mean())
     row = {r[0][0]: r for r in tables["ood_test"]}["vanilla"]
-    assert float(row[2][1]) == pytest.approx(gap, abs=1e-9)
+    assert float(row[3][1]) == pytest.approx(gap, abs=1e-9)
 
 
 def test_pictures_and_tables_are_described(read):
@@ -179,7 +179,7 @@ def test_an_evaluation_from_a_file_shows_the_same_scorecard():
     from dataclasses import replace
 
     from gduq.evaluation import Evaluation
-    from gduq.report.content import scorecards
+    from gduq.report.cards import scorecards
 
     first = three()[0]
     again = replace(first, evaluation=Evaluation.from_json(first.result.to_json()))

@@ -15,7 +15,8 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
-from gduq.report.content import records, scorecards, subgroups
+from gduq.report.cards import scorecards
+from gduq.report.content import records, subgroups
 from gduq.report.scores import clear, pool
 from gduq.report.seeds import change, number, pooled, spread
 from gduq.report.verdict import verdict
@@ -91,7 +92,7 @@ def test_what_differs_from_seed_to_seed_is_not_called_a_change():
     assert points["steady (3 seeds)"].text.startswith("Cuts the gap by 70 %")
     assert points["moody (3 seeds)"].tone == "neutral"
     assert "No clear change" in points["moody (3 seeds)"].text
-    marks = {row[0].text: row[2].mark for row in scorecards([first, steady, moody])[0].rows}
+    marks = {row[0].text: row[3].mark for row in scorecards([first, steady, moody])[0].rows}
     assert marks["steady (3 seeds)"] == "better"
     assert marks["moody (3 seeds)"] == ""
 
@@ -110,7 +111,7 @@ def test_runs_are_paired_by_seed():
 def test_gaps_that_cancel_are_not_called_closed():
     first = model(0.95, 0.95, 0.95, 0.95, name="vanilla")
     swinging = model(0.69, 0.81, 0.69, 0.81, name="swinging")  # gaps of 6 points, mean 0
-    (point,) = verdict([first, swinging]).points
+    *_, point = verdict([first, swinging]).points
     assert point.text.startswith("Cuts the gap by 70 %")
 
 
@@ -136,8 +137,8 @@ def test_pictures_are_of_one_run_and_say_which(tmp_path):
 
 
 def test_groups_are_means_over_seeds():
-    several = subgroups([model(0.95, 0.85)])
-    runs = [subgroups([run(c, 0)]) for c in (0.95, 0.85)]
+    (several,) = subgroups([model(0.95, 0.85)])
+    runs = [subgroups([run(c, 0)])[0] for c in (0.95, 0.85)]
     for row, one, two in zip(several.rows, *(table.rows for table in runs), strict=True):
         assert row[0] == one[0]
         assert row[3].value == pytest.approx((one[3].value + two[3].value) / 2)

@@ -12,18 +12,20 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject
+from gduq.report.changes import nearer_words
 from gduq.report.scores import clear, difference, measured, sampling
-from gduq.report.verdict import _nearer, verdict
+from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, prediction, three
 
 OPTIONS = {"bins": 15, "resamples": 200, "level": 0.95, "seed": 0}
 
 
 def made(right: int, total: int, logit: float, seed: int = 0) -> Prediction:
-    """``right`` of ``total`` rows right, all with the same confidence."""
-    target = (torch.arange(total) >= right).long()
+    """``right`` of ``total`` rows right, of both classes, all with the same confidence."""
+    target = torch.arange(total) % 2
+    said = torch.where(torch.arange(total) < right, target, 1 - target)
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-    return Prediction(torch.tensor([[logit, 0.0]]).repeat(total, 1), target[order])
+    return Prediction(logit * torch.eye(2)[said[order]], target[order])
 
 
 def subject(name: str, p: Prediction, **more) -> Subject:
@@ -148,7 +150,7 @@ def test_the_split_it_is_about():
 def test_no_better_word_within_the_interval(gap, now, down, up):
     change = abs(now) - abs(gap)
     found = Interval(change, change - down, change + up)
-    words = _nearer(found, Interval(gap, gap, gap), Interval(now, now, now))
+    words = nearer_words(found, Interval(gap, gap, gap), Interval(now, now, now))
     better = any(word in words for word in ("Halves", "Cuts", "closes"))
     assert better == (found.high < 0)
     assert ("further off" in words) == (found.low > 0)

@@ -6,7 +6,8 @@ import json
 import math
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -15,83 +16,33 @@ import numpy as np
 from gduq import metrics
 from gduq.metrics import Interval
 from gduq.report import seeds
-from gduq.report.scores import clear, pool, sampling
+from gduq.report.changes import cost_ratios
+from gduq.report.scores import pool, sampling
 from gduq.report.subject import Subject, is_severity, main_split, splits_of
 from gduq.report.tables import Cell, Table, number, share, text
-from gduq.report.verdict import cost_ratios
 
 __all__ = [
     "costs",
     "detection",
     "records",
-    "scorecards",
     "severities",
     "sizes",
     "subgroups",
     "versions",
 ]
 
-_SCORES = {"ece": "ECE", "nll": "NLL", "brier": "Brier score", "aurc": "AURC"}
-_COLUMNS = ("Model", "Accuracy,\u00a0%", "Gap,\u00a0points", *_SCORES.values())
+_GROUPS: dict[str, dict[str, tuple[str, Callable[..., Cell]]]] = {  # what groups are shown by
+    "classes": {"accuracy": ("Accuracy,\u00a0%", share), "ece": ("ECE", number)},
+    "labels": {
+        "balanced_accuracy": ("Balanced accuracy,\u00a0%", share), "ece": ("ECE", number),
+    },
+    "values": {
+        "rmse": ("RMSE", number), "coverage_90": ("90\u00a0% intervals hold,\u00a0%", share),
+    },
+}  # fmt: skip
 _GROUPED = 4  # subjects side by side in the table of groups
 _MISSING = [Interval(math.nan, math.nan, math.nan)] * 2
 _LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
-_UP = ("accuracy",)  # the only measure of a scorecard where more is better
-
-
-# -- scorecards ----------------------------------------------------------------------------------
-
-
-def scorecards(subjects: Sequence[Subject]) -> list[Table]:
-    """One table per split, one line per subject (and each of its calibrators)."""
-    tables = []
-    for split in splits_of(subjects):
-        rows = [row for s in subjects for row in _score_rows(s, subjects[0], split)]
-        if rows:
-            sizes = {len(s.predictions[split]) for s in subjects if split in s.predictions}
-            counted = " or ".join(f"{size:,}" for size in sorted(sizes))
-            tables.append(Table(f"{split} ({counted} rows)", _COLUMNS, tuple(rows)))
-    return tables
-
-
-def _score_rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[Cell, ...]]:
-    if subject.labelled(split) is None:
-        return
-    table = subject.result.table
-    table = table[(table["kind"] == "metrics") & (table["split"] == split)]
-    for calibrator in dict.fromkeys(table["calibrator"]):
-        found = {name: subject.value(split, name, calibrator) for name in ("accuracy", *_SCORES)}
-        found["gap"] = seeds.number("gap", subject, split, calibrator)
-        name = subject.name if calibrator == "none" else f"{subject.name} + {calibrator}"
-        marks = _marks(first, subject, split) if calibrator == "none" else {}
-        apart = {key: _spread(subject, split, key, calibrator) for key in found}
-        yield (
-            text(name),
-            share(found["accuracy"], marks.get("accuracy", ""), spread=apart["accuracy"]),
-            share(found["gap"], marks.get("distance", ""), signed=True, spread=apart["gap"]),
-            *(number(found[key], mark=marks.get(key, ""), spread=apart[key]) for key in _SCORES),
-        )
-
-
-def _spread(subject: Subject, split: str, measure: str, calibrator: str) -> float:
-    """How far the runs of a subject lie apart."""
-    if measure == "gap":
-        found = [seeds.number("gap", run, split, calibrator) for run in subject.runs]
-    else:
-        found = [run.value(split, measure, calibrator) for run in subject.runs]
-    return seeds.spread(f.value for f in found)
-
-
-def _marks(first: Subject, subject: Subject, split: str) -> dict[str, str]:
-    """Where a subject is better or worse than the first one, beyond the interval."""
-    if subject is first:
-        return {}
-    marks = {}
-    for name in ("accuracy", "distance", *_SCORES):
-        found = seeds.change(name, first, subject, split)
-        if found is not None and clear(found):
-            marks[name] = "better" if (found.value > 0) == (name in _UP) else "worse"
-    return marks
 
 
 # -- the other tables ----------------------------------------------------------------------------
@@ -112,64 +63,87 @@ def detection(subjects: Sequence[Subject]) -> Table | None:
     return Table("Telling shifted rows apart", columns, tuple(rows)) if rows else None
 
 
-def subgroups(subjects: Sequence[Subject]) -> Table | None:
-    """Accuracy and ECE of parts of the main split: by class, domain, and what graphs say."""
+def subgroups(subjects: Sequence[Subject]) -> list[Table]:
+    """Parts of the main split: by class or true value, by domain, and by what graphs say."""
     split = main_split(subjects)
     if split is None:
-        return None
-    shown = [s for s in subjects if s.labelled(split)][:_GROUPED]
-    found = [_pooled_groups(s, split) for s in shown]
+        return []
+    apart = subjects[0].names if subjects[0].kind == "values" else ("",)
+    found = []
+    for i, name in enumerate(apart):
+        parts = [s.parts[i] if s.kind == "values" else s for s in subjects]
+        found.append(_grouped(parts, split, name))
+    return [table for table in found if table.rows]
+
+
+def _grouped(subjects: Sequence[Subject], split: str, name: str) -> Table:
+    shown = [s for s in subjects if s.labelled(split) is not None][:_GROUPED]
+    found, styles = [_pooled_groups(s, split) for s in shown], _GROUPS[subjects[0].kind]
     rows = []
     for group, size in dict.fromkeys(key for part in found for key in part):
-        pairs = [part.get((group, size), _MISSING) for part in found]
-        cells = [*(share(accuracy) for accuracy, _ in pairs), *(number(ece) for _, ece in pairs)]
+        columns = zip(*(part.get((group, size), _MISSING) for part in found), strict=True)
+        styled = zip(styles.values(), columns, strict=True)
+        cells = [style(value) for (_, style), values in styled for value in values]
         rows.append((text(group), Cell(f"{size:,}", float(size)), *cells))
-    heads = [f"{measure} {s.name}" for measure in ("Accuracy,\u00a0%:", "ECE:") for s in shown]
+    heads = [f"{title}: {s.name}" for title, _ in styles.values() for s in shown]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
-    return Table(f"Parts of {split}", ("Group", "Rows", *heads), tuple(rows), note)
+    title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
+    return Table(title, ("Group", "Rows", *heads), tuple(rows), note)
 
 
 def _pooled_groups(subject: Subject, split: str) -> dict[tuple[str, int], list[Interval]]:
-    """Accuracy and ECE by group and its rows, as means over the runs of a subject."""
+    """Two measures by group and its rows, as means over the runs of a subject."""
     runs = [{(g, size): pair for g, size, *pair in _groups(run, split)}
             for run in seeds.runs_of(subject)]  # fmt: skip
     level = sampling(subject.result)["level"]
     return {
         key: [pool([run[key][i] for run in runs if key in run], level, measure)
-              for i, measure in enumerate(("accuracy", "ece"))]
+              for i, measure in enumerate(_GROUPS[subject.kind])]
         for key in runs[0]
     }  # fmt: skip
 
 
 def _groups(subject: Subject, split: str) -> Iterator[tuple[str, int, Interval, Interval]]:
-    """Group, its rows, accuracy and ECE."""
+    """Group, its rows, and the two measures that groups are shown by."""
+    wanted = tuple(_GROUPS[subject.kind])
     for row in _own_groups(subject, split):
-        accuracy, ece = (Interval(*(row[m + end] for end in ("", "_low", "_high")))
-                         for m in ("accuracy", "ece"))  # fmt: skip
-        yield f"{row['column']}: {row['group']}", int(row["rows"]), accuracy, ece
+        one, two = (Interval(*(row[m + end] for end in ("", "_low", "_high"))) for m in wanted)
+        yield f"{row['column']}: {row['group']}", int(row["rows"]), one, two
     table = subject.result.table
     table = table[(table["kind"] == "subgroups") & (table["split"] == split)]
     table = table[table["calibrator"] == "none"]
     for variant, part in table.groupby("variant", sort=False):
         found = {r["measure"]: r for r in part.to_dict(orient="records")}
-        if {"accuracy", "ece"} <= set(found):
-            accuracy, ece = (Interval(*(float(found[m][n]) for n in Interval._fields))
-                             for m in ("accuracy", "ece"))  # fmt: skip
+        if set(wanted) <= set(found):
+            one, two = (Interval(*(float(found[m][n]) for n in Interval._fields)) for m in wanted)
             group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", str(variant))
-            yield group, int(found["ece"]["rows"]), accuracy, ece
+            yield group, int(found[wanted[1]]["rows"]), one, two
 
 
 def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:
-    """Groups that need no graphs: the true class, and the domain if it varies."""
-    p = subject.predictions[split]
-    target = p.require_target().tolist()
-    columns: dict[str, Any] = {"true class": [subject.class_name(c, split) for c in target]}
+    """Groups that need no graphs: the true class or value, and the domain if it varies."""
+    p, columns = subject.predictions[split], dict[str, Any]()
+    if subject.kind == "classes":
+        target = p.require_target().tolist()
+        columns["true class"] = [subject.class_name(c, split) for c in target]
+    elif subject.kind == "values":
+        columns["true value"] = p.require_target()
     domain = subject.splits.domains.get(split) if subject.splits else None
-    if domain is not None and len(np.unique(domain.numpy())) > 1:
+    if domain is not None and len(domain) == len(p) and len(np.unique(domain.numpy())) > 1:
         columns["domain"] = domain
+    if not columns:
+        return []
     options = sampling(subject.result)
-    options.pop("bins")
-    found = metrics.subgroups(p, columns, **options)
+    bins = options.pop("bins")
+    known: dict[str, Callable[..., float]] = {
+        "accuracy": metrics.accuracy,
+        "balanced_accuracy": metrics.balanced_accuracy,
+        "ece": partial(metrics.ece, bins=min(bins, 10), strict=False),
+        "rmse": metrics.rmse,
+        "coverage_90": metrics.coverage,
+    }
+    wanted = {name: known[name] for name in _GROUPS[subject.kind]}
+    found = metrics.subgroups(p, columns, metrics=wanted, **options)
     return [{str(k): v for k, v in row.items()} for row in found.to_dict(orient="records")]
 
 
@@ -190,16 +164,15 @@ def costs(subjects: Sequence[Subject]) -> Table | None:
 
 
 def sizes(subjects: Sequence[Subject]) -> Table:
-    """Rows, hypotheses and classes of everything that was judged."""
+    """Rows, hypotheses and what they are about, of everything that was judged."""
     rows = []
     for subject in subjects:
         for split in splits_of([subject]):
             p = subject.predictions[split]
-            counts = (len(p), p.num_samples, p.num_classes)
             known = text("yes" if p.target is not None else "no")
-            cells = (Cell(f"{n:,}", float(n)) for n in counts)
-            rows.append((text(subject.name), text(split), *cells, known))
-    columns = ("Model", "Split", "Rows", "Hypotheses (K)", "Classes", "Labels known")
+            cells = (Cell(f"{n:,}", float(n)) for n in (len(p), p.num_samples))
+            rows.append((text(subject.name), text(split), *cells, text(p.size), known))
+    columns = ("Model", "Split", "Rows", "Hypotheses (K)", "About", "Truth known")
     return Table("What was judged", columns, tuple(rows))
 
 

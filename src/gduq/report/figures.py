@@ -1,4 +1,4 @@
-"""The report's charts: reliability, risk against coverage, scores of ID and OOD rows, severity."""
+"""The report's charts of all kinds: risk and coverage, ID and OOD rows, severity; reliability."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from gduq.report.svg import Frame, picture
 __all__ = ["MOST", "Figure", "histogram", "reliability", "risk_coverage", "severity"]
 
 MOST = 6  # lines a reader can still tell apart
+_SCORES = {"classes": "1 − confidence", "labels": "mean entropy", "values": "deviation"}
+_NAMES = {
+    "ece": "ECE",
+    "rmse": "RMSE",
+    "roc_auc": "ROC-AUC",
+    "coverage_90": "share in 90 % intervals",
+}
 
 
 @dataclass(frozen=True)
@@ -72,15 +79,20 @@ def _bars(confidence: Any, index: int) -> str:
 
 
 def risk_coverage(subjects: Sequence[Subject], split: str) -> Figure:
-    """Share of errors among the most certain rows, against how many of them are answered."""
+    """Share of errors (values: RMSE) among the most certain rows, against how many are answered."""
     shown = [(i, s) for i, s in enumerate(subjects[:MOST]) if s.labelled(split)]
     curves = {i: metrics.risk_coverage(s.predictions[split]) for i, s in shown}
-    top = max(float(c.risk.max()) for c in curves.values())
-    frame = Frame((0, 1), (0, max(0.05, top)))
-    body, told = [frame.axes("share of rows answered", "share of errors")], []
+    values = subjects[0].kind == "values"
+    risks = {i: c.risk.sqrt() if values else c.risk for i, c in curves.items()}
+    # the first few rows of values may err as they like
+    top = max(float(r[len(r) // 20 if values else 0 :].max()) for r in risks.values())
+    frame = Frame((0, 1), (0, top if values else max(0.05, top)))
+    name = "RMSE of the answers" if values else "share of errors"
+    body, told = [frame.axes("share of rows answered", name)], []
     for i, subject in shown:
-        keep = np.unique(np.linspace(0, len(curves[i].risk) - 1, 200).astype(int))
-        points = zip(curves[i].coverage[keep].tolist(), curves[i].risk[keep].tolist(), strict=True)
+        first = len(risks[i]) // 20 if values else 0
+        keep = np.unique(np.linspace(first, len(risks[i]) - 1, 200).astype(int))
+        points = zip(curves[i].coverage[keep].tolist(), risks[i][keep].tolist(), strict=True)
         body.append(frame.line(points, f"line s{i}"))
         told.append(f"{subject.name}: AURC {_value(subject.value(split, 'aurc'))}")
     svg = picture("".join(body), 320, 250, f"Risk against coverage on {split}. " + "; ".join(told))
@@ -89,18 +101,20 @@ def risk_coverage(subjects: Sequence[Subject], split: str) -> Figure:
 
 
 def histogram(subject: Subject, known: str, shifted: str) -> Figure:
-    """The distribution of 1 − confidence on rows of known kind and on shifted ones."""
-    sets = [ood.score(subject.predictions[s], "msp").numpy() for s in (known, shifted)]
+    """The distribution of an uncertainty on rows of known kind and on shifted ones."""
+    name = _SCORES[subject.kind]
+    scores = [ood.score(subject.predictions[s]) for s in (known, shifted)]
+    sets = [score.numpy() for score in scores]
     high = max(float(np.quantile(np.concatenate(sets), 0.995)), 1e-3)
     edges = np.linspace(0, high, 26)
     heights = [np.histogram(v.clip(0, high), bins=edges)[0] / len(v) for v in sets]
     frame = Frame((0, high), (0, max(float(h.max()) for h in heights)), height=230)
-    body = [frame.axes("1 − confidence", "share of rows")]
+    body = [frame.axes(name, "share of rows")]
     for i, shares in enumerate(heights):
         body.append(frame.area(_stairs(shares, edges), f"fill s{i}"))
         body.append(frame.line(_stairs(shares, edges), f"line s{i}"))
-    found = metrics.auroc(*(ood.score(subject.predictions[s], "msp") for s in (known, shifted)))
-    label = f"1 − confidence of {subject.name} on {known} and {shifted}: AUROC {found:.3f}"
+    found = metrics.auroc(*scores)
+    label = f"{name} of {subject.name} on {known} and {shifted}: AUROC {found:.3f}"
     svg = picture("".join(body), 320, 230, label)
     return Figure(subject.name, svg, f"AUROC {found:.3f}", ((known, "s0"), (shifted, "s1")))
 
@@ -114,7 +128,7 @@ def severity(subjects: Sequence[Subject], splits: Sequence[str], measure: str) -
     }  # fmt: skip
     places = [x for line in lines.values() for x, _ in line]
     top = max(found.high for line in lines.values() for _, found in line)
-    name = {"ece": "ECE"}.get(measure, measure)
+    name = _NAMES.get(measure, measure)
     kind = splits[0].partition("=")[0]
     frame = Frame((min(places), max(places)), (0, max(top, 0.05)))
     body, told = [frame.axes(kind, name)], []

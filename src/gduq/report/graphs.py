@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.metrics.structure import neighbours
+from gduq.report import told
 from gduq.report.subject import Subject
 from gduq.report.svg import picture, tag
 
-__all__ = ["Example", "colour_legend", "draw", "examples", "layout", "uncertainty_name"]
+__all__ = ["Example", "colour_legend", "draw", "examples", "layout"]
 
 Kind = Literal["uncertain", "wrong"]
 _NODES = 60  # of one picture; more are not told apart on a phone
@@ -48,11 +49,6 @@ def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[E
     return [_example(subject, split, view, row) for row in _rows(subject, split, kind)[:count]]
 
 
-def uncertainty_name(subject: Subject, split: str) -> str:
-    """What uncertainty means for a subject: disagreement if there is any, otherwise entropy."""
-    return "epistemic" if subject.predictions[split].num_samples > 1 else "entropy"
-
-
 def _view(subject: Subject, split: str) -> View | None:
     if subject.splits is None:
         return None
@@ -62,27 +58,21 @@ def _view(subject: Subject, split: str) -> View | None:
 
 
 def _rows(subject: Subject, split: str, kind: Kind) -> list[int]:
-    p = subject.predictions[split]
-    if kind == "uncertain":
-        score: Tensor = getattr(p, uncertainty_name(subject, split))
-        return [int(i) for i in score.argsort(descending=True, stable=True)]
-    if p.target is None:
-        return []
-    order = p.confidence.argsort(descending=True, stable=True)
-    return [int(i) for i in order[~p.correct[order]]]
+    if kind == "wrong":
+        return told.certain_errors(subject, split)
+    order = told.uncertainty(subject, split).argsort(descending=True, stable=True)
+    return [int(i) for i in order]
 
 
 def _example(subject: Subject, split: str, view: View, row: int) -> Example:
     p = subject.predictions[split]
     graph, node = _place(view, row)
     title = f"Graph {row}" if node is None else f"Node {node}"
-    said = subject.class_name(int(p.label[row]), split)
-    truth = "unknown" if p.target is None else subject.class_name(int(p.target[row]), split)
-    wrong = p.target is not None and not bool(p.correct[row])
-    score = uncertainty_name(subject, split)
-    figures = f"{100 * float(p.confidence[row]):.0f} % sure, {score} {getattr(p, score)[row]:.2f}"
-    told = f"{title} of {split}: {subject.name} says {said}, true is {truth}, {figures}"
-    svg, note = draw(graph, node, told)
+    said, truth = told.said(subject, split, row), told.truth(subject, split, row)
+    wrong = p.target is not None and bool(told.wrong(subject, split)[row])
+    figures = told.amount(subject, split, row)
+    words = f"{title} of {split}: {subject.name} says {said}, true is {truth}, {figures}"
+    svg, note = draw(graph, node, words)
     return Example(title, svg, said, truth, wrong, figures, note)
 
 
@@ -163,7 +153,8 @@ def _node_colours(graph: Any) -> Any:
     """A colour a node: its class where nodes have one, otherwise its one-hot type."""
     total = int(graph.num_nodes)
     y, x = graph.get("y"), graph.get("x")
-    if isinstance(y, Tensor) and y.dim() > 0 and y.size(0) == total and total > 1:
+    classes = isinstance(y, Tensor) and torch.equal(y, y.round())  # not values
+    if classes and y.dim() > 0 and y.size(0) == total and total > 1:
         return y.reshape(total, -1)[:, 0].long().numpy() % _COLOURS
     if isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 2 and x.size(1) > 1:
         one_hot = bool(((x == 0) | (x == 1)).all()) and bool((x.sum(dim=1) == 1).all())
@@ -230,7 +221,7 @@ def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, s
     """Class names and their colours, for node tasks."""
     for subject in subjects:
         view = _view(subject, split)
-        if view is not None and view.rows is not None:
+        if subject.kind == "classes" and view is not None and view.rows is not None:
             p = subject.predictions[split]
             classes = range(min(p.num_classes, _COLOURS))
             return tuple((subject.class_name(c, split), f"n{c}") for c in classes)

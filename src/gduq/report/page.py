@@ -18,18 +18,18 @@ from typing import Any
 
 from gduq.errors import InputError
 from gduq.evaluation.result import COLUMNS
-from gduq.report import content, figures, graphs
-from gduq.report.figures import MOST, Figure
-from gduq.report.subject import Subject, checked, main_split, splits_of
+from gduq.report import cards, charts, content
+from gduq.report.figures import MOST
+from gduq.report.subject import Subject, checked, main_split
 from gduq.report.tables import Table, plain, to_latex, to_markdown
-from gduq.report.verdict import sure_and_right, verdict
+from gduq.report.verdict import verdict
+from gduq.report.wording import sure_and_right
 
 __all__ = ["FORMATS", "build", "write"]
 
 FORMATS = {
     "html": ".html", "markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv",
 }  # fmt: skip
-_DRAWN = 3  # subjects whose graphs are drawn
 
 
 def build(
@@ -67,21 +67,18 @@ def build(
 
 def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
     split = main_split(subjects)
-    drawn = [s.first for s in subjects]  # a picture is of one run, and its title says which
     return {
+        "kind": subjects[0].kind,
         "subjects": [{"name": s.name, "config": _json(s.config)} for s in subjects],
         "seeds": any(s.runs for s in subjects),
         "data": subjects[0].splits,
         "split": split,
         "verdict": verdict(subjects),
         "gaps": _gaps(subjects, split),
-        "scorecards": content.scorecards(subjects),
-        "reliability": _reliability(drawn),
-        "risk": [figures.risk_coverage(drawn, s) for s in _shown(drawn)],
-        "histograms": _histograms(drawn, split),
-        "severity": _severity(subjects),
-        "drawn": _drawn(drawn, split),
-        "colours": graphs.colour_legend(drawn, split) if split else (),
+        "scorecards": cards.scorecards(subjects),
+        "scorecard_lead": cards.told_of(subjects),
+        "labels": cards.label_table(subjects),
+        **charts.of(subjects, split),
         "detection": content.detection(subjects),
         "subgroups": content.subgroups(subjects),
         "costs": content.costs(subjects),
@@ -96,7 +93,7 @@ def _json(config: Any) -> str:
 
 
 def _gaps(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
-    """How sure and how right each subject is, in percent."""
+    """What each subject promises and what it holds, in percent."""
     if split is None:
         return []
     known = [s for s in subjects[:MOST] if s.labelled(split) is not None]
@@ -105,57 +102,6 @@ def _gaps(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]
         {"name": s.name, "sure": sure, "right": right}
         for s, (sure, right) in zip(known, pairs, strict=True)
     ]
-
-
-# -- figures -------------------------------------------------------------------------------------
-
-
-def _shown(subjects: Sequence[Subject]) -> list[str]:
-    """Splits with figures: the ID test, and the one the verdict is about."""
-    wanted = dict.fromkeys(["id_test", main_split(subjects)])
-    return [s for s in wanted if s and any(x.labelled(s) for x in subjects[:MOST])]
-
-
-def _reliability(subjects: Sequence[Subject]) -> list[tuple[str, list[Figure]]]:
-    return [
-        (split, [figures.reliability(s, split, i) for i, s in enumerate(subjects[:MOST])
-                 if s.labelled(split)])
-        for split in _shown(subjects)
-    ]  # fmt: skip
-
-
-def _histograms(subjects: Sequence[Subject], split: str | None) -> list[Figure]:
-    names = splits_of(subjects)
-    known = next((s for s in ("id_test", "id_val") if s in names), None)
-    shifted = split or next((s for s in ("ood_test", "ood_val") if s in names), None)
-    if known is None or shifted is None or known == shifted:
-        return []
-    both = [s for s in subjects[:MOST] if {known, shifted} <= set(s.predictions)]
-    return [figures.histogram(s, known, shifted) for s in both]
-
-
-def _severity(subjects: Sequence[Subject]) -> list[Figure]:
-    found = []
-    for splits in content.severities(subjects).values():
-        judged = [n for n in splits if any(s.labelled(n) for s in subjects[:MOST])]
-        if len(judged) > 1:
-            found += [figures.severity(subjects, judged, m) for m in ("ece", "accuracy")]
-    return found
-
-
-def _drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
-    found = []
-    for subject in subjects[:_DRAWN]:
-        if split is None or split not in subject.predictions:
-            continue
-        uncertain = graphs.examples(subject, split, "uncertain")
-        wrong = graphs.examples(subject, split, "wrong")
-        if uncertain:
-            score = graphs.uncertainty_name(subject, split)
-            found.append(
-                {"name": subject.name, "score": score, "uncertain": uncertain, "wrong": wrong}
-            )
-    return found
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -212,8 +158,10 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _tables(subjects: Sequence[Subject]) -> list[Table]:
-    others = (content.detection(subjects), content.subgroups(subjects), content.costs(subjects))
-    return [*content.scorecards(subjects), *(t for t in others if t is not None)]
+    groups = content.subgroups(subjects)
+    others = [cards.label_table(subjects), content.detection(subjects), *groups,
+              content.costs(subjects)]  # fmt: skip
+    return [*cards.scorecards(subjects), *(t for t in others if t is not None)]
 
 
 def _document(subjects: Sequence[Subject], kind: str, title: str) -> str:
@@ -222,7 +170,10 @@ def _document(subjects: Sequence[Subject], kind: str, title: str) -> str:
         return "\n\n".join(["% needs \\usepackage{booktabs}", *map(to_latex, tables)]) + "\n"
     said = verdict(subjects)
     points = "\n".join(f"- **{plain(p.about)}**: {plain(p.text)}" for p in said.points)
-    parts = [f"# {plain(title)}", f"**{plain(said.headline)}**", points, plain(said.note)]
+    todo = (
+        f"**{said.advice.action.capitalize()}**: {plain(said.advice.text)}" if said.advice else ""
+    )
+    parts = [f"# {plain(title)}", f"**{plain(said.headline)}**", todo, points, plain(said.note)]
     return "\n\n".join(filter(None, [*parts, *map(to_markdown, tables)])) + "\n"
 
 

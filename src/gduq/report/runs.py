@@ -10,7 +10,6 @@ from typing import Any
 from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.experiments.folder import RunFolder
-from gduq.prediction import Prediction
 from gduq.report.seeds import pooled
 from gduq.report.subject import Subject
 
@@ -75,7 +74,9 @@ def _name(folder: RunFolder) -> str:
     return title.removesuffix(f", seed {config.seed}") or folder.path.name
 
 
-def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
+def _with_names(p: Any, names: tuple[str, ...]) -> Any:
+    if p.kind != "classes":  # labels and values bring their names along
+        return p
     fits = len(names) == p.num_classes and len(set(names)) == len(names)
     return replace(p, class_names=names) if fits and p.class_names is None else p
 
@@ -90,7 +91,7 @@ def _cost(info: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in found.items() if value is not None}
 
 
-def _splits(folder: RunFolder, predictions: Mapping[str, Prediction]) -> Splits | None:
+def _splits(folder: RunFolder, predictions: Mapping[str, Any]) -> Splits | None:
     """The data, if it is still there and has the rows that were predicted."""
     from gduq.experiments.build import all_views, splits_of
 

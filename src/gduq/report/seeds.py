@@ -11,7 +11,6 @@ from typing import Any
 
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.prediction import Prediction
 from gduq.report.scores import difference, measured, pool, sampling
 from gduq.report.subject import Subject
 
@@ -23,6 +22,7 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
 
     Example:
         >>> import torch
+        >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> runs = [Subject("mine", {"id_test": p}, config={"seed": i}) for i in range(3)]
         >>> both = pooled(runs)
@@ -60,7 +60,7 @@ def runs_of(subject: Subject) -> tuple[Subject, ...]:
 
 
 def number(name: str, subject: Subject, split: str, calibrator: str = "none") -> Interval:
-    """A measure of `gduq.report.scores.MEASURES` on a split; NaN where it cannot be had."""
+    """A measure of `gduq.report.scores` on a split; NaN where it cannot be had."""
     options = sampling(subject.result)
     known = [calibrated(run, split, calibrator) for run in runs_of(subject)]
     found = [measured(name, p, options) for p in known if p is not None]
@@ -101,11 +101,15 @@ def _pairs(first: Subject, other: Subject) -> list[tuple[Subject, Subject]]:
     return common if len(common) > 1 else list(zip(one, two, strict=False))
 
 
-def calibrated(run: Subject, split: str, calibrator: str = "none") -> Prediction | None:
+def calibrated(run: Subject, split: str, calibrator: str = "none") -> Any:
     """The labelled predictions of one run, through a calibrator of its evaluation."""
     p = run.labelled(split)
     if p is None or calibrator == "none":
         return p
+    if run.whole is not None:  # calibrated before it was taken apart
+        subject, t = run.whole
+        mapped = calibrated(subject, split, calibrator)
+        return None if mapped is None else mapped.column(t)
     fitted = run.calibrator(calibrator)
     try:
         return None if fitted is None else fitted(p)

@@ -15,7 +15,7 @@ from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.fitting import make_calibrator
 from gduq.metrics import Interval
-from gduq.prediction import Prediction
+from gduq.prediction import Hypotheses
 from gduq.report.scores import pool, sampling
 
 __all__ = ["Subject", "checked", "is_severity", "main_split", "shift_name", "splits_of"]
@@ -37,29 +37,34 @@ class Subject:
         info: Versions and machine of the run; those of this process when missing.
         runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled` makes
             such a subject. Numbers are then means over the runs, pictures show the first.
+        whole: Of one label or value (see `parts`): the subject it is a part of, and its number.
 
     Example:
         >>> import torch
+        >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> Subject("vanilla", {"id_test": p}).result.value("id_test", "accuracy").value
         1.0
     """
 
     name: str
-    predictions: Mapping[str, Prediction]
+    predictions: Mapping[str, Any]
     cost: Mapping[str, float] | None = None
     config: Mapping[str, Any] | None = None
     splits: Splits | None = field(default=None, repr=False)
     evaluation: Evaluation | None = field(default=None, repr=False)
     info: Mapping[str, Any] | None = None
     runs: tuple[Subject, ...] = field(default=(), repr=False)
+    whole: tuple[Subject, int] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.predictions, Mapping) or not self.predictions:
             raise InputError("predictions by split name", f"{self.predictions!r:.60}")
         for split, p in self.predictions.items():
-            if not isinstance(p, Prediction):
+            if not isinstance(p, Hypotheses):
                 raise InputError(f"a Prediction for {split!r}", type(p).__name__)
+        if len(kinds := {p.kind for p in self.predictions.values()}) > 1:
+            raise InputError("predictions of one kind", ", ".join(sorted(kinds)))
         for key, value in (self.cost or {}).items():
             if not value >= 0:
                 raise InputError(f"a cost {key!r} of 0 or more", value)
@@ -117,8 +122,40 @@ class Subject:
                 self._refitted[name] = make_calibrator(name).fit(p)
         return self._refitted[name]
 
-    def labelled(self, split: str) -> Prediction | None:
-        """The predictions on a split if their targets are known."""
+    # -- what it is about ------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> str:
+        """What its predictions are about: classes, labels or values."""
+        return str(next(iter(self.predictions.values())).kind)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """What its labels or values are called; of classes, and of one alone, an empty name."""
+        p = next(iter(self.predictions.values()))
+        number = {"labels": "num_labels", "values": "num_values"}.get(self.kind)
+        many = getattr(p, number) if number else 1
+        return tuple(p.names or map(str, range(many))) if many > 1 else ("",)
+
+    @cached_property
+    def parts(self) -> tuple[Subject, ...]:
+        """One subject per label, as a task of two classes, or per value; of classes itself."""
+        if self.kind == "classes" or (self.kind == "values" and self.names == ("",)):
+            return (self,)
+        return tuple(self._part(t, name) for t, name in enumerate(self.names))
+
+    def _part(self, t: int, name: str) -> Subject:
+        columns = {split: p.column(t) for split, p in self.predictions.items()}
+        return replace(
+            self,
+            predictions={split: p for split, p in columns.items() if len(p)} or columns,
+            evaluation=_about(self.result, name),
+            runs=tuple(run.parts[t] for run in self.runs),
+            whole=(self, t),
+        )
+
+    def labelled(self, split: str) -> Any:
+        """The predictions on a split if their targets are known, else ``None``."""
         p = self.predictions.get(split)
         return None if p is None or p.target is None else p
 
@@ -129,6 +166,18 @@ class Subject:
         return names[label] if label < len(names) else str(label)
 
 
+def _about(evaluation: Evaluation, name: str) -> Evaluation:
+    """What an evaluation says about one label or value."""
+    if not name:
+        return evaluation
+    table = evaluation.table
+    own = (table["variant"] == name) | table["variant"].str.startswith(f"{name}: ")
+    shared = (table["kind"] == "ood") & ~table["variant"].str.contains(": ", regex=False)
+    part = table[own | shared].copy()
+    part["variant"] = part["variant"].str.removeprefix(name).str.removeprefix(": ")
+    return replace(evaluation, table=part)
+
+
 def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     """At least one subject, each with a name of its own."""
     given = [subjects] if isinstance(subjects, Subject) else list(subjects)
@@ -137,6 +186,8 @@ def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     for subject in given:
         if not isinstance(subject, Subject):
             raise InputError("gduq.report.Subject objects", type(subject).__name__)
+    if len(kinds := {s.kind for s in given}) > 1:
+        raise InputError("subjects that predict the same kind", ", ".join(sorted(kinds)))
     # two runs that differ in their seed only are called alike, and that is no mistake
     return _counted(_with_seeds(given))
 
@@ -205,6 +256,7 @@ def shift_name(subjects: Sequence[Subject], split: str) -> str:
 
     Example:
         >>> import torch
+        >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.eye(2))
         >>> subject = Subject("a", {"test": p}, config={"dataset": "tu/NCI1/size"})
         >>> shift_name([subject], "ood_test"), shift_name([subject], "rotation=10")

@@ -90,10 +90,10 @@ class Frame:
         """An area with points of the data as its corners."""
         return tag("polygon", points=_joined(self.at(*p) for p in points), class_=class_)
 
-    def dot(self, x: float, y: float, class_: str) -> str:
+    def dot(self, x: float, y: float, class_: str, radius: float = 3.5) -> str:
         """A round mark."""
         across, down = self.at(x, y)
-        return tag("circle", cx=across, cy=down, r=3.5, class_=class_)
+        return tag("circle", cx=across, cy=down, r=radius, class_=class_)
 
     def axes(self, xlabel: str = "", ylabel: str = "", xticks: Sequence[float] = ()) -> str:
         """Grid, numbers and names of both axes."""

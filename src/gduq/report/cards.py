@@ -1,0 +1,191 @@
+"""The scorecards: what was measured on each split, one line per subject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gduq.report import rare, seeds
+from gduq.report.scores import clear
+from gduq.report.subject import Subject, main_split, splits_of
+from gduq.report.tables import Cell, Table, number, share, text
+
+__all__ = ["label_table", "scorecards", "told_of"]
+
+_SIDE_BY_SIDE = 3  # subjects in the table of labels
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a scorecard.
+
+    Args:
+        measure: Its name in the evaluation; ``"gap"`` is computed here.
+        title: What stands above.
+        style: A number, a share in percent, or a gap in points.
+        better: Whether more or less is better, or nearer to 0; ``""`` if that cannot be said.
+    """
+
+    measure: str
+    title: str
+    style: Literal["number", "share", "gap"] = "number"
+    better: Literal["up", "down", "near", ""] = "down"
+
+
+_ANSWERS = (
+    Column("accuracy", "Accuracy,\u00a0%", "share", "up"),
+    Column("balanced_accuracy", "Balanced accuracy,\u00a0%", "share", "up"),
+    Column("gap", "Gap,\u00a0points", "gap", "near"),
+    Column("ece", "ECE"),
+    Column("nll", "NLL"),
+    Column("brier", "Brier score"),
+)
+_RANKED = (
+    Column("roc_auc", "ROC-AUC", better="up"),
+    Column("average_precision", "Average precision", better="up"),
+)
+_CARDS = {
+    "classes": (*_ANSWERS, Column("aurc", "AURC")),
+    "labels": (*_RANKED, *_ANSWERS[:-1]),
+    "values": (
+        Column("rmse", "RMSE"),
+        Column("coverage_90", "90\u00a0% intervals hold,\u00a0%", "share", ""),
+        Column("gap", "Gap,\u00a0points", "gap", "near"),
+        Column("width_90", "Their width", better=""),
+        Column("nll", "NLL"),
+        Column("crps", "CRPS"),
+        Column("miscalibration_area", "Miscalibration area"),
+    ),
+}
+_TOLD = {
+    "roc_auc": "ROC-AUC",
+    "average_precision": "Average precision",
+    "balanced_accuracy": "Balanced accuracy,\u00a0%",
+    "ece": "ECE",
+}
+_LEADS = {
+    "classes": "The gap is mean confidence minus accuracy: above 0 a model is over-confident. "
+    "Balanced accuracy is the mean over classes of the share that is found. Both accuracies should "
+    "be high, everything else near 0.",
+    "labels": "Numbers are means over labels. The gap is mean confidence minus accuracy: above 0 a "
+    "model is over-confident. ROC-AUC, average precision and accuracies should be high, "
+    "everything else near 0.",
+    "values": "The gap is 90 minus the share of the truth in the 90 % intervals: above 0 they are "
+    "too narrow. Of two models with equal gaps the one with the smaller width says more. RMSE, "
+    "NLL, CRPS and the area should be small.",
+}
+
+
+def told_of(subjects: Sequence[Subject]) -> str:
+    """What the numbers of a scorecard mean."""
+    return _LEADS[subjects[0].kind]
+
+
+def scorecards(subjects: Sequence[Subject]) -> list[Table]:
+    """One table per split, and per value; one line per subject and each of its calibrators."""
+    first, tables = subjects[0], []
+    apart = first.names if first.kind == "values" else ("",)
+    for split in splits_of(subjects):
+        for i, name in enumerate(apart):
+            shown = [s.parts[i] for s in subjects] if first.kind == "values" else list(subjects)
+            table = _card(shown, split, name)
+            if table is not None:
+                tables.append(table)
+    return tables
+
+
+def _card(subjects: Sequence[Subject], split: str, name: str) -> Table | None:
+    rows = [row for s in subjects for row in _rows(s, subjects[0], split)]
+    if not rows:
+        return None
+    known = [p for s in subjects if (p := s.labelled(split)) is not None]
+    counted = " or ".join(f"{size:,}" for size in sorted({len(p) for p in known}))
+    title = f"{split}: {name} ({counted} rows)" if name else f"{split} ({counted} rows)"
+    columns = ("Model", *(column.title for column in _CARDS[subjects[0].kind]))
+    return Table(title, columns, tuple(rows), _note(subjects, split))
+
+
+def _note(subjects: Sequence[Subject], split: str) -> str:
+    """What one answer for all rows would reach."""
+    known = next((s for s in subjects if s.labelled(split) is not None), None)
+    if known is None or known.kind == "values":
+        return ""
+    always = 100 * rare.common_share(known, split)
+    if known.kind == "labels":
+        return f"Always giving the more common answer is right {always:.1f} % of the time."
+    name = rare.common_class(known, split)
+    return f"Always answering “{name}”, the most common class, is right {always:.1f} % of the time."
+
+
+def _rows(subject: Subject, first: Subject, split: str) -> Iterator[tuple[Cell, ...]]:
+    if subject.labelled(split) is None:
+        return
+    table = subject.result.table
+    table = table[(table["kind"] == "metrics") & (table["split"] == split)]
+    for calibrator in dict.fromkeys(table["calibrator"]):
+        name = subject.name if calibrator == "none" else f"{subject.name} + {calibrator}"
+        marks = _marks(first, subject, split) if calibrator == "none" else {}
+        cells = [_cell(c, subject, split, calibrator, marks) for c in _CARDS[subject.kind]]
+        yield (text(name), *cells)
+
+
+def _cell(
+    column: Column, subject: Subject, split: str, calibrator: str, marks: dict[str, str]
+) -> Cell:
+    mark = marks.get(column.measure, "")
+    runs = seeds.runs_of(subject) if subject.runs else ()
+    if column.measure == "gap":
+        found = seeds.number("gap", subject, split, calibrator)
+        values = [seeds.number("gap", run, split, calibrator) for run in runs]
+    else:
+        found = subject.value(split, column.measure, calibrator)
+        values = [run.value(split, column.measure, calibrator) for run in runs]
+    apart = seeds.spread(v.value for v in values)
+    if column.style == "number":
+        return number(found, mark=mark, spread=apart)
+    return share(found, mark, signed=column.style == "gap", spread=apart)
+
+
+def _marks(first: Subject, subject: Subject, split: str) -> dict[str, str]:
+    """Where a subject is better or worse than the first one, beyond the interval."""
+    if subject is first:
+        return {}
+    marks = {}
+    for column in _CARDS[first.kind]:
+        name = "distance" if column.better == "near" else column.measure
+        found = seeds.change(name, first, subject, split) if column.better else None
+        if found is not None and clear(found):
+            marks[column.measure] = (
+                "better" if (found.value > 0) == (column.better == "up") else "worse"
+            )
+    if marks.get("balanced_accuracy") == "worse" and marks.get("accuracy") == "better":
+        del marks["accuracy"]  # gained by leaving a class out: no praise for that
+    return marks
+
+
+def label_table(subjects: Sequence[Subject]) -> Table | None:
+    """Every label of the main split: how rare it is, and how well it is told."""
+    first, split = subjects[0], main_split(subjects)
+    if first.kind != "labels" or len(first.names) == 1 or split is None:
+        return None
+    shown = [s for s in subjects if s.labelled(split) is not None][:_SIDE_BY_SIDE]
+    rows = []
+    for i, name in enumerate(first.names):
+        p = shown[0].parts[i].labelled(split)
+        target = p.target if p is not None else None
+        size = 0 if target is None else len(target)
+        rate = float(target.double().mean()) if target is not None and size else math.nan
+        cells = [text(name), Cell(f"{size:,}", float(size)), share(rate)]
+        for s in shown:
+            found = {m: s.parts[i].value(split, m) for m in _TOLD}
+            cells += [share(v) if m == "balanced_accuracy" else number(v) for m, v in found.items()]
+        rows.append(tuple(cells))
+    heads = [f"{n}: {s.name}" if len(shown) > 1 else n for s in shown for n in _TOLD.values()]
+    note = (
+        "Hold average precision against the share of yes: that is what guessing gets. Labels with "
+        "one answer only have no ROC-AUC."
+    )
+    columns = ("Label", "Rows", "Yes,\u00a0%", *heads)
+    return Table(f"Labels of {split}", columns, tuple(rows), note)
