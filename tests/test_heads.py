@@ -265,7 +265,8 @@ def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
 @pytest.mark.parametrize("target", [Classes(3), Classes(2, one_logit=True)])
 def test_losses_of_masked_and_other_rows_in_one_go(target: Classes) -> None:
     generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(2, 4, 7, target.outputs, generator=generator, dtype=torch.float64)
+    width = 1 if target.one_logit else target.num_classes
+    outputs = torch.randn(2, 4, 7, width, generator=generator, dtype=torch.float64)
     y = torch.randint(target.num_classes, (7,), generator=generator)
     masked = torch.rand(2, 4, 7, generator=generator) < 0.5
     outputs.requires_grad_()

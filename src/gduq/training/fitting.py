@@ -29,7 +29,7 @@ from gduq.training.randomness import isolated
 from gduq.training.rows import TrunkRows, fit_on_rows
 from gduq.training.run import train as train_one
 from gduq.training.settings import Select, Settings
-from gduq.training.step import checked_fabric, evaluating_after
+from gduq.training.step import evaluating_after, fabric_for_rows
 
 __all__ = ["Fit", "fit"]
 
@@ -218,7 +218,7 @@ class Fit:
         )
 
     def _on_rows(self, model: Predictor, calibrate: Calibrate, title: str) -> History:
-        fabric = checked_fabric(self.fabric)
+        fabric = fabric_for_rows(self.fabric)
         train = as_batches(self.train, "train")
         val = None if self.val is None else as_batches(self.val, "val")
         if val is None and self.settings.patience is not None:

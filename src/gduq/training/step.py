@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["Step", "checked_fabric", "evaluating_after"]
+__all__ = ["Step", "checked_fabric", "evaluating_after", "fabric_for_rows"]
 
 
 class Step(nn.Module):
@@ -37,8 +38,7 @@ class Step(nn.Module):
 def checked_fabric(fabric: Fabric | None) -> Fabric:
     """The given Fabric, or one device: the first GPU, else the CPU."""
     if fabric is None:
-        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
-        return Fabric(accelerator=accelerator, devices=1)
+        return Fabric(accelerator=_accelerator(), devices=1)
     if not isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy)):
         raise InputError(
             "a Fabric on one device or with strategy='ddp'", type(fabric.strategy).__name__
@@ -50,6 +50,23 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
             "a launched Fabric", "one that is not", "Call fabric.launch() first."
         ) from error
     return fabric
+
+
+def fabric_for_rows(fabric: Fabric | None) -> Fabric:
+    """`checked_fabric` where nothing is set up with it, so that one serves all calls.
+
+    Making one looks through all installed packages, which takes longer than some fits.
+    """
+    return _shared_fabric(_accelerator()) if fabric is None else checked_fabric(fabric)
+
+
+@cache
+def _shared_fabric(accelerator: str) -> Fabric:
+    return Fabric(accelerator=accelerator, devices=1)
+
+
+def _accelerator() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @contextmanager
