@@ -23,7 +23,7 @@ from gduq.prediction.predictor import Predictor
 from gduq.shifts.copies import changes_of
 from gduq.training import choose, fit
 
-__all__ = ["copies_by_name", "run"]
+__all__ = ["copies_by_name", "one_thread", "run"]
 
 BATCH = 64  # Chemprop's
 DROPOUT = 0.1  # of the network for MC dropout
@@ -34,7 +34,7 @@ _SEVERITIES = (3, 5)
 def run(job: Job) -> None:
     """All of our methods on one split; what is there already is not made again."""
     work = _Work(job, job.splits())
-    with _one_thread(), warnings.catch_warnings():
+    with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # hypotheses that agree show in the table
         for method, make in _MAKERS.items():
             if method in job.methods and not job.file(method).is_file():
@@ -162,7 +162,7 @@ _MAKERS: dict[str, Callable[[_Work], Answers]] = {
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Times are of one thread, as the peer's are."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

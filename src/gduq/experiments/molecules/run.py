@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
 from gduq.experiments.engines import map_cells
+from gduq.experiments.folder import write_json
 from gduq.experiments.molecules import ours, peer
 from gduq.experiments.molecules.answers import Answers
 from gduq.experiments.molecules.bars import BEST, Found, bars
@@ -20,6 +22,7 @@ __all__ = ["TITLE", "bench", "collect"]
 
 NAME = "molecules"
 TITLE = "Molecules: values and classes under scaffold and size shift, beside Chemprop"
+VERSION = 1  # of the scores
 RECIPES = ("gduq", "gduq-thawed")  # of which validation rows choose the best
 Table = dict[tuple[str, str, int], dict[str, Found]]
 
@@ -107,16 +110,35 @@ def _scored(wanted: list[Job]) -> Table:
     for job in wanted:
         if job.side != "ours":
             continue
-        there = {m: job.file(m) for m in (*OURS, *PEERS) if job.file(m).is_file()}
-        found = {method: Answers.load(path) for method, path in there.items()}
-        like = found.get("vanilla")
-        with warnings.catch_warnings():
+        there = [method for method in (*OURS, *PEERS) if job.file(method).is_file()]
+        with ours.one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # few rows, which the seeds show
-            scores = {m: Found(score(a, like), a.seconds) for m, a in found.items()}
-            recipes = {m: likelihood(found[m]) for m in RECIPES if m in found}
-        if len(recipes) == len(RECIPES):
-            best = min(recipes, key=recipes.__getitem__)
-            spent = sum(found[m].seconds for m in RECIPES) - found["vanilla"].seconds
+            found = {method: _judged(job, method) for method in there}
+        scores = {m: Found(one["scores"], one["seconds"]) for m, one in found.items()}
+        if set(RECIPES) <= scores.keys():
+            best = min(RECIPES, key=lambda m: found[m]["likelihood"])
+            spent = sum(scores[m].seconds for m in RECIPES) - scores["vanilla"].seconds
             scores[BEST] = Found(scores[best].scores, spent)  # both recipes go on from one network
         table[job.dataset, job.shift, job.seed] = scores
     return table
+
+
+def _judged(job: Job, method: str) -> dict[str, Any]:
+    """Scores of a method, and how it fares on validation rows; kept beside its answers."""
+    like = job.file("vanilla")
+    files = [job.file(method), *([like] if method in PEERS and like.is_file() else [])]
+    key = [VERSION, *((file.stat().st_mtime_ns, file.stat().st_size) for file in files)]
+    path = job.folder / f"{method}.json"
+    if path.is_file():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["key"] == json.loads(json.dumps(key)):
+            return dict(kept)
+    answers = Answers.load(job.file(method))
+    found = {
+        "key": key,
+        "scores": score(answers, Answers.load(like) if len(files) == 2 else None),
+        "likelihood": likelihood(answers),
+        "seconds": answers.seconds,
+    }
+    write_json(path, found)
+    return found
