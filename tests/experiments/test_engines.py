@@ -239,6 +239,16 @@ def test_news_of_running_cells_reaches_the_live_view(options, monkeypatch, capsy
     assert "epoch 1/2  loss 0.500" in views[0]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_news_that_ray_is_slow_to_bring_is_not_lost(ray_of_two, monkeypatch, capsys, tmp_path):
+    from gduq.experiments import engine_ray
+
+    monkeypatch.setattr(engine_ray, "_LOOK", 1e-6)  # nothing comes as fast as that
+    options = {"engine": "ray", "workers": 2}
+    test_news_of_running_cells_reaches_the_live_view(options, monkeypatch, capsys, tmp_path)
+
+
 def test_news_is_for_terminals_only(monkeypatch, capsys):
     cells = [("tell", None)]
     map_cells(cells, work, workers=0)

@@ -79,6 +79,7 @@ def _tasks(
     board = ray.remote(num_cpus=0)(_Board).remote() if watch.live else None
     shared = ray.put(worker)
     running: dict[Any, int] = {}
+    news = None if board is None else board.take.remote()
     try:
         while todo or running:
             while todo.ready and len(running) < most:
@@ -91,14 +92,26 @@ def _tasks(
                 yield ended
                 todo.ended(ended[0])
             if board is not None:
-                with contextlib.suppress(ray.exceptions.RayError):  # news may be lost
-                    for i, text in ray.get(board.take.remote(), timeout=_LOOK).items():
-                        watch.told(i, text)
+                news = _heard(ray, board, news, watch)
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
         if board is not None:
             ray.kill(board)
+
+
+def _heard(ray: Any, board: Any, news: Any, watch: Watch) -> Any:
+    """Pass on the news that was asked for, if it is there, and ask again.
+
+    What is slow to come is waited for: the board has taken it down already.
+    """
+    ready, _ = ray.wait([news], timeout=0)
+    if not ready:
+        return news
+    with contextlib.suppress(ray.exceptions.RayError):  # a board that died is no reason to stop
+        for i, text in ray.get(news).items():
+            watch.told(i, text)
+    return board.take.remote()
 
 
 def _ended(ray: Any, i: int, reference: Any) -> Ended:
