@@ -170,9 +170,7 @@ def _document(subjects: Sequence[Subject], kind: str, title: str) -> str:
         return "\n\n".join(["% needs \\usepackage{booktabs}", *map(to_latex, tables)]) + "\n"
     said = verdict(subjects)
     points = "\n".join(f"- **{plain(p.about)}**: {plain(p.text)}" for p in said.points)
-    todo = (
-        f"**{said.advice.action.capitalize()}**: {plain(said.advice.text)}" if said.advice else ""
-    )
+    todo = f"What to do: {plain(said.advice.text)}" if said.advice else ""
     parts = [f"# {plain(title)}", f"**{plain(said.headline)}**", todo, points, plain(said.note)]
     return "\n\n".join(filter(None, [*parts, *map(to_markdown, tables)])) + "\n"
 
