@@ -719,7 +719,10 @@ def test_a_graph_with_masks_must_be_cut() -> None:
         (graphs(8, classes=4), "labels from 0 to 2 in train"),
         ([Data(x=g.x, edge_index=g.edge_index) for g in graphs(4)], "labels y"),
         ([Data(x=g.x, edge_index=g.edge_index, y=g.y - 1) for g in graphs(4)], "from 0 up"),
-        ([Data(x=g.x, edge_index=g.edge_index, y=g.y + 0.5) for g in graphs(4)], "whole class"),
+        (
+            [Data(x=g.x, edge_index=g.edge_index, y=g.y + 0.5) for g in graphs(4)],
+            "a network with 3",
+        ),
         ([Data(x=g.x / 0, edge_index=g.edge_index, y=g.y) for g in graphs(4)], "finite node"),
         ([torch.ones(3), torch.ones(3)], "Data objects"),
         (7, "a View, a Data, a list"),
@@ -739,7 +742,7 @@ def test_several_labels_a_graph() -> None:
     data = graphs(4)
     for graph in data:
         graph.y = torch.zeros(1, 5)
-    with pytest.raises(InputError, match="one class label per row"):
+    with pytest.raises(InputError, match="one output per column of y: 5"):
         fit(Net(), DataLoader(data, 2), epochs=1, **QUIET)
 
 

@@ -59,8 +59,9 @@ class Labels(Target):
         labels = _entries(y, "train")
         if outputs.size(1) != labels.size(1):
             raise InputError(
-                f"a network with {labels.size(1)} outputs, one per column of y",
-                f"{outputs.size(1)} outputs",
+                f"a network with one output per column of y: {labels.size(1)}",
+                f"one with {outputs.size(1)}",
+                "If y should be classes: whole numbers from 0 up, one per row.",
             )
         if self.names is not None and len(self.names) != labels.size(1):
             raise InputError(f"{labels.size(1)} names, one per label", list(self.names))

@@ -92,9 +92,10 @@ class Values(Target):
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
             raise InputError(
-                f"a network with {width} outputs (means) or {2 * width} (means, log-variances), "
-                f"for y of {width} value{'s' * (width > 1)} per row",
-                f"{outputs.size(1)} outputs",
+                f"{width} outputs (means) or {2 * width} (means, log-variances) for y of {width} "
+                f"value{'s' * (width > 1)} per row",
+                f"a network with {outputs.size(1)}",
+                "If y should be classes: whole numbers from 0 up, one per row.",
             )
         deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
         constant = torch.nonzero(deviation <= 1e-12 * mean.abs()).flatten().tolist()
@@ -255,11 +256,13 @@ class Values(Target):
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> ValuePrediction:
         if y is not None and y.is_floating_point() and bool(y.isnan().all()):
             y = None  # a column of unknowns, as files of new rows have it
+        return ValuePrediction(self.in_units(samples), y, self.names, self.units, **more)
+
+    def in_units(self, samples: Tensor) -> Tensor:
+        """Means and log-variances in the units of ``y``, from standardised ones."""
         means, logs = self._halves(samples)
         means = means * self._scale(means) + self._shift(means)
-        logs = logs + 2 * self._scale(logs).log()
-        together = torch.cat([means, logs], dim=-1)
-        return ValuePrediction(together, y, self.names, self.units, **more)
+        return torch.cat([means, logs + 2 * self._scale(logs).log()], dim=-1)
 
     def agree(self, samples: Tensor) -> bool:
         found = self.prediction(samples)
