@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -171,15 +171,20 @@ class HeadEnsemble(OnTrunk):
             return
         if target.is_open:
             self._widen(target.num_values, outputs)
-            for head in self.heads:
-                head.noise.start(target.residual(outputs, y).to(outputs))  # type: ignore[union-attr]
+            for noise in self._noises:
+                noise.start(target.residual(outputs, y).to(outputs))
         self.target = target.combined()  # fresh heads learn in standardised units
 
     def _widen(self, values: int, like: Tensor) -> None:
-        for head in self.heads:
-            if head.noise is None:
-                head.add_noise(values)  # type: ignore[operator]
-                head.noise.to(like)  # type: ignore[union-attr]
+        if not self._noises:
+            for head in self.heads:
+                cast(PlainHead, head).add_noise(values)
+                head.to(like.device, like.dtype)
+
+    @property
+    def _noises(self) -> list[NoiseHead]:
+        found = (cast(PlainHead, head).noise for head in self.heads)
+        return [noise for noise in found if noise is not None]
 
     def head_job(self, h: Tensor) -> HeadJob | None:
         def draw(count: int, generator: torch.Generator) -> Tensor:
@@ -201,8 +206,7 @@ class HeadEnsemble(OnTrunk):
             raise NotFittedError("trained heads", "fresh ones", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        noise = self.heads[0].noise
-        values = 0 if noise is None else noise.linear.out_features  # type: ignore[union-attr]
+        values = self._noises[0].linear.out_features if self._noises else 0
         own = {"size": self.size, "mask": self.mask, "seed": self.seed, "values": values}
         return super().spec() | own
 
