@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gduq import metrics, ood, plots
 from gduq.errors import InputError
-from gduq.prediction import Prediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 
 def draw(m: int = 200, seed: int = 0, noise: float = 1.0) -> Prediction:
@@ -23,6 +23,22 @@ def draw(m: int = 200, seed: int = 0, noise: float = 1.0) -> Prediction:
     return Prediction(torch.stack([h, h * 1.5]), target=y, features=h)
 
 
+def draw_values(m: int = 200, seed: int = 0, wrong: float = 1.0) -> ValuePrediction:
+    generator = torch.Generator().manual_seed(seed)
+    y, std = torch.randn(m, generator=generator), 0.2 + torch.rand(m, generator=generator)
+    means = y + wrong * std * torch.randn(m, generator=generator)
+    samples = torch.stack([means, 2 * std.log()], dim=1).double()
+    return ValuePrediction(samples, y, ("logS",), ("log mol/L",))
+
+
+def draw_labels(m: int = 200, seed: int = 0) -> LabelPrediction:
+    generator = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(m, 2, generator=generator) - 1
+    y = (torch.rand(m, 2, generator=generator) < z.sigmoid()).float()
+    return LabelPrediction(z, y, ("toxic", "soluble"))
+
+
+SEVEN_VALUES = {f"method number {i}": draw_values(seed=i) for i in range(7)}
 SEVEN = {f"method number {i}": draw(seed=i) for i in range(7)}
 FIGURES = {
     "reliability": lambda: plots.reliability_diagram(draw()),
@@ -35,6 +51,21 @@ FIGURES = {
         draw(), {"val": draw(seed=1, noise=2), "test": draw(seed=2, noise=3)}, "epistemic"
     ),
     "scores, fitted": lambda: plots.score_histograms(draw(), draw(seed=1), "knn", train=draw()),
+    "parity": lambda: plots.parity(draw_values(), title="A title"),
+    "levels": lambda: plots.calibration_curve(draw_values()),
+    "levels, named": lambda: plots.calibration_curve(SEVEN_VALUES, title="A title"),
+    "errors": lambda: plots.error_by_uncertainty(draw_values()),
+    "errors, named": lambda: plots.error_by_uncertainty(SEVEN_VALUES, title="A title"),
+    "precision": lambda: plots.precision_recall(draw_labels().column(1)),
+    "precision, named": lambda: plots.precision_recall(
+        {f"method number {i}": draw_labels(seed=i).column(0) for i in range(7)}, title="A title"
+    ),
+    "risk of values": lambda: plots.risk_coverage(draw_values()),
+    "scores of values": lambda: plots.score_histograms(draw_values(), draw_values(seed=1)),
+    "scores of labels": lambda: plots.score_histograms(draw_labels(), draw_labels(seed=1)),
+    "severity of values": lambda: plots.shift_severity(
+        {"a": {0: draw_values(), 10: draw_values(seed=1)}}, metrics.rmse, resamples=20
+    ),
     "severity": lambda: plots.shift_severity(
         {"a": {0: draw(), 10: draw(seed=1)}, "b": {0: draw(seed=2), 10: draw(seed=3)}},
         resamples=20,
@@ -191,3 +222,90 @@ def test_reliability_of_rows_that_are_all_right() -> None:
         x = torch.randn(1, 300, 3, generator=torch.Generator().manual_seed(seed)) * 4
         figure = plots.reliability_diagram(Prediction(x, target=x[0].argmax(1)))
         assert figure.axes
+
+
+# -- values and rare classes ---------------------------------------------------------------------
+
+
+def test_parity_tells_rows_that_are_missed():
+    p = draw_values(300, wrong=2.0)
+    axes = plots.parity(p, level=0.8).axes[0]
+    low, high = p.interval(0.8)
+    held = ((low <= p.target) & (p.target <= high)).numpy()
+    inside, outside = axes.containers
+    assert inside.lines[0].get_xdata() == pytest.approx(p.target[held].numpy())
+    assert outside.lines[0].get_ydata() == pytest.approx(p.mean[~held].numpy())
+    assert outside.lines[0].get_markerfacecolor() == "white"
+    ends = np.array([segment[:, 1] for segment in inside.lines[2][0].get_segments()])
+    assert ends[:, 0] == pytest.approx(low[held].numpy())
+    assert ends[:, 1] == pytest.approx(high[held].numpy())
+    assert inside.get_label() == f"80 % intervals: {100 * held.mean():.0f} % hold the truth"
+    assert axes.get_xlabel() == "true logS / log mol/L"
+    many = plots.parity(draw_values(5000)).axes[0].containers
+    assert sum(len(c.lines[0].get_xdata()) for c in many) <= 1000
+
+
+def test_levels_draw_the_curve_and_its_band():
+    p = draw_values(wrong=2.0)
+    figure = plots.calibration_curve({"mine": p})
+    curve = metrics.calibration_curve(p)
+    line = figure.axes[0].lines[1]
+    assert line.get_xdata() == pytest.approx(curve.level.numpy())
+    assert line.get_ydata() == pytest.approx(curve.share.numpy())
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(float(curve.high.max()))
+    text = figure.legends[0].get_texts()[0].get_text()
+    assert text == f"mine (area {metrics.miscalibration_area(p):.3f})"
+
+
+def test_errors_by_uncertainty_are_those_of_the_bins():
+    p = draw_values(95, wrong=2.0)
+    figure = plots.error_by_uncertainty(p, bins=4)
+    line = figure.axes[0].lines[0]
+    said, found = line.get_xdata(), line.get_ydata()
+    assert list(said) == sorted(said)
+    parts = p.variance.argsort().tensor_split(4)
+    square = (p.mean - p.target).square()
+    assert found == pytest.approx([float(square[part].mean().sqrt()) for part in parts])
+    ence = np.mean(np.abs(np.array(said) - found) / said)
+    assert ence == pytest.approx(metrics.ence(p, bins=4))
+    assert figure.axes[0].get_ylabel() == "RMSE / log mol/L"
+
+
+def test_precision_and_recall_are_those_of_scikit_learn():
+    from sklearn.metrics import precision_recall_curve
+
+    p = draw_labels(150, seed=3).column(0)
+    rounded = Prediction(p.samples.round(decimals=1), p.target)  # with ties
+    axes = plots.precision_recall(rounded).axes[0]
+    recall, precision = axes.lines[0].get_xdata(), axes.lines[0].get_ydata()
+    scores = rounded.samples[0, :, 1] - rounded.samples[0, :, 0]
+    expected = precision_recall_curve(rounded.target.numpy(), scores.numpy())
+    assert recall == pytest.approx(expected[1][:-1][::-1])
+    assert precision == pytest.approx(expected[0][:-1][::-1])
+    assert axes.lines[1].get_ydata()[0] == pytest.approx(float(p.target.double().mean()))
+
+
+def test_risk_of_values_is_an_rmse():
+    p = draw_values(60)
+    axes = plots.risk_coverage(p).axes[0]
+    assert axes.lines[0].get_ydata()[-1] == pytest.approx(metrics.rmse(p))
+    best = axes.lines[1].get_ydata()
+    assert (np.square(best)).mean() == pytest.approx(metrics.aurc(p) - metrics.excess_aurc(p))
+    assert (best <= axes.lines[0].get_ydata() + 1e-12).all()
+
+
+def test_bad_input_about_values_and_labels():
+    p, two = draw_values(20), ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))
+    for call, message in [
+        (lambda: plots.parity(draw(30)), "a prediction about values"),
+        (lambda: plots.parity(two), r"one value per row.*column\(t\)"),
+        (lambda: plots.parity(ValuePrediction(p.samples)), "with targets"),
+        (lambda: plots.calibration_curve({}), "one to 7 predictions"),
+        (lambda: plots.error_by_uncertainty(p, bins=30), "at least as many rows as bins"),
+        (lambda: plots.precision_recall(draw(30)), r"two classes, got 3.*column\(t\)"),
+        (lambda: plots.precision_recall(draw_labels()), r"column\(t\)"),
+        (lambda: plots.reliability_diagram(draw_labels()), r"column\(t\)"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
