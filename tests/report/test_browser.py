@@ -13,6 +13,7 @@ import pytest
 
 from gduq.report import build
 from tests.report.cases import EVIL, three
+from tests.report.test_kinds import of_labels, of_values
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -105,6 +106,16 @@ def test_tables_sort_and_pictures_show(page, tmp_path):
     assert seen["pictures"] > 25
     assert (seen["invisible"], seen["images"]) == (0, 0)
     assert EVIL in seen["text"]
+
+
+@pytest.mark.parametrize(("subjects", "fewest"), [(of_values, 10), (of_labels, 12)])
+def test_pages_about_values_and_labels_show(subjects, fewest, tmp_path):
+    dom, console = chromium(tmp_path, with_probe(build(subjects())), "--window-size=1280,900")
+    seen = probe(dom)
+    assert console == ""
+    assert seen["pictures"] >= fewest
+    assert (seen["invisible"], seen["images"]) == (0, 0)
+    assert "What to do." in seen["text"]
 
 
 def test_a_phone_needs_no_sideways_scrolling(page, tmp_path):

@@ -7,7 +7,7 @@ lines also differ by marker and dash.
 """
 
 from gduq.plots.classes import precision_recall, reliability_diagram
-from gduq.plots.common import risk_coverage, score_histograms, shift_severity
+from gduq.plots.overall import risk_coverage, score_histograms, shift_severity
 from gduq.plots.values import calibration_curve, error_by_uncertainty, parity
 
 __all__ = [
