@@ -40,8 +40,8 @@ EVIL = "<img src=x onerror=alert(1)>"
 def molecules(kind: str) -> list[Data]:
     """Molecules with a truth of some kind: about their size."""
     found = []
-    for smiles in SMILES * 2:
-        graph, atoms = molecule(smiles), 0.0
+    for smiles in SMILES * 3:
+        graph = molecule(smiles)
         atoms = float(graph.num_nodes)
         truth: dict[str, Any] = {
             "classes": torch.tensor([int(atoms > 6)]),

@@ -46,7 +46,7 @@ def _page(name: str, **values: Any) -> Page:
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"script-src 'sha256-{hashed}'" if script else "script-src 'none'"
     policy = (
-        f"default-src 'none'; {allowed}; style-src 'unsafe-inline'; img-src 'self'; "
+        f"default-src 'none'; {allowed}; style-src 'unsafe-inline'; img-src 'self' data:; "
         "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
     )
     return template.render(**values), 200, {"Content-Security-Policy": policy, **_COMMON}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gduq.deploy.limits import Limits
@@ -36,22 +38,17 @@ def own_hosts(host: str) -> list[str] | None:
 def listen(host: str, port: int) -> socket.socket:
     """A socket on an address; port 0 takes a free one."""
     try:
-        family, kind, number, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        found = socket.socket(family, kind, number)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(
             "an address to listen on", f"{host} port {port} ({reason})", "Choose another --port."
         ) from None
-    return found
 
 
 def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
-    """Answer requests until interrupted; those under way are answered first.
+    """Answer requests until SIGINT or SIGTERM; those under way are answered first.
 
     Args:
         app: What `gduq.deploy.make_app` made.
@@ -62,6 +59,17 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
     import uvicorn
 
     class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """As uvicorn does, but the signal that ended it is not raised once more."""
+            signals = (signal.SIGINT, signal.SIGTERM)
+            before = [signal.signal(number, self.handle_exit) for number in signals]
+            try:
+                yield
+            finally:
+                for number, handler in zip(signals, before, strict=True):
+                    signal.signal(number, handler)
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
