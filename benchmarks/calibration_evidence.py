@@ -21,12 +21,13 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import gduq
-from gduq.calibration import METHODS, AnchorAwareTemperature, Calibrator, TemperatureScaling
+from gduq.calibration import AnchorAwareTemperature, Calibrator, TemperatureScaling, methods_for
 from gduq.data import View
 from gduq.evaluation import corrupted_predictions
 from gduq.metrics import distance, ece, nll
 from gduq.prediction import Prediction, predict
 
+METHODS = methods_for("classes")
 SEEDS = range(10, 15)
 Table = dict[str, dict[str, float]]
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gduq import calibration
+from gduq import bundle, calibration
 from gduq.calibration.base import _same_label, row_index
 from gduq.errors import InputError
+from gduq.nn import GNN
 from gduq.prediction import Prediction
+from tests.calibration import kinds
 
 
 def test_only_rounding_is_mended():
@@ -66,6 +68,18 @@ def test_names():
 def test_an_unknown_name_lists_the_choices():
     with pytest.raises(InputError, match=r"TemperatureScaling, .*'Platt'"):
         calibration.restore("Platt", {}, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["deviation", "isotonic_levels", "per_label", "per_label_isotonic"]
+)
+def test_bundles_keep_calibrators_of_every_kind(name, tmp_path):
+    p = kinds.DRAWN[calibration.METHODS[name].kind](2)
+    cal = calibration.METHODS[name]().fit(p)
+    bundle.save(GNN(3, 4, 2, num_layers=2), tmp_path / "model", calibrator=cal)
+    again = bundle.load(tmp_path / "model")[1]
+    assert torch.equal(again(p).samples, cal(p).samples)
+    assert torch.equal(again(p).epistemic, cal(p).epistemic)
 
 
 def test_an_empty_prediction_comes_back_empty():

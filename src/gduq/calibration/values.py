@@ -20,7 +20,8 @@ from gduq.prediction.temperature import COOLEST, HOTTEST
 __all__ = ["DeviationScaling", "IsotonicRecalibration"]
 
 _GRID = 161  # factors tried first, each 6 % above the last
-_MOST_STEPS, _ROWS_PER_STEP = 50, 10
+_FEW = 1000  # rows that these look at
+_MOST_STEPS, _ROWS_PER_STEP = 20, 10
 _EDGE = 1e-12  # levels nearer to 0 or 1 are taken for these
 
 
@@ -116,10 +117,16 @@ class _Stretched:
             return min(max(math.sqrt(square), COOLEST), HOTTEST)
         low, high = -math.log(HOTTEST), -math.log(COOLEST)
         step = (high - low) / (_GRID - 1)
-        start = min((low + i * step for i in range(_GRID)), key=lambda g: self.slopes(g, extra)[0])
+        few = self._every(math.ceil(self.share.numel() / _FEW))
+        start = min((low + i * step for i in range(_GRID)), key=lambda g: few.slopes(g, extra)[0])
         return math.exp(
             -self._bottom(start, max(start - step, low), min(start + step, high), extra)
         )
+
+    def _every(self, step: int) -> _Stretched:
+        """Every so many rows, with the weight of all."""
+        share = self.share[::step] * (self.share.sum() / self.share[::step].sum())
+        return _Stretched(self.u[:, ::step], self.v[:, ::step], self.logs[:, ::step], share)
 
     def _bottom(self, at: float, low: float, high: float, extra: float) -> float:
         """Newton's method in log a between two bounds, halved where it leads out of them."""
@@ -162,7 +169,7 @@ class IsotonicRecalibration(Calibrator):
     on. This share rises by itself, so isotonic regression against u leaves it as it is.
 
     Its n steps would make the density a comb. So g is a line through some of them (at least ten
-    rows between two, at most 50 pieces), and ``prior`` rows are added whose levels are evenly
+    rows between two, at most 20 pieces), and ``prior`` rows are added whose levels are evenly
     spread from 0 to 1: g rises everywhere, and leans towards the identity where rows are few.
 
     One map per value. Free of assumptions about the shape, hungry for data; deviations that are

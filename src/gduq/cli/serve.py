@@ -15,7 +15,7 @@ from torch import nn
 
 from gduq.bundle import describe, load
 from gduq.bundle.blueprint import Spec, leaves, needs_call
-from gduq.calibration import METHODS, Calibrator
+from gduq.calibration import Calibrator, methods_for
 from gduq.cli.objects import find_object, make_network
 from gduq.data.files import Reject, stream
 from gduq.data.outputs import check_outputs
@@ -200,7 +200,8 @@ def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator
     """A calibrator fitted on half of the reference rows, and the other half."""
     if saved is not None:
         raise InputError("--calibrator for a bundle without one", type(saved).__name__)
-    usable = [n for n, c in METHODS.items() if not (c.needs_graph or c.needs_features)]
+    methods = methods_for("classes" if known is None else known.kind)
+    usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
     if name not in usable:
         raise InputError(f"a calibrator from {', '.join(usable)}", repr(name))
     if known is None:

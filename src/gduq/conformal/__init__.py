@@ -1,6 +1,7 @@
 """Conformal prediction: sets and intervals that hold the truth with a chosen probability.
 
-`METHODS` are those for classes; values have `ConformalIntervals`, labels `ConformalLabels`.
+`METHODS` are those for classes that `gduq.evaluate` compares; values have `ConformalIntervals`,
+labels `ConformalLabels`, nodes also `NAPS`.
 """
 
 from gduq.conformal.adaptive import APS, RAPS
