@@ -1,126 +1,24 @@
-"""``gduq train``, ``calibrate`` and ``evaluate``: runs on disk."""
+"""``gduq calibrate`` and ``evaluate``: runs on disk."""
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, print_rows, status
-from gduq.cli.completion import among, datasets
+from gduq.cli.base import AsJson, app, print_rows, status
+from gduq.cli.completion import datasets
 from gduq.cli.predict import Call, Network, Smiles, Target
+from gduq.cli.train import scores_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.experiments.config import RunConfig
     from gduq.experiments.folder import RunFolder
 
-__all__ = ["calibrate", "evaluate", "train"]
+__all__ = ["calibrate", "evaluate"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
-_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace", "choose")
-_MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
-
-
-@app.command()
-def train(
-    config: Annotated[
-        Path | None, typer.Argument(help="A TOML file; see docs/train.md. Options come on top.")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a value: --set training.epochs=50. Repeat as needed."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Dataset, as in `gduq data list`.", autocompletion=datasets),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="vanilla, anchored, ensemble, mcdropout, heads, laplace or choose.",
-            autocompletion=among(_KINDS),
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Anchored: head (default), thawed (default with --at) or paper.",
-            autocompletion=among(("head", "thawed", "paper")),
-        ),
-    ] = None,
-    at: Annotated[str | None, typer.Option(help="Anchors: head, readout, input, a layer.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="How long to train.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
-    root: Annotated[
-        Path, typer.Option("--root", "-o", help="Folder of all runs; this one gets its own in it.")
-    ] = Path("runs"),
-    logger: Annotated[
-        str | None, typer.Option(help="Also log the epochs: csv or tensorboard.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train one model, predict every split, measure; all of it in one folder.
-
-    The folder is found by the config: asked again, nothing is repeated; interrupted, it goes on.
-    """
-    from gduq.experiments.run import run
-
-    given: dict[str, Any] = {"data.name": data, "method.kind": method, "method.recipe": recipe}
-    given |= {"method.at": _number(at)}
-    given |= {"training.epochs": epochs, "seed": seed}
-    values = {key: value for key, value in given.items() if value is not None}
-    wanted = _config(config, {**values, **_parsed(changes or [])})
-    folder = run(wanted, root, progress=not as_json, logger=logger)
-    if as_json:
-        print_json({"run": folder.path, "hash": wanted.hash, "scores": folder.scores})
-        return
-    typer.echo(f"{wanted.title}: {folder.path}")
-    print_rows(_scores(folder), as_json=False)
-    typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
-
-
-def _config(path: Path | None, changes: dict[str, Any]) -> RunConfig:
-    from gduq.experiments.config import RunConfig
-
-    if path is not None:
-        return RunConfig.from_toml(path, changes)
-    if "data.name" not in changes:
-        raise InputError("a config file, or --data with the name of a dataset", "neither")
-    bare = RunConfig(data={"name": changes["data.name"]})
-    return bare.with_(changes)
-
-
-def _parsed(changes: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` texts; values are read as JSON, else taken as text."""
-    found = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise InputError("--set key=value", repr(change))
-        try:
-            found[key.strip()] = json.loads(text)
-        except ValueError:
-            found[key.strip()] = text
-    return found
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
-
-
-def _scores(folder: RunFolder) -> list[dict[str, Any]]:
-    """One row per calibrator and split."""
-    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
-    return [
-        {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
-        for name, splits in scores.items()
-        for split, values in splits.items()
-    ]
 
 
 Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
@@ -155,7 +53,7 @@ def calibrate(
         _fitted(folder, names)
         if output is not None:
             export(folder, names[0], output)
-    rows = [row for row in _scores(folder) if row["calibrator"] in ("none", *names)]
+    rows = [row for row in scores_of(folder) if row["calibrator"] in ("none", *names)]
     print_rows(rows, as_json)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from torch_geometric.data import Data
 
 from gduq.data.columns import Task, Truth
+from gduq.data.header import read_header
 from gduq.data.rejects import Reject
 from gduq.errors import InputError
 
@@ -55,7 +56,7 @@ class Table:
         _need_rdkit()
         self.path = path
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
-        self._header = self._read_header()
+        self._header, self._delimiter = read_header(path)
         self._smiles = self._position(smiles, any_case=True)
         self._columns = [self._position(name) for name in self.target_names]
         self._used = [self._smiles, *self._columns]
@@ -71,22 +72,14 @@ class Table:
                 text = row if isinstance(row, str) else ",".join(row)
                 yield index, Reject(self.path.name, line, str(error), text[:200])
 
-    # -- the file ------------------------------------------------------------------------------
+    def column(self, name: str) -> Iterator[str]:
+        """The fields of any column, in the order of the rows; empty where a row has none."""
+        place = self._position(name)
+        for _, row in self._rows():
+            whole = not isinstance(row, str) and len(row) == len(self._header)
+            yield row[place].strip() if whole else ""
 
-    def _read_header(self) -> list[str]:
-        with self.path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            start = file.readline(csv.field_size_limit())
-            self._delimiter = "\t" if self.path.suffix == ".tsv" else ","
-            if self._delimiter not in start and ";" in start:
-                self._delimiter = ";"
-            file.seek(0)
-            try:
-                header = next(csv.reader(file, delimiter=self._delimiter), None)
-            except csv.Error as error:
-                raise InputError(f"a line of column names in {self.path}", error) from error
-        if not header:
-            raise InputError(f"a line of column names in {self.path}", "an empty file")
-        return [name.strip() for name in header]
+    # -- the file ------------------------------------------------------------------------------
 
     def _position(self, name: str, any_case: bool = False) -> int:
         found = [i for i, column in enumerate(self._header) if column == name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,21 +15,28 @@ from gduq.anchoring.recipe import make_recipe
 from gduq.baselines import HeadEnsemble, LastLayerLaplace
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
 from gduq.data.subset import LimitError
-from gduq.errors import InputError
-from gduq.experiments.config import ModelConfig, RunConfig
+from gduq.errors import InputError, warn_user
+from gduq.experiments.config import RunConfig
 from gduq.experiments.method import RECIPE_FIELDS
+from gduq.experiments.ownfile import OwnData, kind_of, object_digest, own_data
+from gduq.experiments.sources import file_digest
 from gduq.graph import Rows
-from gduq.nn import GNN
+from gduq.nn import GNN, BondGNN
+from gduq.nn.molecules import ATOMS, BONDS
 from gduq.prediction.predictor import Predictor
+from gduq.targets import Labels, Target, Values
 
 __all__ = [
     "all_views",
     "anchored",
     "bare",
+    "is_molecule",
     "network",
     "on_network",
+    "own_of",
     "recipe_of",
     "splits_of",
+    "target_of",
     "with_encodings",
 ]
 
@@ -37,7 +45,41 @@ def splits_of(config: RunConfig) -> Splits:
     """The data of a run; the last two are kept, for the next run of the same process."""
     data, model = config.data, config.model
     encoded = model.positional_channels if model.positional is not None else 0
+    if data.source is not None:
+        return with_encodings(_own(config).splits, encoded)
     return _splits(data.name, data.seed, data.limit, encoded)
+
+
+def own_of(config: RunConfig) -> OwnData | None:
+    """What is known of a user's own data, beside its splits."""
+    return None if config.data.source is None else _own(config)
+
+
+def _own(config: RunConfig) -> OwnData:
+    data = config.data
+    source = Path(str(data.source))
+    digest = object_digest(str(source)) if data.is_object else file_digest(source)
+    if digest != data.digest:
+        raise InputError(
+            f"in {source} what the run was made with",
+            "other content, or none",
+            "Train again: another content makes another run.",
+        )
+    return own_data(data)
+
+
+def target_of(config: RunConfig, splits: Splits) -> Target | None:
+    """What the outputs mean, with the names that the data brings; ``None`` lets `gduq.fit` tell."""
+    kind = _kind(config, splits)
+    names, units = splits.target_names or None, splits.units or None
+    if kind == "values":
+        return Values(names=names, units=units)
+    return Labels(names=names) if kind == "labels" else None
+
+
+def _kind(config: RunConfig, splits: Splits) -> str:
+    own = own_of(config)
+    return own.kind if own is not None else kind_of(splits.train.target)
 
 
 @lru_cache(maxsize=2)
@@ -90,33 +132,47 @@ def all_views(splits: Splits) -> dict[str, View]:
     return {name: view for name, view in views.items() if len(view)}
 
 
-def network(model: ModelConfig, splits: Splits, seed: int) -> GNN:
+def network(config: RunConfig, splits: Splits, seed: int) -> nn.Module:
     """The backbone with widths from the data, initialised from a seed."""
-    graph = splits.train.graphs[0]
-    channels = 0 if graph.get("x") is None else int(graph.x.size(1))
-    if channels == 0 and model.positional != "laplacian":
-        raise InputError(
-            "model.positional = 'laplacian' for graphs without features",
-            repr(model.positional),
-        )
-    options = model.model_dump(exclude={"hidden_channels"})
-    if model.conv == "pna":
-        options["degree"] = _degrees(splits.train)
+    model, graph = config.model, splits.train.graphs[0]
+    outputs = _outputs(config, splits)
+    conv = model.conv
+    if conv == "auto":
+        conv = "bond" if is_molecule(graph) else "gin"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return GNN(
-            channels,
-            model.hidden_channels,
-            _classes(splits),
-            task="node" if splits.train.task == "node" else "graph",
-            **options,
-        )
+        if conv == "bond":
+            return BondGNN(outputs, model.hidden_channels, model.num_layers, model.dropout)
+        channels = 0 if graph.get("x") is None else int(graph.x.size(1))
+        if channels == 0 and model.positional != "laplacian":
+            raise InputError(
+                "model.positional = 'laplacian' for graphs without features",
+                repr(model.positional),
+            )
+        if graph.get("edge_attr") is not None and conv == "gin":
+            warn_user("the network does not read edge_attr: what edges say goes unused")
+        options = model.model_dump(exclude={"hidden_channels"}) | {"conv": conv}
+        if conv == "pna":
+            options["degree"] = _degrees(splits.train)
+        task = "node" if splits.train.task == "node" else "graph"
+        return GNN(channels, model.hidden_channels, outputs, task=task, **options)
 
 
-def _classes(splits: Splits) -> int:
+def is_molecule(graph: Data) -> bool:
+    """Whether a graph is as PyG's ``from_smiles`` makes them."""
+    x, bonds = graph.get("x"), graph.get("edge_attr")
+    widths = [None if t is None or t.dim() != 2 else t.size(1) for t in (x, bonds)]
+    return "smiles" in graph and widths == [len(ATOMS), len(BONDS)]
+
+
+def _outputs(config: RunConfig, splits: Splits) -> int:
+    """One per class, label or value."""
+    target = splits.train.target
+    if _kind(config, splits) != "classes":
+        return 1 if target.dim() == 1 else target.size(1)
     if splits.class_names:
         return len(splits.class_names)
-    return 1 + max(int(view.target.max()) for view in all_views(splits).values())
+    return max(2, 1 + max(int(view.target.max()) for view in all_views(splits).values()))
 
 
 def _degrees(view: View) -> list[int]:

@@ -98,5 +98,5 @@ def export(folder: RunFolder, name: str, output: str | Path) -> Path:
     calibrated = Calibrated(folder)
     if VARIANTS.get(name, name) not in METHODS:
         raise InputError(f"a calibrator to save from {', '.join([*METHODS, *VARIANTS])}", name)
-    names = describe(folder.bundle).class_names
-    return save(calibrated.model, output, calibrated.fitted(name), names)
+    notes = describe(folder.bundle).preprocessing
+    return save(calibrated.model, output, calibrated.fitted(name), preprocessing=notes)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from gduq.errors import InputError
 from gduq.experiments.method import MethodConfig, Part
+from gduq.experiments.sources import is_object, told_of_source
 from gduq.nn.settings import Conv, HeadKind, Positional, Readout
 
 __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig"]
@@ -21,25 +23,74 @@ _VERSION = 2  # part of the hash: raise it when the same config no longer means 
 
 
 class DataConfig(Part):
-    """What to learn from: arguments of `gduq.data.load`."""
+    """What to learn from: a dataset by ``name``, as `gduq.data.load` takes it, or one's own data.
 
-    name: str
+    Own data has a ``source``: a table of molecules (.csv, .tsv), a TU folder, a .safetensors file
+    of graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
+    told from the table. A source is known by the digest of its content, wherever it lies.
+
+    Args:
+        name: Of a dataset; of own data, what it is called.
+        source: Where own data is.
+        targets: Columns to learn.
+        units: One per target.
+        smiles: Column of SMILES.
+        ids: Columns that name a row; answers of `gduq predict` keep them.
+        task: ``"classes"``, ``"labels"`` or ``"values"``, where the columns do not tell.
+        by: What the shifted test differs in: ``"scaffold"``, ``"size"``, ``"group=COLUMN"``,
+            ``"time=COLUMN"`` or ``"random"`` for no shift.
+        digest: Of the source's content.
+        seed: Of all that is random in the data and its cut.
+        limit: Rows in all splits together.
+    """
+
+    name: str = ""
+    source: str | None = None
+    targets: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    smiles: str | None = None
+    ids: tuple[str, ...] = ()
+    task: Literal["classes", "labels", "values"] | None = None
+    by: str | None = None
+    digest: str | None = None
     seed: int = Field(0, ge=0)
     limit: int | None = Field(None, ge=1)
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
+    @model_validator(mode="after")
+    def _told(self) -> DataConfig:
+        if self.source is not None:
+            self.__dict__.update(told_of_source(self.model_dump()))
+            return self
+        own = [key for key in ("targets", "units", "smiles", "ids", "task", "by", "digest")
+               if getattr(self, key)]  # fmt: skip
+        if own:
+            raise InputError(f"data.source with data.{own[0]}", f"the dataset {self.name!r}")
+        if not self.name:
+            raise InputError("a value for 'data.name' or 'data.source' in a config", "neither")
         from gduq.data.catalog import find
 
-        find(name)
-        return name
+        find(self.name)
+        return self
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the source is a Python object and not a file."""
+        return self.source is not None and is_object(self.source)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the rows."""
+        own = ("targets", "units", "smiles", "task", "by", "digest") if self.source else ("name",)
+        return self.model_dump(mode="json", include={*own, "seed", "limit"})
 
 
 class ModelConfig(Part):
-    """The backbone: arguments of `gduq.nn.GNN`; widths of input and output come from the data."""
+    """The backbone: arguments of `gduq.nn.GNN`; widths of input and output come from the data.
 
-    conv: Conv = "gin"
+    ``conv`` may also be ``"bond"`` for `gduq.nn.BondGNN`, or ``"auto"``, which is that for
+    molecules and ``"gin"`` for other graphs.
+    """
+
+    conv: Conv | Literal["auto", "bond"] = "gin"
     hidden_channels: int = Field(300, ge=1)
     num_layers: int = Field(3, ge=1)
     head: HeadKind = "linear"
@@ -89,7 +140,7 @@ class RunConfig(Part):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**_with_own_defaults(values))
         except ValidationError as error:
             raise _explained(error) from None
 
@@ -114,7 +165,12 @@ class RunConfig(Part):
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError("a TOML file with a config", f"{path} ({error})") from None
-        return cls(**_merged(_toml(text, path), changes or {}))
+        return cls.from_values(_toml(text, path), changes or {})
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
+        """From nested values, some of them replaced by dotted key."""
+        return cls(**_merged(dict(values), changes))
 
     def with_(self, changes: Mapping[str, Any]) -> RunConfig:
         """A copy with some values changed, by dotted key.
@@ -125,6 +181,8 @@ class RunConfig(Part):
             7
         """
         values = self.model_dump()
+        if "data.source" in changes:  # what another source holds is yet to be seen
+            values["data"] = {"seed": self.data.seed, "limit": self.data.limit}
         if "method.pretrained_from" in changes:  # what another bundle holds is yet to be seen
             values["method"].pop("pretrained_digest")
         return RunConfig(**_merged(values, changes))
@@ -135,7 +193,7 @@ class RunConfig(Part):
         """What decides the trained model and its predictions."""
         return {
             "version": _VERSION,
-            "data": self.data.model_dump(mode="json"),
+            "data": self.data.identity(),
             "model": self.model.model_dump(mode="json"),
             "method": self.method.identity(),
             "training": self.training.model_dump(mode="json"),
@@ -144,9 +202,19 @@ class RunConfig(Part):
 
     @property
     def hash(self) -> str:
-        """16 hexadecimal digits of SHA-256 over `identity`; the name of the run's folder."""
+        """16 hexadecimal digits of SHA-256 over `identity`."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the run's folder: the hash, of own data with words before it."""
+        if self.data.source is None:
+            return self.hash
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(self.data.name).stem).strip("-")[:40]
+        kind = self.method.recipe_name if self.method.kind == "anchored" else self.method.kind
+        seed = f"-seed{self.seed}" if self.seed else ""
+        return f"{stem or 'data'}-{kind}{seed}-{self.hash[:8]}"
 
     @property
     def title(self) -> str:
@@ -158,7 +226,10 @@ class RunConfig(Part):
             kind += f" ({method.recipe_name})"
             kind += "" if method.at is None else f" at {method.at}"
         own = f", on {method.pretrained_from}" if method.pretrained_digest else ""
-        return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
+        conv = self.model.conv
+        if conv == "auto":
+            conv, kind = "", _SAID.get(kind, kind)
+        return f"{self.data.name} {conv}{' ' * bool(conv)}{kind}{own}, seed {self.seed}"
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what is ``None`` is left out."""
@@ -168,6 +239,31 @@ class RunConfig(Part):
             if isinstance(content, dict):
                 lines += ["", f"[{part}]", *(f"{k} = {json.dumps(v)}" for k, v in content.items())]
         return "\n".join(lines) + "\n"
+
+
+_SAID = {"vanilla": "plain network", "choose": "chosen mixture", "mcdropout": "MC dropout"}
+
+# For data of one's own: a network with a head, trained until validation rows say stop.
+_OWN_DEFAULTS: dict[str, dict[str, Any]] = {
+    "model": {"conv": "auto", "hidden_channels": 96, "head": "mlp", "dropout": 0.0},
+    "method": {"kind": "choose"},
+    "training": {"epochs": 100, "patience": 15},
+}
+
+
+def _with_own_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    data = values.get("data")
+    if not isinstance(data, Mapping) or data.get("source") is None:
+        return values
+    found: dict[str, Any] = {"calibrators": (), **values}  # `gduq.fit` has calibrated it already
+    for part, defaults in _OWN_DEFAULTS.items():
+        given = values.get(part, {})
+        found[part] = {**defaults, **given} if isinstance(given, Mapping) else given
+    model, method = found["model"], found["method"]
+    drops = isinstance(method, Mapping) and method.get("kind") == "mcdropout"
+    if drops and isinstance(model, dict) and "dropout" not in values.get("model", {}):
+        model["dropout"] = 0.1  # without any there is nothing to leave on
+    return found
 
 
 def _toml(text: str, path: str | Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gduq.errors import InputError
 from gduq.evaluation.result import Evaluation
 from gduq.experiments.config import RunConfig
-from gduq.prediction import Prediction
+from gduq.prediction import Hypotheses
 from gduq.training.history import Epoch, History
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RunFolder", "locked", "write_json"]
 
 FINISHED = "finished"
+REJECTS = "rejects.csv"
 
 
 class RunFolder:
@@ -32,11 +33,13 @@ class RunFolder:
     ============================ ==============================================================
     ``config.json``              the `RunConfig`
     ``bundle/``                  the model, as `gduq.save` writes it
-    ``predictions/<split>.npz``  a `Prediction` per split, as `Prediction.to_npz` writes it
+    ``predictions/<split>.npz``  predictions per split, as `Hypotheses.to_npz` writes them
     ``scores.json``              the few numbers of the tables, by calibrator and split
     ``metrics.json``             the whole `Evaluation`, made when first asked for
     ``history.json``             the epochs
     ``info.json``                status, versions, seconds, parameters, sizes of the splits
+    ``rejects.csv``              rows of own data that were left out, with reasons
+    ``report.html``              the page that `gduq train` writes of own data
     ``checkpoint/``              while it trains
     ``finished``                 written last: without it the run is not over
     ============================ ==============================================================
@@ -72,11 +75,11 @@ class RunFolder:
         """The folder of the saved model, for `gduq.load`."""
         return self.path / "bundle"
 
-    def predictions(self) -> dict[str, Prediction]:
+    def predictions(self) -> dict[str, Any]:
         """Uncalibrated predictions by split, in the order they were made."""
         self._check_finished()
         order = self.info["rows"]
-        return {s: Prediction.from_npz(self.path / "predictions" / f"{s}.npz") for s in order}
+        return {s: Hypotheses.from_npz(self.path / "predictions" / f"{s}.npz") for s in order}
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""

@@ -17,13 +17,14 @@ import torch
 import gduq
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
+from gduq.data.rejects import RejectList
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.copies import VARIANTS
 from gduq.experiments import build
 from gduq.experiments.calibrated import FIT_ON, Calibrated
 from gduq.experiments.config import RunConfig
-from gduq.experiments.folder import FINISHED, RunFolder, locked, write_json
+from gduq.experiments.folder import FINISHED, REJECTS, RunFolder, locked, write_json
 from gduq.experiments.scores import FIXED, check_calibrators, measure
 from gduq.experiments.tracking import Logger
 from gduq.experiments.training import train
@@ -45,7 +46,7 @@ def run(
     *,
     evaluate: bool = True,
 ) -> RunFolder:
-    """Train, predict every split, measure; all of it in ``root/<hash>``.
+    """Train, predict every split, measure; all of it in one folder of ``root``.
 
     A run that is finished is not repeated, one that was interrupted goes on from its checkpoint.
     Calibrators that are new are fitted without training. A lock keeps other processes from the
@@ -73,7 +74,7 @@ def run(
     root = Path(root)
     for needed in requirements(config):
         run(needed, root, progress, logger, evaluate=False)
-    path = root / config.hash
+    path = root / config.folder_name
     with locked(path):
         if not (path / FINISHED).is_file():
             _make(config, path, root, progress, logger)
@@ -91,7 +92,8 @@ def requirements(config: RunConfig) -> list[RunConfig]:
     if method.kind == "ensemble":
         kind = {"method.kind": method.member}
         return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
-    return [bare.with_({"method": {"calibrate": method.calibrate}})] if method.from_vanilla else []
+    plain = {"kind": "vanilla", "calibrate": method.calibrate}
+    return [bare.with_({"method": plain})] if method.from_vanilla else []
 
 
 # -- the run itself -----------------------------------------------------------------------------
@@ -103,9 +105,15 @@ def _make(
     path.mkdir(parents=True, exist_ok=True)
     write_json(path / "config.json", config.model_dump(mode="json"))
     splits = build.splits_of(config)
-    needed = [RunFolder(root / other.hash) for other in requirements(config)]
+    needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
     model, history = train(config, splits, needed, path, progress, logger)
-    save_bundle(model, path / "bundle", class_names=splits.class_names or None)
+    save_bundle(
+        model,
+        path / "bundle",
+        class_names=splits.class_names or None,
+        preprocessing=_preprocessing(config),
+    )
+    _list_rejects(config, path)
     seconds, predictions = _predicted(model, build.all_views(splits))
     (path / "predictions").mkdir(exist_ok=True)
     for split, p in predictions.items():
@@ -118,6 +126,27 @@ def _make(
     write_json(path / "info.json", _info(config, splits, model, times, rows))
     write_json(path / FINISHED, {"hash": config.hash})
     shutil.rmtree(path / "checkpoint", ignore_errors=True)
+
+
+def _preprocessing(config: RunConfig) -> dict[str, Any] | None:
+    """How `gduq predict` is to read new files: what the model was trained on says it."""
+    own, data = build.own_of(config), config.data
+    if own is None:
+        return None
+    notes: dict[str, Any] = {"file": data.name, "digest": data.digest, "task": own.kind}
+    notes |= {"by": own.by, "rows": sum(len(view) for _, view in own.splits)}
+    if data.smiles is not None:
+        columns = {"smiles": data.smiles, "targets": list(data.targets), "ids": list(data.ids)}
+        notes |= {**columns, "features": "torch_geometric.utils.from_smiles"}
+    return notes
+
+
+def _list_rejects(config: RunConfig, path: Path) -> None:
+    own = build.own_of(config)
+    if own is not None and own.rejects:
+        with RejectList(path / REJECTS) as listed:
+            for row, reject in own.rejects:
+                listed.write(reject.file, row, reject)
 
 
 def _predicted(
@@ -153,6 +182,8 @@ def _info(
         "task": splits.train.task,
         "model": repr(model),
         "class_names": list(splits.class_names),
+        "target_names": list(splits.target_names),
+        "units": list(splits.units),
         "severities": list(splits.severities),
         "description": splits.description,
         "sources": list(splits.sources),
@@ -213,8 +244,10 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
 
 
 def _copies(scored: Calibrated) -> list[Prediction]:
-    """Of one network, and where there is something to corrupt; an ensemble's would take long."""
+    """For the tables: of one network, and where there is something to corrupt; an ensemble's would
+    take long."""
     one = scored.folder.config.method.kind not in ("ensemble", "mcdropout")
+    one = one and scored.folder.config.data.source is None
     with contextlib.suppress(InputError):
         return scored.copies if one and FIT_ON in scored.raw else []
     return []

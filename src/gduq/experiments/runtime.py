@@ -83,8 +83,8 @@ def _measured(setting: Setting, variants: Sequence[str], scale: ScaleName) -> It
     """Vanilla first; the rest is made of its networks."""
     config = setting.config("vanilla", 0, scale)
     splits = build.splits_of(config)
-    _training(config, build.network(config.model, splits, 3), splits)  # the machine warms up
-    nets = [build.network(config.model, splits, seed) for seed in range(3)]
+    _training(config, build.network(config, splits, 3), splits)  # the machine warms up
+    nets = [build.network(config, splits, seed) for seed in range(3)]
     trained = [_training(config, net, splits) for net in nets]
     plain = sorted(trained)[1]
     epochs, test = config.training.epochs, _prediction(nets[0], splits)

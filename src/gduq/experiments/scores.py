@@ -119,8 +119,12 @@ def measure(
     predicted by a threshold on confidence, ``gep_error_<method>`` of one of `ESTIMATORS`. As in the
     paper, all take ``id_val``. With shifted ``copies`` of those rows, `CORRUPTED` has the means
     over the copies: what validation data has to say about shift.
+
+    Of values and labels only the `nll` and AUROC of novelty are noted; `gduq.evaluate` has more.
     """
     found: dict[str, dict[str, float]] = {}
+    if next(iter(predictions.values())).kind != "classes":
+        return {s: _brief(s, p, predictions.get(negatives)) for s, p in predictions.items()}
     for split, p in predictions.items():
         if p.target is not None:
             found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
@@ -128,6 +132,15 @@ def measure(
     if shifted:
         common = [m for m in shifted[0] if all(m in s for s in shifted)]
         found[CORRUPTED] = {m: math.fsum(s[m] for s in shifted) / len(shifted) for m in common}
+    return found
+
+
+def _brief(split: str, p: Any, negatives: Any) -> dict[str, float]:
+    columns = [p.column(t) for t in range(p.samples.size(2) // (2 if p.kind == "values" else 1))]
+    known = [float(metrics.nll(column)) for column in columns if len(column)]
+    found = {"nll": math.fsum(known) / len(known)} if known else {}
+    if split.startswith("ood") and negatives is not None and p.novelty is not None:
+        found["auroc_novelty"] = ood.auroc(negatives, p, score="novelty")
     return found
 
 

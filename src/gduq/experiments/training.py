@@ -54,18 +54,18 @@ def train(
         assert start is not None
         return _chosen(config, splits, start, progress)
     if start is None:
-        net = build.network(config.model, splits, config.seed)
+        net = build.network(config, splits, config.seed)
         plain = method.kind == "vanilla"
         model = as_predictor(net) if plain else build.anchored(config, net, splits)
     else:
         model = build.on_network(config, build.bare(start), splits)
     options = fit_options(config) | {"seed": config.seed, "progress": progress}
-    names = splits.class_names or None
     history = fit(
         model,
         splits.train,
         splits.id_val,
-        class_names=names,
+        class_names=splits.class_names or None,
+        target=build.target_of(config, splits),
         resume=path / "checkpoint",
         fabric=fabric_with(logger, path),
         **options,
@@ -136,7 +136,7 @@ def _finish(
     """Calibrate a model of trained parts as a whole, as `gduq.fit` does."""
     for part in parts:
         part.set_temperature(1.0, None)
-    model.target = parts[0].target
+    model.target = None if parts[0].target is None else parts[0].target.combined()
     asked = config.method.calibrate
     how: Calibrate = "shifted" if asked is None else None if asked == "none" else asked
     finish_model(model, splits.train, splits.id_val, how, _PREDICTED, config.seed)
@@ -156,6 +156,7 @@ def _chosen(
         batch_size=training.batch_size,
         weight_decay=training.weight_decay,
         class_names=splits.class_names or None,
+        target=build.target_of(config, splits),
         seed=config.seed,
         progress=progress,
     )

@@ -1,0 +1,323 @@
+"""``gduq train``: from a file, a dataset or a config to a model with a verdict."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.cli.completion import among, datasets
+from gduq.cli.stopping import going_on_later
+from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from gduq.experiments.config import RunConfig
+    from gduq.experiments.folder import RunFolder
+    from gduq.report.verdict import Verdict
+
+__all__ = ["scores_of", "train"]
+
+_METHODS: dict[str, dict[str, str]] = {
+    "choose": {"kind": "choose"},
+    "plain": {"kind": "vanilla"},
+    "head": {"kind": "anchored", "recipe": "head"},
+    "thawed": {"kind": "anchored", "recipe": "thawed"},
+    "paper": {"kind": "anchored", "recipe": "paper"},
+    **{kind: {"kind": kind}
+       for kind in ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")},
+}  # fmt: skip
+_MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
+_TOLD = {
+    "classes": ("accuracy", "balanced_accuracy", "roc_auc", "ece", "nll"),
+    "labels": ("balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
+    "values": ("rmse", "r2", "coverage_90", "width_90", "nll"),
+}
+_GO_ON = "The same command goes on from the last checkpoint"
+_ENDING = (".csv", ".tsv", ".safetensors", ".toml")
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        help="Your data: a .csv or .tsv with SMILES, a TU folder, a .safetensors file of graphs, "
+        "package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml)."
+    ),
+]
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", help="Column to learn; repeat for several.")
+]
+Units = Annotated[
+    list[str] | None,
+    typer.Option("--unit", help="Unit of each target (default: in brackets in its name)."),
+]
+Smiles = Annotated[
+    str | None, typer.Option(help="Column of SMILES (default: told by name or content).")
+]
+Task = Annotated[
+    str | None, typer.Option(help="values, classes or labels, where the columns do not tell.")
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        help="What the test differs in: scaffold (default for molecules), size (for other graphs), "
+        "group=COLUMN, time=COLUMN, or random for no shift."
+    ),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a value: --set training.epochs=50. Repeat as needed."),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{', '.join(_METHODS)} (default for your own data: choose).",
+        autocompletion=among(_METHODS),
+    ),
+]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        help="Anchored: head (default), thawed (default with --at) or paper.",
+        autocompletion=among(("head", "thawed", "paper")),
+    ),
+]
+
+
+@app.command()
+def train(
+    source: Source = None,
+    target: Targets = None,
+    unit: Units = None,
+    smiles: Smiles = None,
+    task: Task = None,
+    by: By = None,
+    method: Method = None,
+    recipe: RecipeName = None,
+    at: Annotated[str | None, typer.Option(help="Anchors: head, readout, input, a layer.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How long to train at most.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Dataset, as in `gduq data list`.", autocompletion=datasets),
+    ] = None,
+    changes: Changes = None,
+    root: Annotated[
+        Path, typer.Option("--root", "-o", help="Folder of all runs; this one gets its own in it.")
+    ] = Path("runs"),
+    logger: Annotated[
+        str | None, typer.Option(help="Also log the epochs: csv or tensorboard.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on your data, judge it, and say how far to trust it.
+
+    A validation set and a test that differs from training are cut automatically. Model, numbers
+    and a report go to one folder, which is found by data and settings: asked again, nothing is
+    repeated; interrupted, it goes on.
+    """
+    own = {"targets": target, "units": unit, "smiles": smiles, "task": task, "by": by}
+    given: dict[str, Any] = {f"data.{key}": value for key, value in own.items() if value}
+    given |= {f"method.{key}": value for key, value in _method(method).items()}
+    settings = {"method.recipe": recipe, "method.at": _number(at), "training.epochs": epochs}
+    given |= {k: v for k, v in {**settings, "seed": seed}.items() if v is not None}
+    wanted = _config(source, data, {**given, **_parsed(changes or [])})
+    _check_root(root, wanted)
+    with going_on_later(_GO_ON):
+        if wanted.data.source is None:
+            _train_named(wanted, root, logger, as_json)
+        else:
+            _train_own(wanted, root, logger, as_json)
+
+
+# -- what is asked for: all of it is checked before anything heavy is imported ---------------------
+
+
+def _method(name: str | None) -> dict[str, str]:
+    if name is not None and name not in _METHODS:
+        raise InputError(f"--method from {', '.join(_METHODS)}", repr(name))
+    return {} if name is None else _METHODS[name]
+
+
+def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> RunConfig:
+    from gduq.experiments.config import RunConfig
+
+    if source is not None and data is not None and not source.endswith(".toml"):
+        raise InputError("one thing to train on", f"{source} and --data {data}")
+    if data is not None:
+        changes["data.name"] = data
+    if source is not None and source.endswith(".toml"):
+        return RunConfig.from_toml(source, changes)
+    if source is not None:
+        changes["data.source" if _is_own(source) else "data.name"] = source
+    if not {"data.name", "data.source"} & set(changes):
+        raise InputError(
+            "your data, the name of a dataset, or a config (.toml)",
+            "none",
+            "See gduq train --help.",
+        )
+    return RunConfig.from_values({}, changes)
+
+
+def _is_own(source: str) -> bool:
+    from gduq.data.catalog import names
+    from gduq.experiments.sources import is_object
+
+    if source in names() or source.startswith("tu/"):
+        return False
+    path = Path(source)
+    if path.exists() or path.suffix in _ENDING or is_object(source):
+        return True
+    if "/" in source and not path.suffix:
+        return False  # a slip in the name of a dataset; the near ones are told
+    raise InputError("a file, a folder, the name of a dataset or a config", repr(source))
+
+
+def _check_root(root: Path, config: RunConfig) -> None:
+    """Nothing of the user's lies where the run is to go."""
+    from gduq.data.outputs import check_outputs
+
+    folder = root / config.folder_name
+    for place in (root, folder):
+        if place.exists() and not place.is_dir():
+            raise InputError("a folder as --root", f"{place}, which is a file")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+        raise InputError("a new folder for the run", f"{folder}, which holds something else")
+    if config.data.source is not None and not config.data.is_object:
+        check_outputs({"--root": folder}, [Path(config.data.source)])
+
+
+def _parsed(changes: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` texts; values are read as JSON, else taken as text."""
+    found = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise InputError("--set key=value", repr(change))
+        try:
+            found[key.strip()] = json.loads(text)
+        except ValueError:
+            found[key.strip()] = text
+    return found
+
+
+def _number(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
+
+
+# -- datasets by name ------------------------------------------------------------------------------
+
+
+def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
+    from gduq.experiments.run import run
+
+    folder = run(wanted, root, progress=not as_json, logger=logger)
+    if as_json:
+        print_json({"run": folder.path, "hash": wanted.hash, "scores": folder.scores})
+        return
+    typer.echo(f"{wanted.title}: {folder.path}")
+    print_rows(scores_of(folder), as_json=False)
+    typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
+
+
+def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """One row per calibrator and split."""
+    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
+    return [
+        {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
+        for name, splits in scores.items()
+        for split, values in splits.items()
+    ]
+
+
+# -- own data --------------------------------------------------------------------------------------
+
+
+def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
+    from gduq.experiments.build import own_of
+    from gduq.experiments.run import run
+
+    with status(f"Reading {wanted.data.name}", as_json):
+        own = own_of(wanted)
+    assert own is not None
+    path = root / wanted.folder_name
+    if not as_json:
+        _describe(wanted, own, path)
+    folder = run(wanted, root, progress=not as_json, logger=logger)
+    with status("Writing the report", as_json):
+        said, page = _report(folder)
+    if as_json:
+        content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
+        content |= {"rejected": len(own.rejects), "verdict": said.headline}
+        print_json(content | {"scores": _told(folder, own.kind)})
+        return
+    print_rows(_told(folder, own.kind), as_json=False)
+    _conclude(folder, said, page, own.splits.train.task)
+
+
+def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
+    """What is learned, what was left out, and how the rows are cut."""
+    splits, names = own.splits, own.splits.target_names or ("y",)
+    units = splits.units or ("",) * len(names)
+    learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
+    some = f"{', '.join(learned[:6])}{', ...' if len(learned) > 6 else ''}"
+    classes = f" ({', '.join(splits.class_names[:6])})" if splits.class_names else ""
+    typer.echo(f"{splits.description} To learn: {some}, as {own.kind}{classes}.")
+    if own.rejects:
+        first = own.rejects[0][1]
+        typer.echo(
+            f"Note: {len(own.rejects)} rows are left out, to be listed in {path / 'rejects.csv'}; "
+            f"the first: {first}",
+            err=True,
+        )
+    for line in own.cut:
+        typer.echo(f"  {line}")
+
+
+def _report(folder: RunFolder) -> tuple[Verdict, Path]:
+    """The verdict, and the page in the run's folder."""
+    from gduq.report import subjects_from_runs, write
+    from gduq.report.verdict import verdict
+
+    subjects = subjects_from_runs([folder])
+    page = folder.path / "report.html"
+    metrics = folder.path / "metrics.json"
+    if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
+        command = shlex.join(["gduq", "report", str(folder.path), "-o", "report.html"])
+        write(subjects, page, "html", reproduce=command)
+    return verdict(subjects), page
+
+
+def _told(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
+    """One row per split, and per target where there are several."""
+    table = folder.evaluation().table
+    held = table[(table["kind"] == "metrics") & (table["calibrator"] == "none")]
+    several = kind == "values" and len(set(held["variant"])) > 1
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in held.to_dict("records"):
+        if one["measure"] not in _TOLD[kind] or one["split"] == "train":
+            continue
+        if one["variant"] and not several:
+            continue  # labels one by one are in the report
+        row = rows.setdefault((one["split"], one["variant"]), {"split": one["split"]})
+        row |= {"target": one["variant"]} if several else {}
+        row[one["measure"]] = one["value"]
+    return list(rows.values())
+
+
+def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str) -> None:
+    """How far to trust it, and what to type next."""
+    run = shlex.quote(str(folder.path))
+    typer.echo("")
+    typer.echo(said.headline)
+    if said.advice is not None:
+        typer.echo(f"What to do: {said.advice.text}")
+    typer.echo(f"Report: {page}")
+    new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
+    typer.echo("Next:")
+    if rows == "graph":
+        typer.echo(f"  gduq predict {run} {new} -o answers.csv")
+    typer.echo(f"  gduq report {run} -o report.html")
