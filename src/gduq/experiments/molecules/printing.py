@@ -22,8 +22,8 @@ _ORDER = (*OURS, BEST, *PEERS)
 _LEGEND = (
     "Mean ± standard error over seeds, on the out-of-distribution test rows unless said otherwise. "
     "Every method is calibrated by one number: not at all (none), on validation rows, or on them "
-    "and on shifted copies of them. gduq-best is the anchored recipe that validation rows and "
-    "copies prefer."
+    "and on shifted copies of them. gduq-best is that of gduq's recipes which validation "
+    "rows and copies prefer."
 )
 _KINDS = {"values": "regression", "classes": "classification"}
 
