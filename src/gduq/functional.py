@@ -41,6 +41,7 @@ __all__ = [
     "as_dtype",
     "csr",
     "device_of",
+    "exporting",
     "gaussian_shift",
     "is_sparse",
     "keep_rows",
@@ -237,6 +238,11 @@ def normal(
 def device_of(generator: torch.Generator | None) -> torch.device:
     """Where a generator can draw: a CUDA generator draws on its GPU only; without one, the CPU."""
     return torch.device("cpu") if generator is None else generator.device
+
+
+def exporting() -> bool:
+    """Whether torch.export is at work: sizes are symbols then, and values unknown."""
+    return bool(getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)())
 
 
 # -- dense or sparse rows ----------------------------------------------------------------------

@@ -1,13 +1,21 @@
 r"""Novelty: how unlike the training data a row is, between 0 and 1.
 
-The distance of a row :math:`h` to the training data is its mean cosine distance to the k nearest
-of some training rows :math:`r`, and its novelty is the share of validation rows with a smaller one:
+Two rows differ in direction and in length. The distance of a row :math:`h` to a training row
+:math:`r` adds the squares of both, and a difference in length counts half:
 
 .. math::
-    D(h) = \frac1k \sum_{r \in N_k(h)} \bigl(1 - \cos(h, r)\bigr), \qquad
+    d(h, r) = \frac12 \left\|\frac{h}{|h|} - \frac{r}{|r|}\right\|^2
+              + \frac12 \left(\frac12 \Bigl(\frac{|h|}{|r|} - 1\Bigr)\right)^2
+
+The first part is the cosine distance. The distance :math:`D(h)` to the training data is the mean
+of :math:`d` over the k nearest of some training rows, and novelty is the share of validation rows
+with a smaller one:
+
+.. math::
     \mathrm{novelty}(h) = \frac1V \#\{v : D(v) < D(h)\}
 
 Rows like those of validation are therefore uniform on [0, 1], whatever the network and its width.
+Direction alone does not see graphs that are too large: sums over more nodes point the same way.
 """
 
 from __future__ import annotations
@@ -18,35 +26,37 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import is_sparse, take_rows
+from gduq.functional import exporting, is_sparse, take_rows
 
 __all__ = ["Novelty"]
 
 _CHUNK = 4_000_000  # numbers in one block, of similarities or of dense rows
-_SAME = 1e-6  # angles that differ by less are ties: single precision and batching can make as much
+_SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can make as much
+_LENGTH = 0.5  # what a relative difference in length counts, against one in direction
+_SHORT = 1e-6  # of the longest reference row: shorter ones count as so long
 
 
 class Novelty(nn.Module):
     """How unlike the training data rows are, as a share of validation rows that are nearer to it.
 
     Ties count half. Distances within rounding of each other are ties, so equal rows get the same
-    answer in every batch. A row of zeros has distance 1 to all; a row that is not finite is
-    as novel as can be.
+    answer in every batch. A row of zeros has the same distance to all; a row that is not finite
+    is as novel as can be.
 
     Args:
         k: How many nearest reference rows to average over; all of them if there are fewer.
         size: How many training rows to keep at most.
 
     Attributes:
-        reference: Kept training rows ``[R, d]``, scaled to length 1.
+        reference: Kept training rows ``[R, d]``.
         distances: Distances of validation rows ``[V]``, sorted.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
         >>> train = torch.tensor([1.0, 0.0]) + 0.1 * torch.randn(200, 2, generator=generator)
         >>> novelty = Novelty(k=5).fit(train[:150], train[150:], generator)
-        >>> novelty(torch.tensor([[1.0, 0.0], [0.0, 1.0]])) > 0.9
-        tensor([False,  True])
+        >>> novelty(torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]])) > 0.9
+        tensor([False,  True,  True])
     """
 
     reference: Tensor
@@ -82,7 +92,7 @@ class Novelty(nn.Module):
         order = torch.randperm(train.size(0), generator=generator, device=generator.device)
         order = order.to(train.device)
         kept = take_rows(train.detach(), order[: self.size])
-        reference = _unit(kept).to(torch.promote_types(kept.dtype, torch.float32))
+        reference = kept.to(torch.promote_types(kept.dtype, torch.float32))
         if val is None or val.size(0) == 0:
             distances = self._own_distances(train, order, reference)
         else:
@@ -101,28 +111,34 @@ class Novelty(nn.Module):
         if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
             raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
         known = self.distances.double()
-        angle = (2.0 * self._far(rows, self.reference)).sqrt()
-        nearer = torch.searchsorted(known, (angle - _SAME).clamp_min(0).square() / 2)
-        not_farther = torch.searchsorted(known, (angle + _SAME).square() / 2, right=True)
+        root = (2.0 * self._far(rows, self.reference)).sqrt()
+        slack = _SAME * (1.0 + root)
+        low, high = (root - slack).clamp_min(0).square() / 2, (root + slack).square() / 2
+        if exporting():
+            nearer = (known < low.unsqueeze(1)).sum(dim=1)
+            not_farther = (known <= high.unsqueeze(1)).sum(dim=1)
+        else:
+            nearer = torch.searchsorted(known, low)
+            not_farther = torch.searchsorted(known, high, right=True)
         share = (nearer + not_farther) / (2.0 * known.numel())
         return share.to(torch.promote_types(rows.dtype, torch.float32))
 
     def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
         """Mean distance ``[m]`` to the k nearest, in blocks of bounded memory."""
-        known = _unit(reference).T  # anew: in single precision it has not quite length 1
+        similar = _Similar(reference)
+        if exporting():
+            return _nearest(similar(rows), self.k)
         blocks = torch.arange(rows.size(0), device=rows.device).split(_block(reference))
-        return torch.cat(
-            [_nearest(_unit(take_rows(rows.detach(), i)) @ known, self.k) for i in blocks]
-        )
+        return torch.cat([_nearest(similar(take_rows(rows.detach(), i)), self.k) for i in blocks])
 
     def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
         """Distances of all training rows, those of the reference without themselves."""
-        kept, block, known = reference.size(0), _block(reference), _unit(reference)
+        kept, block, among = reference.size(0), _block(reference), _Similar(reference)
         parts = [
             self._far(take_rows(train.detach(), i), reference) for i in order[kept:].split(block)
         ]
         for start in range(0, kept, block):
-            similar = known[start : start + block] @ known.T
+            similar = among(reference[start : start + block])
             similar.diagonal(start).fill_(-torch.inf)
             parts.append(_nearest(similar, min(self.k, kept - 1)))
         return torch.cat(parts)
@@ -149,13 +165,36 @@ def _nearest(similar: Tensor, k: int) -> Tensor:
     return far.where(far.isfinite(), torch.inf)
 
 
-def _unit(rows: Tensor) -> Tensor:
-    """Dense rows at length 1, in double precision: near 1, cosines need it. Zeros stay."""
+class _Similar:
+    """One minus the distances of rows to reference rows: one product of matrices.
+
+    The part of the lengths is a polynomial in :math:`|h|`, whose coefficients depend on
+    :math:`|r|` alone, so directions and lengths are columns of the same product.
+    """
+
+    def __init__(self, reference: Tensor) -> None:
+        unit, length = _polar(reference)
+        longest = length.amax()
+        self.scale = torch.where(longest > 0, longest, 1.0)
+        inverse = 1.0 / (length / self.scale).clamp_min(_SHORT)
+        weight = _LENGTH**2 / 2
+        powers = [-weight * inverse.square(), 2 * weight * inverse, inverse.new_full((), -weight)]
+        self.known = torch.cat([unit, *(p.expand_as(inverse) for p in powers)], dim=1).T
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        unit, length = _polar(rows)
+        length = (length / self.scale).clamp_max(1 / _SAME)  # squares do not overflow
+        return torch.cat([unit, length.square(), length, torch.ones_like(length)], 1) @ self.known
+
+
+def _polar(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions ``[m, d]`` and lengths ``[m, 1]`` in double precision: near 1, cosines need it.
+    Zeros stay."""
     rows = rows.double()
     largest = rows.abs().amax(dim=1, keepdim=True)
     rows = rows / torch.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
     length = rows.norm(dim=1, keepdim=True)
-    return rows / torch.where(length > 0, length, 1.0)
+    return rows / torch.where(length > 0, length, 1.0), length * largest
 
 
 def _check(rows: Tensor, which: str, width: int | None = None) -> None:

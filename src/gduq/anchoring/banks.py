@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gduq.anchored_linear import AnchoredLinear
 from gduq.anchoring.heads import Tail
-from gduq.functional import ForcedDropout, anchored_relu_map
+from gduq.functional import ForcedDropout, anchored_relu_map, exporting
 from gduq.nn.recording import LINEAR
 
 __all__ = ["head_outputs"]
@@ -24,7 +24,8 @@ def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) ->
     shift = linear.shift(bank)  # [K, m]
     last = _map_of_relu(tail)
     parts = []
-    for rows in h.split(max(1, _BLOCK // max(1, shift.numel()))):
+    size = max(1, _BLOCK // max(1, shift.numel()))
+    for rows in [h] if exporting() else h.split(size):
         if last is None:
             parts.append(tail(_read(linear, rows) + shift.unsqueeze(1), rows))
             continue

@@ -26,7 +26,7 @@ def num_graphs(graph: Graph) -> int:
         return _num_hetero_graphs(graph)
     ptr = graph.get("ptr") if isinstance(graph, Data) else None
     if ptr is not None:
-        return int(ptr.numel()) - 1
+        return ptr.numel() - 1  # type: ignore[no-any-return]
     if isinstance(graph, Batch):
         return int(graph.num_graphs)
     batch = graph.get("batch")

@@ -102,8 +102,8 @@ def num_rows(graph: Graph, rows: Rows) -> int:
     if rows == "graph":
         return num_graphs(graph)
     if rows == "node":
-        return int(_rows_store(graph).num_nodes or 0)
-    return int(_judged(graph).size(1))
+        return _rows_store(graph).num_nodes or 0
+    return _judged(graph).size(1)
 
 
 def _judged(graph: Graph) -> Tensor:

@@ -18,7 +18,7 @@ from torch_geometric.nn.aggr import (
 )
 
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout, as_dtype, is_sparse, linear
+from gduq.functional import ForcedDropout, as_dtype, exporting, is_sparse, linear
 from gduq.graph import check_graph
 from gduq.nn.head import Head
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
@@ -359,15 +359,18 @@ def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
     total: Tensor | None = None
     for column, embedding in zip(x.unbind(dim=1), embeddings, strict=True):
         assert isinstance(embedding, nn.Embedding)
-        if int(column.min()) < 0 or int(column.max()) >= embedding.num_embeddings:
-            raise InputError(
-                f"categories from 0 to {embedding.num_embeddings - 1}",
-                f"{int(column.min())} to {int(column.max())}",
-            )
+        _check_categories(column, embedding.num_embeddings)
         part: Tensor = embedding(column)
         total = part if total is None else total + part
     assert total is not None
     return total
+
+
+def _check_categories(column: Tensor, count: int) -> None:
+    if not exporting() and (int(column.min()) < 0 or int(column.max()) >= count):
+        raise InputError(
+            f"categories from 0 to {count - 1}", f"{int(column.min())} to {int(column.max())}"
+        )
 
 
 def _check_edge_features(graph: Data, channels: int) -> None:

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops
 
-from gduq.functional import csr, sparse_matmul
+from gduq.functional import csr, exporting, sparse_matmul
 from gduq.graph import num_graphs
 
 __all__ = ["Kind", "Structure"]
@@ -44,7 +44,7 @@ class Structure:
 
     @classmethod
     def of(cls, graph: Data) -> Structure:
-        return cls(graph, int(graph.num_nodes or 0), num_graphs(graph))
+        return cls(graph, graph.num_nodes or 0, num_graphs(graph))
 
     def repeat(self, copies: int) -> Structure:
         """The structure of ``copies`` disjoint copies."""
@@ -98,6 +98,8 @@ class Structure:
         if kind == "gcn":
             weight = self.graph.get("edge_weight")
             weight = None if weight is None else weight.to(dtype)
+            if exporting():
+                return _normalised(edges, weight, self.nodes, dtype)
             found: tuple[Tensor, Tensor] = gcn_norm(edges, weight, self.nodes, dtype=dtype)
             return found
         edges, _ = add_self_loops(edges, num_nodes=self.nodes)
@@ -105,6 +107,11 @@ class Structure:
 
     def mix(self, z: Tensor, kind: Kind) -> Tensor:
         """Apply the operator to every copy of ``z`` ``[copies * nodes, m]``."""
+        if exporting():  # which knows no sparse matrices
+            (source, target), weight = self.edges(kind, z.dtype)
+            rows = z.view(self.copies, self.nodes, -1)
+            messages = rows[:, source] * weight.unsqueeze(-1)
+            return torch.zeros_like(rows).index_add(1, target, messages).flatten(0, 1)
         exact = z.dtype if z.dtype == torch.float64 else torch.float32  # no kernels for halves
         matrix, _ = self._operator(kind, exact)
         parts = [sparse_matmul(matrix, part) for part in z.split(self.nodes)]
@@ -112,6 +119,9 @@ class Structure:
 
     def gain(self, kind: Kind, dtype: torch.dtype) -> Tensor:
         """The operator's row sums ``[nodes, 1]``: what it does to a vector shared by all nodes."""
+        if exporting():
+            (_, target), weight = self.edges(kind, dtype)
+            return weight.new_zeros(self.nodes).index_add(0, target, weight).unsqueeze(1)
         exact = dtype if dtype == torch.float64 else torch.float32
         return self._operator(kind, exact)[1].to(dtype)
 
@@ -134,3 +144,20 @@ class Structure:
         matrix = csr(target, source, values, (self.nodes, self.nodes))
         ones = torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
         return matrix, sparse_matmul(matrix, ones)
+
+
+def _normalised(
+    edges: Tensor, weight: Tensor | None, nodes: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """What ``gcn_norm`` gives, with as many edges whatever they are: loops weigh nothing, and one
+    of the same weight per node comes after all edges."""
+    source, target = edges
+    loops, ends = source == target, torch.arange(nodes, device=edges.device)
+    given = torch.ones_like(source, dtype=dtype) if weight is None else weight
+    own = given.new_ones(nodes + 1)
+    own = own.index_put((torch.where(loops, source, nodes),), given)[:nodes]
+    whole = torch.cat([torch.where(loops, 0.0, given), own])
+    edges = torch.cat([edges, torch.stack([ends, ends])], dim=1)
+    degree = whole.new_zeros(nodes).index_add(0, edges[1], whole)
+    scale = torch.where(degree == 0, 0.0, degree.rsqrt())
+    return edges, scale[edges[0]] * whole * scale[edges[1]]

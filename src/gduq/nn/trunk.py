@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
+from gduq.functional import exporting
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
@@ -211,7 +212,7 @@ def mean_by_graph(h: Tensor, graph: Any) -> Tensor:
     """The mean of the nodes of each graph, ``[G, d]``."""
     batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
     total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
-    return total / torch.bincount(batch, minlength=graphs).unsqueeze(1)
+    return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)
 
 
 def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
@@ -237,7 +238,7 @@ def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
             are not looked at.
         known: Whether it is known what made them, so that a single column in (0, 1) is chance.
     """
-    if outputs.size(0) == 0 or outputs.requires_grad:
+    if exporting() or outputs.size(0) == 0 or outputs.requires_grad:
         return outputs
     if outputs.size(1) == 1:
         inside = not known and bool(((outputs > 0) & (outputs < 1)).all())

@@ -1,0 +1,264 @@
+"""`export`: a whole predictor as a file that needs neither gduq nor PyG to run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gduq.baselines.network import as_predictor
+from gduq.bundle.inputs import Inputs, inputs_of
+from gduq.bundle.program import Program, ready_to_trace
+from gduq.errors import InputError
+from gduq.prediction.predictor import Predictor
+
+__all__ = ["export"]
+
+_CLOSE = 1e-4  # a program that differs by more from the model it was made of is not written
+
+
+class _Traced(NamedTuple):
+    """A program, what it is given, and what it then says."""
+
+    program: torch.export.ExportedProgram
+    inputs: Inputs
+    said: dict[str, Tensor]
+
+
+def export(model: nn.Module, path: str | os.PathLike[str], like: Any) -> Path:
+    """Write a model as one file that answers on its own, for any numbers of nodes, edges, graphs.
+
+    All of the model is in it: hypotheses, their mixture, calibration and novelty.
+
+    * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
+    * ``.onnx``: for onnxruntime and others; needs ``pip install 'gduq[export]'``.
+
+    Both take the same inputs by name: those attributes of a graph that the network reads (``x``,
+    ``edge_index``, ``edge_attr``, ...) and, where graphs are answered for, ``sizes``, the number of
+    nodes of each graph ``[G]``. Both give, by name, ``samples`` ``[K, m, ...]`` and ``weights``
+    ``[K]`` of the hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and
+    ``std``, of classes and labels ``probs``, ``confidence`` and ``entropy``. They equal
+    `gduq.predict`; ``samples`` of values are means, then log-variances. Inputs are not checked.
+
+    The file tells inputs, outputs, names and units itself: ``gduq.json`` among the extra files of
+    a ``.pt2``, the entry ``gduq`` among the metadata of an ``.onnx``.
+
+    Args:
+        model: A fitted model; not `MCDropout`, which draws.
+        path: The file, ending in ``.pt2`` or ``.onnx``; one that is there is replaced.
+        like: A graph, or several, such as the model is to answer for.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> import gduq, tempfile
+        >>> from torch_geometric.data import Data
+        >>> ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        >>> graphs = [Data(x=torch.randn(3, 2), edge_index=ring, y=i % 2) for i in range(40)]
+        >>> net = gduq.nn.GNN(2, 4, 2, num_layers=2)
+        >>> _ = gduq.fit(net, graphs[:20], graphs[20:], epochs=1, progress=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = export(net, f"{folder}/model.pt2", graphs)
+        ...     program = torch.export.load(path).module()
+        >>> two = program(x=torch.randn(7, 2), edge_index=ring, sizes=torch.tensor([3, 4]))
+        >>> two["probs"].shape
+        torch.Size([2, 2])
+    """
+    target = Path(path)
+    if target.suffix not in (".pt2", ".onnx"):
+        raise InputError("a file ending in .pt2 or .onnx", target.name)
+    if target.is_dir():
+        raise InputError("a file to write", f"{target}, which is a folder")
+    if target.suffix == ".onnx":
+        _check_onnx()
+    known = as_predictor(model)
+    inputs = _checked(known, like)
+    traced = _traced(known, inputs)
+    about = json.dumps(_about(known, traced))
+    with _replacing(target) as unfinished:
+        if target.suffix == ".pt2":
+            extra = {"gduq.json": about}
+            torch.export.save(traced.program, unfinished, extra_files=extra)
+        else:
+            _write_onnx(traced, about, unfinished)
+    return target
+
+
+def _checked(model: Predictor, like: Any) -> Inputs:
+    if model.target is None:
+        raise InputError(
+            "a fitted model", "one that gduq.fit has not seen", "Call gduq.fit(model, train, val)."
+        )
+    model.check_ready()
+    return inputs_of(model, like)
+
+
+# -- tracing -------------------------------------------------------------------------------------
+
+
+def _traced(model: Predictor, inputs: Inputs) -> _Traced:
+    """The program; inputs that nothing reads are left out."""
+    with torch.no_grad():
+        program = _trace(model, inputs)
+        idle = {
+            node.target
+            for node in program.graph.nodes
+            if node.op == "placeholder" and not node.users
+        }
+        kept = inputs.without(idle)
+        if kept.tensors.keys() != inputs.tensors.keys():
+            program = _trace(model, kept)
+        for node in program.graph.nodes:
+            if node.op == "call_function" and _draws(node):
+                raise _in_the_way(f"{node.target}, which draws at random")
+        said = program.module()(**kept.tensors)
+        plain = Program(model, kept.tensors, kept.words)(**kept.tensors)
+    _check_same(said, plain)
+    return _Traced(program, kept, said)
+
+
+def _trace(model: Predictor, inputs: Inputs) -> torch.export.ExportedProgram:
+    program = Program(ready_to_trace(model), inputs.tensors, inputs.words)
+    try:
+        with _quiet():
+            return torch.export.export(
+                program, (), inputs.tensors, dynamic_shapes=inputs.dims, strict=False
+            )
+    except InputError:
+        raise
+    except Exception as error:  # torch raises of all kinds
+        raise _in_the_way(_where(error)) from error
+
+
+def _where(error: BaseException) -> str:
+    """The line outside torch that led to an error, and torch's first words about it."""
+    home = os.path.dirname(torch.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((home, "<"))]
+    words = str(error).strip().splitlines() or [type(error).__name__]
+    if not own:
+        return words[0]
+    last = own[-1]
+    file = "/".join(Path(last.filename).parts[-3:])
+    return f"`{last.line}` in {file}, line {last.lineno} ({words[0]})"
+
+
+def _in_the_way(what: str) -> InputError:
+    return InputError(
+        "a model of operations that hold for any graph and draw nothing",
+        what,
+        "Replace that layer, or serve the model with gduq.predict.",
+    )
+
+
+def _draws(node: Any) -> bool:
+    """Whether an operation is random, as it is called."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    name, args = str(node.target), node.args
+    if "dropout" in name:
+        return bool(args[2] if len(args) > 2 else node.kwargs.get("train", True))
+    if "attention" in name:
+        return bool(args[4] if len(args) > 4 else node.kwargs.get("dropout_p", 0.0))
+    return True
+
+
+def _check_same(said: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    for name, value in wanted.items():
+        off = ((said[name] - value).abs() / (1 + value.abs())).max()
+        if not float(off) < _CLOSE:
+            raise _in_the_way(f"a program whose {name} is off by {float(off):.1g}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch tells at length what it tries; an error says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stderr(StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def _about(model: Predictor, traced: _Traced) -> dict[str, Any]:
+    """What a user of the file has to know."""
+    from gduq import __version__
+
+    assert model.target is not None
+    return {
+        "gduq": __version__,
+        "inputs": traced.inputs.described(),
+        "outputs": list(traced.said),
+        "target": model.target.combined().spec(),
+        "calibrated": model.calibration,
+        "hypotheses": traced.said["samples"].size(0),
+    }
+
+
+def _check_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "onnx and onnxscript, which write .onnx files",
+            "an environment without them",
+            "Install with pip install 'gduq[export]', or export to .pt2.",
+        ) from error
+
+
+def _write_onnx(traced: _Traced, about: str, path: Path) -> None:
+    try:
+        with _quiet():
+            made: Any = torch.onnx.export(traced.program, (), dynamo=True, verbose=False)
+    except Exception as error:
+        raise _in_the_way(f"what ONNX does not know: {_reason(error)}") from error
+    model = made.model
+    _rename(model.graph, list(traced.inputs.tensors), list(traced.said))
+    model.metadata_props["gduq"] = about
+    made.save(path)
+
+
+def _rename(graph: Any, inputs: list[str], outputs: list[str]) -> None:
+    """Name what goes in and out; whatever else has such a name gets another."""
+    taken = {*inputs, *outputs}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in taken:
+                value.name = f"{value.name}_inside"
+    for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
+        value.name = name
+
+
+def _reason(error: BaseException) -> str:
+    """The last cause's last line, which names the operation."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file that takes its place when it is complete, or not at all."""
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

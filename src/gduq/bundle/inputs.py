@@ -1,0 +1,125 @@
+"""What an exported program is given: the tensors of a graph, and which of their sizes vary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data, HeteroData
+
+from gduq.errors import InputError
+from gduq.graph import iterate, join, num_graphs, on_device, row_kind
+from gduq.prediction.predicting import device_of_model
+from gduq.prediction.predictor import Predictor
+
+__all__ = ["Inputs", "inputs_of"]
+
+_NOT_READ = ("y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask")
+_GRAPHS = 3  # of those that are given, traced with
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors by name, with what their sizes are.
+
+    Attributes:
+        tensors: An example.
+        dims: Which of the sizes of each tensor vary, and with what.
+        words: Attributes of the graph that are no tensors.
+    """
+
+    tensors: dict[str, Tensor]
+    dims: dict[str, dict[int, Any]]
+    words: dict[str, Any]
+
+    def without(self, names: Collection[str]) -> Inputs:
+        """The same without some of the tensors."""
+        kept = [name for name in self.tensors if name not in names]
+        return replace(
+            self,
+            tensors={name: self.tensors[name] for name in kept},
+            dims={name: self.dims[name] for name in kept},
+        )
+
+    def described(self) -> list[dict[str, Any]]:
+        """Name, dtype and shape of each, as JSON holds them."""
+        return [
+            {
+                "name": name,
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "shape": [
+                    self.dims[name][i].__name__ if i in self.dims[name] else size
+                    for i, size in enumerate(value.shape)
+                ],
+            }
+            for name, value in self.tensors.items()
+        ]
+
+
+def inputs_of(model: Predictor, like: Any) -> Inputs:
+    """The tensors of some graphs that a model may read.
+
+    Args:
+        model: A fitted model.
+        like: A graph, or several.
+    """
+    graphs = _some(like)
+    graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
+    with torch.no_grad():
+        rows = model.answer(join([graphs[0]] * 2)).outputs.size(1)
+    per_graph = rows == 2 * num_graphs(graphs[0]) and row_kind(graphs[0]) is None
+    several = [*graphs, graphs[0]][: max(2, len(graphs))]
+    graph = join(several) if per_graph else graphs[0]
+    dims = {name: torch.export.Dim(name) for name in ("nodes", "edges", "graphs", "judged_edges")}
+    tensors: dict[str, Tensor] = {}
+    varying: dict[str, dict[int, Any]] = {}
+    for name in (name for name in graph.keys() if name not in _NOT_READ):  # noqa: SIM118
+        value = graph[name]
+        if isinstance(value, Tensor) and value.dim() and "mask" not in name:
+            tensors[name] = value if value.layout == torch.strided else value.to_dense()
+            varying[name] = _varying(graphs[0], name, value, dims, per_graph)
+    if per_graph:
+        tensors["sizes"], varying["sizes"] = graph.ptr.diff(), {0: dims["graphs"]}
+    words = {"row_kind": "edge"} if row_kind(graph) == "edge" else {}
+    return Inputs(tensors, varying, words)
+
+
+def _some(like: Any) -> list[Data]:
+    """A few graphs whose sizes are not 0 or 1, which torch takes for constants."""
+    found: list[Data] = []
+    for graph in _one_by_one(like):
+        if isinstance(graph, HeteroData):
+            raise InputError("homogeneous graphs to export", "HeteroData")
+        edges = graph.get("edge_index")
+        if edges is None:
+            raise InputError("graphs with edge_index to export", f"only {sorted(graph.keys())}")
+        if edges.size(1) > 1 and (graph.num_nodes or 0) > 1:
+            found.append(graph)
+        if len(found) == _GRAPHS:
+            break
+    if not found:
+        raise InputError("a graph with two nodes and two edges at least in like", "none")
+    return found
+
+
+def _one_by_one(like: Any) -> Iterator[Any]:
+    for graph in iterate(like, 16):
+        yield from graph.to_data_list() if isinstance(graph, Batch) else [graph]
+
+
+def _varying(
+    graph: Data, name: str, value: Tensor, dims: dict[str, Any], per_graph: bool
+) -> dict[int, Any]:
+    """Which sizes of an attribute vary, told from one graph."""
+    if name == "edge_label_index":
+        return {1: dims["judged_edges"]}
+    if name == "edge_index":
+        return {1: dims["edges"]}
+    if graph.is_node_attr(name):
+        return {0: dims["nodes"]}
+    if graph.is_edge_attr(name):
+        return {0: dims["edges"]}
+    return {0: dims["graphs"]} if per_graph else {}
