@@ -153,6 +153,20 @@ def test_no_skill_is_said():
     assert said.advice.action == "collect"
 
 
+@pytest.mark.parametrize(
+    "p",
+    [
+        ValuePrediction(torch.zeros(40, 2), torch.full((40,), 3.0)),
+        Prediction(torch.eye(2).repeat(20, 1), torch.zeros(40).long()),
+    ],
+)
+def test_rows_of_one_truth_cannot_tell_skill(p):
+    said = verdict([subject("m", {"ood_test": p})])
+    assert "always answering" not in said.headline
+    assert "one number for all" not in said.headline
+    Reader(build(subject("m", {"ood_test": p})))
+
+
 # -- labels --------------------------------------------------------------------------------------
 
 

@@ -53,11 +53,13 @@ def skill(subject: Subject, split: str) -> bool:
     """Whether it does more than one answer for all rows would.
 
     Of classes and labels its accuracy is above that of the most common answer; of values its mean
-    squared error is below the variance of the truth (of several values: on average).
+    squared error is below the variance of the truth (of several values: on average). Rows that all
+    have the same truth cannot tell, and nothing is held against it.
     """
     if subject.kind == "values":
-        return seeds.number("r2", subject, split).value > 0
-    return seeds.number("accuracy", subject, split).value > common_share(subject, split)
+        return not seeds.number("r2", subject, split).value <= 0
+    always = common_share(subject, split)
+    return always == 1 or seeds.number("accuracy", subject, split).value > always
 
 
 def skill_words(subject: Subject, split: str) -> str:
