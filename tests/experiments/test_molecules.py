@@ -230,6 +230,16 @@ def test_corruptions_of_the_peer_keep_its_graphs_whole(change, level):
         assert 0 < moved <= round(level * bonds)
 
 
+def test_predictions_are_held_against_those_of_chemprop(tmp_path):
+    files = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    said = np.array([[[0.1, 9.0], [0.25, 9.0]], [[1.5, 9.0], [2.5, 9.0]]])
+    for file, means in zip(files, said[..., 0], strict=True):
+        file.write_text("smiles,y\n" + "".join(f"C,{mean:.6f}\n" for mean in means))
+    chemprop_side.check(said, files)
+    with pytest.raises(RuntimeError, match=r"one\.csv"):
+        chemprop_side.check(said[::-1], files)
+
+
 # -- scores and bars -------------------------------------------------------------------------------
 
 

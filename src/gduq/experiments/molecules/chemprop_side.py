@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["corrupted", "main"]
+__all__ = ["check", "corrupted", "main"]
 
 LEVELS = {3: 0.2, 5: 0.5}  # the shares of `gduq.shifts.LEVELS` at the severities of its copies
 _BATCH = 256
@@ -36,6 +36,7 @@ def main(path: str) -> None:
             graphs[f"{change}{severity}"] = corrupted(graphs["id_val"], change, level, rng)
     models = sorted((folder / "trained").glob("model_*/best.pt"))
     found: dict[str, Any] = {name: _predictions(models, some) for name, some in graphs.items()}
+    check(found["id_test"], [path.parent / "test_predictions.csv" for path in models])
     found["times"] = np.array([[t["seconds"], t["cpu_seconds"]] for t in times])
     np.savez(job["output"], **found)
 
@@ -108,6 +109,15 @@ def _predictions(models: Sequence[Path], graphs: Graphs) -> np.ndarray:
             ]
         found.append(torch.cat(parts).reshape(len(graphs), -1).numpy())
     return np.stack(found)
+
+
+def check(found: np.ndarray, files: Sequence[Path]) -> None:
+    """Raise unless predictions ``[models, rows, numbers]`` are those that Chemprop itself wrote."""
+    for own, path in zip(found, files, strict=True):
+        with path.open(encoding="utf-8", newline="") as file:
+            theirs = np.array([float(row["y"]) for row in csv.DictReader(file)])
+        if not np.allclose(own[:, 0], theirs, rtol=1e-4, atol=1e-4):
+            raise RuntimeError(f"predictions differ from Chemprop's own in {path}")
 
 
 # -- the corruptions of `gduq.shifts`, on Chemprop's graphs ----------------------------------------
