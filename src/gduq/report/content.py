@@ -108,7 +108,9 @@ def _groups(subject: Subject, split: str) -> Iterator[tuple[str, int, Interval, 
     wanted = tuple(_GROUPS[subject.kind])
     for row in _own_groups(subject, split):
         one, two = (Interval(*(row[m + end] for end in ("", "_low", "_high"))) for m in wanted)
-        yield f"{row['column']}: {row['group']}", int(row["rows"]), one, two
+        group = f"{row['column']}: {row['group']}"
+        named = subject.kind == "classes"  # a name stays as it is
+        yield group if named else _short(group), int(row["rows"]), one, two
     table = subject.result.table
     table = table[(table["kind"] == "subgroups") & (table["split"] == split)]
     table = table[table["calibrator"] == "none"]
@@ -116,8 +118,12 @@ def _groups(subject: Subject, split: str) -> Iterator[tuple[str, int, Interval, 
         found = {r["measure"]: r for r in part.to_dict(orient="records")}
         if set(wanted) <= set(found):
             one, two = (Interval(*(float(found[m][n]) for n in Interval._fields)) for m in wanted)
-            group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", str(variant))
-            yield group, int(found[wanted[1]]["rows"]), one, two
+            yield _short(str(variant)), int(found[wanted[1]]["rows"]), one, two
+
+
+def _short(group: str) -> str:
+    """Ends of groups with no more digits than help a reader."""
+    return _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
 
 
 def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:

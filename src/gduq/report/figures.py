@@ -105,10 +105,12 @@ def histogram(subject: Subject, known: str, shifted: str) -> Figure:
     name = _SCORES[subject.kind]
     scores = [ood.score(subject.predictions[s]) for s in (known, shifted)]
     sets = [score.numpy() for score in scores]
-    high = max(float(np.quantile(np.concatenate(sets), 0.995)), 1e-3)
-    edges = np.linspace(0, high, 26)
-    heights = [np.histogram(v.clip(0, high), bins=edges)[0] / len(v) for v in sets]
-    frame = Frame((0, high), (0, max(float(h.max()) for h in heights)), height=230)
+    every = np.concatenate(sets)
+    low = float(every.min()) if subject.kind == "values" else 0.0
+    high = max(float(np.quantile(every, 0.995)), low + 1e-3 * max(low, 1.0))
+    edges = np.linspace(low, high, 26)
+    heights = [np.histogram(v.clip(low, high), bins=edges)[0] / len(v) for v in sets]
+    frame = Frame((low, high), (0, max(float(h.max()) for h in heights)), height=230)
     body = [frame.axes(name, "share of rows")]
     for i, shares in enumerate(heights):
         body.append(frame.area(_stairs(shares, edges), f"fill s{i}"))
