@@ -267,12 +267,8 @@ def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
     classes = f" ({', '.join(splits.class_names[:6])})" if splits.class_names else ""
     typer.echo(f"{splits.description} To learn: {some}, as {own.kind}{classes}.")
     if own.rejects:
-        first = own.rejects[0][1]
-        typer.echo(
-            f"Note: {len(own.rejects)} rows are left out, to be listed in {path / 'rejects.csv'}; "
-            f"the first: {first}",
-            err=True,
-        )
+        listed = path / "rejects.csv"
+        typer.echo(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
     for line in own.cut:
         typer.echo(f"  {line}")
 

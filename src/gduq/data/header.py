@@ -79,7 +79,8 @@ def find_columns(
     Args:
         path: The table.
         smiles: The column of SMILES; ``None``: by its name, or by what its fields hold.
-        targets: The target columns; none: the only column of numbers, or else of few words.
+        targets: The target columns, with or without their unit in brackets; none: the only column
+            of numbers, or else of few words.
         others: Columns that serve something else; they must be there.
 
     Example:
@@ -92,6 +93,7 @@ def find_columns(
     path = Path(path)
     names, delimiter = read_header(path)
     columns = _first_fields(path, names, delimiter)
+    targets = [_with_unit(names, name) for name in targets]
     for name in (*targets, *others):
         _check_there(path, names, name)
     chosen = _smiles_column(path, columns, smiles)
@@ -133,9 +135,16 @@ def _first_fields(path: Path, names: Sequence[str], delimiter: str) -> dict[str,
     return columns
 
 
+def _with_unit(names: Sequence[str], name: str) -> str:
+    """The column that has this name, or has it before its unit."""
+    found = [column for column in names if unit_of(column)[0] == name]
+    return found[0] if name not in names and len(found) == 1 else name
+
+
 def _check_there(path: Path, names: Sequence[str], name: str) -> None:
     if names.count(name) != 1:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        short = {unit_of(column)[0]: column for column in names}
+        near = [short[n] for n in difflib.get_close_matches(name, short, n=1, cutoff=0.5)]
         got = f"{names.count(name)} of that name" if name in names else "none of that name"
         do = f"Did you mean {near[0]!r}?" if near and name not in names else _say(names)
         raise InputError(f"one column {name!r} in {path}", got, do)

@@ -123,13 +123,13 @@ def cut_rows(domain: Domain | None, strata: Tensor, seed: int) -> Cut:
     Example:
         >>> cut = cut_rows(Domain("size", torch.arange(100)), torch.zeros(100), seed=0)
         >>> {name: len(rows) for name, rows in cut.items()}
-        {'train': 54, 'id_val': 16, 'id_test': 10, 'ood_test': 20}
+        {'train': 50, 'id_val': 20, 'id_test': 10, 'ood_test': 20}
     """
     n = strata.numel()
     if n < FEWEST:
         raise InputError(f"at least {FEWEST} rows to train and judge a model", n)
     generator = torch.Generator().manual_seed(seed)
-    val = max(HELD, min(_ENOUGH, n // 6) / n)
+    val = max(HELD, min(_ENOUGH, n // 5) / n)
     if domain is None:
         return _held_out(torch.arange(n), strata, (val * n, TEST * n), generator)
     pool, test = _parted(domain)

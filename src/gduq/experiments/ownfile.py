@@ -270,7 +270,8 @@ def _cut(data: DataConfig, read: _Read) -> OwnData:
 def _description(data: DataConfig, by: str, read: _Read) -> str:
     what = "molecules" if "smiles" in read.graphs[0] else "graphs"
     cut = "at random" if by == "random" else f"by {by}"
-    left = f" {len(read.rejects)} rows are left out." if read.rejects else ""
+    count = len(read.rejects)
+    left = f" {count} row{'s are' if count > 1 else ' is'} left out." if count else ""
     return f"{len(read.graphs)} {what} of {data.name}, cut {cut}.{left}"
 
 

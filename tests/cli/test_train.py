@@ -1,0 +1,248 @@
+"""`gduq train FILE`: a user's own data becomes a model, a report and a verdict."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+import typer
+
+import gduq
+from gduq.bundle import describe
+from gduq.cli.stopping import going_on_later
+from gduq.data import read, save
+from gduq.experiments.folder import RunFolder
+from tests.cli.cases import CLASSES, rings, run
+from tests.cli.tables import LABELS, TARGETS, table
+
+pytestmark = [  # few rows and hardly any training, on purpose
+    pytest.mark.filterwarnings("ignore:calibrated on"),
+    pytest.mark.filterwarnings("ignore:the network explains nothing"),
+]
+TINY = ("--epochs", "2", "--set", "model.hidden_channels=8", "--set", "model.num_layers=2",
+        "--set", "resamples=20")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+def train(path, root, *options):
+    return run("train", path, *options, *TINY, "--root", root)
+
+
+@pytest.mark.parametrize("kind", ["values", "rare", "words", "labels"])
+def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
+    path = table(root / f"{kind}.csv", kind)
+    before = path.read_bytes()
+    result = train(path, root, *TARGETS[kind])
+    (folder,) = root.glob(f"{kind}-choose-*")
+    for split in ("train", "id_val", "id_test", "ood_test"):
+        assert any(line.strip().startswith(split) for line in result.stdout.splitlines())
+    assert "Under shift, " in result.stdout
+    assert f"gduq predict {folder} new.csv" in result.stdout
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert "'C1CC(' is no valid SMILES" in (folder / "rejects.csv").read_text()
+    assert "1 row is left out" in result.stdout
+    assert path.read_bytes() == before
+
+    info = describe(folder / "bundle")
+    assert info.preprocessing["smiles"] == "Structure SMILES"
+    assert info.preprocessing["ids"] == ["compound"]
+    model, _ = gduq.load(folder / "bundle")
+    p = gduq.predict(model, [gduq.data.table.molecule("CCOc1ccccc1")])
+    assert p.kind == {"values": "values", "labels": "labels"}.get(kind, "classes")
+    assert len(RunFolder(folder).predictions()["id_val"]) >= 10
+    names = {"values": ["logS"], "words": ["binds", "no binding"], "labels": list(LABELS)}
+    assert info.class_names == names.get(kind)
+    if kind == "values":
+        assert model.target.units == ("log mol/L",)
+        assert -12 < p.mean.item() < 0
+
+
+def test_asked_again_nothing_is_repeated_and_a_config_says_the_same(root, tmp_path):
+    path = table(tmp_path / "same.csv", "values", 60)
+    options = ("--by", "group=lab", "--method", "plain", "--seed", "3")
+    first = train(path, root, *options).stdout
+    (folder,) = root.glob("same-*")
+    stamp = (folder / "finished").stat().st_mtime_ns
+    assert train(path, root, *options).stdout == first
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f'seed = 3\nresamples = 20\n[data]\nsource = "{path}"\nby = "group=lab"\n'
+        '[method]\nkind = "vanilla"\n[training]\nepochs = 2\n'
+        "[model]\nhidden_channels = 8\nnum_layers = 2\n"
+    )
+    told = json.loads(run("train", config, "--root", root, "--json").stdout)
+    assert told["run"] == str(folder)
+    assert told["rejected"] == 1
+    assert told["kind"] == "values"
+    assert {row["split"] for row in told["scores"]} == {"id_val", "id_test", "ood_test"}
+    assert (folder / "finished").stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize("method", ["head", "paper", "thawed", "ensemble", "mcdropout", "laplace"])
+def test_methods_for_molecules(method, root):
+    path = root / "methods.csv"
+    if not path.is_file():
+        table(path, "words", 60)
+    train(path, root, "--target", "activity", "--method", method)
+    (folder,) = root.glob(f"methods-{method}-*")
+    p = RunFolder(folder).predictions()["ood_test"]
+    assert p.num_samples > 1 or method == "laplace"  # which has its integral in closed form
+    assert p.novelty is not None
+    assert p.class_names == ("binds", "no binding")
+
+
+def test_other_graphs_from_a_file_get_the_other_network(root, tmp_path):
+    path = save(rings(80), tmp_path / "rings.safetensors", CLASSES)
+    text = train(path, root, "--method", "plain").stdout
+    assert "(nodes 3 to 8)" in text
+    assert "new.safetensors" in text
+    (folder,) = root.glob("rings-*")
+    info = describe(folder / "bundle")
+    assert info.model["net"]["kind"] == "GNN"
+    assert info.class_names == CLASSES
+
+
+def test_a_table_that_was_converted_is_still_molecules(root, tmp_path):
+    path = table(tmp_path / "in.csv", "values", 60)
+    with pytest.warns(UserWarning, match="left out"):
+        graphs = read(path, smiles="Structure SMILES", targets=["logS [log mol/L]"])
+    converted = save(graphs, tmp_path / "molecules.safetensors")
+    assert "scaffolds" in train(converted, root, "--method", "plain").stdout
+    (folder,) = root.glob("molecules-*")
+    assert describe(folder / "bundle").model["net"]["kind"] == "BondGNN"
+
+
+def test_names_of_classes_hold_for_other_files(root, tmp_path):
+    """R2, R3: a file with one class only, and one with numbers, are judged by the same names."""
+    path = table(tmp_path / "named.csv", "words", 60)
+    train(path, root, "--target", "activity", "--method", "plain")
+    (folder,) = root.glob("named-*")
+    rows = [("CCN", "no binding", 1), ("CCOc1ccccc1", "no binding", 1), ("CCCN", "no binding", 1)]
+    found = []
+    for column in (1, 2):
+        file = tmp_path / f"{column}.csv"
+        file.write_text("smiles,y\n" + "".join(f"{row[0]},{row[column]}\n" for row in rows))
+        told = run("evaluate", folder, "--data", file, "--target", "y", "--json").stdout
+        found += [r["value"] for r in json.loads(told)["table"] if r["measure"] == "nll"]
+    model, _ = gduq.load(folder / "bundle")
+    p = gduq.predict(model, [gduq.data.table.molecule(row[0]) for row in rows])
+    wanted = -p.probs[:, 1].log().mean().item()
+    assert found == pytest.approx([wanted, wanted], rel=1e-4)
+
+
+def test_a_file_that_changed_makes_another_run(root, tmp_path):
+    path = table(tmp_path / "growing.csv", "values", 40)
+    train(path, root, "--method", "plain", "--by", "random")
+    (folder,) = root.glob("growing-*")
+    with path.open("a") as file:
+        file.write("M-new,CCCCCO,-2.0,a,2020-01-01\n")
+    train(path, root, "--method", "plain", "--by", "random")
+    assert len(list(root.glob("growing-*"))) == 2
+    page = tmp_path / "report.html"
+    run("report", folder, "-o", page)  # the old one goes without its data
+    assert page.is_file()
+
+
+MISTAKES = {
+    "missing.csv": "does not exist",
+    "my.csv --target log": "Did you mean 'logS [log mol/L]'?",
+    "my.csv --target Nothing --smiles x": "one column 'Nothing'",
+    "my.csv --by groups=lab": "--by scaffold, size",
+    "my.csv --by group": "--by group=COLUMN",
+    "my.csv --by group=labs": "Did you mean 'lab'?",
+    "my.csv --method magic": "--method from choose",
+    "my.csv --task regression": "'data.task'",
+    "my.csv --unit a --unit b": "1 units, one per target",
+    "my.csv --epochs 0": "'training.epochs'",
+    "my.csv --set training.epoch=3": "Near: epochs",
+    "my.csv --root my.csv": "which is a file",
+    "my.csv --data cbas/color/concept": "one thing to train on",
+    "several.csv": "--target, the column of",
+    "cbas/color/concepts": "the name of a dataset",
+    "my.pickle": "a .csv or .tsv table",
+    "my.pt": "gduq.data.save",
+    "nowhere": "a file, a folder",
+    "broken.toml": "valid TOML",
+    "": "your data, the name of a dataset",
+}
+
+
+def test_mistakes_are_one_sentence_before_anything_heavy_is_imported(tmp_path):
+    table(tmp_path / "my.csv", "values", 20)
+    table(tmp_path / "several.csv", "labels", 20)
+    for name, text in {"my.pickle": "", "my.pt": "", "broken.toml": "[data"}.items():
+        (tmp_path / name).write_text(text)
+    code = (
+        "import json, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from gduq.cli import app\n"
+        "found = []\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    result = CliRunner().invoke(app, ['train', *words.split()])\n"
+        "    found.append([result.exit_code, result.output, 'torch' in sys.modules])\n"
+        "print(json.dumps(found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(list(MISTAKES))],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    for (words, said), (exit_code, output, torch_is_there) in zip(
+        MISTAKES.items(), json.loads(done.stdout), strict=True
+    ):
+        assert exit_code == 2, (words, output)
+        assert said in output, (words, output)
+        assert output.count("\n") == 1, output
+        assert not torch_is_there, words
+
+
+def test_what_is_in_the_way_of_a_run_stays(tmp_path):
+    from gduq.experiments.config import RunConfig
+
+    path = table(tmp_path / "my.csv", "values", 20)
+    name = RunConfig(data={"source": str(path)}).folder_name
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("mine")
+    result = run("train", path, "--root", tmp_path, code=2)
+    assert "holds something else" in result.stderr
+    assert [file.name for file in (tmp_path / name).iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        ("CCO,1.5\n" * 5, (), "at least 20 rows"),
+        ("CCO,1.5\nCCN,0.5\n" * 20, ("--by", "scaffold"), "in another way with --by"),
+        ("x(,1.5\ny(,2.5\n" * 20, (), "Is the right column named by --smiles?"),
+        ("CCO,1.5\nc1ccccc1,1.5\n" * 20, ("--by", "random"), "is always 1.5"),
+    ],
+)
+def test_tables_that_cannot_be_learned_from(rows, options, said, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(f"smiles,y\n{rows}")
+    result = run("train", path, "--root", tmp_path / "runs", *options, code=2)
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_being_stopped_says_how_to_go_on(number, code, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gduq", "train", "my file.csv"])
+    before = signal.getsignal(signal.SIGTERM)
+
+    def training():
+        with going_on_later("The same command goes on"):
+            os.kill(os.getpid(), number)
+            torch.zeros(1).sum()  # a signal is handled between two steps
+
+    with pytest.raises(typer.Exit) as stopped:
+        training()
+    assert stopped.value.exit_code == code
+    said = capsys.readouterr().err
+    assert said == "Stopped. The same command goes on: gduq train 'my file.csv'\n"
+    assert signal.getsignal(signal.SIGTERM) == before
