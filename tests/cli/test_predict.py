@@ -14,7 +14,7 @@ import gduq
 from gduq.cli import serve
 from gduq.data import save
 from gduq.errors import InputError
-from gduq.experiments import serving, shift_sample
+from gduq.experiments import places, shift_sample
 from gduq.experiments.rowfiles import join_files, row_file
 from gduq.experiments.service import Service, Settings
 from gduq.experiments.serving import join_served, predict_files, predict_part
@@ -57,7 +57,7 @@ def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     out = tmp_path / "out.parquet"
     result = run("predict", model, graphs, "-o", out)
     assert "30 rows for 30 graphs" in result.stdout
-    assert "they need labelled graphs" in result.stderr
+    assert "the rest needs labelled graphs" in result.stderr
     rows = rows_of(out)
     assert list(rows[0]) == PLAIN
     p = gduq.predict(anchored(), rings(30, seed=1))
@@ -76,7 +76,8 @@ def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
 
 def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
     out = tmp_path / "out.parquet"
-    run("predict", model, graphs, "-o", out, "--calibration-data", known, "--coverage", 0.5)
+    options = ("--calibration-data", known, "--coverage", 0.5, "--max-epistemic", 1)
+    run("predict", model, graphs, "-o", out, *options)
     rows = rows_of(out)
     assert list(rows[0]) == FULL
     p_val, p = (gduq.predict(anchored(), rings(n, seed)) for n, seed in ((60, 2), (30, 1)))
@@ -84,8 +85,9 @@ def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
     wanted = [[c for c, inside in zip(CLASSES, row, strict=True) if inside] for row in sets.mask]
     assert [row["conformal_set"] for row in rows] == wanted
     kept = gduq.abstention.Abstention(coverage=0.5).fit(p_val)(p).kept
-    assert [row["abstain"] for row in rows] == (~kept).tolist()
-    assert 0 < sum(row["abstain"] for row in rows) < 30
+    assert [row["abstain"] for row in rows] == [None if k else "ambiguous" for k in kept]
+    assert 0 < sum(row["abstain"] is not None for row in rows) < 30
+    assert all(row["conformal_set"] for row in rows)
     scores, known_scores = (gduq.ood.score(q, "energy") for q in (p, p_val))
     ranks = (known_scores.unsqueeze(0) < scores.unsqueeze(1)).double().mean(1)
     found = torch.tensor([row["ood_rank"] for row in rows], dtype=torch.float64)
@@ -103,7 +105,7 @@ def test_all_formats_hold_the_same(tmp_path, model, graphs, known):
         assert list(text) == FULL
         assert float(text["confidence"]) == value["confidence"]
         assert json.loads(text["conformal_set"]) == value["conformal_set"]
-        assert text["abstain"] == str(value["abstain"]).lower()
+        assert text["abstain"] == (value["abstain"] or "")
 
 
 def test_json_for_machines(tmp_path, model, graphs, known):
@@ -113,7 +115,9 @@ def test_json_for_machines(tmp_path, model, graphs, known):
     assert result.stderr == ""
     assert (done["graphs"], done["rows"], done["rejected"]) == (30, 30, 0)
     assert done["columns"] == FULL
-    assert done["abstained"] == sum(row["abstain"] for row in rows_of(out))
+    reasons = [row["abstain"] for row in rows_of(out) if row["abstain"] is not None]
+    assert done["abstained"] == len(reasons) > 0
+    assert done["reasons"] == {reason: reasons.count(reason) for reason in reasons}
     assert 0 <= done["shift_pvalue"] <= 1
     assert done["notes"] == []
 
@@ -348,13 +352,12 @@ def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
                 gc.collect()
                 most.append(sum(ref() is not None for ref in seen))
 
-    monkeypatch.setattr(serving, "stream", endless)
+    monkeypatch.setattr(places, "stream", endless)
     (tmp_path / "any.safetensors").touch()
     service = Service(anchored(), class_names=CLASSES)
     service.refer_to(service.answer(rings(40)))
-    done = predict_files(
-        service, [tmp_path / "any.safetensors"], tmp_path / "out.parquet", batch_size=50
-    )
+    any_file, out = tmp_path / "any.safetensors", tmp_path / "out.parquet"
+    done = predict_files(service, [any_file], out, places=places.Places(), batch_size=50)
     assert done.rows == 2000
     assert max(most) <= 200  # a batch, and the one before
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 2000
@@ -400,7 +403,8 @@ def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
     request = serve.Request(model)
     for i in range(3):
         path = save(rings(4, i), tmp_path / f"g{i}.safetensors")
-        serve._predict_one(serve._Job(request, i, path, tmp_path / f"{i}.csv", tmp_path))
+        part = tmp_path / f"{i}.csv"
+        serve._predict_one(serve._Job(request, places.Places(), i, path, part, tmp_path))
     assert made == [1]
 
 
@@ -490,7 +494,13 @@ def test_convert_destroys_nothing(tmp_path):
 def test_mistakes_are_one_sentence(tmp_path, model, graphs):
     out = tmp_path / "out.csv"
     cases = [
-        ((tmp_path / "nowhere", graphs, "-o", out), "bundle"),
+        ((tmp_path / "nowhere", graphs, "-o", out), "a bundle, or a run folder"),
+        ((model, graphs, "-o", out, "--keep", "id"), "which has no columns"),
+        ((model, graphs, "-o", out, "--alpha", "nan"), "--alpha between 0 and 1, got nan"),
+        ((model, graphs, "-o", out, "--coverage", "7"), "--coverage above 0 and at most 1"),
+        ((model, graphs, "-o", out, "--accuracy", "inf"), "--accuracy above 0 and at most 1"),
+        ((model, graphs, "-o", out, "--max-novelty", "nan"), "--max-novelty from 0 to 1"),
+        ((model, graphs, "-o", out, "--max-epistemic", "-1"), "--max-epistemic from 0 to 1"),
         ((model, tmp_path / "no.csv", "-o", out), "does not exist"),
         ((model, graphs, "-o", tmp_path / "out.xlsx"), ".parquet, .csv, .jsonl"),
         ((model, graphs, "-o", tmp_path / "no" / "out.csv"), "can be written"),
@@ -589,8 +599,15 @@ def test_mistakes_of_points(own, graphs, model):
 
 
 def test_settings_are_checked():
+    nan = float("nan")
     with pytest.raises(gduq.InputError, match="an OOD score from"):
         Settings(score="magic")
+    for bad in ({"alpha": nan}, {"alpha": 1}, {"coverage": 7}, {"accuracy": nan}):
+        with pytest.raises(gduq.InputError, match=f"{next(iter(bad))} "):
+            Settings(**bad)
+    for name in ("max_novelty", "max_epistemic"):
+        with pytest.raises(gduq.InputError, match=f"{name} from 0 to 1"):
+            Settings(**{name: nan})
 
 
 def test_a_service_needs_labels_to_refer_to():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
@@ -11,11 +13,11 @@ import gduq
 from gduq.conformal import ConformalIntervals, ConformalLabels
 from gduq.data import save
 from gduq.errors import InputError
-from gduq.experiments.decisions import Decisions, Settings
+from gduq.experiments.decisions import REASONS, Decisions, Settings
 from gduq.experiments.service import Service
 from gduq.experiments.serving import predict_files
 from gduq.nn import GNN
-from gduq.prediction import LabelPrediction, ValuePrediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 NAMES = ("logP", "mass")
 
@@ -58,8 +60,11 @@ def test_files_are_answered(case, tmp_path):
     done = predict_files(service, [path], tmp_path / "out.parquet")
     table = pd.read_parquet(done.path)
     p = gduq.predict(model, graphs(30, targets, labels, 3))
-    assert done.abstained is None
-    assert "abstain" not in table
+    assert p.novelty is not None
+    unlike = ["unlike training data" if n > 0.99 else "" for n in p.novelty]
+    found = table["abstain"].fillna("").tolist()
+    assert found == unlike  # all that can be said without labelled rows
+    assert done.abstained == sum(map(bool, unlike))
     end = "" if targets == 1 else "_mass"
     if labels:
         assert table["prob_mass"].to_numpy() == pytest.approx(p.probs[:, 1].numpy())
@@ -89,9 +94,9 @@ def test_a_reference_adds_decisions(case, tmp_path):
     flags = [name for name in table if name.startswith("abstain_")]
     assert flags == ([] if targets == 1 else [f"abstain_{name}" for name in NAMES])
     if flags:
-        assert (table["abstain"] == table[flags].all(axis=1)).all()
-    assert done.abstained == table["abstain"].sum()
-    assert 0 < table[flags or ["abstain"]].to_numpy().mean() < 0.8
+        assert (table["abstain"].notna() == table[flags].notna().all(axis=1)).all()
+    assert done.abstained == table["abstain"].notna().sum() == sum(done.reasons.values())
+    assert 0 < table[flags or ["abstain"]].notna().to_numpy().mean() < 0.8
     assert done.shift_pvalue is not None
 
 
@@ -100,9 +105,53 @@ def test_a_label_nobody_knows_is_abstained_from():
     y[:, 1] = torch.nan
     known = LabelPrediction(torch.randn(1, 40, 2), target=y)
     columns = Decisions(Settings(), known).columns(known[:5])
-    assert columns["abstain_1"] == [True] * 5
+    assert columns["abstain_1"] == ["ambiguous"] * 5
     assert columns["conformal_set_1"] == [[0, 1]] * 5
-    assert not all(columns["abstain"])
+    assert None in columns["abstain"]
+
+
+def rows(novelty: torch.Tensor, spread: torch.Tensor, mean: torch.Tensor) -> Prediction:
+    """Two hypotheses that differ by a spread."""
+    samples = torch.stack([mean + spread, mean - spread])
+    logits = torch.stack([samples, -samples], dim=2)
+    return Prediction(logits, target=torch.zeros(len(mean)).long(), novelty=novelty)
+
+
+def test_the_reason_to_abstain_is_the_first_that_applies():
+    count = 1000
+    known = rows(
+        torch.linspace(0, 1, count), torch.linspace(0, 1, count).flip(0), torch.full((count,), 3.0)
+    )
+    strange = rows(
+        torch.tensor([0.5, 0.95, 0.5, 0.5, 0.95]),
+        torch.tensor([0.1, 0.1, 3.0, 0.0, 3.0]),
+        torch.tensor([3.0, 3.0, 0.0, 0.0, 0.0]),
+    )
+    settings = Settings(max_novelty=0.9, max_epistemic=0.9)
+    found = Decisions(settings, known).columns(strange)["abstain"]
+    unlike, disagree, ambiguous = REASONS
+    assert found == [None, unlike, disagree, ambiguous, unlike]
+    bare = replace(strange, novelty=None)
+    lenient = Decisions(replace(settings, max_epistemic=1), known).columns(bare)["abstain"]
+    assert lenient == [None, None, ambiguous, ambiguous, ambiguous]
+
+
+@pytest.mark.parametrize("coverage", [0.7, 0.9])
+def test_all_reasons_together_leave_the_wished_coverage(coverage):
+    generator = torch.Generator().manual_seed(0)
+    novelty, spread, mean = torch.rand(3, 4000, generator=generator)
+    known, new = (
+        rows(novelty[part], spread[part], mean[part]) for part in (slice(2000), slice(2000, None))
+    )
+    reasons = Decisions(Settings(coverage=coverage), known).columns(new)["abstain"]
+    assert reasons.count(None) / len(reasons) == pytest.approx(coverage, abs=0.03)
+    assert set(reasons) == {None, *REASONS}
+
+
+def test_one_hypothesis_never_disagrees():
+    known = Prediction(torch.randn(1, 50, 2), target=torch.zeros(50).long())
+    found = Decisions(Settings(max_epistemic=0.0), known).columns(known)["abstain"]
+    assert "hypotheses disagree" not in found
 
 
 def test_scores_and_wishes_must_fit_the_kind():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.data.cells import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ Call = Annotated[
     typer.Option(help="package.module:name of the function the model is called with, if any."),
 ]
 Smiles = Annotated[str, typer.Option(help="Tables: the column of SMILES.")]
+SmilesColumn = Annotated[
+    str | None,
+    typer.Option("--smiles", help="Tables: the column of SMILES (default: as in training)."),
+]
 
 
 Bundle = Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
@@ -43,12 +49,50 @@ Known = Annotated[
 Calibrator = Annotated[
     str | None, typer.Option(help="Fit this calibrator first, on one half of the calibration data.")
 ]
-Alpha = Annotated[float, typer.Option(help="Accepted misses of the conformal sets.")]
+
+
+def _inner(param: typer.CallbackParam, value: float) -> float:
+    """A share that is neither none nor all."""
+    if not 0 < value < 1:
+        raise InputError(f"--{param.name} between 0 and 1", value)
+    return value
+
+
+def _share(param: typer.CallbackParam, value: float | None) -> float | None:
+    """A share, or no wish."""
+    if value is not None and not 0 < value <= 1:
+        raise InputError(f"--{param.name} above 0 and at most 1", value)
+    return value
+
+
+def _limit(param: typer.CallbackParam, value: float) -> float:
+    """A limit of what lies between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise InputError(f"--{(param.name or '').replace('_', '-')} from 0 to 1", value)
+    return value
+
+
+Alpha = Annotated[
+    float, typer.Option(callback=_inner, help="Accepted misses of conformal sets and intervals.")
+]
 Coverage = Annotated[
-    float, typer.Option(help="Share of rows like the calibration data to be answered.")
+    float,
+    typer.Option(callback=_share, help="Share of rows like the calibration data to be answered."),
 ]
 Accuracy = Annotated[
-    float | None, typer.Option(help="Accuracy of the answers, instead of --coverage.")
+    float | None,
+    typer.Option(callback=_share, help="Accuracy of the answers, instead of --coverage."),
+]
+MaxNovelty = Annotated[
+    float,
+    typer.Option(callback=_limit, help="Rows above it are unlike training data; 1 for no limit."),
+]
+MaxEpistemic = Annotated[
+    float,
+    typer.Option(
+        callback=_limit,
+        help="Hypotheses disagree above this quantile of the calibration data; 1 for no limit.",
+    ),
 ]
 Score = Annotated[
     str | None,
@@ -59,6 +103,17 @@ Score = Annotated[
 ]
 Target = Annotated[
     str | None, typer.Option(help="Tables: the column of labels, where labels are needed.")
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        help="Tables: the columns of labels in the calibration data (default: as in training).",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(help="Tables: a column to copy into the answers. Repeat as needed."),
 ]
 Rejects = Annotated[
     Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
@@ -79,9 +134,12 @@ def predict(
     alpha: Alpha = 0.1,
     coverage: Coverage = 0.9,
     accuracy: Accuracy = None,
+    max_novelty: MaxNovelty = 0.99,
+    max_epistemic: MaxEpistemic = 0.99,
     ood_score: Score = None,
-    smiles: Smiles = "smiles",
-    target: Target = None,
+    smiles: SmilesColumn = None,
+    target: Targets = None,
+    keep: Keep = None,
     rejects: Rejects = None,
     batch_size: BatchSize = 256,
     workers: Workers = 1,
@@ -93,14 +151,16 @@ def predict(
 ) -> None:
     """Answer for graphs in files, with uncertainty.
 
-    Writes one row per graph (or node): label, class, confidence, novelty (how unlike the training
-    data it is), epistemic and aleatoric uncertainty, probabilities, OOD score. With
-    --calibration-data, or a run folder, also a conformal set, the rank of the OOD score among the
-    calibration data, and whether to abstain.
+    Writes one row per graph (or node): SMILES, the columns of --keep, the answer with its
+    uncertainty, novelty (how unlike the training data it is), and why to abstain, if so. With
+    --calibration-data, or a run folder, also conformal sets or intervals, the rank of the OOD
+    score among the calibration data, and all reasons to abstain: unlike training data,
+    hypotheses disagree, ambiguous.
 
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
     """
+    _check(bundle, graphs, output, calibration_data, keep or ())
     from gduq.cli.serve import Request, serve
 
     request = Request(
@@ -112,7 +172,10 @@ def predict(
         accuracy=accuracy,
         score=ood_score,
         smiles=smiles,
-        target=target,
+        target=tuple(target) if target else None,
+        keep=tuple(keep or ()),
+        max_novelty=max_novelty,
+        max_epistemic=max_epistemic,
         batch_size=batch_size,
         device=device,
         net=net,
@@ -123,6 +186,27 @@ def predict(
             request, graphs, output, rejects, workers=workers, engine=engine, line=line
         )
     _report(done, has_reference, as_json)
+
+
+def _check(
+    bundle: Path, graphs: list[Path], output: Path, known: Path | None, keep: Sequence[str]
+) -> None:
+    """What can be seen to be wrong before torch is imported, which takes seconds."""
+    from gduq.data.header import is_table, read_header
+    from gduq.data.outputs import check_output
+
+    check_output(output)
+    if not any((bundle / name).is_file() for name in ("bundle.json", "config.json")):
+        raise InputError("a bundle, or a run folder of `gduq train`", bundle)
+    for path in (*graphs, *([] if known is None else [known])):
+        if not path.exists():
+            raise InputError("a folder or file of graphs", f"{path}, which does not exist")
+        if is_table(path):
+            names = read_header(path)[0]
+            for name in () if path is known else keep:
+                if name not in names:
+                    got = f"the columns {', '.join(names[:20])}"
+                    raise InputError(f"a column {name!r} in {path} to keep", got)
 
 
 def _report(done: Served, has_reference: bool, as_json: bool) -> None:
@@ -136,21 +220,31 @@ def _report(done: Served, has_reference: bool, as_json: bool) -> None:
     if as_json:
         print_json({**vars(done), "notes": notes})
     else:
-        flagged = "" if done.abstained is None else f", {done.abstained} of them to abstain from"
-        typer.echo(f"{done.rows} rows for {done.graphs} graphs in {done.path}{flagged}")
+        typer.echo(f"{done.rows} rows for {done.graphs} graphs in {done.path}{_abstained(done)}")
+        if done.units:
+            units = [f"{name} in {unit}" for name, unit in done.units.items()]
+            typer.echo(printable(f"Units: {', '.join(units)}"))
         for note in notes:
-            typer.echo(f"Note: {note}", err=True)
+            typer.echo(printable(f"Note: {note}"), err=True)
     if done.rejected:
         raise typer.Exit(3)
 
 
+def _abstained(done: Served) -> str:
+    if done.abstained is None:
+        return ""
+    counted = ", ".join(f"{count} {reason}" for reason, count in done.reasons.items())
+    return f", {done.abstained} of them to abstain from" + (f" ({counted})" if counted else "")
+
+
 _NO_REFERENCE = (
-    "no conformal_set, ood_rank and abstain: they need labelled graphs. Pass --calibration-data, "
-    "or a run folder instead of a bundle."
+    "no conformal sets or intervals and no ood_rank, and abstain at most where a row is unlike the "
+    "training data: the rest needs labelled graphs. Pass --calibration-data, or a run folder "
+    "instead of a bundle."
 )
 _SHIFTED = (
     "these graphs differ from the calibration data (two-sample test, p = {:.1g}): conformal sets "
-    "and the rule for abstaining carry no guarantee here."
+    "and intervals and the rule for abstaining carry no guarantee here."
 )
 
 

@@ -16,13 +16,16 @@ from torch import nn
 from gduq.bundle import describe, load
 from gduq.bundle.blueprint import Spec, leaves, needs_call
 from gduq.calibration import Calibrator, methods_for
+from gduq.cli.known import labelled
 from gduq.cli.objects import find_object, make_network
+from gduq.cli.request import Request, bundle_of
 from gduq.data.files import Reject, stream
-from gduq.data.outputs import check_outputs
+from gduq.data.outputs import check_output, check_outputs
 from gduq.data.rejects import RejectList
 from gduq.errors import InputError
 from gduq.evaluation.fitting import make_calibrator
 from gduq.experiments.folder import RunFolder
+from gduq.experiments.places import Places
 from gduq.experiments.service import Service, Settings
 from gduq.experiments.serving import (
     Served,
@@ -33,7 +36,6 @@ from gduq.experiments.serving import (
 )
 from gduq.experiments.shift_sample import ShiftSample
 from gduq.nn.specs import network_from
-from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -51,25 +53,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Request:
-    """The options of ``gduq predict`` that make a service; see its help."""
-
-    bundle: Path
-    calibration_data: Path | None = None
-    calibrator: str | None = None
-    alpha: float = 0.1
-    coverage: float = 0.9
-    accuracy: float | None = None
-    score: str | None = None
-    smiles: str = "smiles"
-    target: str | None = None
-    batch_size: int = 256
-    device: str = "cpu"
-    net: str | None = None
-    call: str | None = None
-
-
 def serve(
     request: Request,
     sources: Sequence[Path],
@@ -85,38 +68,41 @@ def serve(
         {"--output": output, "--rejects": rejects_path(output, rejects)},
         [request.bundle, request.calibration_data, *sources],
     )
+    notes = describe(bundle_of(request.bundle)[0]).preprocessing
+    places = Places.of(sources, request.smiles, request.keep, notes)
     service = make_service(request)
     line.update("Predicting")
     if workers > 1 and len(sources) > 1:
-        done = _in_parallel(request, service, sources, output, rejects, workers, engine)
+        done = _in_parallel(request, service, places, sources, output, rejects, workers, engine)
     else:
         done = predict_files(
             service,
             sources,
             output,
             rejects=rejects,
-            smiles=request.smiles,
+            places=places,
             batch_size=request.batch_size,
             notify=lambda seen: line.update(f"Predicting: {seen} graphs"),
         )
+    done.units = service.units
     return done, service.reference is not None
 
 
 # -- the service ---------------------------------------------------------------------------------
 
 
-def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
-    """The bundle, and the run it belongs to if a run folder is given."""
-    if (path / "config.json").is_file():
-        return path / "bundle", RunFolder(path)
-    return path, None
-
-
 def make_service(request: Request) -> Service:
     """The model with calibrator and thresholds."""
     bundle, run = bundle_of(request.bundle)
     model, saved = load_model(request)
-    settings = Settings(request.alpha, request.coverage, request.accuracy, request.score)
+    settings = Settings(
+        request.alpha,
+        request.coverage,
+        request.accuracy,
+        request.score,
+        request.max_novelty,
+        request.max_epistemic,
+    )
     service = Service(model, saved, describe(bundle).class_names, settings)
     known = _reference(request, service, run)
     if request.calibrator is not None:
@@ -174,28 +160,6 @@ def _reference(request: Request, service: Service, run: RunFolder | None) -> Any
     return None if known is None else service.calibrated(known)
 
 
-def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
-    """Predictions of a file in which every graph is sound and has a label."""
-    targets = () if request.target is None else (request.target,)
-    names = service.class_names
-    items = stream(path, smiles=request.smiles, targets=targets, class_names=names)
-    parts: list[Any] = []
-    graphs: list[Data] = []
-    for index, item in items:
-        if isinstance(item, Reject):
-            raise InputError(f"sound graphs in {what} {path}", f"row {index}: {item}")
-        if item.get("y") is None:
-            do = "Tables: name the column with --target." if path.suffix in (".csv", ".tsv") else ""
-            raise InputError(f"labelled graphs in {what} {path}", "no labels", do)
-        graphs.append(item)
-        if len(graphs) == request.batch_size:
-            parts.append(service.answer(graphs))
-            graphs = []
-    if graphs:
-        parts.append(service.answer(graphs))
-    return Hypotheses.concatenate(parts)
-
-
 def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator, Any]:
     """A calibrator fitted on half of the reference rows, and the other half."""
     if saved is not None:
@@ -217,6 +181,7 @@ def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator
 def _in_parallel(
     request: Request,
     service: Service,
+    places: Places,
     sources: Sequence[Path],
     output: Path,
     rejects: Path | None,
@@ -225,14 +190,13 @@ def _in_parallel(
 ) -> Served:
     """Each file by a worker, into a part of its own; the parts are joined in order."""
     from gduq.experiments.engines import map_cells
-    from gduq.experiments.rowfiles import check_output
 
     check_output(output)
     RejectList(rejects_path(output, rejects))  # refuses a file that is none
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         here, parts = Path.cwd(), Path(folder).resolve()
         jobs = [
-            _Job(request, i, source, parts / f"{i:06d}{output.suffix}", here)
+            _Job(request, places, i, source, parts / f"{i:06d}{output.suffix}", here)
             for i, source in enumerate(sources)
         ]
         found = map_cells(jobs, _predict_one, engine, workers, progress=False)
@@ -247,6 +211,7 @@ def _in_parallel(
 @dataclass(frozen=True)
 class _Job:
     request: Request
+    places: Places
     number: int
     source: Path
     part: Path
@@ -255,11 +220,8 @@ class _Job:
 
 def _predict_one(job: _Job) -> tuple[Served, ShiftSample]:
     os.chdir(job.folder)
-    service = _once(job.request)
-    request = job.request
-    return predict_part(
-        service, job.number, job.source, job.part, request.smiles, request.batch_size
-    )
+    service, size = _once(job.request), job.request.batch_size
+    return predict_part(service, job.number, job.source, job.part, job.places, size)
 
 
 @lru_cache(maxsize=1)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gduq.errors import InputError
 
-__all__ = ["check_outputs"]
+__all__ = ["TABLES", "check_output", "check_outputs"]
+
+TABLES = (".parquet", ".csv", ".jsonl")
+
+
+def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
+    """The path, if a file of one of these endings can be written there.
+
+    Example:
+        >>> check_output(Path("answers.xlsx"))
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected a file name that ends in .parquet, .csv, .jsonl, got ...
+    """
+    if path.suffix not in endings:
+        raise InputError(f"a file name that ends in {', '.join(endings)}", path.name)
+    if path.is_dir():
+        raise InputError("the name of a file to write", f"the folder {path}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError("a folder that exists and can be written", path.parent)
+    return path
 
 
 def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:

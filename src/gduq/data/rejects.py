@@ -11,6 +11,7 @@ from typing import Any
 
 from torch_geometric.data import Data
 
+from gduq.data.cells import safe_cell
 from gduq.data.tensorfile import atomic_path
 from gduq.errors import InputError
 
@@ -76,7 +77,8 @@ class RejectList:
             self._open()
         self.rows += 1
         line = reject.line or ""
-        self._writer.writerow([file, row, line, reject.reason, reject.text])
+        texts = [safe_cell(text) for text in (str(file), reject.reason, reject.text)]
+        self._writer.writerow([texts[0], row, line, *texts[1:]])
 
     def _open(self) -> None:
         temporary = self._stack.enter_context(atomic_path(self.path))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from gduq.data.cells import safe_cell
+from gduq.data.outputs import check_output
 from gduq.data.tensorfile import atomic_path
-from gduq.errors import InputError
 
 __all__ = ["Columns", "Kind", "RowFile", "check_output", "join_files", "row_file"]
 
-Kind = Literal["text", "whole", "number", "flag", "texts", "wholes"]
+Kind = Literal["text", "whole", "number", "texts", "wholes"]
 Columns = Mapping[str, list[Any]]
 _GROUP = 16_384  # rows of a parquet row group: what is held in memory
 
@@ -30,12 +30,12 @@ class RowFile(Protocol):
 
 
 class _Csv:
-    """Comma-separated; a set is a JSON list in one field."""
+    """Comma-separated; a set is a JSON list in one field, and no text is a formula."""
 
     def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
         self._file: IO[str] = path.open("w", newline="", encoding="utf-8")
         self._writer = csv.writer(self._file)
-        self._writer.writerow(kinds)
+        self._writer.writerow([safe_cell(name) for name in kinds])
 
     def write(self, columns: Columns) -> None:
         for row in zip(*columns.values(), strict=True):
@@ -46,8 +46,8 @@ class _Csv:
 
 
 def _field(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if isinstance(value, str):
+        return safe_cell(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
@@ -77,7 +77,6 @@ class _Parquet:
             "text": pa.string(),
             "whole": pa.int64(),
             "number": pa.float64(),
-            "flag": pa.bool_(),
             "texts": pa.list_(pa.string()),
             "wholes": pa.list_(pa.int64()),
         }
@@ -108,24 +107,6 @@ _WRITERS: dict[str, type[_Csv] | type[_JsonLines] | type[_Parquet]] = {
     ".csv": _Csv,
     ".jsonl": _JsonLines,
 }
-
-
-def check_output(path: Path, endings: tuple[str, ...] = tuple(_WRITERS)) -> Path:
-    """The path, if a file of one of these endings can be written there.
-
-    Example:
-        >>> check_output(Path("answers.xlsx"))
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected a file name that ends in .parquet, .csv, .jsonl, got ...
-    """
-    if path.suffix not in endings:
-        raise InputError(f"a file name that ends in {', '.join(endings)}", path.name)
-    if path.is_dir():
-        raise InputError("the name of a file to write", f"the folder {path}")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError("a folder that exists and can be written", path.parent)
-    return path
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from gduq import ood
 from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
 from gduq.errors import InputError
-from gduq.experiments.decisions import NEEDS_FEATURES, Decisions, Settings
+from gduq.experiments.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
 from gduq.experiments.rowfiles import Kind
 from gduq.graph import Rows, check_graph
 from gduq.prediction import predict
@@ -67,6 +67,14 @@ class Service:
     def kind(self) -> str:
         """What the model answers about: ``"classes"``, ``"labels"`` or ``"values"``."""
         return "classes" if self.model.target is None else self.model.target.kind
+
+    @property
+    def units(self) -> dict[str, str]:
+        """Of values: the unit of each that has one."""
+        spec = {} if self.model.target is None else self.model.target.spec()
+        units = spec.get("units") or ()
+        names = spec.get("names") or [str(t) for t in range(len(units))]
+        return {name: unit for name, unit in zip(names, units, strict=False) if unit}
 
     def _checked(self, score: str) -> str:
         names = (*ood.scores_for(self.kind), *NEEDS_FEATURES)
@@ -166,6 +174,8 @@ class Service:
         found = self._classes(p) if p.kind == "classes" else _said(p)
         if self.reference is not None:
             found |= self._decisions.columns(p, self.class_names)
+        else:
+            found |= unlike(self.settings, p)
         abstain = {name: found.pop(name) for name in list(found) if name.startswith("abstain")}
         score = self._score(p).double()
         found["ood_score"] = score.tolist()
@@ -191,11 +201,9 @@ class Service:
 
     def _kind_of(self, column: str) -> Kind:
         start = column.partition("_")[0]
-        if start == "abstain":
-            return "flag"
         if column.startswith("conformal_set"):
             return "wholes" if self.class_names is None else "texts"
-        if column in ("file", "class"):
+        if start == "abstain" or column in ("file", "class"):
             return "text"
         return "whole" if start in ("row", "node", "label") else "number"
 

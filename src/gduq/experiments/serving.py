@@ -5,20 +5,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from torch_geometric.data import Data
 
-from gduq.data.files import Reject, stream
 from gduq.data.outputs import check_outputs
-from gduq.data.rejects import RejectList
+from gduq.data.rejects import Reject, RejectList
 from gduq.errors import InputError
-from gduq.experiments.rowfiles import Columns, RowFile, check_output, join_files, row_file
+from gduq.experiments.places import Item, Places
+from gduq.experiments.rowfiles import RowFile, check_output, join_files, row_file
 from gduq.experiments.service import Service
 from gduq.experiments.shift_sample import ShiftSample
 from gduq.prediction.base import Hypotheses
@@ -37,9 +37,11 @@ class Served:
         rejected: Graphs left out.
         rejects: The file that lists them with reasons, or ``None``.
         first: The first of them.
-        abstained: Rows marked ``abstain``, or ``None`` without reference data.
+        abstained: Rows with a reason to abstain, or ``None`` where nothing could tell.
         shift_pvalue: Two-sample test of the rows against the reference data, or ``None``.
         columns: Names of the columns.
+        reasons: How often each reason to abstain is given.
+        units: Of values, the unit of each that has one.
     """
 
     path: Path
@@ -51,6 +53,8 @@ class Served:
     abstained: int | None = None
     shift_pvalue: float | None = None
     columns: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
 
 def predict_files(
@@ -59,7 +63,7 @@ def predict_files(
     output: str | Path,
     *,
     rejects: str | Path | None = None,
-    smiles: str = "smiles",
+    places: Places | None = None,
     batch_size: int = 256,
     notify: Callable[[int], None] = lambda _: None,
 ) -> Served:
@@ -74,7 +78,7 @@ def predict_files(
         sources: Files or folders, as `gduq.data.stream` reads them. Labels in them are not used.
         output: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``; replaced if it exists.
         rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
-        smiles: Column of SMILES strings, for tables.
+        places: How the sources are read and what of a row is kept; by default the SMILES.
         batch_size: Graphs at a time.
         notify: Called with the number of graphs seen so far.
     """
@@ -82,7 +86,7 @@ def predict_files(
     listed = rejects_path(path, rejects)
     inputs = [_existing(source) for source in sources]
     check_outputs({"the output": path, "the rejects": listed}, inputs)
-    job = _Job(service, path, listed, smiles, batch_size, notify)
+    job = _Job(service, path, listed, places or Places.of(inputs), batch_size, notify)
     done, sample = job.run(enumerate(inputs))
     if not done.graphs:
         raise _nothing(done)
@@ -95,7 +99,7 @@ def predict_part(
     number: int,
     source: Path,
     output: Path,
-    smiles: str = "smiles",
+    places: Places | None = None,
     batch_size: int = 256,
 ) -> tuple[Served, ShiftSample]:
     """`predict_files` for one of several files, to be joined by `join_served`.
@@ -105,14 +109,15 @@ def predict_part(
         number: The file's place among all files.
         source: The file.
         output: Its part of the answers; not written if no graph of it can be answered.
-        smiles: Column of SMILES strings, for tables.
+        places: Those of all files together: the parts must have the same columns.
         batch_size: Graphs at a time.
 
     Returns:
         What was done, and a sample of the answers.
     """
-    job = _Job(service, check_output(output), rejects_path(output, None), smiles, batch_size)
-    done, sample = job.run([(number, _existing(source))])
+    read, listed = _existing(source), rejects_path(output, None)
+    job = _Job(service, check_output(output), listed, places or Places.of([read]), batch_size)
+    done, sample = job.run([(number, read)])
     return done, sample.closed()
 
 
@@ -123,26 +128,27 @@ class _Job:
     service: Service
     path: Path
     listed: Path
-    smiles: str
+    places: Places
     batch_size: int
     notify: Callable[[int], None] = lambda _: None
 
     def run(self, sources: Iterable[tuple[int, Path]]) -> tuple[Served, ShiftSample]:
         """Answer for all graphs of numbered files."""
-        done, writer = Served(self.path), _Writer(self.service, self.path)
+        done, writer = Served(self.path), _Writer(self.service, self.path, self.places)
         with ExitStack() as open_files:
             log = _Rejected(done, open_files.enter_context(RejectList(self.listed)))
             open_files.enter_context(writer)
             for number, source in sources:
                 writer.sample.start(number)
-                for part in _parts(source, self.batch_size, self.smiles):
-                    good = [item for item in part if isinstance(item[1], Data)]
-                    log.write(source, [(i, r) for i, r in part if isinstance(r, Reject)])
+                for part in self.places.read(source, self.batch_size):
+                    good = [item for item in part if isinstance(item.graph, Data)]
+                    log.write(source, [(i, r) for i, r, _ in part if isinstance(r, Reject)])
                     for rows, p in _answered(self.service, good, source, log):
                         writer.write(str(source), rows, p)
                         done.graphs += len(rows)
                     self.notify(done.graphs + done.rejected)
-        done.rows, done.abstained, done.columns = writer.rows, writer.abstained, writer.names
+        done.rows, done.columns, done.reasons = writer.rows, writer.names, dict(writer.reasons)
+        done.abstained = writer.abstained
         return done, writer.sample
 
 
@@ -162,9 +168,6 @@ def _nothing(done: Served) -> InputError:
     )
 
 
-_Item = tuple[int, Data | Reject]
-
-
 def _existing(source: str | Path) -> Path:
     path = Path(source).expanduser()
     if not path.exists():
@@ -172,20 +175,15 @@ def _existing(source: str | Path) -> Path:
     return path
 
 
-def _parts(source: Path, size: int, smiles: str) -> Iterator[list[_Item]]:
-    items = stream(source, size, smiles=smiles)
-    while part := list(islice(items, size)):
-        yield part
-
-
 def _answered(
-    service: Service, items: Sequence[tuple[int, Any]], source: Path, log: _Rejected
-) -> Iterator[tuple[list[tuple[int, Data]], Any]]:
+    service: Service, items: Sequence[Item], source: Path, log: _Rejected
+) -> Iterator[tuple[list[Item], Any]]:
     """Graphs with their predictions; those that are refused are listed."""
-    for places, found in service.answer_each([graph for _, graph in items]):
+    graphs = [item.graph for item in items if isinstance(item.graph, Data)]
+    for places, found in service.answer_each(graphs):
         part = [items[place] for place in places]
         if isinstance(found, str):
-            log.write(source, [(index, Reject(source.name, 0, found)) for index, _ in part])
+            log.write(source, [(item.row, Reject(source.name, 0, found)) for item in part])
         else:
             yield part, found
 
@@ -208,13 +206,17 @@ class _Rejected:
 class _Writer:
     """Opens the output at the first rows, since columns depend on the number of classes."""
 
-    def __init__(self, service: Service, path: Path) -> None:
-        self.service, self.path, self.rows = service, path, 0
-        self.abstained: int | None = None if service.reference is None else 0
+    def __init__(self, service: Service, path: Path, places: Places) -> None:
+        self.service, self.path, self.places = service, path, places
+        self.rows, self.reasons = 0, Counter[str]()
         self.names: list[str] = []
         self._file: RowFile | None = None
         self._stack = ExitStack()
         self.sample = ShiftSample()
+
+    @property
+    def abstained(self) -> int | None:
+        return sum(self.reasons.values()) if "abstain" in self.names else None
 
     def __enter__(self) -> _Writer:
         return self
@@ -222,29 +224,21 @@ class _Writer:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def write(self, source: str, items: Sequence[tuple[int, Data]], p: Hypotheses) -> None:
-        columns = {**self._places(source, items, len(p)), **self.service.columns(p)}
+    def write(self, source: str, items: Sequence[Item], p: Hypotheses) -> None:
+        answers = self.service.columns(p)
+        nodes = self.service.rows == "node" or len(p) != len(items)
+        columns = self.places.columns(source, items, nodes, answers)
         if self._file is None:
             self.names = list(columns)
             kinds = self.service.kinds(columns)
+            for name in set(columns) - set(answers) - {"row", "node"}:
+                kinds[name] = "text"
             self._file = self._stack.enter_context(row_file(self.path, kinds))
         self._file.write(columns)
         self.rows += len(p)
-        if self.abstained is not None:
-            self.abstained += sum(columns["abstain"])
+        self.reasons.update(r for r in answers.get("abstain", ()) if r is not None)
+        if self.service.reference is not None:
             self.sample.add(p)
-
-    def _places(self, source: str, items: Sequence[tuple[int, Data]], rows: int) -> Columns:
-        """Where each row comes from: file and graph, for a node task also the node."""
-        node_task = self.service.rows == "node" or rows != len(items)
-        sizes = [int(g.num_nodes or 0) if node_task else 1 for _, g in items]
-        places: dict[str, list[Any]] = {
-            "file": [source] * rows,
-            "row": [i for (i, _), size in zip(items, sizes, strict=True) for _ in range(size)],
-        }
-        if node_task:
-            places["node"] = [node for size in sizes for node in range(size)]
-        return places
 
 
 def join_served(
@@ -269,6 +263,7 @@ def join_served(
         raise _nothing(Served(output, rejected=rejected, rejects=where, first=first))
     join_files([part.path for part in full], output)
     abstained = [part.abstained for part in full if part.abstained is not None]
+    reasons = sum((Counter(part.reasons) for part in full), Counter[str]())
     return Served(
         output,
         sum(part.graphs for part in parts),
@@ -279,4 +274,5 @@ def join_served(
         sum(abstained) if abstained else None,
         ShiftSample.joined(sample for _, sample in found).pvalue(reference),
         full[0].columns,
+        dict(reasons),
     )

@@ -1,0 +1,187 @@
+"""`gduq predict` for tables of molecules: answers that can be joined, for every kind of target."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import gduq
+from gduq.cli.known import labelled
+from gduq.cli.request import Request
+from gduq.data import save
+from gduq.data.table import molecule
+from gduq.errors import InputError
+from gduq.experiments.places import Places
+from gduq.experiments.service import Service
+from gduq.experiments.serving import join_served, predict_files, predict_part
+from tests.cli.cases import run
+from tests.deploy.cases import KINDS, SMILES, model
+
+pytest.importorskip("rdkit")
+
+TARGETS = {"classes": ["size"], "labels": ["big", "not tiny"], "values": ["size"]}
+
+
+def table(path: Path, kind: str = "classes", copies: int = 1) -> Path:
+    """Molecules with names, and the truth in columns of their own."""
+    lines = ["name,Structure," + ",".join(TARGETS[kind])]
+    for i, smiles in enumerate(SMILES * copies):
+        atoms = molecule(smiles).num_nodes
+        truth = {
+            "classes": "big" if atoms > 6 else "small",
+            "labels": f"{int(atoms > 6)},{int(atoms > 3)}",
+            "values": f"{atoms / 3.1:.3f}",
+        }
+        lines.append(f"compound {i},{smiles},{truth[kind]}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def bundle(folder: Path, kind: str = "classes", **notes: object) -> Path:
+    names = ["small", "big"] if kind == "classes" else None
+    known = {"smiles": "Structure", "targets": TARGETS[kind], "ids": ["name"], **notes}
+    return gduq.save(model(kind), folder, class_names=names, preprocessing=known)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bundle_knows_the_columns(tmp_path, kind):
+    saved, known = bundle(tmp_path / "m", kind), table(tmp_path / "known.csv", kind, 3)
+    new, out = table(tmp_path / "new.csv", kind), tmp_path / "out.csv"
+    result = run("predict", saved, new, "-o", out, "--calibration-data", known)
+    rows = rows_of(out)
+    assert [row["name"] for row in rows] == [f"compound {i}" for i in range(len(SMILES))]
+    assert [row["smiles"] for row in rows] == SMILES
+    names = list(rows[0])
+    assert names[:4] == ["file", "row", "smiles", "name"]
+    alarms = [n for n in names if n.startswith(("epistemic", "aleatoric", "conformal", "ood"))]
+    assert all(names.index("novelty") < names.index(name) for name in alarms)
+    p = gduq.predict(model(kind), [molecule(s) for s in SMILES])
+    novelty = torch.tensor([float(row["novelty"]) for row in rows])
+    torch.testing.assert_close(novelty, p.novelty, atol=1e-5, rtol=0)
+    reasons = {row[n] for row in rows for n in names if n.startswith("abstain")}
+    assert reasons <= {"", "unlike training data", "hypotheses disagree", "ambiguous"}
+    assert reasons != {""}
+    if kind == "values":
+        assert "Units: size in nm" in result.stdout
+        for low, high in (("low90", "high90"), ("conformal_low", "conformal_high")):
+            assert all(float(row[low]) < float(row["mean"]) < float(row[high]) for row in rows)
+    else:
+        sets = [n for n in names if n.startswith("conformal_set")]
+        assert sets == (["conformal_set"] if kind == "classes" else
+                        ["conformal_set_big", "conformal_set_not tiny"])  # fmt: skip
+        assert all(json.loads(row[n]) for row in rows for n in sets), "a set is never empty"
+
+
+def test_columns_are_kept_under_names_that_are_free(tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.jsonl"
+    new.write_text("smiles,label,row,note\nCCO,mine,7,=1+2\nbad,,,\nCCN,yours,8,\n")
+    saved = gduq.save(model(), tmp_path / "m", class_names=["small", "big"])
+    keep = ("--keep", "note", "--keep", "label", "--keep", "row", "--keep", "smiles")
+    run("predict", saved, new, "-o", out, *keep, code=3)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert list(rows[0])[:6] == ["file", "row", "smiles", "note", "input_label", "input_row"]
+    found = [(r["row"], r["smiles"], r["note"], r["input_label"], r["input_row"]) for r in rows]
+    assert found == [(0, "CCO", "=1+2", "mine", "7"), (2, "CCN", "", "yours", "8")]
+
+
+def test_no_text_becomes_a_formula(tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("smiles,=id\nCCO,=cmd|' /C calc'!A0\nCCN,-5.3\nCCC,+x\nnone,@x\n")
+    names = ["=cmd|' /C calc'!A0", "@big"]
+    saved = gduq.save(model(), tmp_path / "m", class_names=names)
+    run("predict", saved, new, "-o", out, "--keep", "=id", code=3)
+    for path in (out, tmp_path / "out.csv.rejects.csv"):
+        with path.open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        assert not [c for c in cells if c[:1] in ("=", "+", "@")], cells
+    rows = rows_of(out)
+    assert [row["'=id"] for row in rows] == ["'=cmd|' /C calc'!A0", "-5.3", "'+x"]
+    assert {row["class"] for row in rows} <= {f"'{name}" for name in names}
+
+
+def test_files_with_and_without_molecules_have_one_set_of_columns(tmp_path):
+    one, out = table(tmp_path / "one.csv"), tmp_path / "out.csv"
+    graphs = [molecule(s) for s in SMILES[:3]]
+    for graph in graphs:
+        del graph["smiles"]
+    two = save(graphs, tmp_path / "two.safetensors")
+    three = save([molecule(s) for s in SMILES[3:5]], tmp_path / "three.safetensors")
+    run("predict", bundle(tmp_path / "m"), two, one, three, "-o", out)
+    found = [row["smiles"] for row in rows_of(out)]
+    assert found == [""] * 3 + SMILES + SMILES[3:5]
+    assert "name" not in rows_of(out)[0]  # not every file has it
+
+
+def test_parts_of_workers_are_the_whole(tmp_path):
+    files = [table(tmp_path / f"{i}.csv") for i in range(2)]
+    files.append(save([molecule("CCO")], tmp_path / "2.safetensors"))
+    service = Service(model(), class_names=["small", "big"])
+    service.refer_to(service.answer([molecule_with_truth(s) for s in SMILES * 3]))
+    places = Places.of(files[:2], keep=["name"], smiles="Structure")
+    whole = predict_files(service, files, tmp_path / "all.csv", places=places)
+    parts = [
+        predict_part(service, i, path, tmp_path / f"part{i}.csv", places)
+        for i, path in enumerate(files)
+    ]
+    joined = join_served(parts, tmp_path / "joined.csv", reference=service.reference)
+    assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "joined.csv").read_bytes()
+    same = ("rows", "graphs", "abstained", "reasons", "shift_pvalue", "columns")
+    assert [getattr(joined, n) for n in same] == [getattr(whole, n) for n in same]
+    assert whole.reasons
+
+
+def molecule_with_truth(smiles: str):
+    graph = molecule(smiles)
+    graph.y = torch.tensor([int(graph.num_nodes > 6)])
+    return graph
+
+
+def test_limits_are_settable(tmp_path):
+    saved, new, out = bundle(tmp_path / "m"), table(tmp_path / "new.csv"), tmp_path / "out.csv"
+    run("predict", saved, new, "-o", out, "--max-novelty", 0)
+    novelty = [float(row["novelty"]) for row in rows_of(out)]
+    wanted = ["unlike training data" if n > 0 else "" for n in novelty]
+    assert [row["abstain"] for row in rows_of(out)] == wanted
+    assert any(wanted)
+    result = run("predict", saved, new, "-o", out, "--max-novelty", 1)
+    assert {row["abstain"] for row in rows_of(out)} == {""}
+    assert "0 of them to abstain from\n" in result.stdout
+
+
+def test_mistakes_in_columns(tmp_path):
+    saved, new, out = bundle(tmp_path / "m"), table(tmp_path / "new.csv"), tmp_path / "out.csv"
+    cases = [
+        (("--keep", "nothing"), "'nothing' in"),
+        (("--smiles", "nothing"), "one column 'nothing'"),
+        (("--calibration-data", new, "--target", "nothing"), "one column 'nothing'"),
+    ]
+    for options, says in cases:
+        result = run("predict", saved, new, "-o", out, *options, code=2)
+        assert says in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_labels_are_needed_where_they_are_asked_for(tmp_path):
+    plain = gduq.save(model(), tmp_path / "m", class_names=["small", "big"])
+    path = table(tmp_path / "known.csv")
+    request = Request(plain, smiles="Structure")
+    with pytest.raises(InputError, match="--target"):
+        labelled(request, Service(model()), path, "the data")
+
+
+@pytest.mark.parametrize("notes", [{"ids": 3}, {"ids": [3]}, {"smiles": ["x"]}, {"smiles": 1}])
+def test_notes_of_a_bundle_that_make_no_sense_are_passed_over(tmp_path, notes):
+    new = tmp_path / "new.csv"
+    new.write_text("smiles\nCCO\n")
+    out = tmp_path / "out.csv"
+    run("predict", bundle(tmp_path / "m", **notes), new, "-o", out)
+    assert len(rows_of(out)) == 1
