@@ -26,7 +26,7 @@ from gduq.training import choose, fit
 __all__ = ["copies_by_name", "one_thread", "run"]
 
 BATCH = 64  # Chemprop's
-DROPOUT = 0.1  # of the network for MC dropout
+LR, FALLS, GAMMA = 3e-3, (0.6, 0.84), 0.3  # the learning rate falls after these shares of epochs
 THAWED = 4  # training goes on for this part of the epochs
 _SEVERITIES = (3, 5)
 
@@ -64,11 +64,13 @@ class _Work:
         net: nn.Module = model.get_submodule("net")
         return net, Answers.load(self.job.file("vanilla")).seconds
 
-    def trained(self, seed: int, dropout: float = 0.0) -> tuple[nn.Module, float]:
-        """A network with weights of its own."""
+    def trained(self, seed: int) -> tuple[nn.Module, float]:
+        """A network with weights of its own, trained as its docstring advises."""
         torch.manual_seed(seed)
-        net = BondGNN(out_channels=1 if self.job.is_values else 2, dropout=dropout)
-        return net, self.fitted(net, epochs=self.job.epochs, batch_size=BATCH, seed=seed)
+        net, epochs = BondGNN(out_channels=1 if self.job.is_values else 2), self.job.epochs
+        falls = [round(share * epochs) for share in FALLS]
+        schedule = {"epochs": epochs, "lr": LR, "milestones": falls, "gamma": GAMMA}
+        return net, self.fitted(net, batch_size=BATCH, seed=seed, **schedule)
 
     def fitted(self, model: nn.Module, **options: object) -> float:
         """Train; seconds of processor time."""
@@ -145,7 +147,7 @@ def _ensemble(work: _Work) -> Answers:
 
 
 def _mcdropout(work: _Work) -> Answers:
-    net, seconds = work.trained(work.job.seed * 100, DROPOUT)
+    net, seconds = work.plain()
     model = MCDropout(net, seed=work.job.seed)
     return work.answers(model, seconds + work.fitted(model, epochs=0))
 
