@@ -27,14 +27,19 @@ def clusters(n: int, seed: int, d: int = 8) -> Tensor:
     return centres[which] + width * torch.randn(n, d, generator=generator)
 
 
+def pairs(rows: Tensor, train: Tensor) -> Tensor:
+    """Distances of every pair: directions, and lengths at half weight."""
+    one, two = rows.double().unsqueeze(1), train.double().unsqueeze(0)
+    cosine = nn.functional.cosine_similarity(one, two, dim=2)
+    found: Tensor = 1 - cosine + (one.norm(dim=2) / two.norm(dim=2) - 1) ** 2 / 8
+    return found
+
+
 def by_hand(rows: Tensor, train: Tensor, val: Tensor, k: int) -> Tensor:
     """The definition, with all rows in one matrix and every pair compared."""
 
     def far(rows: Tensor) -> Tensor:
-        cosine = nn.functional.cosine_similarity(
-            rows.double().unsqueeze(1), train.double().unsqueeze(0), dim=2
-        )
-        return (1 - cosine).sort(dim=1).values[:, :k].mean(dim=1)
+        return pairs(rows, train).sort(dim=1).values[:, :k].mean(dim=1)
 
     mine, theirs = far(rows).unsqueeze(1), far(val).unsqueeze(0)
     return ((theirs < mine).double() + 0.5 * (theirs == mine).double()).mean(dim=1)
@@ -67,12 +72,12 @@ def test_rows_of_the_training_distribution_are_uniform(with_val: bool, size: int
 def test_train_rows_without_themselves() -> None:
     train = clusters(40, 0).double()
     novelty = Novelty(k=3).fit(train, None, seeded(0))
-    cosine = nn.functional.normalize(train, dim=1) @ nn.functional.normalize(train, dim=1).T
-    wanted = (1 - cosine.fill_diagonal_(-9)).sort(dim=1).values[:, :3].mean(dim=1)
+    far = pairs(train, train).fill_diagonal_(torch.inf)
+    wanted = far.sort(dim=1).values[:, :3].mean(dim=1)
     torch.testing.assert_close(novelty.distances, wanted.sort().values)
 
 
-@pytest.mark.parametrize("kind", ["noise", "rotation", "mixing", "offset"])
+@pytest.mark.parametrize("kind", ["noise", "rotation", "mixing", "offset", "longer", "shorter"])
 def test_it_rises_with_the_severity_of_a_corruption(kind: str) -> None:
     train, val, rows = clusters(600, 0), clusters(300, 1), clusters(300, 2)
     novelty = Novelty().fit(train, val, seeded(0))
@@ -84,6 +89,8 @@ def test_it_rises_with_the_severity_of_a_corruption(kind: str) -> None:
             "rotation": rows * torch.cos(torch.tensor(s)) + rows.roll(1, 1) * s,
             "mixing": rows + s / 2 * rows.flip(0),  # half and half at most: beyond, it is the other
             "offset": rows + 2 * s * other,
+            "longer": rows * (1 + s),
+            "shorter": rows * (1 - s / 2),
         }[kind]
         means.append(float(novelty(corrupted).mean()))
     assert means == sorted(means)
@@ -124,7 +131,7 @@ def test_the_generator_alone_decides_what_is_kept() -> None:
     assert torch.equal(one.reference, two.reference)
     assert not torch.equal(one.reference, three.reference)
     assert one.reference.shape == (20, 8)
-    torch.testing.assert_close(one.reference.norm(dim=1), torch.ones(20))
+    assert all((train == row).all(dim=1).any() for row in one.reference)
     assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -188,14 +195,48 @@ def test_sparse_rows_are_dense_rows() -> None:
     assert torch.equal(own.distances, Novelty(size=20).fit(train, None, seeded(0)).distances)
 
 
-def test_zero_rows_are_at_distance_one_of_all() -> None:
+def test_sums_over_more_nodes_than_in_training_are_novel() -> None:
+    """All point the same way, so that direction alone sees nothing."""
+    nodes = 1 + 0.5 * torch.rand(3000, 8, generator=seeded(0))
+    sizes = torch.tensor([4, 5, 6, 7, 8, 9])
+
+    def graphs(start: int, counts: Tensor) -> Tensor:
+        ends = start + counts.cumsum(0)
+        return torch.stack([nodes[e - n : e].sum(0) for e, n in zip(ends, counts, strict=True)])
+
+    train, val, same = (graphs(s, sizes.repeat(20)) for s in (0, 800, 1600))
+    larger = graphs(0, sizes.repeat(20) + 10)
+    novelty = Novelty().fit(train, val, seeded(0))
+    assert 0.35 < float(novelty(same).mean()) < 0.65
+    assert float(novelty(larger).min()) == 1.0
+    train, val, larger = (nn.functional.normalize(x, dim=1) for x in (train, val, larger))
+    assert float(Novelty().fit(train, val, seeded(0))(larger).mean()) < 0.5
+
+
+def test_rows_of_one_direction_are_told_apart_by_length() -> None:
+    """Equal nodes, summed: no two cosines differ, and batch mates still do not matter."""
+    line = torch.rand(8, generator=seeded(0))
+    train, val = (torch.arange(4, 10).repeat(20).unsqueeze(1) * line for _ in range(2))
+    novelty = Novelty().fit(train, val, seeded(0))
+    rows = torch.arange(1, 16).unsqueeze(1) * line
+    found = novelty(rows)
+    assert (found[3:9] == 0.5).all()
+    assert (found[:3] == 1.0).all()
+    assert (found[9:] == 1.0).all()
+    assert torch.equal(found, torch.cat([novelty(row[None]) for row in rows]))
+
+
+def test_zero_rows_are_as_far_from_all() -> None:
     train = clusters(50, 0)
     val = torch.cat([torch.zeros(1, 8), train[:9]])
     novelty = Novelty(k=3).fit(train, val, seeded(0))
-    assert float(novelty.distances[-1]) == 1.0
+    assert float(novelty.distances[-1]) == 1.125
     assert novelty(torch.zeros(2, 8)).tolist() == pytest.approx([0.95, 0.95])
     zeros = Novelty().fit(torch.zeros(5, 3), torch.zeros(4, 3), seeded(0))
     assert zeros(torch.zeros(2, 3)).tolist() == [0.5, 0.5]
+    assert zeros(torch.ones(2, 3)).tolist() == [1.0, 1.0]
+    some = Novelty(k=1).fit(torch.cat([train, torch.zeros(1, 8)]), train, seeded(0))
+    assert torch.equal(some(train), Novelty(k=1).fit(train, train, seeded(0))(train))
 
 
 @pytest.mark.parametrize("d", [1, 3])
@@ -205,11 +246,14 @@ def test_constant_rows_and_one_column(d: int) -> None:
     assert (novelty(torch.full((4, d), -0.1)) == 1.0).all()
 
 
-def test_lengths_do_not_matter_however_extreme() -> None:
-    train, val, rows = clusters(60, 0), clusters(40, 1), clusters(30, 2)
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 1e-200, 1e200])
+def test_units_do_not_matter_and_lengths_may_be_extreme(scale: float) -> None:
+    train, val, rows = (clusters(n, s).double() for n, s in ((60, 0), (40, 1), (30, 2)))
     novelty = Novelty().fit(train, val, seeded(0))
-    for scale in (1e-30, 1e30):
-        torch.testing.assert_close(novelty(scale * rows), novelty(rows), rtol=0, atol=1e-6)
+    same = Novelty().fit(scale * train, scale * val, seeded(0))(scale * rows)
+    torch.testing.assert_close(same, novelty(rows), rtol=0, atol=1e-6)
+    far = novelty(scale * rows)
+    assert (far == 1.0).all() if scale > 1 else (far > novelty(rows)).double().mean() > 0.9
 
 
 def test_fewer_reference_rows_than_k() -> None:
