@@ -13,7 +13,7 @@ from gduq.cli import app
 from gduq.cli.base import print_json, print_rows
 from tests.cli.cases import run
 
-COMMANDS = ("demo", "train", "predict", "calibrate", "evaluate", "report", "bench", "data",
+COMMANDS = ("demo", "train", "predict", "serve", "calibrate", "evaluate", "report", "bench", "data",
             "points")  # fmt: skip
 
 

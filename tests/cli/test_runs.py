@@ -156,13 +156,13 @@ def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
 
 def test_mistakes_are_one_sentence(root, trained, tmp_path):
     cases = [
-        (("train",), "a config file, or --data"),
+        (("train",), "your data, the name of a dataset"),
         (("train", tmp_path / "no.toml"), "a TOML file"),
         (("train", "--data", "cbas/colour/concept"), "Near: cbas/color/concept"),
         (("train", *OPTIONS, "--set", "training.epoch=3"), "Near: epochs"),
         (("train", *OPTIONS, "--set", "epochs"), "--set key=value"),
         (("train", *OPTIONS, "--set", "training.epochs=-3"), "training.epochs"),
-        (("train", *OPTIONS, "--method", "magic"), "method.kind"),
+        (("train", *OPTIONS, "--method", "magic"), "--method from choose"),
         (("calibrate", trained, "--method", "splin"), "Near: spline"),
         (("calibrate", tmp_path), "the folder of a run"),
         (("calibrate", trained, "--method", "t2", "-o", tmp_path / "b"), "a calibrator to save"),

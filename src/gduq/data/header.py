@@ -195,7 +195,7 @@ def _only_target(
     left = {name: fields for name, fields in columns.items() if name not in set(used)}
     numbers = [n for n, f in left.items() if _is_numeric(f) and not _counts(n, f)]
     words = [n for n, f in left.items() if 2 <= len(set(filter(None, f))) <= _FEW_WORDS]
-    found = numbers or [n for n in words if not _is_numeric(left[n])]
+    found = numbers or [n for n in words if not _is_numeric(left[n]) and not _is_id(left[n])]
     if len(found) != 1:
         got = f"{len(found)} columns that could be one" if found else "no column that could be one"
         raise InputError(f"--target, the column of {path} to learn", got, _say(left))
@@ -211,8 +211,8 @@ def _counts(name: str, fields: Sequence[str]) -> bool:
     """Whether a column of numbers only numbers the rows."""
     values = [_number(field) for field in fields]
     steps = {b - a for a, b in pairwise(values) if a is not None and b is not None}
-    is_counted = None not in values and steps == {1.0}
-    return is_counted or (_ID.match(name) is not None and _is_id(fields))
+    is_counted = steps == {1.0} and len(fields) > 2
+    return _is_id(fields) and (is_counted or _ID.match(name) is not None)
 
 
 def _is_id(fields: Sequence[str]) -> bool:
