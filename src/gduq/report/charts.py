@@ -118,11 +118,9 @@ def _drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any
     for subject in subjects[:_DRAWN]:
         if split is None or split not in subject.predictions:
             continue
-        uncertain = graphs.examples(subject, split, "uncertain")
-        wrong = graphs.examples(subject, split, "wrong")
-        if uncertain:
+        kinds: tuple[graphs.Kind, ...] = ("novel", "uncertain", "wrong")
+        shown = {kind: graphs.examples(subject, split, kind) for kind in kinds}
+        if shown["uncertain"]:
             score = told.uncertainty_name(subject, split)
-            found.append(
-                {"name": subject.name, "score": score, "uncertain": uncertain, "wrong": wrong}
-            )
+            found.append({"name": subject.name, "score": score, **shown})
     return found

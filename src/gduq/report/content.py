@@ -126,6 +126,14 @@ def _short(group: str) -> str:
     return _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
 
 
+def _nominal(subject: Subject) -> bool:
+    """Whether the numbers of the domain only tell things apart, as those of scaffolds do."""
+    data = (subject.config or {}).get("data")
+    by = str(data.get("by") or "") if isinstance(data, Mapping) else ""
+    told = f"{subject.splits.name} {subject.splits.description}" if subject.splits else ""
+    return by.startswith("group=") or "scaffold" in f"{by} {told}".lower()
+
+
 def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:
     """Groups that need no graphs: the true class or value, and the domain if it varies."""
     p, columns = subject.predictions[split], dict[str, Any]()
@@ -134,7 +142,9 @@ def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:
         columns["true class"] = [subject.class_name(c, split) for c in target]
     elif subject.kind == "values":
         columns["true value"] = p.require_target()
-    domain = subject.splits.domains.get(split) if subject.splits else None
+    domain = None
+    if subject.splits is not None and not _nominal(subject):
+        domain = subject.splits.domains.get(split)
     if domain is not None and len(domain) == len(p) and len(np.unique(domain.numpy())) > 1:
         columns["domain"] = domain
     if not columns:

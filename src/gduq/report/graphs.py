@@ -1,9 +1,9 @@
-"""Graphs as small pictures: those a model is least sure of, and its most confident errors."""
+"""Graphs as small pictures: the most novel, the least sure, the most confident errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +13,26 @@ from torch import Tensor
 from gduq.data.view import View
 from gduq.metrics.structure import neighbours
 from gduq.report import told
+from gduq.report.molecules import draw_molecule, nearest, smiles_of
 from gduq.report.subject import Subject
 from gduq.report.svg import picture, tag
 
-__all__ = ["Example", "colour_legend", "draw", "examples", "layout"]
+__all__ = ["Example", "Kind", "Relative", "colour_legend", "draw", "examples", "layout"]
 
-Kind = Literal["uncertain", "wrong"]
+Kind = Literal["novel", "uncertain", "wrong"]
 _NODES = 60  # of one picture; more are not told apart on a phone
 _STEPS = 2  # around a node
 _SIZE = 200.0
 _COLOURS = 7
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A training compound like a drawn one: the picture, which it is, how alike, and its truth."""
+
+    svg: str
+    smiles: str
+    figures: str
 
 
 @dataclass(frozen=True)
@@ -36,17 +46,26 @@ class Example:
     wrong: bool
     figures: str
     note: str = ""
+    smiles: str = ""
+    relatives: tuple[Relative, ...] = ()
 
 
 def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[Example]:
-    """The rows a model is least sure of, or its most confident errors, drawn.
+    """The most novel rows, those a model is least sure of, or its most confident errors, drawn.
 
-    Empty where the graphs are not known.
+    Empty where the graphs, or their novelty, are not known. Molecules are drawn as such, the most
+    novel ones with the training compounds that are most like them.
     """
     view = _view(subject, split)
     if view is None:
         return []
-    return [_example(subject, split, view, row) for row in _rows(subject, split, kind)[:count]]
+    found = []
+    for row in _rows(subject, split, kind)[:count]:
+        example = _example(subject, split, view, row)
+        if kind == "novel" and example.smiles:
+            example = replace(example, relatives=_relatives(subject, split, example.smiles))
+        found.append(example)
+    return found
 
 
 def _view(subject: Subject, split: str) -> View | None:
@@ -60,6 +79,11 @@ def _view(subject: Subject, split: str) -> View | None:
 def _rows(subject: Subject, split: str, kind: Kind) -> list[int]:
     if kind == "wrong":
         return told.certain_errors(subject, split)
+    if kind == "novel":
+        novelty = subject.predictions[split].novelty
+        if novelty is None:
+            return []
+        return [int(i) for i in novelty.argsort(descending=True, stable=True)]
     order = told.uncertainty(subject, split).argsort(descending=True, stable=True)
     return [int(i) for i in order]
 
@@ -71,9 +95,30 @@ def _example(subject: Subject, split: str, view: View, row: int) -> Example:
     said, truth = told.said(subject, split, row), told.truth(subject, split, row)
     wrong = p.target is not None and bool(told.wrong(subject, split)[row])
     figures = told.amount(subject, split, row)
+    if p.novelty is not None:
+        figures = f"novelty {float(p.novelty[row]):.2f}, {figures}"
     words = f"{title} of {split}: {subject.name} says {said}, true is {truth}, {figures}"
+    smiles = smiles_of(graph) if node is None else None
+    svg = None if smiles is None else draw_molecule(smiles, words)
+    if smiles is not None and svg is not None:
+        return Example(title, svg, said, truth, wrong, figures, smiles=smiles)
     svg, note = draw(graph, node, words)
-    return Example(title, svg, said, truth, wrong, figures, note)
+    return Example(title, svg, said, truth, wrong, figures, note, smiles or "")
+
+
+def _relatives(subject: Subject, split: str, smiles: str) -> tuple[Relative, ...]:
+    """The training compounds most like a molecule, drawn; none where they are not known."""
+    train = subject.splits.train if subject.splits is not None else None
+    found = []
+    for near in [] if train is None or train.rows is not None else nearest(smiles, train):
+        words = f"similarity {near.similarity:.2f}"
+        truth = told.of_target(subject, split, train.graphs[near.row].get("y")) if train else ""
+        if truth:
+            words = f"{words}, true {truth}"
+        svg = draw_molecule(near.smiles, f"Training compound {near.row}: {words}")
+        if svg is not None:
+            found.append(Relative(svg, near.smiles, words))
+    return tuple(found)
 
 
 def _place(view: View, row: int) -> tuple[Any, int | None]:

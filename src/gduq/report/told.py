@@ -10,7 +10,16 @@ from torch import Tensor
 from gduq.report.scores import PROMISED
 from gduq.report.subject import Subject
 
-__all__ = ["amount", "certain_errors", "said", "truth", "uncertainty", "uncertainty_name", "wrong"]
+__all__ = [
+    "amount",
+    "certain_errors",
+    "of_target",
+    "said",
+    "truth",
+    "uncertainty",
+    "uncertainty_name",
+    "wrong",
+]
 
 
 def uncertainty_name(subject: Subject, split: str) -> str:
@@ -91,6 +100,17 @@ def truth(subject: Subject, split: str, row: int) -> str:
     if subject.kind == "labels":
         return _yes(subject, p.target[row] == 1)
     return subject.class_name(int(p.target[row]), split)
+
+
+def of_target(subject: Subject, split: str, y: Any) -> str:
+    """The truth that a graph holds, in the same words; empty where it holds none."""
+    if not isinstance(y, Tensor) or y.numel() == 0:
+        return ""
+    if subject.kind == "values":
+        return _listed(subject, [f"{value:.3g}" for value in y.flatten().tolist()])
+    if subject.kind == "labels":
+        return _yes(subject, y.flatten() == 1)
+    return subject.class_name(int(y.flatten()[0]), split)
 
 
 def amount(subject: Subject, split: str, row: int) -> str:

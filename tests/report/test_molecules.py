@@ -1,0 +1,142 @@
+"""Molecules in a report: drawn as such, with SMILES, and with their nearest training compounds."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gduq.data import Splits, View
+from gduq.data.table import molecule
+from gduq.prediction import Prediction, ValuePrediction
+from gduq.report import Subject, content, molecules, write
+from gduq.report.graphs import examples
+from tests.deploy.cases import SMILES
+from tests.report.cases import evaluated
+
+pytest.importorskip("rdkit")
+
+TRAIN = ("CCO", "c1ccccc1", "CCCCCCCC", "CC(=O)O", "Clc1ccccc1")
+CLASSES = ("inactive", "active")
+
+
+def view(smiles, kind="classes") -> View:
+    graphs = [molecule(s) for s in smiles]
+    for graph in graphs:
+        size = float(graph.num_nodes)
+        graph.y = torch.tensor([size / 3]) if kind == "values" else torch.tensor([int(size > 6)])
+    return View(graphs)
+
+
+def splits(kind="classes", name="molecules/bbbp/scaffold") -> Splits:
+    train, test = view(TRAIN, kind), view(SMILES, kind)
+    domains = {"ood_test": torch.arange(len(SMILES))}
+    names = CLASSES if kind == "classes" else ()
+    return Splits(train, ood_test=test, name=name, class_names=names, domains=domains)
+
+
+def subject(kind="classes", **more) -> Subject:
+    generator = torch.Generator().manual_seed(0)
+    data, m = splits(kind, **more), len(SMILES)
+    novelty = torch.linspace(0, 1, m)
+    target = torch.cat([graph.y for graph in data.ood_test.graphs])
+    draws = torch.randn(2, m, 2, generator=generator)
+    if kind == "values":
+        p = ValuePrediction(draws, target=target, novelty=novelty)
+    else:
+        p = Prediction(draws, target, CLASSES, novelty=novelty)
+    return Subject("mine", {"ood_test": p}, splits=data)
+
+
+@pytest.mark.parametrize("kind", ["classes", "values"])
+def test_the_most_novel_come_with_their_nearest_training_compounds(kind):
+    found = examples(subject(kind), "ood_test", "novel")
+    assert [e.title for e in found] == [f"Graph {i}" for i in (14, 13, 12, 11)]
+    assert [e.smiles for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
+    assert found[0].figures.startswith("novelty 1.00, ")
+    for example in found:
+        assert len(example.relatives) == 2
+        assert all(r.smiles in TRAIN for r in example.relatives)
+        ET.fromstring(example.svg)
+        assert "<circle" not in example.svg
+    truth = {"classes": "active", "values": "2"}[kind]
+    strange = subject(kind)
+    strange.predictions["ood_test"].novelty[1] = 1  # phenol
+    (phenol,) = examples(strange, "ood_test", "novel", count=1)
+    assert {r.smiles for r in phenol.relatives} == {"c1ccccc1", "Clc1ccccc1"}
+    near = next(r for r in phenol.relatives if r.smiles == "c1ccccc1")
+    assert re.fullmatch(rf"similarity 0\.\d\d, true ({truth}|inactive)", near.figures)
+
+
+def test_other_rows_are_drawn_without_them():
+    for kind in ("uncertain", "wrong"):
+        found = examples(subject(), "ood_test", kind)
+        assert found
+        assert all(e.smiles and not e.relatives for e in found)
+
+
+def test_without_novelty_or_training_data_they_are_left_out():
+    plain = subject()
+    p = plain.predictions["ood_test"]
+    bare = replace(plain, predictions={"ood_test": replace(p, novelty=None)})
+    assert examples(bare, "ood_test", "novel") == []
+    assert "novelty" not in examples(bare, "ood_test", "uncertain")[0].figures
+    for graph in plain.splits.train.graphs:
+        del graph["smiles"]
+    assert all(e.relatives == () for e in examples(plain, "ood_test", "novel"))
+
+
+def test_nearest_is_by_fragments():
+    train = view(TRAIN)
+    first, second = molecules.nearest("CCO", train)
+    assert (first.row, first.smiles, first.similarity) == (0, "CCO", 1.0)
+    assert second.similarity < 1
+    assert molecules.nearest("nonsense", train) == []
+    assert [n.smiles for n in molecules.nearest("Brc1ccccc1", train)] == ["Clc1ccccc1", "c1ccccc1"]
+
+
+def test_many_training_compounds_are_compared_in_part(monkeypatch):
+    monkeypatch.setattr(molecules, "_COMPARED", 3)
+    found = molecules.nearest("CCO", view(TRAIN), count=9)
+    assert sorted(near.row for near in found) == [0, 2, 4]
+
+
+def test_what_cannot_be_drawn_falls_back_to_dots():
+    plain = subject()
+    graph = plain.splits.ood_test.graphs[14]
+    graph.smiles = "<script>alert(1)</script>"
+    example = examples(plain, "ood_test", "novel")[0]
+    assert "<circle" in example.svg
+    assert example.relatives == ()
+    assert molecules.draw_molecule("C" * 500, "long") is None
+
+
+@settings(deadline=None, max_examples=25)
+@given(text=st.text(max_size=30))
+def test_no_text_breaks_a_drawing(text):
+    svg = molecules.draw_molecule(text, text)
+    if svg is not None:
+        assert svg.startswith("<svg ")
+        assert "<script" not in svg
+
+
+def test_domains_without_an_order_are_no_groups():
+    for name, shown in (("molecules/bbbp/scaffold", False), ("molecules/bbbp/size", True)):
+        found = evaluated(subject(name=name))
+        groups = [row[0].text for table in content.subgroups([found]) for row in table.rows]
+        assert any(g.startswith("domain") for g in groups) == shown
+    grouped = replace(subject(name="my.csv"), config={"data": {"by": "group=vendor"}})
+    assert content._nominal(grouped)
+
+
+def test_the_page_shows_them(tmp_path):
+    page = write(evaluated(subject()), tmp_path / "report.html").read_text()
+    assert "mine: most novel" in page
+    assert page.count("Nearest training compounds") == 4
+    assert "FC(F)F" in page
+    assert "inactive" in page
