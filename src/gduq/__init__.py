@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gduq.anchored_linear import AnchoredLinear
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
     from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
-    from gduq.bundle import load, save
+    from gduq.bundle import export, load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
     from gduq.prediction import LabelPrediction, Prediction, ValuePrediction, predict
@@ -54,6 +54,7 @@ _HOME = {
     "choose": "training",
     "cut_points": "anchoring",
     "evaluate": "evaluation",
+    "export": "bundle",
     "fit": "training",
     "load": "bundle",
     "predict": "prediction",
@@ -87,6 +88,7 @@ __all__ = [
     "cut_points",
     "data",
     "evaluate",
+    "export",
     "fit",
     "functional",
     "generalization",

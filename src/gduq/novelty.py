@@ -174,7 +174,7 @@ class _Similar:
 
     def __init__(self, reference: Tensor) -> None:
         unit, length = _polar(reference)
-        longest = length.amax()
+        longest = length.amax(dim=0)
         self.scale = torch.where(longest > 0, longest, 1.0)
         inverse = 1.0 / (length / self.scale).clamp_min(_SHORT)
         weight = _LENGTH**2 / 2

@@ -1,5 +1,6 @@
-"""`save` and `load`: a trained model in one folder, the same in any process, never pickle."""
+"""`save`, `load`, `export`: a trained model in a folder, or in a file that runs without gduq."""
 
+from gduq.bundle.exporting import export
 from gduq.bundle.save_load import BundleInfo, describe, load, save
 
-__all__ = ["BundleInfo", "describe", "load", "save"]
+__all__ = ["BundleInfo", "describe", "export", "load", "save"]

@@ -17,7 +17,8 @@ from gduq.prediction.predictor import Predictor
 
 __all__ = ["Inputs", "inputs_of"]
 
-_NOT_READ = ("y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask")
+_NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
+_FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
 _GRAPHS = 3  # of those that are given, traced with
 
 
@@ -76,7 +77,7 @@ def inputs_of(model: Predictor, like: Any) -> Inputs:
     dims = {name: torch.export.Dim(name) for name in ("nodes", "edges", "graphs", "judged_edges")}
     tensors: dict[str, Tensor] = {}
     varying: dict[str, dict[int, Any]] = {}
-    for name in (name for name in graph.keys() if name not in _NOT_READ):  # noqa: SIM118
+    for name in sorted(set(graph.keys()) - _NOT_READ, key=_place):
         value = graph[name]
         if isinstance(value, Tensor) and value.dim() and "mask" not in name:
             tensors[name] = value if value.layout == torch.strided else value.to_dense()
@@ -103,6 +104,10 @@ def _some(like: Any) -> list[Data]:
     if not found:
         raise InputError("a graph with two nodes and two edges at least in like", "none")
     return found
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
 
 
 def _one_by_one(like: Any) -> Iterator[Any]:

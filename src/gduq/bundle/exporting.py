@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
+from gduq.bundle import symbols
 from gduq.bundle.inputs import Inputs, inputs_of
 from gduq.bundle.program import Program, ready_to_trace
 from gduq.errors import InputError
@@ -107,17 +108,15 @@ def _checked(model: Predictor, like: Any) -> Inputs:
 
 
 def _traced(model: Predictor, inputs: Inputs) -> _Traced:
-    """The program; inputs that nothing reads are left out."""
+    """The program; inputs that nothing reads are left out, unless the network asks for them."""
     with torch.no_grad():
-        program = _trace(model, inputs)
-        idle = {
-            node.target
-            for node in program.graph.nodes
-            if node.op == "placeholder" and not node.users
-        }
-        kept = inputs.without(idle)
-        if kept.tensors.keys() != inputs.tensors.keys():
-            program = _trace(model, kept)
+        program, kept = _trace(model, inputs), inputs
+        nodes = program.graph.nodes
+        idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
+        fewer = inputs.without(idle)
+        if len(fewer.tensors) < len(inputs.tensors):
+            with suppress(InputError):
+                program, kept = _trace(model, fewer), fewer
         for node in program.graph.nodes:
             if node.op == "call_function" and _draws(node):
                 raise _in_the_way(f"{node.target}, which draws at random")
@@ -142,9 +141,9 @@ def _trace(model: Predictor, inputs: Inputs) -> torch.export.ExportedProgram:
 
 def _where(error: BaseException) -> str:
     """The line outside torch that led to an error, and torch's first words about it."""
-    home = os.path.dirname(torch.__file__)
+    inside = (os.path.dirname(torch.__file__), symbols.__file__, "<")
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((home, "<"))]
+    own = [frame for frame in frames if not frame.filename.startswith(inside)]
     words = str(error).strip().splitlines() or [type(error).__name__]
     if not own:
         return words[0]
