@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -91,7 +91,7 @@ def _area(table: Table) -> Bar:
     if not pairs:
         return Bar(what, wanted, "no cell yet", None)
     ours, plain = (statistics.fmean(pair[i] for pair in pairs.values()) for i in (0, 1))
-    got = f"{ours:.3f} against {plain:.3f} ({ours / plain:.2f}×) over {len(pairs)} cells"
+    got = f"{ours:.3f} against {plain:.3f} ({ours / plain:.2f}×) over {_cells(pairs)}"
     return Bar(what, wanted, got, ours <= 0.5 * plain)
 
 
@@ -114,8 +114,12 @@ def _time(table: Table) -> Bar:
         return Bar(what, wanted, "no cell yet", None)
     ratios = [ours / theirs for ours, theirs in pairs.values()]
     mean = statistics.fmean(ratios)
-    got = f"{mean:.2f}× on average, {min(ratios):.2f}–{max(ratios):.2f}× over {len(ratios)} cells"
+    got = f"{mean:.2f}× on average, {min(ratios):.2f}–{max(ratios):.2f}× over {_cells(ratios)}"
     return Bar(what, wanted, got, mean <= 0.5)
+
+
+def _cells(found: Sized) -> str:
+    return f"{len(found)} cell{'s' * (len(found) > 1)}"
 
 
 def _of(method: str, level: str, measure: str, split: str = "ood_test") -> Read:
