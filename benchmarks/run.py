@@ -22,6 +22,7 @@ PARTS = {  # name -> where its rows come from; each a module with rows()
     "superpixels": "superpixels",
     "calibrators": "calibrators",
     "metrics": "metrics",
+    "serving": "serving",
 }
 
 

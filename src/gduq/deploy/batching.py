@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +40,7 @@ class _Job:
     """One request; its rows are ready when the future is."""
 
     items: Sequence[Item]
-    deadline: float
-    future: Future[bytes] = field(default_factory=Future)
+    future: asyncio.Future[bytes]
     rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
 
@@ -59,6 +58,8 @@ class _Place:
     job: _Job
     number: int
     graph: Data
+    nodes: int
+    edges: int
 
 
 class Batcher:
@@ -97,15 +98,22 @@ class Batcher:
         """Requests in the queue."""
         return self._waiting.qsize()
 
-    def submit(self, items: Sequence[Item]) -> Future[bytes]:
-        """Line up a request; its future gives the answer as JSON."""
+    def submit(self, items: Sequence[Item]) -> asyncio.Future[bytes]:
+        """Line up a request of the running event loop; its future gives the answer as JSON.
+
+        It ends with a ``TimeoutError`` after the time for a request; who still waits in the queue
+        then is not answered at all.
+        """
         if not self.alive:
             raise Refused(503, "the service is shutting down")
-        job = _Job(items, time.monotonic() + self.limits.seconds)
+        loop = asyncio.get_running_loop()
+        job = _Job(items, loop.create_future())
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
             raise Refused(503, "too many requests are waiting, try again in a moment") from None
+        clock = loop.call_later(self.limits.seconds, _settle, [(job.future, TimeoutError())])
+        job.future.add_done_callback(lambda _: clock.cancel())
         return job.future
 
     # -- the thread ----------------------------------------------------------------------------
@@ -114,19 +122,17 @@ class Batcher:
         going_on = True
         while going_on:
             jobs, going_on = self._take()
-            wanted = [job for job in jobs if job.future.set_running_or_notify_cancel()]
-            late = time.monotonic()
-            timely = [job for job in wanted if job.deadline > late]
-            for job in wanted:
-                if job.deadline <= late:
-                    job.future.set_exception(TimeoutError())
+            jobs = [job for job in jobs if not job.future.done()]  # nobody waits for the others
+            found: list[_Outcome]
             try:
-                self._answer(timely)
+                self._answer(jobs)
+                found = [(job.future, job.content()) for job in jobs]
             except Exception as error:  # the thread must outlive whatever a network does
                 _log.exception("a pass failed")
-                for job in timely:
-                    if not job.future.done():
-                        job.future.set_exception(error)
+                found = [(job.future, error) for job in jobs]
+            if jobs:
+                with suppress(RuntimeError):  # a loop that is closed has no more clients
+                    jobs[0].future.get_loop().call_soon_threadsafe(_settle, found)
 
     def _take(self) -> tuple[list[_Job], bool]:
         """The next request and those behind it that fit into a pass; and whether to go on."""
@@ -148,7 +154,8 @@ class Batcher:
     def _answer(self, jobs: Sequence[_Job]) -> None:
         for part in self._passes(self._read(jobs)):
             self.counts.passes += 1
-            for places, found in self.service.answer_each([place.graph for place in part]):
+            graphs = [place.graph for place in part]
+            for places, found in self.service.answer_sound(graphs, range(len(graphs))):
                 chosen = [part[place] for place in places]
                 if isinstance(found, str):
                     chosen[0].job.rejected[chosen[0].number] = found
@@ -158,14 +165,14 @@ class Batcher:
             self.counts.requests += 1
             self.counts.graphs += len(job.rows)
             self.counts.rejected += len(job.rejected)
-            job.future.set_result(job.content())
 
     def _read(self, jobs: Sequence[_Job]) -> Iterator[_Place]:
         """The sound graphs of all requests; the others are noted with the reason."""
         for job in jobs:
             for number, item in enumerate(job.items):
                 try:
-                    yield _Place(job, number, graph_from(item, self.limits))
+                    graph, nodes, edges = graph_from(item, self.limits)
+                    yield _Place(job, number, graph, nodes, edges)
                 except (ValueError, TypeError, RuntimeError, OverflowError) as error:
                     reason = " ".join(str(error).split())[:300]
                     job.rejected[number] = reason or type(error).__name__
@@ -178,12 +185,12 @@ class Batcher:
         for group in alike.values():
             part, nodes, edges = list[_Place](), 0, 0
             for place in group:
-                nodes += place.graph.num_nodes or 0
-                edges += place.graph.num_edges
+                nodes += place.nodes
+                edges += place.edges
                 full = len(part) == self.limits.batch
                 if part and (full or nodes > self.limits.nodes or edges > self.limits.edges):
                     yield part
-                    part, nodes, edges = [], place.graph.num_nodes or 0, place.graph.num_edges
+                    part, nodes, edges = [], place.nodes, place.edges
                 part.append(place)
             yield part
 
@@ -196,29 +203,37 @@ class Batcher:
             start: dict[str, Any] = {"row": place.number}
             if "smiles" in place.graph:
                 start["smiles"] = place.graph.smiles
-            if nodes:
-                size = int(place.graph.num_nodes or 0)
-                heads = [{**start, "node": node} for node in range(size)]
-            else:
-                heads = [start]
+            heads = [{"node": node} for node in range(place.nodes)] if nodes else [{}]
             place.job.rows[place.number] = [
-                {**head, **dict(zip(columns, next(values), strict=True))} for head in heads
+                {**start, **head, **dict(zip(columns, next(values), strict=True))} for head in heads
             ]
 
     def _counts_nodes(self, places: Sequence[_Place], rows: int) -> bool:
         """Whether rows are nodes."""
         nodes = self.service.rows == "node" or rows != len(places)
-        if nodes and rows != sum(int(place.graph.num_nodes or 0) for place in places):
+        if nodes and rows != sum(place.nodes for place in places):
             raise InputError("a model that answers for graphs or nodes", f"{rows} rows")
         return nodes
 
 
-def _attributes(graph: Data) -> tuple[tuple[str, Any], ...]:
+def _attributes(graph: Data) -> frozenset[tuple[Any, ...]]:
     """Names, dtypes and widths: what graphs that are joined must have in common."""
-    store = graph._store
-    return tuple(
-        (name, (value.dtype, value.shape[1:] if "index" not in name else value.shape[:-1]))
+    return frozenset(
+        (name, value.dtype, value.shape[:-1] if "index" in name else value.shape[1:])
+        for name, value in graph._store.items()
         if isinstance(value, Tensor)
-        else (name, None)
-        for name, value in sorted(store.items())
     )
+
+
+_Outcome = tuple["asyncio.Future[bytes]", "bytes | Exception"]
+
+
+def _settle(found: Sequence[_Outcome]) -> None:
+    """In the event loop: all answers of a pass at once, as waking the loop takes time."""
+    for future, outcome in found:
+        if future.done():  # the client has gone, or the time is over
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -29,7 +29,7 @@ class Limits:
         edges: Edges of the same.
         batch: Graphs in one pass.
         queue: Requests that may wait; more are told to come back.
-        seconds: Time for a request, from its first byte to its answer.
+        seconds: Time for a request to arrive, and time for it to be answered.
         connections: Open connections.
 
     Example:

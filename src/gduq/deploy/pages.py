@@ -36,7 +36,9 @@ def docs(schema: Mapping[str, Any]) -> Page:
     text = {name: json.dumps(model, indent=1) for name, model in models.items()}
     for route in routes:
         body = route.get("requestBody", {}).get("content", {}).get("application/json", {})
-        route["body"] = json.dumps(body["schema"], indent=1) if body else ""
+        form = body.get("schema", {})
+        route["fields"] = {k: v["description"] for k, v in form.get("properties", {}).items()}
+        route["examples"] = [json.dumps(example) for example in form.get("examples", ())]
     return _page("docs.html.jinja", info=schema["info"], routes=routes, models=text)
 
 

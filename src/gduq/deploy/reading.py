@@ -79,8 +79,8 @@ def read_query(body: bytes, limits: Limits) -> list[Item]:
     return found
 
 
-def graph_from(item: Item, limits: Limits) -> Data:
-    """One item as a sound graph; a ``ValueError`` says why it is none.
+def graph_from(item: Item, limits: Limits) -> tuple[Data, int, int]:
+    """One item as a sound graph, its nodes and its edges; a ``ValueError`` says why it is none.
 
     Example:
         >>> graph_from(("graph", {"x": [[1, 0]], "edge_index": [[0], [1]]}), Limits())
@@ -90,14 +90,13 @@ def graph_from(item: Item, limits: Limits) -> Data:
     """
     kind, value = item
     graph = _from_text(value, limits) if kind == "smiles" else _from_arrays(value)
-    for name, count, most in (
-        ("nodes", graph.num_nodes or 0, limits.nodes),
-        ("edges", graph.num_edges, limits.edges),
-    ):
+    nodes, edges = int(graph.num_nodes or 0), graph.edge_index.size(-1)
+    for name, count, most in (("nodes", nodes, limits.nodes), ("edges", edges, limits.edges)):
         if count > most:
             raise InputError(f"a graph of at most {most} {name}", count)
-    check_graph(graph)
-    return graph
+    if kind != "smiles":  # what RDKit makes is sound
+        check_graph(graph)
+    return graph, nodes, edges
 
 
 def _from_text(smiles: Any, limits: Limits) -> Data:

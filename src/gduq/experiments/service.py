@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -116,41 +117,62 @@ class Service:
         """Calibrated predictions of some graphs at once, with targets if all have them."""
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            batch = Batch.from_data_list(list(graphs)).apply(self._as_model)
+            batch = Batch.from_data_list(list(graphs))
+        if self._others(batch):
+            batch = batch.apply(self._as_model)
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
 
     def answer_each(self, graphs: Sequence[Data]) -> Iterator[tuple[list[int], Any]]:
         """Answers for graphs of which some may be bad, without their labels.
 
-        All are answered in one pass, or in halves where some are refused.
+        All are answered in one pass, or in halves where the network refuses some.
 
         Yields:
             Places in ``graphs`` with their prediction, or one place with the reason, a text.
         """
-        yield from self._halved([_unlabelled(graph) for graph in graphs], range(len(graphs)))
-
-    def _halved(self, graphs: Sequence[Data], places: range) -> Iterator[tuple[list[int], Any]]:
-        part = [graphs[place] for place in places]
-        try:
-            for graph in part:
+        sound = []
+        for place, graph in enumerate(graphs):
+            try:
                 check_graph(graph)
+                sound.append(place)
+            except InputError as error:
+                yield [place], _reason(error)
+        yield from self.answer_sound(graphs, sound)
+
+    def answer_sound(
+        self, graphs: Sequence[Data], places: Sequence[int]
+    ) -> Iterator[tuple[list[int], Any]]:
+        """The same for places whose graphs `gduq.graph.check_graph` has seen."""
+        part = [_unlabelled(graphs[place]) for place in places]
+        try:
             if part:
                 yield list(places), self.answer(part)
         except _REFUSALS as error:
             if not _is_refusal(error):
                 raise
             if len(part) == 1:
-                yield list(places), " ".join(str(error).split())[:300] or type(error).__name__
+                yield list(places), _reason(error)
                 return
             middle = len(part) // 2
             for half in (places[:middle], places[middle:]):
-                yield from self._halved(graphs, half)
+                yield from self.answer_sound(graphs, half)
+
+    @cached_property
+    def _dtype(self) -> torch.dtype | None:
+        """The precision of the weights."""
+        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
+
+    def _others(self, batch: Data) -> bool:
+        """Whether numbers come in another precision than that of the weights."""
+        values = (value for value in batch._store.values() if isinstance(value, Tensor))
+        return any(v.is_floating_point() and v.dtype != self._dtype for v in values)
 
     def _as_model(self, value: Tensor) -> Tensor:
         """In the precision of the weights: a file may hold doubles."""
-        weight = next((w for w in self.model.parameters() if w.is_floating_point()), None)
-        return value.to(weight.dtype) if weight is not None and value.is_floating_point() else value
+        if self._dtype is None or not value.is_floating_point():
+            return value
+        return value.to(self._dtype)
 
     def calibrated(self, p: Any, graph: Data | None = None) -> Any:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
@@ -219,6 +241,10 @@ def _said(p: Any) -> dict[str, list[Any]]:
     columns = {name: values.tolist() for name, values in p.to_dataframe().items()}
     first = {"novelty": columns.pop("novelty")} if "novelty" in columns else {}
     return first | columns
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _is_refusal(error: Exception) -> bool:
