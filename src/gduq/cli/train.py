@@ -13,6 +13,7 @@ import typer
 from gduq.cli.base import AsJson, app, print_json, print_rows, status
 from gduq.cli.completion import among, datasets
 from gduq.cli.stopping import going_on_later
+from gduq.data.cells import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -265,12 +266,17 @@ def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
     learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
     some = f"{', '.join(learned[:6])}{', ...' if len(learned) > 6 else ''}"
     classes = f" ({', '.join(splits.class_names[:6])})" if splits.class_names else ""
-    typer.echo(f"{splits.description} To learn: {some}, as {own.kind}{classes}.")
+    _say(f"{splits.description} To learn: {some}, as {own.kind}{classes}.")
     if own.rejects:
         listed = path / "rejects.csv"
-        typer.echo(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
+        _say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
     for line in own.cut:
-        typer.echo(f"  {line}")
+        _say(f"  {line}")
+
+
+def _say(text: str, err: bool = False) -> None:
+    """Print a line in which names out of a user's file may stand."""
+    typer.echo(printable(text), err=err)
 
 
 def _report(folder: RunFolder) -> tuple[Verdict, Path]:
@@ -307,13 +313,13 @@ def _told(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
 def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str) -> None:
     """How far to trust it, and what to type next."""
     run = shlex.quote(str(folder.path))
-    typer.echo("")
-    typer.echo(said.headline)
+    _say("")
+    _say(said.headline)
     if said.advice is not None:
-        typer.echo(f"What to do: {said.advice.text}")
-    typer.echo(f"Report: {page}")
+        _say(f"What to do: {said.advice.text}")
+    _say(f"Report: {page}")
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
-    typer.echo("Next:")
+    _say("Next:")
     if rows == "graph":
-        typer.echo(f"  gduq predict {run} {new} -o answers.csv")
-    typer.echo(f"  gduq report {run} -o report.html")
+        _say(f"  gduq predict {run} {new} -o answers.csv")
+    _say(f"  gduq report {run} -o report.html")

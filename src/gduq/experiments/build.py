@@ -154,8 +154,13 @@ def network(config: RunConfig, splits: Splits, seed: int) -> nn.Module:
         options = model.model_dump(exclude={"hidden_channels"}) | {"conv": conv}
         if conv == "pna":
             options["degree"] = _degrees(splits.train)
-        task = "node" if splits.train.task == "node" else "graph"
-        return GNN(channels, model.hidden_channels, outputs, task=task, **options)
+        return GNN(
+            channels,
+            model.hidden_channels,
+            outputs,
+            task="node" if splits.train.task == "node" else "graph",
+            **options,
+        )
 
 
 def is_molecule(graph: Data) -> bool:

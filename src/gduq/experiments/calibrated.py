@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from gduq.bundle import describe, save
 from gduq.bundle import load as load_bundle
@@ -18,7 +19,6 @@ from gduq.evaluation.run import whole_graph
 from gduq.experiments import build
 from gduq.experiments.folder import RunFolder
 from gduq.experiments.scores import FIXED, fixed
-from gduq.prediction import Prediction
 from gduq.prediction.predictor import Predictor
 
 __all__ = ["Calibrated", "export"]
@@ -37,7 +37,7 @@ class Calibrated:
         self.folder = folder
         self.raw = folder.predictions()
 
-    def predictions(self, name: str) -> dict[str, Prediction]:
+    def predictions(self, name: str) -> dict[str, Any]:
         """By split, under the calibrator of that name; uncalibrated under ``"none"``."""
         if name == "none":
             return self.raw
@@ -81,7 +81,7 @@ class Calibrated:
         return found
 
     @cached_property
-    def copies(self) -> list[Prediction]:
+    def copies(self) -> list[Any]:
         """Corrupted copies of the rows that calibrators are fitted on."""
         features = self.raw[FIT_ON].features is not None
         return corrupted_predictions(self.model, self.views[FIT_ON], features=features)

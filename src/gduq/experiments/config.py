@@ -228,10 +228,9 @@ class RunConfig(Part):
             kind += f" ({method.recipe_name})"
             kind += "" if method.at is None else f" at {method.at}"
         own = f", on {method.pretrained_from}" if method.pretrained_digest else ""
-        conv = self.model.conv
-        if conv == "auto":
-            conv, kind = "", _SAID.get(kind, kind)
-        return f"{self.data.name} {conv}{' ' * bool(conv)}{kind}{own}, seed {self.seed}"
+        if self.model.conv == "auto":
+            return f"{self.data.name} {_SAID.get(kind, kind)}{own}, seed {self.seed}"
+        return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
 
     def to_toml(self) -> str:
         """As `from_toml` reads it; what is ``None`` is left out."""

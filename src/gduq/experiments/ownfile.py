@@ -297,7 +297,9 @@ def _nodes(data: DataConfig, read: _Read) -> OwnData:
         raise InputError("train_mask, val_mask and test_mask of one column", missing or "several")
     views = {split: View(graph, graph[mask]) for split, mask in masks.items()}
     splits = Splits(
-        **views,
+        views["train"],
+        views["id_val"],
+        views["id_test"],
         name=data.name,
         description=f"{data.name}, cut by its masks.",
         class_names=read.class_names,
