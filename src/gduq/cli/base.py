@@ -28,6 +28,7 @@ _ORDER = (
     "train",
     "predict",
     "serve",
+    "export",
     "calibrate",
     "evaluate",
     "report",

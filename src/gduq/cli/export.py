@@ -1,0 +1,69 @@
+"""``gduq export``: a saved model as one file that runs without gduq."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gduq.cli.base import AsJson, app, print_json, status
+from gduq.cli.predict import Bundle, Call, Network, SmilesColumn
+
+if TYPE_CHECKING:
+    from gduq.cli.request import Request
+
+__all__ = ["export"]
+
+_ENOUGH = 20  # graphs of a file that are looked at
+
+Output = Annotated[Path, typer.Argument(help="The file to write, ending in .pt2 or .onnx.")]
+Like = Annotated[
+    Path,
+    typer.Option(help="Graphs it is to answer for: a TU folder, a table of SMILES, .safetensors."),
+]
+
+
+@app.command()
+def export(
+    bundle: Bundle,
+    output: Output,
+    like: Like,
+    smiles: SmilesColumn = None,
+    net: Network = None,
+    call: Call = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as one file that answers on its own.
+
+    A .pt2 file is read by torch.export.load, an .onnx file by onnxruntime; neither needs gduq.
+    Hypotheses, calibration and novelty are in it, for graphs of any size.
+    """
+    from gduq.bundle import export as export_model
+    from gduq.cli.request import Request
+    from gduq.cli.serve import load_model
+    from gduq.data.outputs import check_outputs
+
+    check_outputs({"OUTPUT": output}, [bundle, like])
+    with status("Exporting", as_json):
+        request = Request(bundle=bundle, smiles=smiles, net=net, call=call)
+        model, _ = load_model(request)
+        export_model(model, output, _graphs(like, request))
+    if as_json:
+        print_json({"path": output, "bytes": output.stat().st_size})
+    else:
+        typer.echo(f"{output} written, {output.stat().st_size / 1e6:.2f} MB")
+
+
+def _graphs(path: Path, request: Request) -> list[Any]:
+    """A few graphs of a file, read as ``gduq predict`` reads it."""
+    from gduq.bundle import describe
+    from gduq.cli.request import bundle_of
+    from gduq.data.files import Reject
+    from gduq.experiments.places import Places
+
+    notes = describe(bundle_of(request.bundle)[0]).preprocessing
+    parts = Places.of([path], request.smiles, (), notes).read(path, 1)
+    found = (item.graph for part in parts for item in part)
+    return list(islice((graph for graph in found if not isinstance(graph, Reject)), _ENOUGH))
