@@ -13,6 +13,7 @@ import typer
 import gduq
 from gduq.bundle import describe
 from gduq.cli.stopping import going_on_later
+from gduq.cli.train import told_of
 from gduq.data import read, save
 from gduq.experiments.folder import RunFolder
 from tests.cli.cases import CLASSES, rings, run
@@ -246,3 +247,20 @@ def test_being_stopped_says_how_to_go_on(number, code, capsys, monkeypatch):
     said = capsys.readouterr().err
     assert said == "Stopped. The same command goes on: gduq train 'my file.csv'\n"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_bundle_knows_the_columns_of_a_labelled_file(root, tmp_path):
+    path = table(tmp_path / "columns.csv", "labels", 60)
+    names = [word for name in LABELS[:3] for word in ("--target", name)]
+    train(path, root, *names, "--method", "plain", "--by", "random")
+    (folder,) = root.glob("columns-*")
+    test = table(tmp_path / "test.csv", "labels", 40, seed=5)
+    test.write_text("".join(test.read_text().splitlines(keepends=True)[:1]
+                            + test.read_text().splitlines(keepends=True)[2:]))  # fmt: skip
+    found = json.loads(run("evaluate", folder, "--data", test, "--json").stdout)
+    assert {row["variant"] for row in found["table"]} >= {"", *LABELS[:3]}
+    assert {row["rows"] for row in found["table"]} >= {40}
+
+    rows = told_of(RunFolder(folder).evaluation())  # what a terminal gets
+    assert [row["split"] for row in rows] == ["id_val", "id_test"]
+    assert list(rows[0])[1:] == ["balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,8 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_rows, status
 from gduq.cli.completion import datasets
-from gduq.cli.predict import Call, Network, Smiles, Target
-from gduq.cli.train import scores_of
+from gduq.cli.predict import Call, Network, SmilesColumn, Targets
+from gduq.cli.train import scores_of, told_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def evaluate(
     method: Methods = None,
     corrupted: Corrupted = False,
     subgroups: Subgroups = False,
-    smiles: Smiles = "smiles",
-    target: Target = None,
+    smiles: SmilesColumn = None,
+    target: Targets = None,
     net: Network = None,
     call: Call = None,
     output: Annotated[
@@ -136,7 +137,8 @@ def evaluate(
         from gduq.cli.serve import Request
 
         with status("Evaluating", as_json):
-            request = Request(run, smiles=smiles, target=target, net=net, call=call)
+            columns = tuple(target) if target else None
+            request = Request(run, smiles=smiles, target=columns, net=net, call=call)
             found = judge(request, data, names, subgroups)
     else:
         _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
@@ -146,6 +148,10 @@ def evaluate(
             found = evaluated(folder, subgroups=True) if subgroups else folder.evaluation()
     for name, reason in found.settings.get("skipped", {}).items():
         typer.echo(f"Note: without {name}: {reason}", err=True)
+    if output is None and not as_json and sys.stdout.isatty():  # all of it is wider than any screen
+        print_rows(told_of(found), as_json=False)
+        typer.echo("Everything, with intervals: gduq evaluate ... -o evaluation.md")
+        return
     if output is None:
         typer.echo(found.to_json() if as_json else found.to_markdown(), nl=False)
         return

@@ -17,11 +17,12 @@ from gduq.data.cells import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.evaluation import Evaluation
     from gduq.experiments.config import RunConfig
     from gduq.experiments.folder import RunFolder
     from gduq.report.verdict import Verdict
 
-__all__ = ["scores_of", "train"]
+__all__ = ["scores_of", "told_of", "train"]
 
 _METHODS: dict[str, dict[str, str]] = {
     "choose": {"kind": "choose"},
@@ -234,6 +235,24 @@ def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
     ]
 
 
+def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The few measures that say most: a row per split, calibrator and, of several, value."""
+    kind, table = evaluation.settings.get("about", "classes"), evaluation.table
+    held = table[(table["kind"] == "metrics") & table["measure"].isin(_TOLD[kind])]
+    held = held[held["split"] != "train"]
+    if kind != "values":
+        held = held[held["variant"] == ""]  # labels one by one are in the report
+    several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in held.to_dict("records"):
+        key = (one["split"], one["calibrator"], one["variant"])
+        shown = {"split": one["split"]}
+        shown |= {"calibrator": one["calibrator"]} if several["calibrator"] else {}
+        shown |= {"target": one["variant"]} if several["variant"] else {}
+        rows.setdefault(key, shown)[one["measure"]] = one["value"]
+    return list(rows.values())
+
+
 # -- own data --------------------------------------------------------------------------------------
 
 
@@ -253,9 +272,9 @@ def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool)
     if as_json:
         content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
         content |= {"rejected": len(own.rejects), "verdict": said.headline}
-        print_json(content | {"scores": _told(folder, own.kind)})
+        print_json(content | {"scores": told_of(folder.evaluation())})
         return
-    print_rows(_told(folder, own.kind), as_json=False)
+    print_rows(told_of(folder.evaluation()), as_json=False)
     _conclude(folder, said, page, own.splits.train.task)
 
 
@@ -291,23 +310,6 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
         command = shlex.join(["gduq", "report", str(folder.path), "-o", "report.html"])
         write(subjects, page, "html", reproduce=command)
     return verdict(subjects), page
-
-
-def _told(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
-    """One row per split, and per target where there are several."""
-    table = folder.evaluation().table
-    held = table[(table["kind"] == "metrics") & (table["calibrator"] == "none")]
-    several = kind == "values" and len(set(held["variant"])) > 1
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for one in held.to_dict("records"):
-        if one["measure"] not in _TOLD[kind] or one["split"] == "train":
-            continue
-        if one["variant"] and not several:
-            continue  # labels one by one are in the report
-        row = rows.setdefault((one["split"], one["variant"]), {"split": one["split"]})
-        row |= {"target": one["variant"]} if several else {}
-        row[one["measure"]] = one["value"]
-    return list(rows.values())
 
 
 def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str) -> None:
