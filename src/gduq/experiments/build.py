@@ -18,7 +18,8 @@ from gduq.data.subset import LimitError
 from gduq.errors import InputError, warn_user
 from gduq.experiments.config import RunConfig
 from gduq.experiments.method import RECIPE_FIELDS
-from gduq.experiments.ownfile import OwnData, kind_of, object_digest, own_data
+from gduq.experiments.ownfile import OwnData, kind_of, own_data
+from gduq.experiments.ownread import object_digest
 from gduq.experiments.sources import file_digest
 from gduq.graph import Rows
 from gduq.nn import GNN, BondGNN

@@ -58,7 +58,7 @@ def told_of_source(data: Mapping[str, Any]) -> dict[str, Any]:
         return found
     source = str(found["source"])
     if is_object(source):
-        from gduq.experiments.ownfile import object_digest
+        from gduq.experiments.ownread import object_digest
 
         return {**found, "name": found["name"] or source, "digest": object_digest(source)}
     path = Path(source).expanduser().resolve()
