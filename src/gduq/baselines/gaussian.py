@@ -55,7 +55,12 @@ class GaussianLayer(nn.Module, ABC):
     @torch.no_grad()
     def sample(self, phi: Tensor, k: int, generator: torch.Generator) -> Tensor:
         """Outputs ``[K, m, C]`` under K draws of the weights, the same draws for all rows."""
-        return (self._read(phi) @ self.draw(k, generator).transpose(1, 2)).to(phi.dtype)
+        return self.outputs(phi, self.draw(k, generator))
+
+    @torch.no_grad()
+    def outputs(self, phi: Tensor, draws: Tensor) -> Tensor:
+        """Outputs ``[K, m, C]`` under given weights ``[K, C, D]``."""
+        return (self._read(phi) @ draws.transpose(1, 2)).to(phi.dtype)
 
     def probit(self, phi: Tensor) -> Tensor:
         r"""Logits ``[m, C]`` whose softmax (sigmoid) approximates the mean over the posterior.

@@ -12,6 +12,7 @@ from gduq.baselines.heads import OnTrunk
 from gduq.baselines.posterior import LastLayerPosterior
 from gduq.baselines.separate import SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
+from gduq.functional import exporting
 from gduq.nn.call import Call
 from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
@@ -60,6 +61,7 @@ class LastLayerLaplace(OnTrunk):
         if link not in ("samples", "probit"):
             raise InputError("link 'samples' or 'probit'", repr(link))
         self.num_samples, self.link, self.seed = num_samples, link, seed
+        self._drawn: tuple[Tensor, Tensor] | None = None  # of which posterior, and the draws
         super().__init__(net, call, trunk)
 
     def _build(self, trunk: Trunk) -> None:
@@ -110,7 +112,7 @@ class LastLayerLaplace(OnTrunk):
             return self._values(phi, self.target)
         if self.link == "probit":
             return self.posterior.probit(phi).unsqueeze(0)
-        return self.posterior.sample(phi, self.num_samples, self._generator)
+        return self.posterior.outputs(phi, self._draws)
 
     def _values(self, phi: Tensor, target: Values) -> Tensor:
         """Means and log-variances of K Gaussians ``[K, m, 2T]``, standardised."""
@@ -118,7 +120,7 @@ class LastLayerLaplace(OnTrunk):
         means, logs = self._own(phi, target)
         logs = logs + self.posterior.noise.log().to(logs)
         if self.link == "samples":
-            drawn = self.posterior.sample(phi, self.num_samples, self._generator)
+            drawn = self.posterior.outputs(phi, self._draws)
             means = means + drawn - self.posterior.mean(phi)
         elif self.num_samples == 1:
             means, logs = means[None], (logs.exp() + self.posterior.variance(phi)).log()[None]
@@ -133,8 +135,16 @@ class LastLayerLaplace(OnTrunk):
         return means, torch.zeros_like(logs) if target.is_open else logs
 
     @property
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
+    def _draws(self) -> Tensor:
+        """K draws of the weights ``[K, C, D]``, made anew where the posterior is another one.
+
+        An exported program holds those of the last answer before it was made.
+        """
+        values, known = self.posterior.values, self._drawn
+        if known is None or not (exporting() or known[0] is values):
+            generator = torch.Generator().manual_seed(self.seed)
+            known = self._drawn = (values, self.posterior.draw(self.num_samples, generator))
+        return known[1]
 
     def check_ready(self) -> None:
         if self.trunk is None or not self.posterior.fitted:

@@ -121,7 +121,7 @@ def _traced(model: Predictor, inputs: Inputs) -> _Traced:
             if node.op == "call_function" and _draws(node):
                 raise _in_the_way(f"{node.target}, which draws at random")
         said = program.module()(**kept.tensors)
-        plain = Program(model, kept.tensors, kept.words)(**kept.tensors)
+        plain = Program(ready_to_trace(model), kept.tensors, kept.words)(**kept.tensors)
     _check_same(said, plain)
     return _Traced(program, kept, said)
 
@@ -141,7 +141,7 @@ def _trace(model: Predictor, inputs: Inputs) -> torch.export.ExportedProgram:
 
 def _where(error: BaseException) -> str:
     """The line outside torch that led to an error, and torch's first words about it."""
-    inside = (os.path.dirname(torch.__file__), symbols.__file__, "<")
+    inside = (os.path.dirname(torch.__file__) + os.sep, symbols.__file__, "<")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(inside)]
     words = str(error).strip().splitlines() or [type(error).__name__]
