@@ -316,6 +316,30 @@ def test_a_model_that_fails_does_not_end_the_service(monkeypatch):
         assert ask(client, smiles=["C"])["answers"]
 
 
+def test_a_request_that_fails_takes_no_other_with_it():
+    class Shaky(Gate):
+        """Fails as no graph should make it fail."""
+
+        def answer(self, graphs):
+            if any(graph.smiles == "CCBr" for graph in graphs):
+                raise ZeroDivisionError
+            return super().answer(graphs)
+
+    gate = Shaky()
+    with TestClient(app(gate)) as client, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, client, smiles=["C"])
+        wait_for(lambda: gate.sizes)
+        good = [pool.submit(ask, client, smiles=[s, "bad!"]) for s in SMILES[:2]]
+        bad = pool.submit(ask, client, 500, smiles=["CCBr"])
+        wait_for(lambda: client.get("/health").json()["waiting"] == 3)
+        gate.open.set()
+        assert first.result()["answers"]
+        assert "the log" in bad.result()["error"]
+        for one, smiles in zip(good, SMILES, strict=False):
+            assert [a["smiles"] for a in one.result()["answers"]] == [smiles]
+            assert len(one.result()["rejected"]) == 1
+
+
 def test_edges_are_not_served():
     of = service()
     of.__class__ = type("Edges", (Service,), {"rows": "edge"})

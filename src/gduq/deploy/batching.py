@@ -123,16 +123,21 @@ class Batcher:
         while going_on:
             jobs, going_on = self._take()
             jobs = [job for job in jobs if not job.future.done()]  # nobody waits for the others
-            found: list[_Outcome]
-            try:
-                self._answer(jobs)
-                found = [(job.future, job.content()) for job in jobs]
-            except Exception as error:  # the thread must outlive whatever a network does
-                _log.exception("a pass failed")
-                found = [(job.future, error) for job in jobs]
             if jobs:
+                found = self._outcomes(jobs)
                 with suppress(RuntimeError):  # a loop that is closed has no more clients
                     jobs[0].future.get_loop().call_soon_threadsafe(_settle, found)
+
+    def _outcomes(self, jobs: Sequence[_Job]) -> list[_Outcome]:
+        """What becomes of requests; where all together fail, each is tried alone."""
+        try:
+            self._answer(jobs)
+            return [(job.future, job.content()) for job in jobs]
+        except Exception as error:  # the thread must outlive whatever a network does
+            if len(jobs) > 1:
+                return [outcome for job in jobs for outcome in self._outcomes([job])]
+            _log.exception("a request failed")
+            return [(jobs[0].future, error)]
 
     def _take(self) -> tuple[list[_Job], bool]:
         """The next request and those behind it that fit into a pass; and whether to go on."""

@@ -4,7 +4,6 @@ Annotations of the functions inside `make_app` are read by FastAPI, so they are 
 """
 
 import asyncio
-import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +24,6 @@ from gduq.experiments.service import Service
 
 __all__ = ["make_app"]
 
-_log = logging.getLogger(__name__)
 _LATE = (TimeoutError, asyncio.TimeoutError)  # two classes before Python 3.11
 
 
@@ -207,8 +205,7 @@ async def _answer(headers: Mapping[bytes, bytes], receive: Any, batcher: Batcher
         return await future
     except _LATE:
         raise _late(batcher.limits) from None
-    except Exception as error:
-        _log.error("a request failed: %s", error)
+    except Exception:  # its traceback is in the log
         raise Refused(500, "the model failed; the log of the service says why") from None
 
 

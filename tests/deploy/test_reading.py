@@ -1,0 +1,78 @@
+"""Whatever a request holds, it becomes sound graphs or a reason, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.reading import graph_from, read_query
+from gduq.graph import check_graph
+
+pytest.importorskip("rdkit")
+REASONS = (ValueError, TypeError, RuntimeError, OverflowError)  # what the service names
+
+NUMBERS = st.one_of(
+    st.integers(-3, 5), st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=3)
+)
+ARRAYS = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
+NAMES = st.sampled_from(
+    ["x", "edge_index", "edge_attr", "edge_weight", "pos", "batch", "y", "own_index", "face", "_x"]
+)
+GRAPHS = st.dictionaries(st.one_of(NAMES, st.text(max_size=5)), ARRAYS, max_size=5)
+# close to sound ones, so that the later checks are reached too
+CLOSE = st.fixed_dictionaries(
+    {
+        "x": st.lists(st.lists(st.floats(width=32), min_size=2, max_size=2), max_size=4),
+        "edge_index": st.lists(st.lists(st.integers(-1, 4), max_size=3), max_size=3),
+    },
+    optional={"edge_attr": ARRAYS, "pos": ARRAYS, "own": ARRAYS},
+)
+
+
+def tried(function, *arguments, but):
+    """What a function gives, or the error it may raise."""
+    try:
+        return function(*arguments)
+    except but as error:
+        return error
+
+
+@given(st.one_of(GRAPHS, CLOSE, ARRAYS))
+def test_anything_becomes_a_sound_graph_or_a_reason(item):
+    limits = Limits(nodes=3, edges=4)
+    body = json.dumps({"graphs": [item]}).encode()
+    read = tried(read_query, body, limits, but=Refused)
+    if isinstance(read, Refused):
+        assert read.status == 422
+        return
+    found = tried(graph_from, read[0], limits, but=REASONS)
+    if isinstance(found, Exception):
+        assert str(found)
+        return
+    graph, nodes, edges = found
+    assert isinstance(graph, Data)
+    check_graph(graph)
+    assert nodes == graph.num_nodes <= 3
+    assert edges == graph.num_edges <= 4
+
+
+@given(st.text(alphabet="CNOcn1234()[]=#@+-/\\.%HBrl ", max_size=40))
+def test_any_text_becomes_a_molecule_or_a_reason(text):
+    found = tried(graph_from, ("smiles", text), Limits(), but=REASONS)
+    if isinstance(found, Exception):
+        assert str(found)
+        return
+    graph, nodes, _ = found
+    check_graph(graph)  # what RDKit makes is sound: the service relies on it
+    assert nodes == graph.num_nodes
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(body):
+    found = tried(read_query, body, Limits(), but=Refused)
+    assert isinstance(found, list) or found.status in (413, 422)
