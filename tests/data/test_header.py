@@ -1,6 +1,8 @@
 """Which columns of a table are what."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gduq.data.header import find_columns, read_header
 from gduq.errors import InputError
@@ -79,3 +81,18 @@ def test_files_that_are_no_tables(tmp_path):
 def test_separators(tmp_path):
     assert read_header(written(tmp_path, "smiles;y")) == (["smiles", "y"], ";")
     assert read_header(written(tmp_path, "smiles\ty", name="t.tsv")) == (["smiles", "y"], "\t")
+
+
+FIELDS = st.text(st.sampled_from('ab,;"\n\r\t01.[]() CcN\x00\x1b\u20ac'), max_size=12)
+
+
+@given(st.lists(st.lists(FIELDS, min_size=1, max_size=4).map(",".join), max_size=8))
+def test_any_text_is_a_table_or_a_mistake(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("any") / "t.csv"
+    path.write_bytes("\n".join(lines).encode() + b"\xff")
+    try:
+        found = find_columns(path)
+    except InputError:
+        return
+    assert {found.smiles, *found.targets, *found.ids} <= set(read_header(path)[0])
+    assert found.smiles not in found.targets
