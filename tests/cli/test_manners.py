@@ -13,8 +13,8 @@ from gduq.cli import app
 from gduq.cli.base import print_json, print_rows
 from tests.cli.cases import run
 
-COMMANDS = ("demo", "train", "predict", "serve", "calibrate", "evaluate", "report", "bench", "data",
-            "points")  # fmt: skip
+COMMANDS = ("demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report",
+            "bench", "data", "points")  # fmt: skip
 
 
 def test_every_command_of_the_design_is_there_in_order():
