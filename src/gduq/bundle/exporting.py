@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
@@ -148,7 +149,7 @@ def _where(error: BaseException) -> str:
     if not own:
         return words[0]
     last = own[-1]
-    file = "/".join(Path(last.filename).parts[-3:])
+    file = last.filename.rpartition(f"site-packages{os.sep}")[2]
     return f"`{last.line}` in {file}, line {last.lineno} ({words[0]})"
 
 
@@ -185,7 +186,8 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with redirect_stderr(StringIO()):
+        with redirect_stderr(StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)

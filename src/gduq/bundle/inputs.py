@@ -12,6 +12,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError
 from gduq.graph import iterate, join, num_graphs, on_device, row_kind
+from gduq.nn.modes import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
 
@@ -69,7 +70,7 @@ def inputs_of(model: Predictor, like: Any) -> Inputs:
     """
     graphs = _some(like)
     graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         rows = model.answer(join([graphs[0]] * 2)).outputs.size(1)
     per_graph = rows == 2 * num_graphs(graphs[0]) and row_kind(graphs[0]) is None
     several = [*graphs, graphs[0]][: max(2, len(graphs))]

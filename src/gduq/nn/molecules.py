@@ -82,7 +82,8 @@ class BondGNN(nn.Module):
             h = layer(h, graph.edge_index, bonds)
         batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
         total = h.new_zeros(graphs, h.size(1)).index_add(0, batch, h)
-        size = torch.bincount(batch, minlength=graphs).clamp(min=1).unsqueeze(1)
+        ones = h.new_ones(h.size(0))
+        size = h.new_zeros(graphs).index_add(0, batch, ones).clamp(min=1).unsqueeze(1)
         out: Tensor = self.head(torch.cat([total / _TYPICAL, total / size], dim=1))
         return out
 

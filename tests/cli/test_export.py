@@ -1,0 +1,61 @@
+"""`gduq export`: a bundle in, a file that runs on its own out."""
+
+import json
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+
+import gduq
+from gduq.data import save
+from tests.cli.cases import run
+
+
+def graphs(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    ring = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    return [
+        Data(x=torch.randn(4, 3, generator=generator), edge_index=ring, y=i % 2)
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def model(tmp_path):
+    torch.manual_seed(0)
+    net = gduq.nn.GNN(3, 4, 2, num_layers=2, conv="gin")
+    gduq.fit(net, graphs(25, 1), graphs(25, 2), epochs=1, progress=False)
+    gduq.save(net, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def like(tmp_path):
+    """A lone node comes first; others follow."""
+    lone = Data(x=torch.ones(1, 3), edge_index=torch.zeros(2, 0).long(), y=0)
+    return save([lone, *graphs(3, 3)], tmp_path / "like.safetensors")
+
+
+def test_the_file_says_what_the_bundle_says(model, like, tmp_path):
+    done = run("export", model, tmp_path / "model.pt2", "--like", like, "--json")
+    assert json.loads(done.output)["bytes"] == (tmp_path / "model.pt2").stat().st_size
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    new = graphs(6, 4)
+    whole = Batch.from_data_list(new)
+    said = program(x=whole.x, edge_index=whole.edge_index, sizes=whole.ptr.diff())
+    p = gduq.predict(gduq.load(model)[0], new)
+    torch.testing.assert_close(said["probs"], p.probs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(said["novelty"], p.novelty)
+
+
+def test_mistakes_are_one_sentence(model, like, tmp_path):
+    for output, match in (
+        (like, "which is read"),
+        (tmp_path / "model.pt", ".pt2 or .onnx"),
+        (model / "bundle.json", "which is read"),
+    ):
+        before = like.read_bytes()
+        done = run("export", model, output, "--like", like, code=2)
+        assert match in done.stderr
+        assert like.read_bytes() == before
+    run("export", tmp_path / "nowhere", tmp_path / "m.pt2", "--like", like, code=2)

@@ -1,0 +1,387 @@
+"""Exported programs say what `gduq.predict` says, for graphs of any size, without gduq and PyG."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Batch, Data, HeteroData
+
+import gduq
+from gduq import InputError
+from gduq.bundle.program import facts
+from gduq.data import View
+from gduq.nn import GNN
+from gduq.nn.molecules import BondGNN
+from gduq.nn.structure import Structure
+from gduq.targets import Classes, Labels, Values
+
+# Two epochs teach a network little.
+pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing of y")
+QUIET: dict[str, Any] = {"progress": False}
+SLOW = pytest.mark.slow
+Run = Callable[..., dict[str, Tensor]]
+
+
+def ring(size: int) -> Tensor:
+    """A ring, a loop and a double edge; with fewer nodes, fewer edges."""
+    ends = torch.arange(size)
+    edges = torch.stack([ends, ends.roll(1)]) if size > 2 else torch.zeros(2, 0).long()
+    odd = torch.tensor([[0, 0], [0, size - 1]])
+    return torch.cat([edges, edges.flip(0), odd], dim=1) if size > 1 else edges
+
+
+def data(count: int, seed: int, kind: str) -> list[Data]:
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(count):
+        size = int(torch.randint(3, 8, (1,), generator=generator))
+        x = torch.randn(size, 4, generator=generator)
+        edges = ring(size)
+        means = x.mean(dim=0)[:2]
+        y: Any = 50 + 10 * means.unsqueeze(0)
+        if kind == "labels":
+            y = (means > 0).float().unsqueeze(0)
+        elif kind == "classes":
+            y = int(means[0] > 0) + int(means[1] > 0)
+        attr = torch.randn(edges.size(1), 3, generator=generator)
+        found.append(Data(x=x, edge_index=edges, edge_attr=attr, y=y))
+    return found
+
+
+def odd(kind: str) -> list[Data]:
+    """Batches that were not traced: many graphs, a single one, one node, no edges."""
+    lone = Data(x=torch.ones(1, 4), edge_index=torch.zeros(2, 0).long())
+    lone.edge_attr = torch.zeros(0, 3)
+    known = data(12, 7, kind)
+    for graph in known:
+        del graph.y
+    return [*known, lone]
+
+
+def fitted(model: nn.Module, kind: str, **options: Any) -> nn.Module:
+    options = {"epochs": 2, "lr": 0.01} | options
+    gduq.fit(model, data(30, 1, kind), data(25, 2, kind), **QUIET, **options)
+    return model
+
+
+def program(path: Path) -> tuple[Run, dict[str, Any]]:
+    """The exported file as a function, and what it says about itself."""
+    if path.suffix == ".pt2":
+        files = {"gduq.json": ""}
+        module = torch.export.load(path, extra_files=files).module()
+        return module, json.loads(files["gduq.json"])
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [value.name for value in session.get_outputs()]
+
+    def run(**tensors: Tensor) -> dict[str, Tensor]:
+        found = session.run(None, {name: value.numpy() for name, value in tensors.items()})
+        return dict(zip(names, map(torch.from_numpy, found), strict=True))
+
+    return run, json.loads(session.get_modelmeta().custom_metadata_map["gduq"])
+
+
+def check(model: nn.Module, path: Path, like: Any, new: list[Data]) -> dict[str, Any]:
+    """Export, and compare with `gduq.predict` on all new graphs together and one by one."""
+    gduq.export(model, path, like)
+    run, about = program(path)
+    for graphs in (new, new[:1], new[-1:], new[-2:]):
+        whole = Batch.from_data_list(graphs)
+        names = [entry["name"] for entry in about["inputs"]]
+        given = {n: whole.ptr.diff() if n == "sizes" else whole[n] for n in names}
+        compare(run(**given), gduq.predict(model, graphs))
+    return about
+
+
+def compare(said: dict[str, Tensor], p: Any) -> None:
+    for name, value in said.items():
+        if name == "weights":
+            even = torch.full((p.num_samples,), 1 / p.num_samples, dtype=torch.float64)
+            wanted = even if p.weights is None else p.weights
+        else:
+            wanted = getattr(p, name)
+        torch.testing.assert_close(
+            value.double().view(wanted.shape), wanted.double(), rtol=1e-5, atol=1e-5
+        )
+    kinds = {"values": {"mean", "std"}}.get(p.kind, {"probs", "confidence", "entropy"})
+    assert {"samples", "weights", "aleatoric", "epistemic", "novelty"} | kinds == said.keys()
+
+
+# -- what can be exported ------------------------------------------------------------------------
+
+
+def zoo(conv: str, outputs: int, **options: Any) -> GNN:
+    torch.manual_seed(0)
+    if conv in ("pna", "gated_gcn"):
+        options["edge_channels"] = 3
+    if conv == "pna":
+        options["degree"] = [0, 0, 9, 4]
+    return GNN(4, 6, outputs, num_layers=2, conv=conv, head="mlp", dropout=0.1, **options)
+
+
+@pytest.mark.parametrize("conv", ["gcn", "gin", "pna", "gated_gcn"])
+def test_the_zoo_with_an_anchored_head(conv: str, tmp_path: Path) -> None:
+    model = gduq.anchor(fitted(zoo(conv, 2), "values"), num_anchors=3)
+    about = check(fitted(model, "values"), tmp_path / "m.pt2", data(3, 5, "values"), odd("values"))
+    read = ["x", "edge_index", *["edge_attr"] * (conv in ("pna", "gated_gcn")), "sizes"]
+    assert [entry["name"] for entry in about["inputs"]] == read
+    assert about["inputs"][0] == {"name": "x", "dtype": "float32", "shape": ["nodes", 4]}
+    assert about["hypotheses"] == 3
+    assert about["calibrated"] == "shifted"
+    assert about["target"]["kind"] == "values"
+
+
+@pytest.mark.parametrize("conv", ["gcn", pytest.param("gin", marks=SLOW)])
+def test_anchors_at_a_layer(conv: str, tmp_path: Path) -> None:
+    """Copies of the graph, one per anchor, share its edges."""
+    model = gduq.anchor(zoo(conv, 3), at=1, init="random", num_anchors=3)
+    check(fitted(model, "classes"), tmp_path / "m.pt2", data(3, 5, "classes"), odd("classes"))
+
+
+class Net(nn.Module):
+    """A user's network."""
+
+    def __init__(self, conv: Callable[[int, int], nn.Module], pool: Any, norm: Any = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two, self.norm, self.pool = conv(4, 6), conv(6, 6), norm, pool
+        self.head = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+        more = {"edge_attr": edge_attr} if getattr(self.one, "edge_dim", None) else {}
+        h = self.one(x, edge_index, **more).relu()
+        h = h if self.norm is None else self.norm(h, batch)
+        return self.head(self.pool(self.two(h, edge_index, **more), batch))
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: Net(pyg.GCNConv, pyg.global_mean_pool),
+    "gat": lambda: Net(pyg.GATv2Conv, pyg.global_max_pool, pyg.GraphNorm(6)),
+    "transformer": lambda: Net(
+        lambda i, o: pyg.TransformerConv(i, o, edge_dim=3), pyg.SumAggregation(), pyg.LayerNorm(6)
+    ),
+    "attention": lambda: Net(pyg.SAGEConv, pyg.AttentionalAggregation(nn.Linear(6, 1))),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("gcn", "transformer") else pytest.param(n, marks=SLOW) for n in NETS]
+)
+def test_networks_of_pyg(name: str, tmp_path: Path) -> None:
+    model = gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3)
+    check(fitted(model, "labels"), tmp_path / "m.pt2", data(3, 5, "labels"), odd("labels"))
+
+
+def test_anchors_inside_a_users_network(tmp_path: Path) -> None:
+    model = gduq.anchor(NETS["gcn"](), at="two", init="random", num_anchors=2)
+    check(fitted(model, "values"), tmp_path / "m.pt2", data(3, 5, "values"), odd("values"))
+
+
+def test_molecules(tmp_path: Path) -> None:
+    """Categories of atoms and bonds, as whole numbers."""
+    graphs = data(40, 1, "values")
+    for graph in graphs:
+        graph.x = torch.randint(0, 2, (graph.num_nodes or 0, 9))
+        graph.edge_attr = torch.randint(0, 2, (graph.num_edges, 3))
+    net = BondGNN(2, hidden_channels=6, num_layers=2)
+    gduq.fit(net, graphs[:20], graphs[20:], epochs=1, **QUIET)
+    about = check(net, tmp_path / "m.pt2", graphs[:3], graphs[5:9])
+    assert about["inputs"][0]["dtype"] == "int64"
+
+
+@pytest.mark.parametrize(
+    "kind", ["values", pytest.param("labels", marks=SLOW), pytest.param("classes", marks=SLOW)]
+)
+def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
+    """A weighted mixture of a network, heads and Laplace, with temperatures of their own."""
+    outputs = 3 if kind == "classes" else 2
+    net = fitted(zoo("gin", outputs), kind)
+    plain = gduq.baselines.as_predictor(net)
+    trunk = plain.trunk
+    assert trunk is not None
+    members = [plain]
+    for part in (
+        gduq.LastLayerLaplace(None, 3, "samples", trunk=trunk),
+        gduq.HeadEnsemble(None, 2, trunk=trunk),
+    ):
+        members.append(fitted(part, kind))  # type: ignore[arg-type]
+    stack = gduq.Stack(members, [0.5, 0.2, 0.3]).eval()
+    stack.novelty = members[1].novelty
+    stack.set_temperature(1.3, "clean")
+    about = check(stack, tmp_path / "m.pt2", data(3, 5, kind), odd(kind))
+    assert about["hypotheses"] == 6
+
+
+@pytest.fixture
+def one_graph() -> Data:
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 40, (2, 120), generator=generator)
+    x = torch.randn(40, 4, generator=generator)
+    return Data(x=x, edge_index=edges, y=(x[:, 0] > 0).long(), train_mask=torch.arange(40) < 20)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_nodes_of_one_graph(one_graph: Data, weighted: bool, tmp_path: Path) -> None:
+    """GCN's own operator; loops, weights of edges and nodes without a neighbour count."""
+    if weighted:
+        one_graph.edge_weight = torch.rand(120, generator=torch.Generator().manual_seed(1))
+    net = GNN(4, 6, 2, num_layers=2, conv="gcn", task="node")
+    train, val = View(one_graph, torch.arange(20)), View(one_graph, torch.arange(20, 40))
+    gduq.fit(net, train, val, epochs=2, **QUIET)
+    path = gduq.export(net, tmp_path / "m.pt2", one_graph)
+    run, about = program(path)
+    assert "sizes" not in [entry["name"] for entry in about["inputs"]]
+    small = one_graph.subgraph(torch.arange(15))
+    for graph in (one_graph, small):
+        said = run(**{entry["name"]: graph[entry["name"]] for entry in about["inputs"]})
+        del graph.train_mask
+        compare(said, gduq.predict(net, graph))
+
+
+def test_operators_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sparse matrices, the same sums; the last weight of several loops counts."""
+    graph = data(1, 3, "values")[0]
+    graph.edge_weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(0))
+    z = torch.randn(2 * (graph.num_nodes or 0), 3)
+    for kind in ("gcn", "gin"):
+        structure = Structure.of(graph).repeat(2)
+        mixed, gain = structure.mix(z, kind), structure.gain(kind, z.dtype)
+        monkeypatch.setattr("gduq.nn.structure.exporting", lambda: True)
+        torch.testing.assert_close(structure.mix(z, kind), mixed)
+        torch.testing.assert_close(structure.gain(kind, z.dtype), gain)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.2, 0.0, 0.8])])
+def test_facts_are_those_of_predictions(weights: Tensor | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(9, 2, generator=generator)
+    cases = (
+        (Values().told(y, torch.zeros(9, 2), y), 4),
+        (Labels(rates=(0.5, 0.5)), 2),
+        (Classes(4), 4),
+        (Classes(2, one_logit=True), 1),
+    )
+    for target, outputs in cases:
+        samples = 3 * torch.randn(3, 9, outputs, generator=generator)
+        p = target.prediction(samples, weights=weights)
+        for name, value in facts(target, samples, weights).items():
+            if name != "weights":
+                wanted = getattr(p, name)
+                torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6)
+
+
+# -- ONNX ----------------------------------------------------------------------------------------
+
+
+def test_onnx_of_an_anchored_network(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    model = gduq.anchor(fitted(NETS["gcn"](), "values"), num_anchors=3)
+    model = fitted(model, "values")
+    check(model, tmp_path / "m.onnx", data(3, 5, "values"), odd("values"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conv", ["gcn", "gin", "pna", "gated_gcn"])
+def test_onnx_of_the_zoo(conv: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    stack = gduq.choose(
+        fitted(zoo(conv, 3), "classes"), data(30, 1, "classes"), data(25, 2, "classes"), **QUIET
+    )
+    check(stack, tmp_path / "m.onnx", data(3, 5, "classes"), odd("classes"))
+    model = fitted(gduq.anchor(zoo(conv, 2), at=1, init="random", num_anchors=2), "labels")
+    check(model, tmp_path / "m.onnx", data(3, 5, "labels"), odd("labels"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
+def test_onnx_of_networks_of_pyg(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    model = gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3)
+    check(fitted(model, "labels"), tmp_path / "m.onnx", data(3, 5, "labels"), odd("labels"))
+
+
+# -- alone ---------------------------------------------------------------------------------------
+
+ALONE = """
+import sys, torch
+sys.modules["gduq"] = sys.modules["torch_geometric"] = None
+program = torch.export.load(sys.argv[1]).module()
+said = program(x=torch.ones(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]),
+               sizes=torch.tensor([2, 3]))
+print(list(said["probs"].shape), "gduq" in str(sorted(m for m in sys.modules if sys.modules[m])))
+"""
+
+
+def test_a_program_needs_neither_gduq_nor_pyg(tmp_path: Path) -> None:
+    net = fitted(zoo("gin", 3), "classes")
+    path = gduq.export(net, tmp_path / "m.pt2", data(3, 5, "classes"))
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["[2,", "3]", "False"], done.stderr
+
+
+# -- what stands in the way ----------------------------------------------------------------------
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    like, path = data(3, 5, "values"), tmp_path / "m.pt2"
+    dropped = fitted(gduq.MCDropout(zoo("gin", 2), 2), "values")
+    with pytest.raises(InputError, match=r"aten.dropout.default, which draws at random"):
+        gduq.export(dropped, path, like)
+
+    def top(x: Tensor, batch: Tensor) -> Tensor:
+        return pyg.aggr.SortAggregation(1)(x, batch)
+
+    sorting = fitted(Net(pyg.SAGEConv, top), "values")
+    with pytest.raises(InputError, match=r"` in torch_geometric/.*\.py, line \d+ \("):
+        gduq.export(sorting, path, like)
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    like = data(3, 5, "values")
+    net = fitted(zoo("gin", 2), "values")
+    for call, match in (
+        ((net, tmp_path / "m.pt", like), r"ending in .pt2 or .onnx"),
+        ((zoo("gin", 2), tmp_path / "m.pt2", like), "a fitted model"),
+        ((net, tmp_path / "m.pt2", HeteroData()), "homogeneous graphs"),
+        ((net, tmp_path / "m.pt2", [odd("values")[-1]]), "two nodes and two edges"),
+        ((net, tmp_path / "m.pt2", []), "at least one graph"),
+    ):
+        with pytest.raises(InputError, match=match):
+            gduq.export(*call)
+    (tmp_path / "folder.pt2").mkdir()
+    with pytest.raises(InputError, match="which is a folder"):
+        gduq.export(net, tmp_path / "folder.pt2", like)
+
+
+def test_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InputError, match=r"gduq\[export\]"):
+        gduq.export(zoo("gin", 2), tmp_path / "m.onnx", data(3, 5, "values"))
+
+
+def test_the_model_stays_as_it_was(tmp_path: Path) -> None:
+    net, like = fitted(zoo("gin", 2), "values"), data(3, 5, "values")
+    net.train()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    p = gduq.predict(net, like)
+    (tmp_path / "m.pt2").write_text("something else")
+    gduq.export(net, tmp_path / "m.pt2", like)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert np.array_equal(gduq.predict(net, like).samples, p.samples)
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
+    assert "int" not in vars(sys.modules["torch_geometric.nn.aggr.base"])
