@@ -7,6 +7,8 @@ import warnings
 
 __all__ = ["BundleError", "InputError", "NotFittedError", "warn_user"]
 
+_LETTERS = 800  # of one part of a message
+
 
 class InputError(ValueError):
     """Something handed to the library cannot be used.
@@ -24,12 +26,22 @@ class InputError(ValueError):
     """
 
     def __init__(self, expected: str, got: object, do: str = "") -> None:
-        stop = "" if str(got).endswith(".") else "."  # what was got may be a sentence
-        super().__init__(f"expected {expected}, got {got}{stop}" + (f" {do}" if do else ""))
+        wanted, found = _short(expected), _short(got)
+        stop = "" if found.endswith(".") else "."  # what was got may be a sentence
+        super().__init__(f"expected {wanted}, got {found}{stop}" + (f" {do}" if do else ""))
         self.expected, self.got, self.do = expected, got, do
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:
-        return type(self), (self.expected, str(self.got), self.do)
+        return type(self), (self.expected, _short(self.got), self.do)
+
+
+def _short(value: object) -> str:
+    """As text of bounded length: what a file holds may have any."""
+    try:
+        text = str(value)
+    except ValueError:  # Python does not write whole numbers of more than 4300 digits
+        text = "a number of too many digits"
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS]}..."
 
 
 class NotFittedError(InputError):

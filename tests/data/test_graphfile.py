@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch_geometric.data import Data
 
 from gduq.data import tensorfile
-from gduq.data.graphfile import FORMAT, read_graphs, write_graphs, write_parts
+from gduq.data.graphfile import FORMAT, _seal, read_graphs, write_graphs, write_parts
 from gduq.data.packed import Packed
 from gduq.errors import InputError
 
@@ -112,7 +112,7 @@ def test_graphs_without_edges_attribute(tmp_path: Path) -> None:
 
 
 def rewritten(path: Path, **changes: object) -> Path:
-    """The file with some tensors or metadata replaced, and a checksum that fits."""
+    """The file with some tensors or metadata replaced, and checksums that fit."""
     tensors, metadata = tensorfile.read(path)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     metadata.pop("crc32")
@@ -123,6 +123,8 @@ def rewritten(path: Path, **changes: object) -> Path:
             del metadata[name]
         else:
             metadata[name] = str(value)
+    if "seal" not in changes:
+        metadata["seal"] = _seal(tensors, metadata)
     tensorfile.write(path, tensors, metadata)
     return path
 
@@ -137,7 +139,10 @@ def sound(tmp_path: Path) -> Path:
     ("changes", "message"),
     [
         ({"format": "other"}, "got one of format 'other'"),
-        ({"version": "2"}, "version 1 of the graph file format .* got version 2"),
+        ({"version": "3"}, "version 2 of the graph file format .* got version 3"),
+        ({"seal": None}, "a header with its seal"),
+        ({"seal": "00000000"}, "a header with its seal"),
+        ({"version": "1", "seal": "00000000"}, "a header with its seal"),
         ({"version": "one"}, "got version one"),
         ({"ptr__node": torch.tensor([0, 4, 3])}, "offsets 'node'"),
         ({"ptr__node": torch.tensor([1, 3, 5])}, "offsets 'node'"),
@@ -162,6 +167,10 @@ def sound(tmp_path: Path) -> Path:
 def test_hand_made_files_are_checked(sound: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_graphs(rewritten(sound, **changes))
+
+
+def test_a_file_of_the_first_version_has_no_seal(sound: Path) -> None:
+    assert len(read_graphs(rewritten(sound, version="1", seal=None))) == 2
 
 
 def test_a_flipped_bit_is_seen(sound: Path) -> None:

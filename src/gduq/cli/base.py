@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from gduq.data.cells import printable
 from gduq.errors import InputError
 
 __all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
@@ -59,12 +60,12 @@ class _Group(TyperGroup):
 
 def fail(message: str, code: int = 2) -> None:
     """End the program with one sentence on standard error."""
-    typer.echo(f"Error: {' '.join(message.split())}", err=True)
+    typer.echo(f"Error: {printable(' '.join(message.split()))}", err=True)
     raise typer.Exit(code) from None
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"Warning: {message}", err=True)
+    typer.echo(f"Warning: {printable(str(message))}", err=True)
 
 
 app = typer.Typer(
@@ -141,7 +142,7 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 def _shown(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
 @contextmanager

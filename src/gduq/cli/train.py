@@ -201,7 +201,7 @@ def _parsed(changes: Iterable[str]) -> dict[str, Any]:
             raise InputError("--set key=value", repr(change))
         try:
             found[key.strip()] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             found[key.strip()] = text
     return found
 

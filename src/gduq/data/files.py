@@ -57,7 +57,7 @@ class _GraphFile:
     """A safetensors file of graphs, memory-mapped."""
 
     def __init__(self, path: Path, class_names: Sequence[str] | None = None) -> None:
-        self.packed = read_graphs(path)
+        self.path, self.packed = path, read_graphs(path)
         self.class_names, self.target_names = self.packed.class_names, self.packed.target_names
         wanted = tuple(class_names or self.class_names)
         if self.class_names and wanted != self.class_names:
@@ -65,7 +65,11 @@ class _GraphFile:
         self.class_names = wanted
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
-        return iter(enumerate(self.packed))
+        for index in range(len(self.packed)):
+            try:
+                yield index, self.packed[index]
+            except UnicodeDecodeError as error:
+                yield index, Reject(self.path.name, 0, f"text that is no UTF-8 ({error.reason})")
 
 
 def open_source(
@@ -92,6 +96,8 @@ def open_source(
         return TUFolder(path, class_names)
     if not path.exists():
         raise InputError("a folder or file of graphs", f"{path}, which does not exist")
+    if not path.is_file():
+        raise InputError("a folder or a regular file of graphs", f"{path}, which is neither")
     if path.suffix in (".csv", ".tsv"):
         return Table(path, smiles, targets, class_names, task)
     if path.suffix == ".safetensors":

@@ -1,16 +1,18 @@
 """One safetensors file of graphs: packed tensors, their offsets, and a few words of JSON.
 
-Layout, version 1. ``data/<attribute>`` holds an attribute of all graphs, one after the other (on
+Layout, version 2. ``data/<attribute>`` holds an attribute of all graphs, one after the other (on
 the last axis for ``edge_index``); ``ptr/<name>`` holds the offsets ``[G + 1]`` at which each graph
 starts; ``ptr/node`` is always there. The metadata says ``format`` (``gduq.graphs``), ``version``,
 ``layout`` (attribute to offsets), ``deliver`` (attribute to the dtype it is handed out in),
-``class_names`` and ``target_names``. Nothing in it is executed when it is read, and all of it is
-checked.
+``class_names`` and ``target_names``, and ``seal``: a CRC-32 of all that and of the names, shapes
+and dtypes of the tensors, which files of version 1 lack. Nothing in it is executed when it is read,
+and all of it is checked.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,7 @@ from gduq.errors import InputError
 
 __all__ = ["FORMAT", "VERSION", "read_graphs", "write_graphs", "write_parts"]
 
-FORMAT, VERSION = "gduq.graphs", 1
+FORMAT, VERSION = "gduq.graphs", 2
 _DELIVER = {"text", "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
 _PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch.save's zip around one
 
@@ -88,6 +90,9 @@ def read_graphs(path: Path) -> Packed:
     _check_header(path, metadata, do)
     if tensorfile.checksum(path) != metadata.get("crc32"):
         raise InputError(f"CRC-32 {metadata.get('crc32')} in {path}", "another: it is damaged", do)
+    sealed = metadata["version"] != "1" or "seal" in metadata
+    if sealed and metadata.get("seal") != _seal(tensors, metadata):
+        raise InputError(f"a header with its seal in {path}", "another: it is damaged", do)
     try:
         packed = _unpack(tensors, metadata)
         _check_packed(packed)
@@ -96,7 +101,7 @@ def read_graphs(path: Path) -> Packed:
             class_names=_names(metadata["class_names"]),
             target_names=_names(metadata.get("target_names", "[]")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # InputError is a ValueError
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"sound graphs in {path}", str(error).rstrip("."), do) from error
 
 
@@ -115,7 +120,14 @@ def _write(
         "class_names": json.dumps([str(name) for name in class_names]),
         "target_names": json.dumps([str(name) for name in target_names]),
     }
-    tensorfile.write(path, tensors, text)
+    tensorfile.write(path, tensors, {**text, "seal": _seal(tensors, text)})
+
+
+def _seal(tensors: Mapping[str, Tensor | Stream], metadata: Mapping[str, str]) -> str:
+    """CRC-32 of what the header says; that of the tensors' bytes is the file's own."""
+    words = {key: text for key, text in metadata.items() if key not in ("seal", "crc32")}
+    kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
+    return f"{zlib.crc32(json.dumps([words, kinds], sort_keys=True).encode()):08x}"
 
 
 def _names(text: str) -> tuple[str, ...]:

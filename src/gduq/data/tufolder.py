@@ -223,6 +223,8 @@ def _find(folder: Path) -> tuple[Path, str]:
 
 def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
     """A table of numbers ``[lines, width]``, and the rows that are none with the reason."""
+    if not path.is_file():
+        raise InputError(f"a regular file {path}", "a folder, a device or a pipe")
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.rstrip().split("\n") if text.strip() else []
     if all(line.strip() for line in lines):  # numpy skips blank lines: rows would slip

@@ -103,14 +103,17 @@ class Evaluation:
         """Read what `to_json` gave: a path, or the text itself."""
         import pandas as pd
 
-        text = source if str(source).lstrip().startswith("{") else Path(source).read_text()
         try:
+            text = source if str(source).lstrip().startswith("{") else _read(Path(source))
             content = json.loads(str(text))
             table = pd.DataFrame(content["table"], columns=list(COLUMNS))
-            settings = content["settings"]
-        except (ValueError, KeyError, TypeError) as error:
+            table = table.astype(dict.fromkeys(_NUMBERS, float))
+            settings = dict(content["settings"])
+        except InputError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError("JSON of an Evaluation", f"something else ({error})") from None
-        return cls(table.astype(dict.fromkeys(_NUMBERS, float)), settings)
+        return cls(table, settings)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table for each kind, intervals in brackets; also written to ``path`` if given."""
@@ -121,6 +124,12 @@ class Evaluation:
             if not part.empty:
                 parts.append(f"## {title}\n\n" + "\n".join(_lines(part)))
         return _written("\n\n".join(parts) + "\n", path)
+
+
+def _read(path: Path) -> str:
+    if path.exists() and not path.is_file():
+        raise InputError("a file with JSON of an Evaluation", path)
+    return path.read_text(encoding="utf-8")
 
 
 def _written(text: str, path: str | Path | None) -> str:

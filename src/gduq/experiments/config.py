@@ -13,12 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from gduq.errors import InputError
-from gduq.experiments.method import MethodConfig, Part
+from gduq.experiments.method import MOST_EPOCHS, MethodConfig, Part
 from gduq.experiments.sources import is_object, told_of_source
 from gduq.nn.settings import Conv, HeadKind, Positional, Readout
 
 __all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig"]
 
+MOST_SEED = 2**63 - 1  # what every source of randomness takes
 _VERSION = 2  # part of the hash: raise it when the same config no longer means the same run
 
 
@@ -53,7 +54,7 @@ class DataConfig(Part):
     task: Literal["classes", "labels", "values"] | None = None
     by: str | None = None
     digest: str | None = None
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     limit: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
@@ -91,22 +92,22 @@ class ModelConfig(Part):
     """
 
     conv: Conv | Literal["auto", "bond"] = "gin"
-    hidden_channels: int = Field(300, ge=1)
-    num_layers: int = Field(3, ge=1)
+    hidden_channels: int = Field(300, ge=1, le=16_384)
+    num_layers: int = Field(3, ge=1, le=256)
     head: HeadKind = "linear"
     readout: Readout = "mean"
     virtual_node: bool = False
     dropout: float = Field(0.5, ge=0, lt=1)
     positional: Positional | None = None
-    positional_channels: int = Field(4, ge=1)
+    positional_channels: int = Field(4, ge=1, le=1024)
 
 
 class TrainingConfig(Part):
     """Arguments of `gduq.fit`, for the network."""
 
-    epochs: int = Field(100, ge=1)
+    epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
     lr: float = Field(1e-3, gt=0)
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(32, ge=1, le=2**20)
     weight_decay: float = Field(0.0, ge=0)
     milestones: tuple[int, ...] = ()
     gamma: float = Field(0.1, gt=0, le=1)
@@ -135,8 +136,8 @@ class RunConfig(Part):
     method: MethodConfig = MethodConfig()
     training: TrainingConfig = TrainingConfig()
     calibrators: tuple[str, ...] = ("temperature",)
-    resamples: int = Field(200, ge=2)
-    seed: int = Field(0, ge=0)
+    resamples: int = Field(200, ge=2, le=100_000)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -163,6 +164,8 @@ class RunConfig(Part):
             path: The file.
             changes: Values that replace those of the file, by dotted key: ``"training.epochs"``.
         """
+        if Path(path).exists() and not Path(path).is_file():
+            raise InputError("a TOML file with a config", f"{path}, which is no regular file")
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -279,7 +282,7 @@ def _toml(text: str, path: str | Path) -> dict[str, Any]:
             ) from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of any length, lists of any depth
         raise InputError("valid TOML", f"{path}: {error}") from None
 
 
@@ -317,7 +320,7 @@ def _explained(error: ValidationError) -> InputError:
     key = ".".join(where[:2])
     if first["type"] == "missing":
         return InputError(f"a value for {key!r} in a config", "none")
-    return InputError(f"a fitting value for {key!r}: {first['msg']}", repr(first["input"]))
+    return InputError(f"a fitting value for {key!r}: {first['msg']}", f"{first['input']!r:.80}")
 
 
 def _unknown_key(where: list[str]) -> InputError:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
@@ -25,6 +26,8 @@ __all__ = ["RunFolder", "locked", "write_json"]
 
 FINISHED = "finished"
 REJECTS = "rejects.csv"
+_INFO = {"rows": dict, "seconds": dict, "versions": dict}  # what is read of info.json
+_SPLIT = re.compile(r"[\w=.+-]+", re.ASCII)  # names of splits, which are names of files
 
 
 class RunFolder:
@@ -79,6 +82,8 @@ class RunFolder:
         """Uncalibrated predictions by split, in the order they were made."""
         self._check_finished()
         order = self.info["rows"]
+        if not isinstance(order, dict) or not all(_SPLIT.fullmatch(split) for split in order):
+            raise InputError(f"rows by split in info.json of {self.path}", f"{order!r:.80}")
         return {s: Hypotheses.from_npz(self.path / "predictions" / f"{s}.npz") for s in order}
 
     def evaluation(self) -> Evaluation:
@@ -99,18 +104,33 @@ class RunFolder:
     @property
     def history(self) -> History:
         """The epochs; of an ensemble, those of its members."""
-        return _history(self._json("history.json"))
+        try:
+            return _history(self._json("history.json"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"epochs in history.json of {self.path}", repr(error)) from None
 
     @property
     def info(self) -> dict[str, Any]:
         """Status, versions, seconds of training and prediction, parameters, rows."""
-        return self._json("info.json")
+        found = self._json("info.json")
+        for key, kind in _INFO.items():
+            if not isinstance(found.get(key, kind()), kind):
+                got = f"{found[key]!r:.80}"
+                raise InputError(f"{key} as {kind.__name__} in info.json of {self.path}", got)
+        if "rows" not in found:
+            raise InputError(f"rows by split in info.json of {self.path}", "none")
+        return found
 
     def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if path.exists() and not path.is_file():
+            raise InputError(f"{name} of a run in {self.path}", "no regular file")
         try:
-            found: dict[str, Any] = json.loads((self.path / name).read_text())
-        except (OSError, ValueError) as error:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} of a run in {self.path}", error) from None
+        if not isinstance(found, dict):
+            raise InputError(f"{name} of a run in {self.path}", f"{found!r:.80}")
         return found
 
     def _check_finished(self) -> None:

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gduq.errors import InputError
 
-__all__ = ["RECIPE_FIELDS", "MethodConfig", "Part", "bundle_at", "digest"]
+__all__ = ["MOST_EPOCHS", "RECIPE_FIELDS", "MethodConfig", "Part", "bundle_at", "digest"]
 
 Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout", "laplace", "heads", "choose"]
 Share = Annotated[float, Field(ge=0, lt=1)]
+MOST_EPOCHS = 10_000_000  # more is a slip of the pen
 RECIPE_FIELDS = ("at", "anchors", "scope", "num_anchors", "init", "freeze", "draws", "mask")
 _OWN: dict[str, tuple[str, ...]] = {
     "ensemble": ("size", "member"),
@@ -57,18 +58,18 @@ class MethodConfig(Part):
     at: int | str | None = None
     anchors: Literal["gaussian", "shuffle"] | None = None
     scope: Literal["row", "graph"] | None = None
-    num_anchors: int | None = Field(None, ge=1)
+    num_anchors: int | None = Field(None, ge=1, le=100_000)
     init: Literal["random", "identity"] | None = None
     freeze: bool | None = None
-    draws: int | None = Field(None, ge=1)
+    draws: int | None = Field(None, ge=1, le=10_000)
     mask: Share | tuple[Share, ...] | None = None
     calibrate: Literal["shifted", "clean", "none"] | None = None
     pretrained_from: str | None = None
     pretrained_digest: str | None = None
-    epochs: int | None = Field(None, ge=1)
-    size: int = Field(3, ge=1)
+    epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
+    size: int = Field(3, ge=1, le=1000)
     member: Literal["vanilla", "anchored"] = "vanilla"
-    passes: int = Field(10, ge=1)
+    passes: int = Field(10, ge=1, le=10_000)
     budget: float = Field(1.2, ge=1, le=100)
 
     @model_validator(mode="after")

@@ -185,6 +185,8 @@ class Hypotheses(ABC):
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
         got = f"{path}, which is none, or damaged"
         bad = InputError("a file that Prediction.to_npz wrote", got)
+        if Path(path).exists() and not Path(path).is_file():
+            raise bad
         try:
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file}
@@ -199,6 +201,11 @@ class Hypotheses(ABC):
             KeyError,
             TypeError,
             AttributeError,
+            MemoryError,  # a header that promises more than there is
+            NotImplementedError,
+            OverflowError,
+            RuntimeError,
+            SyntaxError,
         ):
             raise bad from None
         if "samples" not in given:

@@ -119,7 +119,7 @@ def _drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any
         if split is None or split not in subject.predictions:
             continue
         kinds: tuple[graphs.Kind, ...] = ("novel", "uncertain", "wrong")
-        shown = {kind: graphs.examples(subject, split, kind) for kind in kinds}
+        shown: dict[str, Any] = {kind: graphs.examples(subject, split, kind) for kind in kinds}
         if shown["uncertain"]:
             score = told.uncertainty_name(subject, split)
             found.append({"name": subject.name, "score": score, **shown})

@@ -88,7 +88,10 @@ def _cost(info: Mapping[str, Any]) -> dict[str, float]:
     if found["train_seconds"] is not None:
         found["train_seconds"] += seconds.get("plain") or 0.0
     found["parameters"] = info.get("parameters")
-    return {key: float(value) for key, value in found.items() if value is not None}
+    try:
+        return {key: float(value) for key, value in found.items() if value is not None}
+    except (TypeError, ValueError) as error:
+        raise InputError("seconds and parameters as numbers in info.json", error) from None
 
 
 def _splits(folder: RunFolder, predictions: Mapping[str, Any]) -> Splits | None:

@@ -1,0 +1,220 @@
+"""Attacks on the commands, each of which once gave a traceback, a hang or a silent mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+import gduq
+from gduq.cli.base import print_rows
+from gduq.data import save
+from gduq.data.cells import printable
+from gduq.errors import InputError
+from gduq.experiments.config import RunConfig
+from tests.cli.cases import anchored, bundle, rings, run
+from tests.hostile import nested, run_folder
+
+
+def refused(*arguments: object, says: str = "") -> str:
+    """Exit code 2 and one short sentence, soon."""
+    start = time.perf_counter()
+    result = run(*arguments, code=2)
+    assert time.perf_counter() - start < 30  # no hang; machines may be busy
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert re.search(says, lines[0]), lines[0]
+    assert len(lines[0]) < 2500
+    return lines[0]
+
+
+# -- configs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = 18446744073709551616", "seed"),
+        ("seed = " + "9" * 5000, "TOML|seed"),
+        (f"seed = {nested(5000)}", "TOML|seed"),
+        ("[model]\nhidden_channels = 1000000000", "hidden_channels"),
+        ("[model]\nnum_layers = 1000000000", "num_layers"),
+        ("[training]\nepochs = 1000000000000000000000000000000", "epochs"),
+        ("[method]\nkind = 'ensemble'\nsize = 1000000", "size"),
+        ("[method]\nkind = 'mcdropout'\npasses = 1000000000", "passes"),
+        ("[data]\nname = '\\u001B[31mred'", "dataset"),
+    ],
+)
+def test_configs_out_of_all_bounds(tmp_path, text, says):
+    path = tmp_path / "run.toml"
+    data = "" if "[data]" in text else '\n[data]\nname = "cbas/color/concept"\n'
+    path.write_text(f"{text}{data}")
+    message = refused("train", path, "--root", tmp_path, says=says)
+    assert "\x1b" not in message
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 5000, nested(5000), "nan", "1e999", "\x1b"])
+def test_options_out_of_all_bounds(tmp_path, value):
+    data = ("--data", "cbas/color/concept", "--root", tmp_path)
+    refused("train", *data, "--set", f"training.epochs={value}", says="epochs")
+
+
+def test_pipes_and_devices_are_no_configs(tmp_path):
+    pipe, link = tmp_path / "pipe.toml", tmp_path / "zero.toml"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    for path in (pipe, link):
+        with pytest.raises(InputError, match="no regular file"):
+            RunConfig.from_toml(path)
+
+
+# -- files of graphs -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "safetensors"])
+def test_pipes_and_devices_are_no_graphs(tmp_path, ending):
+    model, out = bundle(tmp_path / "model"), tmp_path / "out.csv"
+    pipe, link = tmp_path / f"pipe.{ending}", tmp_path / f"zero.{ending}"
+    os.mkfifo(pipe)
+    link.symlink_to("/dev/zero")
+    for path in (pipe, link):
+        refused("predict", model, path, "-o", out)
+        refused("predict", model, model, "-o", out)
+    pipe = tmp_path / "T" / "T_A.txt"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    (pipe.parent / "T_graph_indicator.txt").write_text("1\n1\n")
+    refused("predict", model, pipe.parent, "-o", out)
+
+
+def test_a_header_of_one_endless_field(tmp_path):
+    table = tmp_path / "wide.csv"
+    table.write_text("s" * 200_000 + "\nCCO\n")
+    refused("predict", bundle(tmp_path / "model"), table, "-o", tmp_path / "out.csv")
+
+
+def reworded(raw: bytes, **words: str) -> bytes:
+    """A graph file of the first version, which has no seal, with other words in its header."""
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header["__metadata__"].pop("seal")
+    header["__metadata__"] |= {"version": "1", **words}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + raw[8 + length :]
+
+
+@pytest.mark.parametrize("word", ["layout", "deliver", "class_names"])
+def test_deep_json_in_a_graph_file(tmp_path, word):
+    path = save(rings(3), tmp_path / "graphs.safetensors")
+    path.write_bytes(reworded(path.read_bytes(), **{word: nested(100_000)}))
+    refused("predict", bundle(tmp_path / "model"), path, "-o", tmp_path / "out.csv")
+
+
+def test_text_that_is_no_utf8_costs_its_own_row(tmp_path):
+    graphs = rings(3)
+    for graph in graphs:
+        graph.smiles = "CCO"
+    path = save(graphs, tmp_path / "graphs.safetensors")
+    raw = path.read_bytes()
+    spoilt = raw.replace(b"CCOCCOCCO", b"CCO\xff\xfe\xfdCCO")
+    assert spoilt != raw
+    length = int.from_bytes(raw[:8], "little")
+    path.write_bytes(reworded(spoilt, crc32=f"{zlib.crc32(spoilt[8 + length :]):08x}"))
+    out = tmp_path / "out.csv"
+    result = run("predict", bundle(tmp_path / "model"), path, "-o", out, code=3)
+    assert "row 1: text that is no UTF-8" in result.stderr
+    assert [line.split(",")[1] for line in out.read_text().splitlines()] == ["row", "0", "2"]
+
+
+# -- bundles -------------------------------------------------------------------------------------
+
+
+def test_bundles_that_are_nothing_but_depth(tmp_path):
+    model = bundle(tmp_path / "model")
+    (model / "bundle.json").write_text(nested(100_000))
+    graphs = save(rings(3), tmp_path / "graphs.safetensors")
+    refused("predict", model, graphs, "-o", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize("names", [["a", "\ud800"], ["a", "a"], ["a"]])
+def test_class_names_that_are_none(tmp_path, names):
+    with pytest.raises(InputError):
+        gduq.save(anchored(), tmp_path / "model", class_names=names)
+
+
+def test_names_do_not_steer_the_terminal(tmp_path, capsys):
+    evil = "\x1b]0;owned\x07\x1b[2J\u202eabc\ud800"
+    print_rows([{"class": evil}], as_json=False)
+    assert not set("\x1b\x07\u202e\ud800") & set(capsys.readouterr().out)
+    message = refused("predict", tmp_path / evil[:-1].replace("/", ""), tmp_path, "-o", "x.csv")
+    assert "\x1b" not in message
+    assert printable(evil).isprintable()
+    assert printable("Ünï cödé 分子 ✓") == "Ünï cödé 分子 ✓"
+
+
+# -- run folders ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run_folder(tmp_path_factory.mktemp("runs") / "run")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '"\\ud800"', nested(100_000)])
+@pytest.mark.parametrize("name", ["config.json", "info.json", "metrics.json"])
+def test_damaged_run_folders(folder, tmp_path, name, content):
+    path = folder / name
+    before = path.read_bytes()
+    try:
+        path.write_text(content)
+        refused("report", folder, "-o", tmp_path / "report.html")
+        if name == "metrics.json":
+            refused("evaluate", folder)
+        path.unlink()
+        os.mkfifo(path)
+        if name != "metrics.json":  # made anew where there is none
+            refused("report", folder, "-o", tmp_path / "report.html")
+    finally:
+        path.unlink()
+        path.write_bytes(before)
+    assert not (tmp_path / "report.html").exists()
+
+
+# -- signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # a process that imports torch and trains
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_training_says_how_to_go_on(tmp_path, number):
+    command = [sys.executable, "-m", "gduq", "train", "--data", "cbas/color/concept",
+               "--epochs", "100000", "--root", str(tmp_path)]  # fmt: skip
+    environment = {**os.environ, "GDUQ_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        for _ in range(600):
+            if list(tmp_path.glob("*/checkpoint")):
+                break
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("Stopped.")
+    assert "gduq train --data cbas/color/concept" in last
+    assert "Traceback" not in errors
+
+
+# -- the docs ------------------------------------------------------------------------------------
+
+
+def test_the_docs_say_what_is_trusted():
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    for word in ("--net", "--call", "Ray", "checksum", "authorship", "pickle", "loopback"):
+        assert word in text
