@@ -120,7 +120,7 @@ def test_the_page_in_a_browser(address, tmp_path):
     assert items[0].startswith("line 2, nonsense: ")
     assert items[1].startswith(f"line 4, {EVIL}: ")
     heads = [unescape(text) for text in re.findall(r"<th>(.*?)</th>", dom)]
-    assert heads[:4] == ["molecule", "smiles", "label", "class"]
+    assert heads[:4] == ["molecule", "smiles", "abstain", "label"]
     assert {"confidence", "novelty", f"prob_{EVIL}"} <= set(heads)
 
 
