@@ -1,13 +1,13 @@
-"""Attacks on the commands, each of which once gave a traceback, a hang or a silent mistake."""
+"""Attacks on the commands, each of which once gave a traceback, a hang or a silent mistake.
+
+Shares that are no shares: test_predict.py; formulas: test_predict_tables.py; signals: test_train.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -186,29 +186,6 @@ def test_damaged_run_folders(folder, tmp_path, name, content):
         path.unlink()
         path.write_bytes(before)
     assert not (tmp_path / "report.html").exists()
-
-
-# -- signals -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # a process that imports torch and trains
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_training_says_how_to_go_on(tmp_path, number):
-    command = [sys.executable, "-m", "gduq", "train", "--data", "cbas/color/concept",
-               "--epochs", "100000", "--root", str(tmp_path)]  # fmt: skip
-    environment = {**os.environ, "GDUQ_CACHE": str(tmp_path / "cache")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        for _ in range(600):
-            if list(tmp_path.glob("*/checkpoint")):
-                break
-            time.sleep(0.1)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    last = errors.strip().splitlines()[-1]
-    assert last.startswith("Stopped.")
-    assert "gduq train --data cbas/color/concept" in last
-    assert "Traceback" not in errors
 
 
 # -- the docs ------------------------------------------------------------------------------------
