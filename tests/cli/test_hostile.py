@@ -1,6 +1,6 @@
 """Attacks on the commands, each of which once gave a traceback, a hang or a silent mistake.
 
-Shares that are no shares: test_predict.py; formulas: test_predict_tables.py; signals: test_train.py.
+Shares that are none: test_predict.py; formulas: test_predict_tables.py; signals: test_train.py.
 """
 
 from __future__ import annotations
