@@ -65,7 +65,12 @@ def test_whole_numbers_as_values_are_said() -> None:
         (torch.eye(3), 3, None, "one-hot"),
         (torch.tensor([0.5, NAN]), 1, None, "NaN or infinity in 1 of 2 rows"),
         (torch.tensor([0.5, math.inf]), 1, None, "NaN or infinity"),
-        (torch.tensor([2.5, 2.5]), 1, None, "value 0 is always 2.5"),
+        (torch.tensor([2.5, 2.5]), 1, None, "2.5 in every row for value 0"),
+        (torch.tensor([1.0, 2.0, math.inf]), 1, None, "NaN or infinity"),
+        (torch.tensor([-1, 1, 0]), 1, None, "y of -1, 0, 1"),
+        (torch.tensor([[-1.0, 1.0], [1.0, 0.0]]), 2, None, "y of -1, 0, 1"),
+        (1e-30 * torch.tensor([1.5, 2.0]).double(), 1, None, "Change the unit"),
+        (1e8 + torch.tensor([1.5, 2.0]).double(), 1, None, "Subtract a constant"),
         (torch.tensor([0.5, 1.5]), 3, None, "a network with 3"),
         (torch.tensor([[0.0, NAN], [1.0, 0.0]]), 2, None, 'label 1 without "yes"'),
         (torch.tensor([[0.0, NAN], [1.0, NAN]]), 2, None, "without any known entry"),
@@ -500,3 +505,161 @@ def test_the_same_seed_gives_the_same_bits() -> None:
         gduq.fit(model, train, val, progress=False)
         found.append(gduq.predict(model, val).samples)
     assert torch.equal(*found)
+
+
+# -- what a second look found --------------------------------------------------------------------
+
+
+def test_a_finished_run_comes_back_with_its_noise(tmp_path) -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+
+    def run() -> ValuePrediction:
+        torch.manual_seed(0)
+        net = Own(1)
+        gduq.fit(net, train, val, epochs=3, resume=tmp_path, progress=False)
+        return gduq.predict(net, val)
+
+    assert torch.equal(run().samples, run().samples)
+
+
+@pytest.mark.parametrize("make", [gduq.anchor, lambda net: gduq.HeadEnsemble(net, size=3)])
+def test_a_second_fit_with_another_target_starts_the_head_anew(make) -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    torch.manual_seed(0)
+    net = Own(1)
+    gduq.fit(net, train, val, epochs=10, lr=0.02, progress=False)
+
+    def changed(data, change):
+        return [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in data]
+
+    for change in (lambda y: (y > 50).long(), lambda y: 1000 * y):
+        others = changed(train, change), changed(val, change)
+        again, fresh = make(net), make(net)
+        gduq.fit(again, train, val, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the network knows nothing of the new units
+            gduq.fit(again, *others, progress=False)
+            gduq.fit(fresh, *others, progress=False)
+        one, two = gduq.predict(again, others[1]), gduq.predict(fresh, others[1])
+        assert one.kind == two.kind
+        assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
+
+
+def test_masked_rows_weigh_as_much_as_known_labels() -> None:
+    y = torch.full((40, 10), NAN)
+    y[:, 0], y[::2, 1] = torch.arange(40) % 2, 1.0
+    y[1, 1] = 0.0
+    columns = [torch.zeros(40), torch.ones(40)]
+    target = Labels(rates=tuple([0.5] * 10))
+    assert target.masked_weight(y) == pytest.approx(float(target.row_weights(y).mean()))
+    assert Classes(2).masked_weight(torch.stack(columns)) == 1.0
+
+
+def test_a_network_that_ends_in_softplus_works_in_the_units_of_y() -> None:
+    class Positive(Own):
+        def forward(self, x, edge_index, batch=None):
+            return nn.functional.softplus(super().forward(x, edge_index, batch))
+
+    train, val = graphs("values"), graphs("values", 60, 1)
+    for part in (train, val):
+        for graph in part:
+            graph.y = graph.y / 10
+    torch.manual_seed(0)
+    net = Positive(1)
+    gduq.fit(net, train, val, epochs=20, lr=0.05, progress=False)
+    models = [gduq.anchor(net), gduq.HeadEnsemble(net, size=3)]
+    for model in models:
+        gduq.fit(model, train, val, progress=False)
+    for model in (net, *models):
+        p = gduq.predict(model, val)
+        assert float(p.mean.min()) < float(p.target.mean()) - 0.3 * float(p.target.std())
+
+
+def test_units_do_not_hang_on_the_batch_size() -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    torch.manual_seed(0)
+    net = Own(1)
+    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
+    target = net.__dict__["_gduq_network"].target
+    with torch.no_grad():
+        net.head[-1].weight.mul_(target.scale[0])
+        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
+    for seed in range(4):
+        raw = Own(1)
+        raw.load_state_dict(net.state_dict())
+        gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
+        assert raw.__dict__["_gduq_network"].target.raw
+
+
+def test_rows_without_known_labels() -> None:
+    train, val = graphs("labels"), graphs("labels", 60, 1)
+    for graph in train[:100]:
+        graph.y = torch.full((1, 3), NAN)
+    net = Own(3)
+    history = gduq.fit(net, train, val, epochs=2, batch_size=4, progress=False)
+    assert all(math.isfinite(record.loss) for record in history.records)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, batch_size=2, progress=False)
+    with pytest.raises(InputError, match="known labels"):
+        gduq.fit(Own(3), train, train[:50], epochs=1, progress=False)
+    y = torch.tensor([[0.0], [1.0], [NAN], [NAN]])
+    assert Labels(rates=(0.5,)).figures(torch.zeros(1, 4, 1), y)["val_loss"] == pytest.approx(
+        math.log(2)
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 60])
+def test_unknown_values_are_predicted(batch_size: int) -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    net = Own(1)
+    gduq.fit(net, train, val, epochs=1, progress=False)
+    val[3].y = torch.tensor([NAN])
+    with pytest.warns(UserWarning, match="unknown in 1 of 60 rows"):
+        p = gduq.predict(net, val, batch_size=batch_size)
+    assert p.target is None
+    assert len(p) == 60
+
+
+def test_validation_values_in_other_units_are_said() -> None:
+    train, val = graphs("values"), graphs("values", 60, 1)
+    for graph in val:
+        graph.y = graph.y - 273.15
+    with pytest.warns(UserWarning, match="same units"):
+        gduq.fit(Own(1), train, val, epochs=1, progress=False)
+
+
+def test_several_values_in_a_flat_y() -> None:
+    train = graphs("several values")
+    for graph in train:
+        graph.y = graph.y.view(2)
+    for model in (Own(2), gduq.anchor(Own(2))):
+        with pytest.raises(InputError, match=r"view\(1, 2\)"):
+            gduq.fit(model, train, epochs=1, progress=False)
+
+
+def test_one_output_and_no_truth_is_said() -> None:
+    data = graphs("values", 5)
+    for graph in data:
+        del graph.y
+    with pytest.warns(UserWarning, match=r"gduq\.fit has not seen this network"):
+        gduq.predict(Own(1), data)
+
+
+def test_given_classes_keep_their_weights() -> None:
+    y = torch.tensor([0, 1, 2])
+    given = Classes(3, weights=(1.0, 2.0, 3.0))
+    found = tell_target(y, torch.zeros(3, 3), y, given, None, ("a", "b", "c"))
+    assert found.names == ("a", "b", "c")
+    assert found.weights == (1.0, 2.0, 3.0)
+
+
+def test_small_and_large_units() -> None:
+    for unit in (1e-12, 1e12):
+        y = unit * draw(50)
+        target = values(y.float())
+        samples = torch.cat([0.3 * draw(3, 50, 1), torch.zeros(3, 50, 1) - 1], -1).float()
+        p = target.prediction(samples, y.float())
+        assert bool((p.std > 0.1 * unit).all())
+        assert bool((p.std < 10 * unit).all())
+        low, high = p.interval(0.9)
+        assert bool((high > low).all())

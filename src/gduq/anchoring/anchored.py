@@ -33,7 +33,7 @@ from gduq.nn.modes import evaluating
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
-from gduq.targets import Values
+from gduq.targets import Target, Values
 
 __all__ = ["Anchored"]
 
@@ -162,12 +162,11 @@ class Anchored(Predictor):
         rows = label_rows(graph, outputs.size(1))
         outputs, masked = self._formed(outputs[:, rows]), masked[:, rows]
         y = self.target.check(_truth(graph, outputs.size(1)), "train")
-        losses = self.target.losses(outputs, y)
-        if mask:
-            losses = torch.where(masked, self.target.masked_losses(outputs), losses)
+        losses = self.target.losses_where(masked, outputs, y)
         counts, weights = torch.ones_like(losses), self.target.row_weights(y)
         if weights is not None:
-            counts = torch.where(masked, counts, weights.to(losses))
+            known = self.target.masked_weight(y)
+            counts = torch.where(masked, counts * known, weights.to(losses))
         return losses * counts, counts
 
     def training_pass(
@@ -344,8 +343,16 @@ class Anchored(Predictor):
         assert isinstance(self.point, HeadPoint)
         return self._formed(head_outputs(self.linear, self.point.tail, self._anchors, h))
 
-    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+    def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
         point, target = self.point, self.target
+        assert target is not None
+        if isinstance(point, HeadPoint) and not target.fits(before):  # the head learns anew
+            source = None if isinstance(self.recipe.anchors, str) else self.source
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                point = HeadPoint(point.trunk, point.branch)
+            self._set_point(point, source)
+            self.to(outputs.device)
         if isinstance(point, HeadPoint) and isinstance(target, Values) and target.is_open:
             if point.tail.noise is None:
                 point.tail.widen(target, outputs, y)

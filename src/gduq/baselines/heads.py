@@ -16,7 +16,7 @@ from gduq.nn.noise import NoiseHead
 from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
-from gduq.targets import Values
+from gduq.targets import Target, Values
 
 __all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
 
@@ -165,14 +165,26 @@ class HeadEnsemble(OnTrunk):
         self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
         self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
-    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+    def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
         target = self.target
+        assert target is not None
+        assert self._trunk is not None
+        if not target.fits(before):  # the heads learn anew
+            with torch.random.fork_rng(devices=[]):
+                self._build(self._trunk)
+            self.to(outputs.device)
         if not isinstance(target, Values):
             return
         if target.is_open:
             self._widen(target.num_values, outputs)
             for noise in self._noises:
                 noise.start(target.residual(outputs, y).to(outputs))
+                if not self._trunk.ends_linear:  # fresh heads are bounded as the network's was
+                    shift, scale = (
+                        outputs.new_tensor(target.shift),
+                        outputs.new_tensor(target.scale),
+                    )
+                    noise.standardise(shift, scale)
         self.target = target.combined()  # fresh heads learn in standardised units
 
     def _widen(self, values: int, like: Tensor) -> None:

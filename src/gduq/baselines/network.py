@@ -109,6 +109,10 @@ class Network(Predictor):
     def trunk(self) -> Trunk | None:
         return None if self._found is None else self._found.trunk
 
+    @property
+    def bounded(self) -> bool:
+        return self._found is not None and not self._found.linear and self._found.ending is None
+
     def forward(self, graph: Any) -> Tensor:
         """Logits ``[rows, O]``."""
         found = self._ensure_found(graph)

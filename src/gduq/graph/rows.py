@@ -212,10 +212,15 @@ def targets(graph: Graph, labelled: int | None = None) -> Tensor | None:
     y = as_labels(value, name)
     found = y[label_rows(graph, y.size(0))]
     if labelled is not None and found.size(0) != labelled:
+        each = found.size(0) // max(labelled, 1)
+        several = y.dim() == 1 and each > 1 and found.size(0) == each * labelled
         raise InputError(
             f"one label for each of the {labelled} rows the model answers for",
             f"{name} of shape {list(y.shape)}",
-            f"Check the task of the model (node, graph or edge) and graph.{name}; "
+            f"If each graph has {each} values or labels, give it {name} of shape [1, {each}]: "
+            f"graph.{name}.view(1, {each})."
+            if several
+            else f"Check the task of the model (node, graph or edge) and graph.{name}; "
             "gduq.data.View says which rows count.",
         )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NoiseHead", "standardised_last"]
+__all__ = ["NoiseHead", "ends_linear", "standardised_last"]
 
 
 class NoiseHead(nn.Module):
@@ -62,12 +62,27 @@ def standardised_last(head: nn.Module, shift: Tensor, scale: Tensor) -> bool:
         >>> torch.allclose(head(torch.ones(1, 2)), (before - 5) / 2)
         True
     """
-    parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
-    if not parts or not isinstance(last := parts[-1], nn.Linear) or last.bias is None:
+    last = _last(head)
+    if not isinstance(last, nn.Linear) or last.bias is None:
         return False
     last.weight.div_(scale.to(last.weight).unsqueeze(1))
     last.bias.copy_((last.bias - shift.to(last.bias)) / scale.to(last.bias))
     return True
+
+
+def ends_linear(head: nn.Module) -> bool:
+    """Whether a linear map is the last that changes anything.
+
+    Example:
+        >>> ends_linear(nn.Sequential(nn.Linear(2, 1), nn.Dropout())), ends_linear(nn.Softplus())
+        (True, False)
+    """
+    return isinstance(_last(head), nn.Linear)
+
+
+def _last(head: nn.Module) -> nn.Module | None:
+    parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
+    return parts[-1] if parts else None
 
 
 _SILENT = (nn.Identity, nn.Dropout, nn.Sequential)

@@ -14,6 +14,7 @@ from gduq.functional import exporting
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN
+from gduq.nn.noise import ends_linear
 from gduq.nn.replay import Slot, first_input, one_pass
 from gduq.nn.tracing import Step, Trace, build_tail, trace
 from gduq.nn.widths import as_linear
@@ -129,6 +130,11 @@ class Trunk(nn.Module):
         assert found is not None
         assert self.steps is not None
         return found, build_tail(self.net, self.steps)
+
+    @property
+    def ends_linear(self) -> bool:
+        """Whether nothing bounds what the head gives."""
+        return self.path is None or not self.has_head or ends_linear(nn.Sequential(*self.head()))
 
     def forward(self, graph: Any) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""

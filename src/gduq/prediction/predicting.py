@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.graph import iterate, on_device, targets
 from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
@@ -42,7 +42,7 @@ def predict(
         or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
-    device, parts = device_of_model(known), []
+    device, parts, truths = device_of_model(known), [], []
     asks = novelty and known.novelty.fitted
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
@@ -53,6 +53,8 @@ def predict(
             found = known.answer(graph, features=features or asks)
             outputs = known.calibrated(found.outputs, found.weights)
             rows, y = found.features, targets(graph, outputs.size(1))
+            if y is not None and y.is_floating_point():
+                truths.append(y)
             parts.append(
                 (known.target or _guessed(outputs.size(2), y)).prediction(
                     outputs,
@@ -63,7 +65,15 @@ def predict(
                     calibrated=known.calibration,
                 )
             )
-    return Hypotheses.concatenate(parts)
+    found = Hypotheses.concatenate(parts)
+    if found.target is None and truths and found.kind == "values":
+        unknown = sum(int(y.isnan().reshape(len(y), -1).any(dim=1).sum()) for y in truths)
+        if 0 < unknown < len(found):
+            warn_user(
+                f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
+                "rows out to judge the others"
+            )
+    return found
 
 
 def _guessed(outputs: int, y: Tensor | None) -> Target:
@@ -73,6 +83,11 @@ def _guessed(outputs: int, y: Tensor | None) -> Target:
             "a model that knows what its outputs mean",
             "one that gduq.fit has not seen, and y with fractions or NaN",
             "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
+        )
+    if y is None and outputs == 1:
+        warn_user(
+            "gduq.fit has not seen this network, so its one output is taken as the logit of two "
+            "classes; gduq.fit(model, train, val, epochs=0) tells what it means, and calibrates"
         )
     return Classes(max(2, outputs), one_logit=outputs == 1)
 

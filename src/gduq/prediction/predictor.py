@@ -183,12 +183,18 @@ class Predictor(nn.Module, ABC):
     def finish(self, batches: Any, batch_size: int) -> None:
         """After the last epoch: all that prediction needs from the training rows."""
 
-    def adapt(self, outputs: Tensor, y: Tensor) -> None:
+    @property
+    def bounded(self) -> bool:
+        """Whether something bounds what the network gives, such as a ReLU at its end."""
+        return False
+
+    def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
         """Bring the heads into the form that the target asks for, once it is known.
 
         Args:
             outputs: What the network itself says of held-out rows ``[n, O]``.
             y: Their truth, as the target checked it.
+            before: The target of an earlier fit.
         """
 
     def check_target(self) -> None:

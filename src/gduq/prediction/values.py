@@ -69,6 +69,8 @@ class ValuePrediction(Hypotheses):
         if self.names is not None:
             self._set("names", checks.as_names(self.names, self.num_values, "values"))
         if self.units is not None:
+            if isinstance(self.units, str) or len(self.units) != self.num_values:
+                raise InputError(f"{self.num_values} units, one per value", self.units)
             self._set("units", tuple(str(unit) for unit in self.units))
         if self.levels is not None:
             self._set("levels", _checked_levels(self.levels, self.num_values))
@@ -112,7 +114,12 @@ class ValuePrediction(Hypotheses):
     @cached_property
     def variances(self) -> Tensor:
         """Of every hypothesis ``[K, m, T]``."""
-        return self.samples[..., self.num_values :].exp()
+        return self._variances.to(self.samples.dtype)
+
+    @cached_property
+    def _variances(self) -> Tensor:
+        """In float64: squares of small units leave single precision."""
+        return self.samples[..., self.num_values :].double().exp()
 
     @cached_property
     def mean(self) -> Tensor:
@@ -134,7 +141,7 @@ class ValuePrediction(Hypotheses):
 
     @cached_property
     def std(self) -> Tensor:
-        return self.variance.sqrt()
+        return self._out(((self._moments[1] + self._moments[2]) * self._stretch).sqrt())
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,7 +150,7 @@ class ValuePrediction(Hypotheses):
         apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
         centre = mixture.weighted_mean(apart, self.weights)
         between = mixture.weighted_mean((apart - centre).square(), self.weights)
-        within = mixture.weighted_mean(self.variances.double(), self.weights)
+        within = mixture.weighted_mean(self._variances, self.weights)
         return means[0] + centre, within, between
 
     @cached_property
@@ -167,7 +174,7 @@ class ValuePrediction(Hypotheses):
 
     def _moments_below(self, ends: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
         """First and second moment about ``centre`` of the mixture below ``ends``, ``[m, T]``."""
-        apart, spread = self.means.double() - centre, self.variances.double().sqrt()
+        apart, spread = self.means.double() - centre, self._variances.sqrt()
         z = (ends - centre - apart) / spread
         share = torch.special.ndtr(z)
         bell = (-0.5 * z.square()).exp() * spread / math.sqrt(2 * math.pi)
@@ -234,9 +241,9 @@ class ValuePrediction(Hypotheses):
         By Newton's method within an interval that holds them, which is halved where that leads out
         of it or is slow.
         """
-        means, spread = self.means.double(), self.variances.double().sqrt()
+        means, spread = self.means.double(), self._variances.sqrt()
         ends: Tensor = means + torch.special.ndtri(q) * spread
-        low, high = ends.amin(dim=0), ends.amax(dim=0)
+        low, high, scale = ends.amin(dim=0), ends.amax(dim=0), spread.amax(dim=0)
         at, before = (low + high) / 2, high - low
         for _ in range(_ROUNDS):
             z = (at - means) / spread
@@ -244,17 +251,17 @@ class ValuePrediction(Hypotheses):
             bell = (-0.5 * z.square()).exp() / (spread * math.sqrt(2 * math.pi))
             low, high = torch.where(gap < 0, at, low), torch.where(gap < 0, high, at)
             step = -gap / mixture.weighted_mean(bell, self.weights).clamp_min(1e-300)
-            there = step.abs() <= 1e-12 * (1 + at.abs())
+            there = step.abs() <= 1e-12 * (scale + at.abs())
             good = (at + step > low) & (at + step < high) & (step.abs() < before / 2)
             step = torch.where(there | good, step, (low + high) / 2 - at)
             at, before = at + step, step.abs()
-            if bool((there | (before <= 1e-12 * (1 + at.abs()))).all()):
+            if bool((there | (before <= 1e-12 * (scale + at.abs()))).all()):
                 break
         return at
 
     def _cdf(self, y: Tensor) -> Tensor:
         """Of the mixture itself ``[m, T]`` at ``y`` ``[m, T]``, float64."""
-        z = (y - self.means.double()) / self.variances.double().sqrt()
+        z = (y - self.means.double()) / self._variances.sqrt()
         return mixture.weighted_mean(torch.special.ndtr(z), self.weights)
 
     def _given(self, y: Tensor | float) -> Tensor:

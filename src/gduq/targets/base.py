@@ -37,7 +37,14 @@ class Target(ABC):
         _KINDS[cls.kind] = cls
 
     @abstractmethod
-    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Self:
+    def told(
+        self,
+        y: Tensor,
+        outputs: Tensor,
+        truth: Tensor,
+        trained: bool = False,
+        bounded: bool = False,
+    ) -> Self:
         """This target with all that training rows tell about it; raises for what does not fit.
 
         Args:
@@ -45,6 +52,7 @@ class Target(ABC):
             outputs: What the network says of some of them ``[n, O]``, before training.
             truth: The truth of these rows.
             trained: Whether the network stays as it is.
+            bounded: Whether something bounds its outputs, such as a ReLU.
         """
 
     @abstractmethod
@@ -55,6 +63,14 @@ class Target(ABC):
             y: As stored on the graphs.
             name: What the user calls these rows: ``"train"`` or ``"val"``.
         """
+
+    def check_val(self, y: Tensor) -> Tensor:
+        """`check` of all validation rows at once, which are to be like the training rows."""
+        return self.check(y, "val")
+
+    def fits(self, other: Target | None) -> bool:
+        """Whether a head that was trained for another target can go on with this one."""
+        return other is None or self.kind == other.kind
 
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -71,6 +87,10 @@ class Target(ABC):
     def row_weights(self, y: Tensor) -> Tensor | None:
         """How much each row counts in training ``[m]``; ``None`` means alike."""
         return None
+
+    def masked_weight(self, y: Tensor) -> float:
+        """How much a masked row counts beside rows of this truth."""
+        return 1.0
 
     @property
     def is_open(self) -> bool:

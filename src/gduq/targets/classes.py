@@ -71,13 +71,24 @@ class Classes(Target):
         chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
         return cls(classes, names, outputs == 1, chosen)
 
-    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Classes:
+    def told(
+        self,
+        y: Tensor,
+        outputs: Tensor,
+        truth: Tensor,
+        trained: bool = False,
+        bounded: bool = False,
+    ) -> Classes:
         if outputs.size(1) != (1 if self.one_logit else self.num_classes):
             raise InputError(
                 f"a network with {self.num_classes} outputs, one per class",
                 f"{outputs.size(1)} outputs",
             )
         return Classes.told_from(y, outputs.size(1), self.weights, self.names)
+
+    def fits(self, other: Target | None) -> bool:
+        same = isinstance(other, Classes) and other.num_classes == self.num_classes
+        return other is None or (same and other.one_logit == self.one_logit)
 
     def check(self, y: Tensor, name: str) -> Tensor:
         labels = class_numbers(y)

@@ -55,7 +55,14 @@ class Labels(Target):
         """T; 0 before training data were seen."""
         return len(self.rates)
 
-    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Labels:
+    def told(
+        self,
+        y: Tensor,
+        outputs: Tensor,
+        truth: Tensor,
+        trained: bool = False,
+        bounded: bool = False,
+    ) -> Labels:
         labels = _entries(y, "train")
         if outputs.size(1) != labels.size(1):
             raise InputError(
@@ -85,6 +92,16 @@ class Labels(Target):
             )
         return labels
 
+    def check_val(self, y: Tensor) -> Tensor:
+        labels = self.check(y, "val")
+        if bool(labels.isnan().all()):
+            raise InputError("validation rows with known labels", "none", "Pass other rows as val.")
+        return labels
+
+    def fits(self, other: Target | None) -> bool:
+        same = isinstance(other, Labels) and other.num_labels == self.num_labels
+        return other is None or same
+
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         known = ~y.isnan()
         truth = y.nan_to_num(0.0).to(outputs).expand_as(outputs)
@@ -98,6 +115,17 @@ class Labels(Target):
 
     def row_weights(self, y: Tensor) -> Tensor | None:
         return (~y.isnan()).to(y.dtype).mean(dim=-1)
+
+    def masked_weight(self, y: Tensor) -> float:
+        return float((~y.isnan()).double().mean())  # as much as the mean row
+
+    def figures(
+        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """The mean over all known entries."""
+        share = (~y.isnan()).double().mean(dim=-1)
+        found = self.nll(samples, y, weights).double()
+        return {"val_loss": float((found * share).sum() / share.sum())}
 
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over the known labels of a row, each by itself."""

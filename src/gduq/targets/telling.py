@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch  # noqa: F401  (for the examples)
 from torch import Tensor
 
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.targets.base import Target
 from gduq.targets.classes import Classes, ClassWeights
 from gduq.targets.labels import Labels
@@ -27,6 +27,7 @@ def tell_target(
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
     trained: bool = False,
+    bounded: bool = False,
 ) -> Target:
     """The target of a model, as far as it was not given told from the training rows.
 
@@ -43,6 +44,7 @@ def tell_target(
         class_weights: As in `gduq.fit`.
         class_names: A name per class, label or value.
         trained: Whether the network stays as it is.
+        bounded: Whether something bounds its outputs, such as a ReLU.
 
     Example:
         >>> tell_target(torch.tensor([0.5, 1.5]), torch.zeros(2, 1), torch.tensor([0.5, 1.5])).kind
@@ -55,16 +57,19 @@ def tell_target(
     kind = given.kind if isinstance(given, Target) else given or _kind(y, outputs.size(1))
     if kind != "classes" and class_weights is not None:
         raise InputError("class_weights for classes", f"{kind} as the target")
-    if isinstance(given, Classes) and class_weights is None and class_names is None:
-        return given.told(y, outputs, truth, trained)
+    if isinstance(given, Classes):
+        names = given.names if class_names is None else tuple(class_names)
+        named = replace(given, names=names).told(y, outputs, truth)
+        if class_weights is None:
+            return named
+        return Classes.told_from(y, outputs.size(1), class_weights, names)
     if kind == "classes":
-        known = given.names if isinstance(given, Classes) else None
-        return Classes.told_from(y, outputs.size(1), class_weights, class_names or known)
+        return Classes.told_from(y, outputs.size(1), class_weights, class_names)
     names = None if class_names is None else tuple(class_names)
     made = given if isinstance(given, Target) else Labels() if kind == "labels" else Values()
     if names is not None:
         made = type(made)(**{**_settings(made), "names": names})
-    return made.told(y, outputs, truth, trained)
+    return made.told(y, outputs, truth, trained, bounded)
 
 
 def _settings(target: Target) -> dict[str, object]:
@@ -73,9 +78,12 @@ def _settings(target: Target) -> dict[str, object]:
 
 def _kind(y: Tensor, outputs: int) -> str:
     """The kind of target that the numbers in ``y`` are, for a network with so many outputs."""
+    if y.is_floating_point() and bool(y.isinf().any()):
+        return "values"  # which says what is wrong with it
     several = y.dim() == 2 and y.size(1) > 1
     known = y[~y.isnan()] if y.is_floating_point() else y
     binary = bool(((known == 0) | (known == 1)).all())
+    _check_signs(known)
     if several:
         return _kind_of_columns(y, outputs, binary)
     gaps = known.numel() < y.numel()
@@ -85,15 +93,24 @@ def _kind(y: Tensor, outputs: int) -> str:
     if gaps and binary and outputs == 1:
         return "labels"
     if outputs == 1 and not binary:
-        warnings.warn(
+        warn_user(
             f"y holds whole numbers up to {int(known.max())} and the network has one output: taken "
             'as values (regression); pass target="classes" and a network with one output per '
-            "class if they are classes",
-            UserWarning,
-            stacklevel=2,
+            "class if they are classes"
         )
         return "values"
     return "classes"
+
+
+def _check_signs(known: Tensor) -> None:
+    """Raise for -1 among 0 and 1, or beside 1: several readings are possible."""
+    found = set(known.unique()[:4].tolist())
+    if found in ({-1, 1}, {-1, 0, 1}) and len(known.unique()) == len(found):
+        raise InputError(
+            "classes from 0 up, or labels 0 and 1 with NaN where unknown",
+            f"y of {', '.join(f'{value:g}' for value in sorted(found))}",
+            'Number the classes from 0, code unknown labels as NaN, or pass target="values".',
+        )
 
 
 def _kind_of_columns(y: Tensor, outputs: int, binary: bool) -> str:

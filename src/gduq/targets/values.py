@@ -87,7 +87,14 @@ class Values(Target):
 
     # -- from data -----------------------------------------------------------------------------
 
-    def told(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool = False) -> Values:
+    def told(
+        self,
+        y: Tensor,
+        outputs: Tensor,
+        truth: Tensor,
+        trained: bool = False,
+        bounded: bool = False,
+    ) -> Values:
         values = _columns(y, "train")
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
@@ -103,8 +110,12 @@ class Values(Target):
             which = self._name(constant[0])
             only = f"{float(values[0, constant[0]]):g}"
             raise InputError(
-                "values that differ between training rows", f"{which} is always {only}"
+                "values that differ between training rows",
+                f"{only} in every row for {which}",
+                "There is nothing to learn: leave it out.",
             )
+        for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
+            _check_range(self._name(t), centre, spread)
         for name in ("names", "units"):
             given = getattr(self, name)
             if given is not None and len(given) != width:
@@ -116,6 +127,8 @@ class Values(Target):
             raw=False,
             noise=(0.0,) * width if outputs.size(1) == width else None,
         )
+        if bounded:  # a ReLU, say, cannot give what lies below the mean of y
+            return replace(told, raw=True)
         return replace(told, raw=told._fits_raw(outputs, _columns(truth, "train"), trained))
 
     def _fits_raw(self, outputs: Tensor, truth: Tensor, trained: bool) -> bool:
@@ -134,6 +147,20 @@ class Values(Target):
                 f"(R2 = {1 - min(as_is, scaled) / nothing:.2g}): are its outputs in the units of y?"
             )
         return as_is < scaled and (trained or as_is < 0.98 * nothing)
+
+    def fits(self, other: Target | None) -> bool:
+        same = isinstance(other, Values) and (other.shift, other.scale) == (self.shift, self.scale)
+        return other is None or same
+
+    def check_val(self, y: Tensor) -> Tensor:
+        values = self.check(y, "val")
+        if values.size(0) >= 10 and bool((values.mean(dim=0).abs() > 4).any()):
+            far = float(values.mean(dim=0).abs().max())
+            warn_user(
+                f"the validation values lie {far:.1f} deviations of the training values away from "
+                "their mean: are both in the same units?"
+            )
+        return values
 
     def check(self, y: Tensor, name: str) -> Tensor:
         values = _columns(y, name)
@@ -172,8 +199,13 @@ class Values(Target):
     # -- losses --------------------------------------------------------------------------------
 
     def completed(self, outputs: Tensor) -> Tensor:
-        """Means and log-variances in standardised units, ``[..., m, 2T]``."""
+        """Means and log-variances in standardised units, ``[..., m, 2T]``.
+
+        Before anything is known about the values, outputs stay as they are.
+        """
         width = self.num_values
+        if width == 0:
+            return outputs
         means, rest = outputs[..., :width], outputs[..., width:]
         if self.raw:
             means = (means - self._shift(means)) / self._scale(means)
@@ -254,8 +286,8 @@ class Values(Target):
         return float(math.exp(found.x))
 
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> ValuePrediction:
-        if y is not None and y.is_floating_point() and bool(y.isnan().all()):
-            y = None  # a column of unknowns, as files of new rows have it
+        if y is not None and y.is_floating_point() and bool(y.isnan().any()):
+            y = None  # unknown, as in files of new rows
         return ValuePrediction(self.in_units(samples), y, self.names, self.units, **more)
 
     def in_units(self, samples: Tensor) -> Tensor:
@@ -289,6 +321,22 @@ class Values(Target):
 
     def _name(self, t: int) -> str:
         return f"value {t}" if self.names is None else repr(self.names[t])
+
+
+def _check_range(name: str, mean: float, deviation: float) -> None:
+    """Raise for values that single precision cannot hold: it has 24 bits and ends at 1e38."""
+    if not 1e-15 < deviation < 1e15:
+        raise InputError(
+            "values of an ordinary size",
+            f"a deviation of {deviation:.1g} for {name}",
+            f"Change the unit: multiply y by {1 / deviation:.0e}.",
+        )
+    if abs(mean) > 1e5 * deviation:
+        raise InputError(
+            "values whose differences single precision can hold",
+            f"{mean:.6g} plus or minus {deviation:.2g} for {name}",
+            "Subtract a constant from y.",
+        )
 
 
 def _columns(y: Tensor, name: str) -> Tensor:

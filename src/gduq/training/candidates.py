@@ -19,11 +19,14 @@ from gduq.baselines.heads import HeadEnsemble
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
 from gduq.errors import InputError, warn_user
+from gduq.graph import on_device
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty import Novelty
+from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
-from gduq.training.batches import as_batches, first_graph, labels, truths
+from gduq.targets import Values
+from gduq.training.batches import as_batches, first_graph, labels, some, truths
 from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, settle
 from gduq.training.fitting import Fit
 from gduq.training.rows import (
@@ -39,6 +42,7 @@ __all__ = ["Candidate", "Candidates"]
 
 _HEADS = 5  # heads of a head ensemble
 _BATCH = 256
+_ROWS = 256  # that tell what the outputs of a network mean
 
 Made = Iterator[tuple[str, Predictor]]  # what to add to the name, and the model
 
@@ -85,11 +89,12 @@ class Candidates:
             )
             plain.target = self.rows.target
         else:
-            plain.target = None  # of an earlier fit: these are the bare outputs
+            plain.target = Values()  # nothing is known: these are the bare outputs
             with torch.no_grad():
-                outputs = plain.sample(self.first)[0]
+                graph = on_device(some(self.train, _ROWS, _BATCH, None)[0], device_of_model(plain))
+                outputs = plain.sample(graph)[0]
             plain.target = fit.read_target(
-                truths(self.train, "train"), outputs, labels(self.first), True
+                truths(self.train, "train"), outputs, labels(graph), True, plain.bounded
             )
             plain.target.check(truths(self.val, "val"), "val")
         start = time.perf_counter()

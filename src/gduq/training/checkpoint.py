@@ -26,7 +26,7 @@ from gduq.training.history import Epoch
 
 __all__ = ["Checkpoint", "State", "optimizer_tensors", "restore_optimizer", "weights"]
 
-FORMAT = 2  # no other one is read
+FORMAT = 3  # no other one is read
 _NAME = "checkpoint.safetensors"
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
@@ -43,6 +43,7 @@ class State:
         best: Weights of the best epoch; empty where that is the last.
         final: What of a finished model is not in the kept weights (bank, temperature).
         finished: Whether the run came to its end.
+        target: The target of a finished model, as `Target.spec` describes it.
         overhead_seconds: Seconds spent outside of epochs.
     """
 
@@ -53,6 +54,7 @@ class State:
     final: Mapping[str, Tensor] = field(default_factory=dict)
     finished: bool = False
     overhead_seconds: float = 0.0
+    target: Mapping[str, Any] | None = None
 
 
 class Checkpoint:
@@ -90,6 +92,7 @@ class Checkpoint:
                 "identity": self.identity,
                 "records": [asdict(record) for record in state.records],
                 "finished": state.finished,
+                "target": state.target,
                 "overhead_seconds": state.overhead_seconds,
                 "layout": _layout(tensors),
             }
@@ -150,8 +153,8 @@ def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    seconds = known["overhead_seconds"]
-    return State(records, finished=known["finished"], overhead_seconds=seconds, **groups)
+    more = {name: known[name] for name in ("finished", "overhead_seconds", "target")}
+    return State(records, **groups, **more)
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:

@@ -175,7 +175,9 @@ class Fit:
     fabric: Fabric | None = None
     processes: int = 1
 
-    def read_target(self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool) -> Target:
+    def read_target(
+        self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool, bounded: bool
+    ) -> Target:
         """What the outputs of a network mean: as given, or told from ``y``.
 
         Args:
@@ -183,9 +185,10 @@ class Fit:
             outputs: Of the network on some of them ``[n, O]``.
             truth: ``y`` of these.
             trained: Whether the network stays as it is.
+            bounded: Whether something bounds its outputs.
         """
         words = self.target, self.class_weights, self.class_names
-        return tell_target(y, outputs, truth, *words, trained)
+        return tell_target(y, outputs, truth, *words, trained, bounded)
 
     def run(
         self,

@@ -222,7 +222,8 @@ class _Task:
         counts = torch.ones_like(losses)
         if weights is not None:
             counts = counts * weights.to(losses)
-            counts = counts if masked is None else counts.masked_fill(masked, 1.0)
+            if masked is not None:
+                counts = counts.masked_fill(masked, self.target.masked_weight(y))
         return (losses * counts).sum(dim=(1, 2)), counts.sum(dim=(1, 2))
 
     @torch.no_grad()
@@ -294,6 +295,8 @@ class _Run:
             c, masked = self.task.references(len(rows), generator)
             outputs = self.stack(rows.h, c, masked)
             weighted, counts = self.task.losses(outputs, masked, rows.y)
+            if not bool((counts > 0).all()):  # no label of these rows is known
+                continue
             self.optimizer.zero_grad()
             (weighted / counts).sum().backward()
             self.optimizer.step()

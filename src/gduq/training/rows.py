@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import warn_user
-from gduq.graph import on_device
+from gduq.graph import on_device, targets
 from gduq.nn.modes import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
@@ -81,7 +81,7 @@ class TrunkRows:
         trunk: Trunk,
         train: Batches,
         val: Batches | None,
-        read_target: Callable[[Tensor, Tensor, Tensor, bool], Target],
+        read_target: Callable[[Tensor, Tensor, Tensor, bool, bool], Target],
         calibrate: Calibrate,
         batch_size: int,
         seed: int,
@@ -89,11 +89,12 @@ class TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
         seen = _seen(trunk, train, batch_size)
-        target = read_target(seen.y, seen.outputs, seen.y, True)
+        target = read_target(seen.y, seen.outputs, seen.y, True, not trunk.ends_linear)
         first = Seen(seen.h, seen.outputs, target.check(seen.y, "train"))
         held, copies = None, []
         if val is not None:
-            held = _checked(_seen(trunk, val, batch_size), target)
+            found_val = _seen(trunk, val, batch_size)
+            held = Seen(found_val.h, found_val.outputs, target.check_val(found_val.y))
             if calibrate == "shifted":
                 found = (_seen(trunk, copy, batch_size) for copy in copies_of(val, seed))
                 copies = [_checked(copy, target) for copy in found]
@@ -111,7 +112,9 @@ def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
         for graph in data.batches(batch_size):
             graph = on_device(graph, device)
             h, outputs = trunk.run(graph)
-            parts.append((trunk.labelled(h, graph), trunk.labelled(outputs, graph), labels(graph)))
+            outputs = trunk.labelled(outputs, graph)
+            y = targets(graph, outputs.size(0))
+            parts.append((trunk.labelled(h, graph), outputs, labels(graph) if y is None else y))
     return Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -172,9 +175,9 @@ def learn_on_rows(
     tempered: bool = True,
 ) -> Learned:
     """Train what of a model reads rows, without calibration; see `fit_on_rows`."""
-    model.target = rows.target
+    before, model.target = model.target, rows.target
     held = rows.train if rows.val is None else rows.val
-    model.adapt(held.outputs, held.y)
+    model.adapt(held.outputs, held.y, before)
     model.check_target()
     model.set_temperature(1.0, None)
     job = model.head_job(rows.train.h)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.graph import targets
 from gduq.prediction.predictor import Calibrate, Predictor
-from gduq.targets import Target
+from gduq.targets import Target, Values, target_from
 from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
 from gduq.training.checkpoint import (
     Checkpoint,
@@ -36,10 +36,11 @@ from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 
+_ENOUGH = 256  # rows that tell the units of a network
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
-# From y of all rows, the outputs of some of them, their y, and whether the network stays.
-ReadTarget = Callable[[Tensor, Tensor, Tensor, bool], Target]
+# From y of all rows, outputs and y of some of them, whether the network stays, and is bounded.
+ReadTarget = Callable[[Tensor, Tensor, Tensor, bool, bool], Target]
 
 
 def train(
@@ -112,7 +113,7 @@ class Run:
     def judge_by(self, val: Batches) -> None:
         """Validate on these rows after every epoch."""
         assert self.model.target is not None
-        self.model.target.check(truths(val, "val"), "val")
+        self.model.target.check_val(truths(val, "val"))
         self.val = val
 
     def continue_from(self, folder: str | Path | None) -> None:
@@ -151,6 +152,8 @@ class Run:
         self.model.load_state_dict(saved.last)
         if self.finished:
             self.model.load_state_dict({**saved.last, **saved.best, **saved.final})
+            assert saved.target is not None
+            self.model.target = target_from(saved.target)
 
     def _set_up(self) -> None:
         """Optimiser and processes; from here on the model has the Fabric's precision."""
@@ -199,14 +202,32 @@ class Run:
         self.model.to(self.fabric.device)
         self.model.set_temperature(1.0, None)  # epochs are judged by what the weights say
         self.model.ready(self.probe)
-        with torch.no_grad():
-            self.model.target = None  # of an earlier fit: these are the bare outputs
-            outputs = self.model.sample(self.probe[0])
-        truth = targets(self.probe[0], outputs.size(1))
-        assert truth is not None
-        stays = self.settings.epochs == 0 or self.model.frozen
-        self.model.target = read_target(self.y, outputs.mean(dim=0), truth, stays)
+        found = self._told(self.probe[:1], read_target)
+        if found.kind == "values":  # a few rows do not tell the units of a network
+            generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
+            batches = some(self.train, _ENOUGH, self.settings.batch_size, generator)
+            found = self._told([self.fabric.to_device(graph) for graph in batches], read_target)
+        self.model.target = found
         self.model.check_target()
+        with torch.no_grad():
+            self.model.sample(self.probe[0])  # logits are looked at, now that they are some
+
+    def _told(self, batches: Sequence[Any], read_target: ReadTarget) -> Target:
+        """The target that some batches tell."""
+        self.model.target = Values()  # nothing is known: these are the bare outputs
+        outputs, truth = [], []
+        with torch.no_grad():
+            for graph in batches:
+                outputs.append(self.model.sample(graph).mean(dim=0))
+                truth.append(targets(graph, outputs[-1].size(0)))
+        stays = self.settings.epochs == 0 or self.model.frozen
+        return read_target(
+            self.y,
+            torch.cat(outputs),
+            torch.cat(truth),
+            stays,
+            self.model.bounded,  # type: ignore[arg-type]
+        )
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -286,6 +307,8 @@ class Run:
         losses, counts = self.step(graph)
         # Processes average their gradients: each divides by the weight of all, times their number.
         share = self.processes.reduced(counts.sum(), "sum") / self.fabric.world_size
+        if float(share) == 0.0:  # no label of these rows is known
+            return torch.zeros(2, dtype=torch.float64, device=counts.device)
         self.optimizer.zero_grad()
         self.fabric.backward(losses.sum() / share)
         self.optimizer.step()
@@ -342,5 +365,6 @@ class Run:
             for name, value in weights(self.model).items()
             if name not in kept or not torch.equal(value, kept[name])
         }
-        self._save(last=last, final=final, finished=True)
+        assert self.model.target is not None
+        self._save(last=last, final=final, finished=True, target=self.model.target.spec())
         self.finished = True
