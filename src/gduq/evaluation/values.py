@@ -20,7 +20,7 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage and width are 
 
 
 def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
-    """Rows of the table by kind; of several values each by its name, the mean over them without."""
+    """Rows of the table by kind; of several values each by its name."""
     yield "metrics", _metrics(case)
     yield "ood", _detection(case)
     yield "conformal", _each(case.thresholds, _conformal)
