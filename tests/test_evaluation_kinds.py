@@ -213,6 +213,30 @@ def test_thresholds_of_each_label(of_labels, labels):
     assert got == pytest.approx(expected)
 
 
+def test_thresholds_of_answers_hold_in_every_row_of_the_table(labels):
+    """The mean over labels and the labels by themselves are about the same answers."""
+    limits = [0.1, 0.05, 0.9]
+    moved = {s: p.with_thresholds(limits) for s, p in labels.items() if s != "ood_test"}
+    found = evaluate(moved, calibrators=["per_label"], **FAST)
+    p = moved["id_test"]
+    for measure in ("accuracy", "balanced_accuracy"):
+        for calibrator in ("none", "per_label"):
+            rows = part(found, kind="metrics", measure=measure, split="id_test",
+                        calibrator=calibrator).set_index("variant").value  # fmt: skip
+            assert rows[""] == pytest.approx(sum(rows[n] for n in "abc") / 3)
+    for t, name in enumerate("abc"):
+        right = (p.label[:, t] == (p.target[:, t] == 1))[p.known[:, t]].double().mean()
+        assert found.value("id_test", "accuracy", variant=name).value == pytest.approx(float(right))
+        all_kept = Abstention(coverage=1.0).fit(p.column(t))(p.column(t))
+        assert all_kept.accuracy == pytest.approx(float(right))
+    wished = Abstention(accuracy=0.95).fit(p.column(0))
+    assert wished(p.column(0)).accuracy >= 0.95
+    rows = part(found, kind="error prediction", measure="predicted_accuracy", split="id_test")
+    assert rows.variant.str.startswith("b: confidence_difference").any()
+    one = gduq.generalization.estimate(p.column(1), p.column(1), "confidence_difference")
+    assert one.actual == one.predicted == pytest.approx(metrics.accuracy(p.column(1)))
+
+
 def test_rows_of_labels_are_strange_or_not(of_labels, labels):
     rows = part(of_labels, kind="ood", calibrator="none")
     assert set(rows.variant) == {*ood.scores_for("labels"), "mahalanobis", "knn"}

@@ -22,8 +22,8 @@ class Decision:
 
     Args:
         kept: Boolean ``[m]``.
-        label: The answer ``[m]``, also of rows that are not answered: the most likely class, or
-            the mean of a value.
+        label: The answer ``[m]``, also of rows that are not answered: the most likely class
+            unless a threshold decides, or the mean of a value.
         target: The truth ``[m]``, or ``None``.
     """
 
@@ -118,7 +118,7 @@ class Abstention:
             return self
         place = torch.searchsorted(distinct, scores)
         hits = torch.zeros(len(distinct), dtype=torch.float64)
-        right = hits.index_add_(0, place.cpu(), read(p_val).correct.cpu()).cumsum(0)
+        right = hits.index_add_(0, place.cpu(), read(p_val).right.cpu()).cumsum(0)
         self.threshold = self._for_accuracy(distinct.cpu(), answered.cpu(), right)
         return self
 
@@ -148,7 +148,7 @@ class Abstention:
         if _about_values(p):
             return Decision(kept, p.mean, p.target)
         rows = read(p, labelled=False)
-        return Decision(kept, rows.label, rows.target)
+        return Decision(kept, rows.answer, rows.target)
 
 
 def _about_values(p: Any) -> bool:

@@ -87,7 +87,7 @@ def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = 
     rows = read(p_target, labelled=False)
     if rows.target is None:
         return Estimate(predicted, None, None)
-    actual = float(rows.correct.mean())
+    actual = float(rows.right.mean())
     return Estimate(predicted, actual, abs(predicted - actual))
 
 
@@ -127,7 +127,7 @@ def estimate_interval(
         val, target = _Weighted(p_val, n), _Weighted(p_target, k)
         predicted.append(METHODS[method](val, target, score).clamp(0.0, 1.0))
         if found.actual is not None:
-            errors.append((predicted[-1] - target.mean(target.rows.correct)).abs())
+            errors.append((predicted[-1] - target.mean(target.rows.right)).abs())
     value = interval(found.predicted, torch.cat(predicted), level, 0.0, 1.0)
     if found.error is None:
         return value, None
@@ -173,7 +173,7 @@ def _thresholds(val: _Weighted, score: Any) -> Tensor:
     distinct, group = torch.unique(scores, return_inverse=True)
     drawn = torch.zeros(len(val.counts), len(distinct) + 1, dtype=torch.float64)
     below = drawn.index_add_(1, group + 1, val.counts).cumsum(dim=1)  # [R, G + 1], from -inf up
-    gap = (below - (val.counts @ val.rows.correct.cpu()).unsqueeze(1)).abs()
+    gap = (below - (val.counts @ val.rows.right.cpu()).unsqueeze(1)).abs()
     best = gap.size(1) - 1 - (gap == gap.amin(dim=1, keepdim=True)).flip(1).int().argmax(dim=1)
     reached = below.gather(1, best.unsqueeze(1))
     first = (below >= reached).int().argmax(dim=1)  # the drawn row, not an undrawn one above it
@@ -189,7 +189,7 @@ def _threshold(val: _Weighted, target: _Weighted, score: Any) -> Tensor:
 
 def _confidence_difference(val: _Weighted, target: _Weighted, _: Any) -> Tensor:
     gap = target.mean(target.rows.confidence) - val.mean(val.rows.confidence)
-    return val.mean(val.rows.correct) + gap
+    return val.mean(val.rows.right) + gap
 
 
 def _average_confidence(_: _Weighted, target: _Weighted, __: Any) -> Tensor:

@@ -10,11 +10,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    roc_auc_score,
+)
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.metrics.forms import LabelBlock, label_form
+from gduq.metrics.forms import BATCHED as BATCHED_CLASSES
+from gduq.metrics.forms import Block, LabelBlock, label_form
 from gduq.metrics.label_rows import read_labels
 from gduq.metrics.resampling import resample_counts
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -158,6 +164,81 @@ def drawn_rows(count: torch.Tensor) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(count)), count.long())
 
 
+def test_a_column_answers_as_its_label_does():
+    p = make(thresholds=torch.tensor([0.05, 0.1, 0.2]))
+    table = metrics.label_table(p)
+    for t in range(3):
+        one, rows = p.column(t), p.known[:, t]
+        assert torch.equal(one.label, p.label[rows, t].long())
+        assert torch.equal(one[3:9].label, one.label[3:9])
+        assert metrics.accuracy(one) == table["accuracy"][t] == float(one.correct.double().mean())
+    for metric in MACRO:
+        assert metric(p) == pytest.approx(np.mean([metric(p.column(t)) for t in range(3)]))
+    assert metrics.risk_coverage(p.column(0)).risk[-1] == pytest.approx(1 - table["accuracy"][0])
+    (counts,) = resample_counts(len(one), 2, seed=0)
+    drawn = BATCHED_CLASSES[metrics.aurc](Block(metrics.read(one), counts))
+    assert drawn[1].item() == pytest.approx(metrics.aurc(one[drawn_rows(counts[1])]))
+
+
+def test_a_column_keeps_its_threshold(tmp_path):
+    p = LabelPrediction(torch.randn(3, 50, 2), thresholds=[0.2, 0.9]).column(1)
+    p.to_npz(tmp_path / "p.npz")
+    again = Prediction.concatenate([Prediction.from_npz(tmp_path / "p.npz")[:20], p[20:]])
+    assert again.threshold == p.threshold == pytest.approx(0.9)
+    assert torch.equal(again.label, (p.probs[:, 1] > 0.9).long())
+
+
+@pytest.mark.parametrize("thresholds", [None, torch.tensor([0.5])])
+def test_a_tie_is_no(thresholds):
+    p = LabelPrediction(torch.zeros(4, 1), torch.tensor([[0.0], [0.0], [0.0], [1.0]]))
+    p = p.with_thresholds(thresholds)
+    assert not p.label.any()
+    assert p.column(0).label.tolist() == [0, 0, 0, 0]
+    assert metrics.accuracy(p) == metrics.accuracy(p.column(0)) == 0.75
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=30)
+def test_labels_without_thresholds_are_the_likelier_answer(seed):
+    """Hypotheses that nearly cancel: rounding must not part labels and metrics."""
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(2, 200, 2, generator=g).double()
+    z[1] = 1e-7 * torch.randn(200, 2, generator=g) - z[0]
+    p = LabelPrediction(z.float(), torch.randint(0, 2, (200, 2), generator=g).float())
+    for t in range(2):
+        assert torch.equal(p.label[:, t].long(), p.column(t).label)
+        assert torch.equal(p.label[:, t].long(), metrics.read(p.column(t)).answer)
+
+
+@pytest.mark.parametrize(
+    ("measure", "oracle"), [("balanced_accuracy", balanced_accuracy_score), ("f1", f1_score)]
+)
+@pytest.mark.parametrize("digits", [1, 6])
+def test_thresholds_are_the_best_there_are(measure, oracle, digits):
+    p = make(m=120)
+    p = LabelPrediction(p.samples.round(decimals=digits), p.target)
+    found = p.with_thresholds(metrics.label_thresholds(p, measure=measure))
+    for t in range(3):
+        y, s = known(p, t)
+        every = [oracle(y, s > limit) for limit in (-1.0, *np.unique(s)[:-1])]
+        assert oracle(y, found.label[p.known[:, t], t]) == pytest.approx(max(every))
+    if measure == "balanced_accuracy":
+        assert metrics.balanced_accuracy(found) > metrics.balanced_accuracy(p)
+
+
+def test_thresholds_of_labels_that_cannot_say():
+    p = hard_cases()
+    found = metrics.label_thresholds(p)
+    assert found[:2].tolist() == [0.5, 0.5]
+    assert found[2] != 0.5
+    sure = LabelPrediction(torch.tensor([[-3.0], [3.0]]), torch.tensor([[0.0], [1.0]]))
+    assert metrics.label_thresholds(sure).tolist() == [0.5]  # nothing is better
+    one, half = torch.tensor(1.0), torch.tensor(0.25)
+    close = torch.stack([half, torch.nextafter(half, one)]).logit().view(2, 1)
+    p = LabelPrediction(close.double(), torch.tensor([[0.0], [1.0]]))
+    assert p.with_thresholds(metrics.label_thresholds(p)).label.flatten().tolist() == [False, True]
+
+
 def hard_cases() -> LabelPrediction:
     """Label 0 is never known, label 1 never positive, label 2 as it should be."""
     p = make(m=80)
@@ -279,6 +360,11 @@ def test_subgroups_of_labels():
         (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
         (lambda: metrics.risk_coverage(make()), r"about classes, got one about labels.*column"),
         (lambda: metrics.smooth_ece(make()), r"about classes, got one about labels.*column"),
+        (lambda: metrics.label_thresholds(make(), "f2"), "from balanced_accuracy, f1, got 'f2'"),
+        (lambda: metrics.label_thresholds(make().column(0)), "got one about classes"),
+        (lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))), "with targets"),
+        (lambda: Prediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),
+        (lambda: Prediction(torch.zeros(3, 2), threshold=2), "from 0 to 1"),
         (lambda: metrics.ece(make(m=9)), "as many rows as bins"),
         (lambda: metrics.bootstrap(metrics.classwise_ece, make()), "about classes"),
     ],

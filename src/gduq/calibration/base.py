@@ -300,10 +300,11 @@ def _same_label(p: Prediction, q: Prediction) -> Prediction:
 
     Only differences of a few units in the last place are mended, so this hides no real change.
     """
-    moved = torch.nonzero(q.label != p.label).flatten()
+    before = p.log_probs.argmax(dim=-1)  # whatever a threshold makes of it
+    moved = torch.nonzero(q.log_probs.argmax(dim=-1) != before).flatten()
     if not len(moved):
         return q
-    samples, label = q.samples.clone(), p.label[moved]
+    samples, label = q.samples.clone(), before[moved]
     unit = torch.finfo(samples.dtype).eps * samples[:, moved].abs().amax(dim=(0, 2)).clamp_min(1.0)
     gap = q.log_probs[moved].amax(dim=1) - q.log_probs[moved, label]
     near = gap <= 8 * unit

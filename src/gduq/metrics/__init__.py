@@ -12,6 +12,7 @@ from gduq.metrics.binned import (
 )
 from gduq.metrics.grouped import subgroups
 from gduq.metrics.kernel import smooth_ece
+from gduq.metrics.label_cuts import label_thresholds
 from gduq.metrics.labels import (
     Majority,
     average_precision,
@@ -91,6 +92,7 @@ __all__ = [
     "graph_columns",
     "homophily",
     "label_table",
+    "label_thresholds",
     "mae",
     "majority",
     "miscalibration_area",

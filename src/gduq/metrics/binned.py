@@ -245,8 +245,13 @@ def class_sums(rows: Rows, bins: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def by_confidence(rows: Rows) -> tuple[Tensor, Tensor]:
     """Confidence, ascending, and correctness in that order, equal among equal confidences."""
-    confidence, order = rows.confidence.sort()
-    return confidence, tie_means(confidence, rows.correct[order])
+    return ordered(rows.confidence, rows.correct)
+
+
+def ordered(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores, ascending, and values in that order, equal among equal scores."""
+    scores, order = scores.sort()
+    return scores, tie_means(scores, values[order])
 
 
 def tie_means(sorted_scores: Tensor, values: Tensor) -> Tensor:

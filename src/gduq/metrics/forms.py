@@ -35,7 +35,10 @@ class Block(Draws):
 
     @property
     def losses(self) -> Tensor:
-        return 1.0 - self.by_confidence[1].flip(-1)
+        rows = self.rows
+        if rows.decided is None:
+            return 1.0 - self.by_confidence[1].flip(-1)
+        return 1.0 - self.by(rows.confidence, rows.right)[1].flip(-1)
 
     @property
     def best_aurc(self) -> Tensor:
@@ -112,7 +115,7 @@ def _counted(form: Callable[[Rows, Tensor], Tensor]) -> Form:
 
 
 BATCHED: dict[Callable[..., float], Form] = {
-    scores.accuracy: _mean_of(lambda rows: (rows.answer == rows.labels).double()),
+    scores.accuracy: _mean_of(lambda rows: rows.right),
     scores.nll: _mean_of(scores.row_nll),
     scores.brier: _mean_of(scores.row_brier),
     scores.brier_term: _brier_term,

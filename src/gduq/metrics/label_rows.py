@@ -39,9 +39,7 @@ class LabelRows:
         for t in range(p.num_labels):
             known = _known(p, t)
             if known.numel():
-                rows = read(p.column(t), labelled=False)
-                decided = None if p.thresholds is None else p.label[known, t].long()
-                found[t] = known, Rows(rows.logits, rows.target, decided)
+                found[t] = known, read(p.column(t), labelled=False)
         return found
 
 

@@ -171,7 +171,7 @@ def precisions(rows: Rows, counts: Tensor) -> Tensor:
 
 def recalls(rows: Rows, counts: Tensor) -> Tensor:
     """`balanced_accuracy`; NaN without rows."""
-    right = counts * (rows.answer == rows.labels).to(counts.dtype)
+    right = counts * rows.right.to(counts.dtype)
     size, hits = (
         counts.new_zeros(len(counts), rows.num_classes).index_add_(1, rows.labels, part)
         for part in (counts, right)

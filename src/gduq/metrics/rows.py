@@ -82,8 +82,14 @@ class Rows:
 
     @cached_property
     def correct(self) -> Tensor:
-        """1.0 where the most likely class is the true one ``[m]``, float64."""
+        """1.0 where the most likely class is the true one ``[m]``, float64: what confidence, its
+        probability, is held against."""
         return (self.label == self.labels).double()
+
+    @property
+    def right(self) -> Tensor:
+        """1.0 where the class answered is the true one ``[m]``, float64."""
+        return self.correct if self.decided is None else (self.decided == self.labels).double()
 
 
 def kind_of(p: Any) -> str:
@@ -116,7 +122,8 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
         if target is not None and given is not None:
             raise InputError("targets once", "targets in the prediction and as target=")
         logits = p.log_probs if hasattr(p, "log_probs") else p.logits
-        rows = _checked(logits, given if target is None else target)
+        decided = None if getattr(p, "threshold", None) is None else p.label
+        rows = _checked(logits, given if target is None else target, decided)
     else:
         rows = _checked(p, target)
     if labelled:
@@ -124,9 +131,9 @@ def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows
     return rows
 
 
-def _checked(logits: Any, target: Tensor | None) -> Rows:
+def _checked(logits: Any, target: Tensor | None, decided: Tensor | None = None) -> Rows:
     logits = _as_logits(logits)
-    return Rows(logits, None if target is None else _as_target(target, *logits.shape))
+    return Rows(logits, None if target is None else _as_target(target, *logits.shape), decided)
 
 
 def _as_logits(given: Any) -> Tensor:

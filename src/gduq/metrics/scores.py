@@ -26,10 +26,9 @@ __all__ = [
 
 
 def accuracy(p: Any, target: Tensor | None = None) -> float:
-    r"""Share of rows whose most likely class is the true one.
+    r"""Share of rows whose answer is right: the most likely class, unless a threshold decides.
 
-    Of labels it is the mean over labels, of the rows where each is known; the label's threshold
-    decides what the answer is.
+    Of labels it is the mean over labels, of the rows where each is known.
 
     Args:
         p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
@@ -42,7 +41,7 @@ def accuracy(p: Any, target: Tensor | None = None) -> float:
     if kind_of(p) == "labels":
         return over_labels(accuracy, p, target)
     rows = read(p, target)
-    return float((rows.answer == rows.labels).double().mean())
+    return float(rows.right.mean())
 
 
 def nll(p: Any, target: Tensor | None = None) -> float:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gduq.metrics.binned import by_confidence, tie_means
+from gduq.metrics.binned import ordered
 from gduq.metrics.draws import running_mean
 from gduq.metrics.label_rows import over_labels
 from gduq.metrics.rows import Rows, kind_of, read
@@ -84,10 +84,9 @@ def ranked_rows(p: Any, target: Tensor | None) -> Rows | ValueRows:
 def _ranked(rows: Rows | ValueRows) -> tuple[Tensor, Tensor]:
     """Certainty's own measure and loss per row, from the most certain row to the least."""
     if isinstance(rows, ValueRows):
-        std, order = rows.std.sort()
-        return std, tie_means(std, rows.loss[order])
-    confidence, correct = by_confidence(rows)
-    return confidence.flip(0), 1.0 - correct.flip(0)
+        return ordered(rows.std, rows.loss)
+    confidence, right = ordered(rows.confidence, rows.right)
+    return confidence.flip(0), 1.0 - right.flip(0)
 
 
 def best_aurc(errors: Tensor, rows: int) -> Tensor:

@@ -99,7 +99,7 @@ def risk_coverage(
 def _best(p: Any) -> Any:
     """The risk of the i rows with the smallest losses, for every i."""
     rows = ranked_rows(p, None)
-    losses = np.sort(array(rows.loss if isinstance(rows, ValueRows) else 1.0 - rows.correct))
+    losses = np.sort(array(rows.loss if isinstance(rows, ValueRows) else 1.0 - rows.right))
     return losses.cumsum() / np.arange(1, len(losses) + 1)
 
 

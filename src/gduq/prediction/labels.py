@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +30,7 @@ class LabelPrediction(Hypotheses):
 
     ============== ================================================================
     ``probs``      :math:`\bar p = \sum_k w_k \sigma(s_k)`, of "yes"
-    ``label``      whether ``probs`` reaches the label's threshold
+    ``label``      whether ``probs`` is above the label's threshold
     ``confidence`` the probability of the likelier answer
     ``entropy``    of the yes/no distribution, equal to ``aleatoric`` + ``epistemic``
     ``aleatoric``  the entropy the hypotheses agree on
@@ -40,7 +41,8 @@ class LabelPrediction(Hypotheses):
         samples: Logits ``[K, m, T]``.
         target: 0, 1 or NaN (unknown) ``[m, T]``, or ``None``.
         names: One name per label, used as column names.
-        thresholds: From which probability a label counts as "yes" ``[T]``; default one half.
+        thresholds: Above which probability a label counts as "yes" ``[T]``; default one half.
+            `gduq.metrics.label_thresholds` finds them.
 
     Example:
         >>> p = LabelPrediction(torch.tensor([[[2.0, -1.0]]]), torch.tensor([[1.0, float("nan")]]))
@@ -116,8 +118,10 @@ class LabelPrediction(Hypotheses):
 
     @cached_property
     def label(self) -> Tensor:
-        limit = 0.5 if self.thresholds is None else self.thresholds
-        return self.probs >= limit
+        if self.thresholds is not None:
+            return self.probs > self.thresholds
+        no, yes = self._logs.to(self.samples.dtype).unbind(dim=1)  # as `column` compares them
+        return (yes > no).view(len(self), self.num_labels)
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -146,11 +150,16 @@ class LabelPrediction(Hypotheses):
     def _out(self, values: Tensor) -> Tensor:
         return values.view(len(self), self.num_labels).to(self.samples.dtype)
 
-    # -- one of several labels -----------------------------------------------------------------
+    # -- new predictions from this one ---------------------------------------------------------
+
+    def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> LabelPrediction:
+        """The same probabilities with other thresholds ``[T]``; ``None``: one half for all."""
+        given = None if thresholds is None else torch.as_tensor(thresholds)
+        return replace(self, thresholds=given)
 
     def column(self, t: int) -> Prediction:
-        """Label number ``t`` as a task of two classes; of the rows whose label is known, where
-        there are targets."""
+        """Label number ``t`` with its threshold as a task of two classes; of the rows whose label
+        is known, where there are targets."""
         rows: Tensor | slice = slice(None)
         target = None
         if self.target is not None:
@@ -161,6 +170,7 @@ class LabelPrediction(Hypotheses):
             self.samples[:, rows, t : t + 1],
             target,
             (f"no {name}", name),
+            threshold=None if self.thresholds is None else float(self.thresholds[t]),
             features=None if self.features is None else self.features[rows],
             weights=self.weights,
             novelty=None if self.novelty is None else self.novelty[rows],

@@ -34,7 +34,7 @@ class Prediction(Hypotheses):
     ``probs``      ``[m,C]`` :math:`\bar p = \sum_k w_k p_k`, the mixture
     ``log_probs``  ``[m,C]`` its logarithm, which does not underflow
     ``confidence`` ``[m]``   largest entry of ``probs``
-    ``label``      ``[m]``   its index
+    ``label``      ``[m]``   its index, unless ``threshold`` decides
     ``entropy``    ``[m]``   :math:`H(\bar p)`, equal to ``aleatoric`` + ``epistemic``
     ``aleatoric``  ``[m]``   :math:`\sum_k w_k H(p_k)`, the entropy the hypotheses agree on
     ``epistemic``  ``[m]``   :math:`\sum_k w_k \mathrm{KL}(p_k \| \bar p)`, mutual information
@@ -48,6 +48,8 @@ class Prediction(Hypotheses):
         samples: Logits ``[K, m, C]``; ``[m, C]`` is taken as K = 1.
         target: Integer labels ``[m]``, or ``None`` when unknown.
         class_names: One name per class, used as column names.
+        threshold: Above which probability the second of two classes is the answer; ``None``: the
+            most likely class is.
         features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
         weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
         novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
@@ -65,9 +67,15 @@ class Prediction(Hypotheses):
     kind: ClassVar[str] = "classes"
 
     class_names: tuple[str, ...] | None = None
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.threshold is not None:
+            if self.num_classes != 2 or not 0 <= float(self.threshold) <= 1:
+                got = f"{float(self.threshold):g} with {self.num_classes} classes"
+                raise InputError("a threshold from 0 to 1 with two classes", got)
+            self._set("threshold", float(self.threshold))
         if self.class_names is not None:
             self._set("class_names", checks.as_names(self.class_names, self.num_classes))
 
@@ -107,6 +115,8 @@ class Prediction(Hypotheses):
 
     @cached_property
     def label(self) -> Tensor:
+        if self.threshold is not None:
+            return (self.probs[:, 1] > self.threshold).long()
         return self.log_probs.argmax(dim=-1)  # what metrics read, so they never differ
 
     @cached_property

@@ -90,7 +90,7 @@ def _promised_and_held(p: Any) -> tuple[float, float]:
         parts = [p.column(t) for t in range(p.num_labels)]
         pairs = [_promised_and_held(part) for part in parts if len(part)]
         return fmean(sure for sure, _ in pairs), fmean(right for _, right in pairs)
-    return float(p.confidence.double().mean()), float(p.correct.double().mean())
+    return float(p.confidence.double().mean()), float(metrics.read(p).correct.mean())
 
 
 def promise(subject: Subject, split: str, gap: Interval) -> str:
