@@ -68,7 +68,8 @@ def bench(
     if table is None:
         from gduq.experiments.molecules.run import bench as molecules
 
-        result = molecules(scale, root, seeds, command, progress=progress, **work.options)
+        options = work.options
+        result: Any = molecules(scale, root, seeds, command, progress=progress, **options)
     elif table.producer is not None:
         result = _produced(name, table, scale, work, command)
     else:

@@ -87,8 +87,9 @@ class Classes(Target):
         return Classes.told_from(y, outputs.size(1), self.weights, self.names)
 
     def fits(self, other: Target | None) -> bool:
-        same = isinstance(other, Classes) and other.num_classes == self.num_classes
-        return other is None or (same and other.one_logit == self.one_logit)
+        if not isinstance(other, Classes):
+            return other is None
+        return (other.num_classes, other.one_logit) == (self.num_classes, self.one_logit)
 
     def check(self, y: Tensor, name: str) -> Tensor:
         labels = class_numbers(y)

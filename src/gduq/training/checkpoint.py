@@ -153,8 +153,16 @@ def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    more = {name: known[name] for name in ("finished", "overhead_seconds", "target")}
-    return State(records, **groups, **more)
+    return State(
+        records,
+        groups["last"],
+        groups["optimizer"],
+        groups["best"],
+        groups["final"],
+        known["finished"],
+        known["overhead_seconds"],
+        known["target"],
+    )
 
 
 def _layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:

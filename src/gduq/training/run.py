@@ -215,19 +215,17 @@ class Run:
     def _told(self, batches: Sequence[Any], read_target: ReadTarget) -> Target:
         """The target that some batches tell."""
         self.model.target = Values()  # nothing is known: these are the bare outputs
-        outputs, truth = [], []
+        outputs: list[Tensor] = []
+        truth: list[Tensor] = []
         with torch.no_grad():
             for graph in batches:
                 outputs.append(self.model.sample(graph).mean(dim=0))
-                truth.append(targets(graph, outputs[-1].size(0)))
+                found = targets(graph, outputs[-1].size(0))
+                assert found is not None
+                truth.append(found)
         stays = self.settings.epochs == 0 or self.model.frozen
-        return read_target(
-            self.y,
-            torch.cat(outputs),
-            torch.cat(truth),
-            stays,
-            self.model.bounded,  # type: ignore[arg-type]
-        )
+        said = torch.cat(outputs), torch.cat(truth)
+        return read_target(self.y, *said, stays, self.model.bounded)
 
     # -- epochs --------------------------------------------------------------------------------
 
