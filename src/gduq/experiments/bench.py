@@ -69,7 +69,7 @@ def bench(
         from gduq.experiments.molecules.run import bench as molecules
 
         options = work.options
-        result: Any = molecules(scale, root, seeds, command, progress=progress, **options)
+        result: BenchResult = molecules(scale, root, seeds, command, progress=progress, **options)
     elif table.producer is not None:
         result = _produced(name, table, scale, work, command)
     else:
