@@ -246,7 +246,56 @@ def test_many_whole_numbers_are_values_and_it_is_said(tmp_path: Path) -> None:
     classes = Table(path, targets=["y"], task="classes")  # and no warning
     assert [int(item.y) for _, item in classes if isinstance(item, Data)] == list(range(21))
     assert Table(path, targets=["y"], task="values").task == "values"
-    assert Table(column(tmp_path, ["0", "20", "3"]), targets=["y"]).task == "classes"
+
+
+@needs_rdkit
+def test_numbers_that_do_not_count_are_names_and_it_is_said(tmp_path: Path) -> None:
+    path = column(tmp_path, ["5", "100.0", "3", "NA", "5"])
+    said = r"'y' holds 3 different whole numbers from 3 to 100, taken as names .* task='values'"
+    with pytest.warns(UserWarning, match=said):
+        found = Table(path, targets=["y"])
+    assert (found.task, found.class_names) == ("classes", ("3", "5", "100"))
+    graphs = [item for _, item in found]
+    assert [int(g.y) for g in graphs if isinstance(g, Data)] == [1, 2, 0, 1]
+    test = column(tmp_path, ["100", "7"])  # lacks classes, and has a strange one
+    good, bad = items(test, targets=["y"], class_names=found.class_names)
+    assert isinstance(good, Data)
+    assert int(good.y) == 2
+    assert isinstance(bad, Reject)
+    numbered = items(test, targets=["y"], class_names=())  # of a training set without names
+    assert [int(g.y) for g in numbered if isinstance(g, Data)] == [100, 7]
+    assert Table(path, targets=["y"], task="values").task == "values"  # and no warning
+    words = items(column(tmp_path, ["weak", "strong"]), targets=["y"], class_names=())
+    assert [int(g.y) for g in words if isinstance(g, Data)] == [1, 0]
+
+
+@needs_rdkit
+@pytest.mark.parametrize("gap", ["", "NA", "na", "NaN", "nan"])
+def test_gaps_among_words_are_no_class(tmp_path: Path, gap: str) -> None:
+    path = column(tmp_path, ["weak", gap, "strong"])
+    found = Table(path, targets=["y"])
+    assert found.class_names == ("strong", "weak")
+    rows = [item for _, item in found]
+    assert isinstance(rows[1], Reject)
+    assert rows[1].line == 3
+    assert "target 'y' is empty" in rows[1].reason
+    (sodium,) = items(column(tmp_path, ["Na"]), targets=["y"], class_names=["K", "Na"])
+    assert isinstance(sodium, Data)
+    assert int(sodium.y) == 1
+
+
+@needs_rdkit
+@pytest.mark.parametrize("task", [None, "values"])
+@pytest.mark.parametrize("fields", [["0,5", "-1,25", "NA"], ["1", "2", "3", "1,5", "+2,5e3"]])
+def test_decimal_commas_are_named(tmp_path: Path, fields: list[str], task: str | None) -> None:
+    path = table(tmp_path, "smiles;y\n" + "".join(f"C;{field}\n" for field in fields))
+    said = r"decimal point in column 'y' of .*, got decimal commas such as '.*'. Write '.*\..*'"
+    with pytest.raises(InputError, match=said):
+        Table(path, targets=["y"], task=task)  # type: ignore[arg-type]
+    if fields[0] == "0,5":  # names after all
+        assert Table(path, targets=["y"], task="classes").class_names == ("-1,25", "0,5")
+    slip = table(tmp_path, "smiles;y\n" + "C;0\nC;1\n" * 10 + "C;0,5\n")
+    assert isinstance(items(slip, targets=["y"])[-1], Reject)
 
 
 @needs_rdkit

@@ -48,6 +48,8 @@ def _stream(request: Request, service: Service, path: Path) -> Iterator[Any]:
     targets = (request.target,) if isinstance(request.target, str) else request.target
     names: Any = service.class_names
     task: Any = service.kind if is_table(path) else None
+    if names is None and task == "classes":
+        names = ()  # the numbers of its classes, whichever of them this file has
     if targets is None:
         targets = _known_targets(service, notes or {}, path)
     return stream(path, smiles=smiles, targets=targets, class_names=names, task=task)

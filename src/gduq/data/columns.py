@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
@@ -17,17 +18,21 @@ Task = Literal["classes", "labels", "values"]
 
 _MAX_WORDS = 1000  # different class names
 _MAX_CLASSES = 20  # different whole numbers up to which they are classes
-_GAPS = ("", "nan", "na")  # how a missing number is written
+_GAPS = ("", "nan", "na")  # how a missing target is written, in any case
+_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
 
 
 class Truth:
     """What the target columns of a table mean, and the ``y`` of each row.
 
     * ``"classes"``, one column: ``y [1]`` of integers. Whole numbers from 0 on are class numbers.
-      Words, and whole numbers of which some are below 0, are names of classes, numbered in
-      ascending order or in the order of ``class_names``.
+      Words, whole numbers of which some are below 0, and those that leave out more than half of 0
+      to the largest (3, 5, 100) are names of classes, numbered in ascending order or in the order
+      of ``class_names``.
     * ``"labels"``: ``y [1, T]`` of 0, 1 and, where a field is empty, NaN.
     * ``"values"``: ``y [1]``, or ``[1, T]`` of several columns with NaN where a field is empty.
+
+    "NA" and "NaN" are empty fields, unless ``class_names`` has them.
 
     Without ``task`` several columns of 0 and 1 are labels and other several columns are values; one
     column of words, or of up to 20 different whole numbers, holds classes, any other values.
@@ -37,7 +42,8 @@ class Truth:
         names: Names of the columns.
         rows: The fields of each row in these columns.
         task: What the columns hold; ``None``: as above.
-        class_names: Classes in the order of their numbers; ``None``: as found.
+        class_names: Classes in the order of their numbers; ``None``: as found; ``()``: as found,
+            but whole numbers are class numbers whichever of them occur.
 
     Example:
         >>> truth = Truth("t.csv", ["weak"], [["yes"], ["no"]])
@@ -64,15 +70,17 @@ class Truth:
         if class_names is not None and task not in (None, "classes"):
             raise InputError("class_names with task='classes'", repr(task))
         self.task: Task = task or "classes"
-        if self.names and class_names is None:
+        if self.names and not class_names:
             columns = _survey(self.names, rows)
             if all(column.is_empty for column in columns):
                 what = f"targets in {', '.join(map(repr, self.names[:5]))} of {where}"
                 raise InputError(what, "empty fields in every row")
             for column in columns:
                 column.check(where, task)
-            self.task = task or _told(columns)
-            if self.task == "classes":
+            numbered = class_names is not None and bool(columns[0].numbers)
+            if task is None and class_names is None:
+                self.task = _told(columns)
+            if self.task == "classes" and not numbered:
                 self.class_names = columns[0].class_names(where)
 
     def of(self, fields: Sequence[str]) -> Tensor:
@@ -94,7 +102,7 @@ class Truth:
 
     def _class(self, text: str) -> Tensor:
         name = self.names[0]
-        if not text:
+        if text.lower() in _GAPS and text not in self.class_names:
             raise ValueError(f"target {name!r} is empty")
         value = _number(text)
         is_whole = value is not None and value.is_integer()
@@ -122,15 +130,23 @@ class _Column:
         self.name = name
         self.numbers: set[float] = set()  # not all, where there are many
         self.words: set[str] = set()
-        self.whole, self.low = True, math.inf
+        self.whole, self.low, self.high = True, math.inf, -math.inf
+        self.filled = self.worded = self.commas = 0  # fields; with words; with decimal commas
 
     def add(self, text: str) -> None:
+        if text.lower() in _GAPS:
+            return
         value = _number(text)
+        self.filled += 1
         if value is not None:
-            self.whole, self.low = self.whole and value.is_integer(), min(self.low, value)
+            self.whole = self.whole and value.is_integer()
+            self.low, self.high = min(self.low, value), max(self.high, value)
             if len(self.numbers) <= _MAX_WORDS:
                 self.numbers.add(value)
-        elif text and len(self.words) <= _MAX_WORDS:
+            return
+        self.worded += 1
+        self.commas += _COMMA.fullmatch(text) is not None
+        if len(self.words) <= _MAX_WORDS:
             self.words.add(text)
 
     @property
@@ -141,10 +157,28 @@ class _Column:
     def is_binary(self) -> bool:
         return self.numbers <= {0.0, 1.0}
 
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether fractions are written with commas; a few such fields are slips."""
+        often = 2 * self.commas > self.worded and 10 * self.commas >= self.filled
+        return often and self.whole
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether whole numbers leave out more than half of 0 to the largest."""
+        return len(self.numbers) <= _MAX_WORDS and 2 * len(self.numbers) < self.high + 1
+
     def check(self, where: str, task: Task | None) -> None:
         """Raise for a column that cannot hold what it should in any row."""
         if self.is_empty:
             return
+        if task != "classes" and self.has_decimal_commas:
+            such = min(word for word in self.words if _COMMA.fullmatch(word))
+            raise InputError(
+                f"numbers with a decimal point in column {self.name!r} of {where}",
+                f"decimal commas such as {such!r}",
+                f"Write {such.replace(',', '.')!r}, or pass task='classes' if they are names.",
+            )
         if task == "values" and not self.numbers:
             got = f"words such as {min(self.words)!r}"
             raise InputError(f"numbers in column {self.name!r} of {where}", got)
@@ -160,12 +194,20 @@ class _Column:
 
     def class_names(self, where: str) -> tuple[str, ...]:
         """Names of the classes, where their numbers are not numbers of classes."""
-        if self.numbers:
-            signed = self.low < 0
-            return tuple(str(int(v)) for v in sorted(self.numbers)) if signed else ()
-        if len(self.words) > _MAX_WORDS:
-            got = f"more than {_MAX_WORDS} different words in {self.name!r}"
+        if self.numbers and self.low >= 0:
+            if not self.is_sparse:
+                return ()
+            warn_user(
+                f"{self.name!r} holds {len(self.numbers)} different whole numbers from "
+                f"{self.low:g} to {self.high:g}, taken as names of {len(self.numbers)} classes: "
+                "pass task='values' if they are amounts, class_names=() if they are class numbers"
+            )
+        if len(self.words) > _MAX_WORDS or len(self.numbers) > _MAX_WORDS:
+            kind = "numbers below and above 0" if self.numbers else "words"
+            got = f"more than {_MAX_WORDS} different {kind} in {self.name!r}"
             raise InputError(f"numbers or at most {_MAX_WORDS} classes in {where}", got)
+        if self.numbers:
+            return tuple(str(int(v)) for v in sorted(self.numbers))
         return tuple(sorted(self.words))
 
 

@@ -34,8 +34,9 @@ class Table:
         smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
-            found. Pass those of the training set when a test set may not hold every class. A field
-            may hold a name or, where no name is a number, a class number.
+            found. Pass those of the training set when a test set may not hold every class; ``()``,
+            where it has none, says that whole numbers are class numbers. A field may hold a name
+            or, where no name is a number, a class number.
         task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
             `gduq.data.columns.Truth`.
 
