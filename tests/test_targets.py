@@ -584,7 +584,7 @@ def test_units_do_not_hang_on_the_batch_size() -> None:
     with torch.no_grad():
         net.head[-1].weight.mul_(target.scale[0])
         net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
-    for seed in range(4):
+    for seed in range(2):
         raw = Own(1)
         raw.load_state_dict(net.state_dict())
         gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
@@ -633,7 +633,7 @@ def test_several_values_in_a_flat_y() -> None:
     for graph in train:
         graph.y = graph.y.view(2)
     for model in (Own(2), gduq.anchor(Own(2))):
-        with pytest.raises(InputError, match=r"view\(1, 2\)"):
+        with pytest.raises(InputError, match=r"shape \[1, (T|2)\]"):
             gduq.fit(model, train, epochs=1, progress=False)
 
 

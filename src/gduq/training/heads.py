@@ -301,7 +301,7 @@ class _Run:
             (weighted / counts).sum().backward()
             self.optimizer.step()
             sums += torch.stack([weighted.detach(), counts]).cpu()
-        losses: list[float] = (sums[0] / sums[1]).tolist()
+        losses: list[float] = (sums[0] / sums[1].clamp_min(1e-300)).tolist()
         finite = all(bool(v.isfinite().all()) for v in self.stack.parameters.values())
         if not finite or not all(map(math.isfinite, losses)):
             raise InputError(
