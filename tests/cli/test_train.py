@@ -241,8 +241,12 @@ def test_being_stopped_says_how_to_go_on(number, code, capsys, monkeypatch):
             os.kill(os.getpid(), number)
             torch.zeros(1).sum()  # a signal is handled between two steps
 
-    with pytest.raises(typer.Exit) as stopped:
-        training()
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # workers ignore it
+    try:
+        with pytest.raises(typer.Exit) as stopped:
+            training()
+    finally:
+        signal.signal(signal.SIGINT, ignored)
     assert stopped.value.exit_code == code
     said = capsys.readouterr().err
     assert said == "Stopped. The same command goes on: gduq train 'my file.csv'\n"

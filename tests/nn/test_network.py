@@ -126,16 +126,17 @@ def test_a_column_of_logits_may_lie_anywhere(last: str) -> None:
 
 
 @pytest.mark.parametrize("last", ["linear", "conv"])
-def test_several_labels_per_row_are_refused(last: str) -> None:
+def test_a_sigmoid_of_several_columns_is_labels(last: str) -> None:
     net = pyg.GCN(4, 8, 2, out_channels=3, jk="cat" if last == "linear" else None).double()
     call = lambda net, graph: net(graph.x, graph.edge_index).sigmoid()  # noqa: E731
-    for act in (
-        lambda: gduq.predict(net, GRAPH, call=call),
-        lambda: gduq.anchor(net, call=call, like=GRAPH),
-        lambda: gduq.anchor(net, "input", call=call, like=GRAPH),
+    p = gduq.predict(net, GRAPH, call=call)
+    assert p.kind == "labels"
+    assert torch.allclose(p.probs, call(net.eval(), GRAPH))
+    for model in (
+        gduq.anchor(net, call=call, like=GRAPH),
+        gduq.anchor(net, "input", call=call, like=GRAPH),
     ):
-        with pytest.raises(InputError, match=r"sigmoid of 3 columns .*not supported yet"):
-            act()
+        assert "sigmoid" in repr(model)
     one = lambda net, graph: net(graph.x, graph.edge_index)[:, [0]].sigmoid()  # noqa: E731
     assert gduq.predict(net, GRAPH, call=one).probs.shape == (5, 2)
 

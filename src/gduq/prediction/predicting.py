@@ -14,7 +14,7 @@ from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Target
+from gduq.targets import Classes, Labels, Target
 
 __all__ = ["device_of_model", "predict"]
 
@@ -56,7 +56,7 @@ def predict(
             if y is not None and y.is_floating_point():
                 truths.append(y)
             parts.append(
-                (known.target or _guessed(outputs.size(2), y)).prediction(
+                (known.target or _guessed(known, outputs.size(2), y)).prediction(
                     outputs,
                     y,
                     features=rows if features else None,
@@ -76,15 +76,19 @@ def predict(
     return found
 
 
-def _guessed(outputs: int, y: Tensor | None) -> Target:
-    """What the outputs of a network that was never fitted may mean: classes."""
+def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
+    """What the outputs of a network that was never fitted may mean: classes, or labels where it
+    ends in a sigmoid of several columns."""
+    ending = None if model.trunk is None else model.trunk.ending
+    if outputs > 1 and ending == "sigmoid":
+        return Labels(rates=(0.5,) * outputs)
     if y is not None and y.is_floating_point() and not bool((y == y.round()).all()):
         raise InputError(
             "a model that knows what its outputs mean",
             "one that gduq.fit has not seen, and y with fractions or NaN",
             "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
         )
-    if y is None and outputs == 1:
+    if y is None and outputs == 1 and ending is None:
         warn_user(
             "gduq.fit has not seen this network, so its one output is taken as the logit of two "
             "classes; gduq.fit(model, train, val, epochs=0) tells what it means, and calibrates"
