@@ -178,6 +178,15 @@ def test_labels_are_needed_where_they_are_asked_for(tmp_path):
         labelled(request, Service(model()), path, "the data")
 
 
+def test_class_numbers_stay_where_a_labelled_file_has_few_of_them(tmp_path):
+    """A file with class 4 only is not about class 0: the model's classes have numbers, no names."""
+    net = gduq.nn.GNN(9, 8, 6, num_layers=2).eval()
+    path = tmp_path / "known.csv"
+    path.write_text("smiles,y\nCCO,4\nCCC,4\n")
+    request = Request(gduq.save(net, tmp_path / "m"), smiles="smiles", target=("y",))
+    assert labelled(request, Service(net), path, "the data").target.tolist() == [4, 4]
+
+
 @pytest.mark.parametrize("notes", [{"ids": 3}, {"ids": [3]}, {"smiles": ["x"]}, {"smiles": 1}])
 def test_notes_of_a_bundle_that_make_no_sense_are_passed_over(tmp_path, notes):
     new = tmp_path / "new.csv"
