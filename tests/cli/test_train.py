@@ -221,7 +221,7 @@ def test_what_is_in_the_way_of_a_run_stays(tmp_path):
         ("CCO,1.5\n" * 5, (), "at least 20 rows"),
         ("CCO,1.5\nCCN,0.5\n" * 20, ("--by", "scaffold"), "in another way with --by"),
         ("x(,1.5\ny(,2.5\n" * 20, (), "Is the right column named by --smiles?"),
-        ("CCO,1.5\nc1ccccc1,1.5\n" * 20, ("--by", "random"), "is always 1.5"),
+        ("CCO,1.5\nc1ccccc1,1.5\n" * 20, ("--by", "random"), "1.5 in every row"),
     ],
 )
 def test_tables_that_cannot_be_learned_from(rows, options, said, tmp_path):

@@ -213,7 +213,7 @@ def targets(graph: Graph, labelled: int | None = None) -> Tensor | None:
     found = y[label_rows(graph, y.size(0))]
     if labelled is not None and found.size(0) != labelled:
         each = found.size(0) // max(labelled, 1)
-        several = y.dim() == 1 and each > 1 and found.size(0) == each * labelled
+        several = y.dim() == 1 and min(each, labelled) > 1 and found.size(0) == each * labelled
         raise InputError(
             f"one label for each of the {labelled} rows the model answers for",
             f"{name} of shape {list(y.shape)}",

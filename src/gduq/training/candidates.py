@@ -90,8 +90,11 @@ class Candidates:
             plain.target = self.rows.target
         else:
             plain.target = Values()  # nothing is known: these are the bare outputs
+            generator = torch.Generator().manual_seed(self.seed)
             with torch.no_grad():
-                graph = on_device(some(self.train, _ROWS, _BATCH, None)[0], device_of_model(plain))
+                graph = on_device(
+                    some(self.train, _ROWS, _BATCH, generator)[0], device_of_model(plain)
+                )
                 outputs = plain.sample(graph)[0]
             plain.target = fit.read_target(
                 truths(self.train, "train"), outputs, labels(graph), True, plain.bounded
