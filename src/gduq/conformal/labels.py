@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gduq.conformal.adaptive import APS
 from gduq.conformal.base import Conformal
-from gduq.conformal.shift import ShiftTest
 from gduq.conformal.split import ClassConditional, PredictionSets, SplitConformal
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction
@@ -30,7 +29,7 @@ _METHODS: dict[str, type[SplitConformal]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSets:
+class LabelSets(PredictionSets):
     """One set of answers per row and label: {no}, {yes}, or both.
 
     Args:
@@ -39,32 +38,12 @@ class LabelSets:
         shift: The two-sample test against the validation data, or ``None`` where none was made.
     """
 
-    mask: Tensor
-    target: Tensor | None = None
-    shift: ShiftTest | None = None
-
-    def __len__(self) -> int:
-        return self.mask.size(0)
-
-    @property
-    def size(self) -> Tensor:
-        """Answers in each set ``[m, T]``."""
-        return self.mask.sum(dim=-1)
-
-    @property
-    def mean_size(self) -> float:
-        """Their mean: 1 is an answer, 2 is none."""
-        return float(self.size.double().mean())
-
     @property
     def covered(self) -> Tensor:
         """1.0 where a set holds the true answer, else 0.0; NaN where that is unknown ``[m, T]``."""
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        held = self.mask.gather(2, (self.target == 1).long().unsqueeze(2)).squeeze(2)
-        return held.double().masked_fill(self.target.isnan(), torch.nan)
+        target = self.require_target()
+        held = self.mask.gather(2, (target == 1).long().unsqueeze(2)).squeeze(2)
+        return held.double().masked_fill(target.isnan(), torch.nan)
 
     @property
     def coverage(self) -> float:

@@ -50,11 +50,15 @@ class PredictionSets:
     @property
     def covered(self) -> Tensor:
         """Whether each set holds the true class ``[m]``; an error without labels."""
+        return self.mask.gather(1, self.require_target().unsqueeze(1)).squeeze(1)
+
+    def require_target(self) -> Tensor:
+        """The truth, or an error that says it is missing."""
         if self.target is None:
             raise InputError(
                 "predictions with targets", "none", "Pass target= or predict on labelled data."
             )
-        return self.mask.gather(1, self.target.unsqueeze(1)).squeeze(1)
+        return self.target
 
     @property
     def coverage(self) -> float:
