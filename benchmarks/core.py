@@ -14,10 +14,10 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, GINConv
 
 import gduq
-from gduq.data.motif import draw_recipe
-from gduq.data.motif_graphs import build_motif
 from gduq.nn.layers import GCNLayer, GINLayer
 from gduq.nn.structure import Structure
+from gduq.paper.datasets.motif import draw_recipe
+from gduq.paper.datasets.motif_graphs import build_motif
 from naive import NaiveGNN
 from timing import Row, at_least, at_most, medians, peak_memory
 

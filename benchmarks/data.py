@@ -15,8 +15,8 @@ from torch_geometric.utils import from_networkx
 
 from gduq.data import View, load
 from gduq.data.laplacian import laplacian_encoding
-from gduq.data.motif import draw_recipe
-from gduq.data.motif_graphs import BASES, MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.motif import draw_recipe
+from gduq.paper.datasets.motif_graphs import BASES, MOTIFS, Recipe, build_motif
 from timing import Row, at_least, medians
 
 SAMPLE = 300  # graphs that networkx builds

@@ -8,7 +8,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from gduq.anchored_linear import AnchoredLinear
+from gduq.anchoring.linear import AnchoredLinear
 from gduq.targets import Classes
 from gduq.training.heads import RowSet, train_heads
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from gduq import metrics
 from gduq.calibration import METHODS
 from gduq.errors import InputError
-from gduq.evaluation.copies import VARIANTS
-from gduq.experiments.calibrated import Calibrated
-from gduq.experiments.folder import RunFolder, write_json
+from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction import Prediction
+from gduq.runs.calibrated import Calibrated
+from gduq.runs.folder import RunFolder, write_json
 
 KEPT, _VERSION = "chosen.json", 1  # a new rule needs a new number
 Fit = Callable[[Tensor], Callable[[Prediction], Prediction]]

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gduq.errors import InputError
-from gduq.experiments.bench import results_path
-from gduq.experiments.config import RunConfig
-from gduq.experiments.folder import FINISHED, RunFolder
-from gduq.experiments.method import RECIPE_FIELDS
-from gduq.experiments.result import BenchResult, record, verdicts
-from gduq.experiments.run import requirements
-from gduq.experiments.scores import FIXED
-from gduq.experiments.specs import ScaleName, Setting, Table
-from gduq.experiments.tables import TABLES
-from gduq.experiments.training import fit_options
+from gduq.paper.bench import results_path
+from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.paper.tables import TABLES
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import FINISHED, RunFolder
+from gduq.runs.method import RECIPE_FIELDS
+from gduq.runs.run import requirements
+from gduq.runs.scores import FIXED
+from gduq.runs.training import fit_options
 from results_bars import CHOSEN
 from results_cells import BASE, GDUQ, ID, KEYS, ON_COPIES, OOD, PRETRAINED, rounded
 from results_choice import chosen_calibrator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gduq.experiments import scores
+from gduq.runs import scores
 from results_cells import GDUQ, VANILLA, Cell, Index, Method, mean
 from results_parts import Bar, Pairs, bar, losing, pairs_of, part
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from gduq.data.packed import Packed
 from gduq.data.parallel import default_workers
 from gduq.data.subset import build_rows
-from gduq.data.superpixels import superpixels
+from gduq.paper.datasets.superpixels import superpixels
 
 IMAGES, PART, BAR = 8000, 250, 1.7
 TEXT = f">= {BAR:g}x"

@@ -31,7 +31,7 @@ def ray_of_two():
     """A local Ray with two workers, once for all tests: to start one takes long."""
     ray = pytest.importorskip("ray")
     from gduq.errors import InputError
-    from gduq.experiments.engine_ray import _connect
+    from gduq.jobs.ray_engine import _connect
 
     for attempt in range(3):
         try:

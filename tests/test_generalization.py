@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from gduq import generalization, ood
+from gduq import generalization
 from gduq.errors import InputError
 from gduq.metrics.resampling import interval, resample_counts
+from gduq.novelty import scores as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 

@@ -4,8 +4,8 @@
 from pathlib import Path
 
 import gduq
-from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import predict_files
+from gduq.deploy.service import Service, Settings
+from gduq.deploy.stream import predict_files
 
 splits = gduq.data.load("motif/basis/covariate", limit=600)
 channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gduq import (
         abstention,
-        anchors,
+        anchoring,
         bundle,
         calibration,
         conformal,
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         generalization,
         metrics,
         nn,
-        ood,
+        novelty,
         plots,
         report,
         shifts,
         targets,
     )
-    from gduq.anchored_linear import AnchoredLinear
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
+    from gduq.anchoring.linear import AnchoredLinear
     from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
     from gduq.bundle import export, load, save
     from gduq.errors import BundleError, InputError, NotFittedError
@@ -35,7 +35,7 @@ __version__ = "0.1.0"
 # Everything is imported on first use, so that the command line answers at once.
 _HOME = {
     "Anchored": "anchoring",
-    "AnchoredLinear": "anchored_linear",
+    "AnchoredLinear": "anchoring.linear",
     "BundleError": "errors",
     "Ensemble": "baselines",
     "Evaluation": "evaluation",
@@ -80,7 +80,7 @@ __all__ = [
     "ValuePrediction",
     "abstention",
     "anchor",
-    "anchors",
+    "anchoring",
     "bundle",
     "calibration",
     "choose",
@@ -95,7 +95,7 @@ __all__ = [
     "load",
     "metrics",
     "nn",
-    "ood",
+    "novelty",
     "plots",
     "predict",
     "report",

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
 from gduq.metrics.rows import read
-from gduq.ood import Score
-from gduq.ood import score as score_of
+from gduq.novelty.scores import Score
+from gduq.novelty.scores import score as score_of
 
 __all__ = ["Abstention", "Decision"]
 
@@ -72,7 +72,7 @@ class Abstention:
     Args:
         accuracy: Wished accuracy of the answers, in (0, 1]; give this or ``coverage``.
         coverage: Wished share of answers, in (0, 1].
-        score: Uncertainty, larger = less sure; a name or function as in `gduq.ood.score`. By
+        score: Uncertainty, larger = less sure; a name or function as in `gduq.novelty.score`. By
             default 1 - confidence, and of values the deviation.
         delta: Probability of missing ``accuracy`` that is accepted; ``None`` takes the
             validation accuracy at its word.

@@ -13,8 +13,8 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resample_counts
 from gduq.metrics.rows import Rows, read
-from gduq.ood import Score
-from gduq.ood import score as score_of
+from gduq.novelty.scores import Score
+from gduq.novelty.scores import score as score_of
 from gduq.prediction.mixture import weights_of
 
 __all__ = [
@@ -56,7 +56,7 @@ def predict_accuracy(
         p_target: Predictions on the data in question; its labels are not looked at.
         method: One of the above.
         score: For ``threshold``, the uncertainty that is cut: a name or function as in
-            `gduq.ood.score`. ``"msp"`` is 1 - confidence.
+            `gduq.novelty.score`. ``"msp"`` is 1 - confidence.
 
     Returns:
         The predicted accuracy, from 0 to 1.

@@ -16,8 +16,8 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
+from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.anchoring.draws import AnchorDraws
-from gduq.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.nn.modes import evaluating

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gduq.anchored_linear import AnchoredLinear
 from gduq.anchoring.banks import _map_of_relu, head_outputs
 from gduq.anchoring.heads import AnchoredHead, Tail
+from gduq.anchoring.linear import AnchoredLinear
 from gduq.functional import ForcedDropout
 
 RESTS = {

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gduq import ood
 from gduq.calibration.base import RowTemperature
+from gduq.novelty import scores as ood
 from gduq.prediction import Prediction
 from tests.calibration.any_kind import ROWS, SAMPLES, WEIGHTS, AnyBattery, Case
 from tests.calibration.kinds import overconfident

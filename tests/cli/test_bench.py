@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gduq.experiments.result import BenchResult, record, verdicts
-from gduq.experiments.tables import TABLES
+from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.tables import TABLES
 from tests.cli.cases import run
 
 
@@ -27,7 +27,7 @@ def made(monkeypatch):
         failures = {"one run": "Traceback: boom"} if scale == "small" else {}
         return BenchResult(name, scale, records, "Title", failures=failures)
 
-    monkeypatch.setattr("gduq.experiments.tables.bench", bench)
+    monkeypatch.setattr("gduq.paper.tables.bench", bench)
     return asked
 
 

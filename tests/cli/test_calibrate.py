@@ -9,7 +9,7 @@ import gduq
 from gduq.calibration import GATS, AnchorAwareTemperature, CaGCN
 from gduq.data import save
 from gduq.evaluation import corrupted_predictions, evaluate
-from gduq.experiments.folder import RunFolder
+from gduq.runs.folder import RunFolder
 from tests.cli.cases import run
 
 OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "1",

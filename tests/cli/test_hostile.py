@@ -18,9 +18,9 @@ from gduq.cli.base import print_rows
 from gduq.data import save
 from gduq.data.cells import printable
 from gduq.errors import InputError
-from gduq.experiments.config import RunConfig
+from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored, bundle, rings, run
-from tests.hostile import nested, run_folder
+from tests.cli.hostile import nested, run_folder
 
 
 def refused(*arguments: object, says: str = "") -> str:

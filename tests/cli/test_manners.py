@@ -92,7 +92,7 @@ def test_names_offered_are_those_that_exist():
     from gduq.cli.completion import TABLES as offered
     from gduq.cli.completion import datasets
     from gduq.data import names
-    from gduq.experiments.tables import TABLES
+    from gduq.paper.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
     assert tuple(datasets("")) == names()
@@ -111,7 +111,7 @@ def test_a_place_nobody_may_write_to_is_one_sentence(monkeypatch):
     def broken(*_, **__):
         raise PermissionError(13, "Permission denied", "/forbidden/file")
 
-    monkeypatch.setattr("gduq.experiments.tables.bench", broken)
+    monkeypatch.setattr("gduq.paper.tables.bench", broken)
     result = run("bench", "size-shift", code=2)
     assert result.stderr == "Error: Permission denied: /forbidden/file\n"
 

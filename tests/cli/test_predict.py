@@ -11,14 +11,14 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.cli import serve
+from gduq.cli import answering
 from gduq.data import save
+from gduq.deploy import places, shift_sample
+from gduq.deploy.rowfiles import join_files, row_file
+from gduq.deploy.service import Service, Settings
+from gduq.deploy.shift_sample import ShiftSample
+from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
-from gduq.experiments import places, shift_sample
-from gduq.experiments.rowfiles import join_files, row_file
-from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import join_served, predict_files, predict_part
-from gduq.experiments.shift_sample import ShiftSample
 from tests.cli.cases import CLASSES, anchored, bundle, network, ring, rings, run, spoilt
 
 PLAIN = ["file", "row", "label", "class", "confidence", "epistemic", "aleatoric",
@@ -69,7 +69,7 @@ def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     probs = torch.tensor([[row[f"prob_{c}"] for c in CLASSES] for row in rows])
     torch.testing.assert_close(probs, p.probs)
     energy = torch.tensor([row["ood_score"] for row in rows])
-    torch.testing.assert_close(energy, gduq.ood.score(p, "energy"))
+    torch.testing.assert_close(energy, gduq.novelty.scores.score(p, "energy"))
     assert [row["row"] for row in rows] == list(range(30))
     assert {row["file"] for row in rows} == {str(graphs)}
 
@@ -88,7 +88,7 @@ def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
     assert [row["abstain"] for row in rows] == [None if k else "ambiguous" for k in kept]
     assert 0 < sum(row["abstain"] is not None for row in rows) < 30
     assert all(row["conformal_set"] for row in rows)
-    scores, known_scores = (gduq.ood.score(q, "energy") for q in (p, p_val))
+    scores, known_scores = (gduq.novelty.scores.score(q, "energy") for q in (p, p_val))
     ranks = (known_scores.unsqueeze(0) < scores.unsqueeze(1)).double().mean(1)
     found = torch.tensor([row["ood_rank"] for row in rows], dtype=torch.float64)
     torch.testing.assert_close(found, ranks, atol=0.02, rtol=0)
@@ -169,7 +169,7 @@ def test_every_score(tmp_path, model, graphs, known, score):
     p = gduq.predict(anchored(), rings(30, seed=1), features=True)
     train = gduq.predict(anchored(), rings(60, seed=2), features=True)
     found = torch.tensor([row["ood_score"] for row in rows_of(out)], dtype=torch.float64)
-    wanted = gduq.ood.score(p, score, train).double()
+    wanted = gduq.novelty.scores.score(p, score, train).double()
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
@@ -320,7 +320,7 @@ def test_a_graph_that_lacks_what_the_network_reads_is_a_bad_graph(tmp_path):
 @pytest.mark.parametrize("slip", [AttributeError("no such thing"), KeyError("thing")])
 def test_a_slip_of_the_library_is_no_bad_graph(tmp_path, graphs, monkeypatch, slip):
     calls = []
-    code = {"calls": calls, "slip": slip, "__name__": "gduq.experiments.service"}
+    code = {"calls": calls, "slip": slip, "__name__": "gduq.deploy.service"}
     exec("def answer(self, given):\n    calls.append(len(given))\n    raise slip", code)
     monkeypatch.setattr(Service, "answer", code["answer"])
     with pytest.raises(type(slip)):
@@ -397,14 +397,14 @@ def test_the_shift_test_is_the_same_for_parts_and_the_whole(tmp_path, monkeypatc
 
 
 def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
-    made, make = [], serve.make_service
-    monkeypatch.setattr(serve, "make_service", lambda request: made.append(1) or make(request))
+    made, make = [], answering.make_service
+    monkeypatch.setattr(answering, "make_service", lambda request: made.append(1) or make(request))
     monkeypatch.chdir(tmp_path)
-    request = serve.Request(model)
+    request = answering.Request(model)
     for i in range(3):
         path = save(rings(4, i), tmp_path / f"g{i}.safetensors")
         part = tmp_path / f"{i}.csv"
-        serve._predict_one(serve._Job(request, places.Places(), i, path, part, tmp_path))
+        answering._predict_one(answering._Job(request, places.Places(), i, path, part, tmp_path))
     assert made == [1]
 
 

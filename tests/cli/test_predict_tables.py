@@ -14,10 +14,10 @@ from gduq.cli.known import labelled
 from gduq.cli.request import Request
 from gduq.data import save
 from gduq.data.table import molecule
+from gduq.deploy.places import Places
+from gduq.deploy.service import Service
+from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
-from gduq.experiments.places import Places
-from gduq.experiments.service import Service
-from gduq.experiments.serving import join_served, predict_files, predict_part
 from tests.cli.cases import run
 from tests.deploy.cases import KINDS, SMILES, model
 

@@ -15,7 +15,7 @@ from gduq.bundle import describe
 from gduq.cli.stopping import going_on_later
 from gduq.cli.train import told_of
 from gduq.data import read, save
-from gduq.experiments.folder import RunFolder
+from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, rings, run
 from tests.cli.tables import LABELS, TARGETS, table
 
@@ -204,7 +204,7 @@ def test_mistakes_are_one_sentence_before_anything_heavy_is_imported(tmp_path):
 
 
 def test_what_is_in_the_way_of_a_run_stays(tmp_path):
-    from gduq.experiments.config import RunConfig
+    from gduq.runs.config import RunConfig
 
     path = table(tmp_path / "my.csv", "values", 20)
     name = RunConfig(data={"source": str(path)}).folder_name

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gduq.data import load, names
-from gduq.data.catalog import FAMILIES, find
+from gduq.data.catalog import families, find
 from gduq.errors import InputError
 from tests.data.real import real
 
@@ -60,7 +60,7 @@ def test_names_are_unique_and_have_every_shift():
     for name in ("cmnist/color/concept", "rotmnist/rotation", "rotmnist/noise", "tu/DD/size"):
         assert name in names()
     assert "sst2/length/covariate" in names()
-    assert all(family.task in ("node", "graph") for family in FAMILIES.values())
+    assert all(family.task in ("node", "graph") for family in families().values())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from gduq.data import files
 from gduq.data.files import Reject, convert, open_source, read, save, stream
 from gduq.data.packed import Packed
-from gduq.data.rejects import RejectLog
+from gduq.data.rejected_rows import RejectLog
 from gduq.data.view import View
 from gduq.errors import InputError
 

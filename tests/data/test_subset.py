@@ -118,7 +118,7 @@ import sys, time
 from pathlib import Path
 import torch
 from gduq.data.subset import build_rows
-from gduq.data.superpixels import superpixels
+from gduq.paper.datasets.superpixels import superpixels
 
 def build(rows):
     if len(list(Path(sys.argv[1]).rglob("0*.safetensors"))) >= 3:
@@ -135,7 +135,7 @@ build_rows(sys.argv[1], {"name": "toy", "version": 1}, torch.arange(12), 12, bui
 
 def test_a_killed_build_is_taken_up_again(tmp_path: Path) -> None:
     pytest.importorskip("skimage", reason="needs the images extra")
-    from gduq.data.superpixels import superpixels
+    from gduq.paper.datasets.superpixels import superpixels
 
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from gduq import shifts
 from gduq.data import convert, read, save
-from gduq.data.rejects import Reject
+from gduq.data.rejected_rows import Reject
 from gduq.data.table import Table
 from gduq.errors import InputError
 

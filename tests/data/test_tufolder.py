@@ -10,7 +10,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.io import read_tu_data
 
-from gduq.data.rejects import Reject
+from gduq.data.rejected_rows import Reject
 from gduq.data.tufolder import TUFolder
 from gduq.errors import InputError
 

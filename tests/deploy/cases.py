@@ -11,8 +11,10 @@ from torch_geometric.data import Data
 import gduq
 from gduq.bundle import BundleInfo
 from gduq.data.table import molecule
-from gduq.deploy import Limits, card, make_app
-from gduq.experiments.service import Service
+from gduq.deploy.card import card
+from gduq.deploy.http import make_app
+from gduq.deploy.limits import Limits
+from gduq.deploy.service import Service
 from gduq.nn import GNN
 
 SMILES = [

@@ -13,9 +13,9 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.deploy import Limits
+from gduq.deploy.limits import Limits
+from gduq.deploy.service import Service
 from gduq.errors import InputError
-from gduq.experiments.service import Service
 from gduq.nn import GNN
 from tests.deploy.cases import EVIL, KINDS, SMILES, app, as_json, model, molecules, service
 

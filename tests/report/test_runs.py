@@ -7,10 +7,10 @@ import torch
 
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.experiments.config import RunConfig
-from gduq.experiments.run import run
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, subject_from_run, subjects_from_runs
+from gduq.runs.config import RunConfig
+from gduq.runs.run import run
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_run_without_its_data(folder, monkeypatch):
     def gone(*_):
         raise InputError("raw files", "none")
 
-    monkeypatch.setattr("gduq.experiments.build.splits_of", gone)
+    monkeypatch.setattr("gduq.runs.build.splits_of", gone)
     subject = subject_from_run(folder, name="mine")
     assert subject.splits is None
     assert subject.name == "mine"

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from gduq.anchored_linear import Init
 from gduq.anchoring.anchored import Anchored
+from gduq.anchoring.anchors import Source
+from gduq.anchoring.linear import Init
 from gduq.anchoring.places import cut_points
 from gduq.anchoring.recipe import Recipe, Scope, make_recipe
-from gduq.anchors import Source
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.nn.trunk import as_chain

@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
-from gduq.anchored_linear import AnchoredLinear
-from gduq.anchoring.banks import head_outputs
-from gduq.anchoring.draws import AnchorDraws, anchor_rows
-from gduq.anchoring.heads import AnchoredHead, HeadPoint
-from gduq.anchoring.places import make_point, needs_graph
-from gduq.anchoring.points import Point, State
-from gduq.anchoring.recipe import Recipe
-from gduq.anchoring.specs import point_from, source_from, source_spec
-from gduq.anchors import (
+from gduq.anchoring.anchors import (
     Anchors,
     GaussianAnchors,
     make_source,
     source_name,
 )
+from gduq.anchoring.banks import head_outputs
+from gduq.anchoring.draws import AnchorDraws, anchor_rows
+from gduq.anchoring.heads import AnchoredHead, HeadPoint
+from gduq.anchoring.linear import AnchoredLinear
+from gduq.anchoring.places import make_point, needs_graph
+from gduq.anchoring.points import Point, State
+from gduq.anchoring.recipe import Recipe
+from gduq.anchoring.specs import point_from, source_from, source_spec
 from gduq.errors import InputError, NotFittedError
 from gduq.functional import exporting
 from gduq.graph import iterate, label_rows, on_device, repeat, targets

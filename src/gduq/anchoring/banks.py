@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gduq.anchored_linear import AnchoredLinear
 from gduq.anchoring.heads import Tail
+from gduq.anchoring.linear import AnchoredLinear
 from gduq.functional import ForcedDropout, anchored_relu_map, exporting
 from gduq.nn.recording import LINEAR
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gduq.anchors import GaussianAnchors
+from gduq.anchoring.anchors import GaussianAnchors
 from gduq.functional import device_of, is_sparse, keep_rows
 from gduq.graph import label_rows, num_graphs, row_batch
 

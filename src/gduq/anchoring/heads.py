@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq.anchored_linear import AnchoredLinear
+from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.points import Point, State
 from gduq.nn.noise import NoiseHead, standardised_last
 from gduq.nn.recording import LINEAR

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from gduq.anchored_linear import Init
-from gduq.anchors import Source
+from gduq.anchoring.anchors import Source
+from gduq.anchoring.linear import Init
 from gduq.errors import InputError
 from gduq.graph import Rows
 from gduq.prediction.predictor import Calibrate

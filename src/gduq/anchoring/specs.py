@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from gduq.anchoring.heads import HeadPoint
-from gduq.anchoring.modules import InputPoint, ModulePoint
-from gduq.anchoring.points import GNNPoint, Point
-from gduq.anchors import (
+from gduq.anchoring.anchors import (
     Anchors,
     FixedAnchors,
     GaussianAnchors,
     ShuffledAnchors,
 )
+from gduq.anchoring.heads import HeadPoint
+from gduq.anchoring.modules import InputPoint, ModulePoint
+from gduq.anchoring.points import GNNPoint, Point
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.nn.trunk import Trunk
@@ -52,7 +52,7 @@ def source_spec(source: Anchors) -> dict[str, Any]:
     raise InputError(
         "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
         f"an object of class {type(source).__name__}",
-        "Before saving, set model.source = gduq.anchors.FixedAnchors(model.bank).",
+        "Before saving, set model.source = gduq.anchoring.anchors.FixedAnchors(model.bank).",
     )
 
 

@@ -19,7 +19,7 @@ from gduq.nn.specs import network_spec
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Ending, Trunk, as_chain, as_logits, check_logits
 from gduq.nn.widths import LAZY
-from gduq.novelty import Novelty
+from gduq.novelty.nearest import Novelty
 from gduq.prediction.predictor import Answer, Calibrate, HeadJob, Predictor, Supply
 
 __all__ = ["Network", "as_predictor"]

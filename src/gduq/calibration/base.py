@@ -40,7 +40,7 @@ class Calibrator(ABC):
 
     Shape ``[K, m, C]``, dtype and device are kept. Maps that say only what probabilities are
     (``defines_logits`` is false) leave one constant per row and hypothesis free. It is chosen so
-    that :math:`\log\sum_c e^{s_{kc}}` stays what it was: the energy score of `gduq.ood` reads
+    that :math:`\log\sum_c e^{s_{kc}}` stays what it was: the energy score of `gduq.novelty` reads
     just that.
 
     It is applied to the kind of outputs it was fitted on: another number of classes, or of

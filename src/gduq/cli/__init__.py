@@ -1,19 +1,19 @@
 """The command line: files in, files out; a user's mistake is one sentence and exit code 2."""
 
-from gduq.cli import data, demo, export, page, predict, runs, service, tables, train
+from gduq.cli import bench, data, demo, export, predict, report, runs, serve, train
 from gduq.cli.base import app
 
 __all__ = [
     "app",
+    "bench",
     "data",
     "demo",
     "export",
     "main",
-    "page",
     "predict",
+    "report",
     "runs",
-    "service",
-    "tables",
+    "serve",
     "train",
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["TABLES", "among", "datasets"]
 
-# The names of gduq.experiments.tables.TABLES, which takes torch to import, and the benchmark of
+# The names of gduq.paper.tables.TABLES, which takes torch to import, and the benchmark of
 # molecules; a test compares them.
 TABLES = (
     "node-shift",

@@ -10,7 +10,7 @@ import typer
 from gduq.cli.base import app
 
 if TYPE_CHECKING:
-    from gduq.experiments.demo import Comparison
+    from gduq.runs.demo import Comparison
 
 __all__ = ["demo"]
 
@@ -28,7 +28,7 @@ def demo(
     import torch
     from rich.console import Console
 
-    from gduq.experiments.demo import compare, summary, write
+    from gduq.runs.demo import compare, summary, write
 
     torch.set_num_threads(1)  # the graph is small: a second thread would only wait
     console = Console()

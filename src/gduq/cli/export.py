@@ -41,8 +41,8 @@ def export(
     Hypotheses, calibration and novelty are in it, for graphs of any size.
     """
     from gduq.bundle import export as export_model
+    from gduq.cli.answering import load_model
     from gduq.cli.request import Request
-    from gduq.cli.serve import load_model
     from gduq.data.outputs import check_outputs
 
     check_outputs({"OUTPUT": output}, [bundle, like])
@@ -61,7 +61,7 @@ def _graphs(path: Path, request: Request) -> list[Any]:
     from gduq.bundle import describe
     from gduq.cli.request import bundle_of
     from gduq.data.files import Reject
-    from gduq.experiments.places import Places
+    from gduq.deploy.places import Places
 
     notes = describe(bundle_of(request.bundle)[0]).preprocessing
     parts = Places.of([path], request.smiles, (), notes).read(path, 1)

@@ -10,9 +10,9 @@ from gduq.bundle import describe
 from gduq.cli.request import Request, bundle_of
 from gduq.data.files import Reject, stream
 from gduq.data.header import is_table, read_header
+from gduq.deploy.places import Places
+from gduq.deploy.service import Service
 from gduq.errors import InputError
-from gduq.experiments.places import Places
-from gduq.experiments.service import Service
 from gduq.prediction.base import Hypotheses
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gduq.data.cells import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.experiments.serving import Served
+    from gduq.deploy.stream import Served
 
 __all__ = ["points", "predict"]
 
@@ -161,7 +161,7 @@ def predict(
     reason and left out; the exit code is then 3.
     """
     _check(bundle, graphs, output, calibration_data, keep or ())
-    from gduq.cli.serve import Request, serve
+    from gduq.cli.answering import Request, serve
 
     request = Request(
         bundle=bundle,
@@ -265,7 +265,7 @@ def points(
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
     from gduq.anchoring import cut_points
-    from gduq.cli.serve import first_graph, load_network
+    from gduq.cli.answering import first_graph, load_network
 
     network, function = load_network(bundle, net, call)
     found = cut_points(network, first_graph(graph, smiles), function)

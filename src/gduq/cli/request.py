@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gduq.experiments.folder import RunFolder
+from gduq.runs.folder import RunFolder
 
 __all__ = ["Request", "bundle_of"]
 

@@ -15,7 +15,7 @@ from gduq.cli.train import scores_of, told_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.experiments.folder import RunFolder
+    from gduq.runs.folder import RunFolder
 
 __all__ = ["calibrate", "evaluate"]
 
@@ -41,8 +41,8 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
-    from gduq.experiments.calibrated import export
-    from gduq.experiments.folder import RunFolder
+    from gduq.runs.calibrated import export
+    from gduq.runs.folder import RunFolder
 
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
@@ -66,7 +66,7 @@ def _no_bundle(path: Path, do: str) -> None:
 
 def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     """The names, those that can also learn from corrupted copies marked so if that is wished."""
-    from gduq.evaluation.copies import VARIANTS
+    from gduq.evaluation.shifted_copies import VARIANTS
 
     marked = {name: variant for variant, name in VARIANTS.items()}
     if corrupted and not any(name in marked for name in names):
@@ -76,7 +76,7 @@ def _calibrators(names: list[str], corrupted: bool) -> list[str]:
 
 def _fitted(folder: RunFolder, names: list[str]) -> None:
     """Scores of the calibrators in the folder, or an error that says which cannot be fitted."""
-    from gduq.experiments.run import recalibrate
+    from gduq.runs.run import recalibrate
 
     skipped = recalibrate(folder, names).scores.get("skipped", {})
     for name in names:
@@ -125,16 +125,16 @@ def evaluate(
     Calibrators named by --method are fitted first and stay with the run. With --data the model is
     judged on other data; calibrators are then fitted on id_val, and nothing is kept.
     """
-    from gduq.experiments.folder import RunFolder
-    from gduq.experiments.rowfiles import check_output
-    from gduq.experiments.run import evaluated
+    from gduq.deploy.rowfiles import check_output
+    from gduq.runs.folder import RunFolder
+    from gduq.runs.run import evaluated
 
     names = _calibrators(method or [], corrupted)
     if output is not None:
         check_output(output, (".json", ".md"))
     if data:
-        from gduq.cli.judge import judge
-        from gduq.cli.serve import Request
+        from gduq.cli.answering import Request
+        from gduq.cli.evaluate_files import judge
 
         with status("Evaluating", as_json):
             columns = tuple(target) if target else None

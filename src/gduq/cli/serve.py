@@ -1,253 +1,107 @@
-"""From the options of ``gduq predict`` to a `Service`, in this process or in several."""
+"""``gduq serve``: a saved model behind HTTP."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated
 
-import torch
-from torch import nn
+import typer
 
-from gduq.bundle import describe, load
-from gduq.bundle.blueprint import Spec, leaves, needs_call
-from gduq.calibration import Calibrator, methods_for
-from gduq.cli.known import labelled
-from gduq.cli.objects import find_object, make_network
-from gduq.cli.request import Request, bundle_of
-from gduq.data.files import Reject, stream
-from gduq.data.outputs import check_output, check_outputs
-from gduq.data.rejects import RejectList
-from gduq.errors import InputError
-from gduq.evaluation.fitting import make_calibrator
-from gduq.experiments.folder import RunFolder
-from gduq.experiments.places import Places
-from gduq.experiments.service import Service, Settings
-from gduq.experiments.serving import (
-    Served,
-    join_served,
-    predict_files,
-    predict_part,
-    rejects_path,
+from gduq.cli.base import app, status
+from gduq.cli.predict import (
+    Accuracy,
+    Alpha,
+    Bundle,
+    Calibrator,
+    Call,
+    Coverage,
+    Device,
+    Known,
+    Network,
+    Score,
+    Smiles,
+    Target,
 )
-from gduq.experiments.shift_sample import ShiftSample
-from gduq.nn.specs import network_from
-from gduq.prediction.predictor import Predictor
 
-if TYPE_CHECKING:
-    from torch_geometric.data import Data
+__all__ = ["serve"]
 
-__all__ = [
-    "Request",
-    "bundle_of",
-    "first_graph",
-    "labelled",
-    "load_model",
-    "load_network",
-    "make_service",
-    "serve",
-]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Batch = Annotated[int, typer.Option(min=1, help="Graphs in one pass of the model.")]
+Graphs = Annotated[int, typer.Option(min=1, help="Graphs a request may hold.")]
+Body = Annotated[float, typer.Option(min=0.001, help="Megabytes a request may hold.")]
+Queue = Annotated[int, typer.Option(min=1, help="Requests that may wait; more are sent away.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Time for a request.")]
 
 
+@app.command()
 def serve(
-    request: Request,
-    sources: Sequence[Path],
-    output: Path,
-    rejects: Path | None,
-    *,
-    workers: int = 1,
-    engine: str = "local",
-    line: Any,
-) -> tuple[Served, bool]:
-    """Predict all sources; also says whether there was reference data."""
-    check_outputs(
-        {"--output": output, "--rejects": rejects_path(output, rejects)},
-        [request.bundle, request.calibration_data, *sources],
+    bundle: Bundle,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    calibration_data: Known = None,
+    calibrator: Calibrator = None,
+    alpha: Alpha = 0.1,
+    coverage: Coverage = 0.9,
+    accuracy: Accuracy = None,
+    ood_score: Score = None,
+    smiles: Smiles = "smiles",
+    target: Target = None,
+    batch_size: Batch = 256,
+    max_graphs: Graphs = 1000,
+    max_megabytes: Body = 8.0,
+    max_waiting: Queue = 256,
+    max_seconds: Seconds = 30.0,
+    device: Device = "cpu",
+    net: Network = None,
+    call: Call = None,
+) -> None:
+    """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
+
+    Answers have the columns of `gduq predict`. Graphs that cannot be read are named with the
+    reason, the others are answered. /model is the model card, /health says how it goes, /docs
+    describes all routes. Nothing in a request is ever run. There is no password: listen on other
+    addresses than this machine's own behind something that has one.
+    """
+    from gduq.bundle import describe
+    from gduq.cli.answering import Request, bundle_of, make_service
+    from gduq.deploy.card import card
+    from gduq.deploy.http import make_app
+    from gduq.deploy.limits import Limits
+    from gduq.deploy.running import is_loopback, listen, own_hosts, run
+
+    limits = Limits(
+        body=int(max_megabytes * 2**20),
+        graphs=max_graphs,
+        batch=batch_size,
+        queue=max_waiting,
+        seconds=max_seconds,
     )
-    notes = describe(bundle_of(request.bundle)[0]).preprocessing
-    places = Places.of(sources, request.smiles, request.keep, notes)
-    service = make_service(request)
-    line.update("Predicting")
-    if workers > 1 and len(sources) > 1:
-        done = _in_parallel(request, service, places, sources, output, rejects, workers, engine)
-    else:
-        done = predict_files(
-            service,
-            sources,
-            output,
-            rejects=rejects,
-            places=places,
-            batch_size=request.batch_size,
-            notify=lambda seen: line.update(f"Predicting: {seen} graphs"),
-        )
-    done.units = service.units
-    return done, service.reference is not None
-
-
-# -- the service ---------------------------------------------------------------------------------
-
-
-def make_service(request: Request) -> Service:
-    """The model with calibrator and thresholds."""
-    bundle, run = bundle_of(request.bundle)
-    model, saved = load_model(request)
-    settings = Settings(
-        request.alpha,
-        request.coverage,
-        request.accuracy,
-        request.score,
-        request.max_novelty,
-        request.max_epistemic,
+    request = Request(
+        bundle=bundle,
+        calibration_data=calibration_data,
+        calibrator=calibrator,
+        alpha=alpha,
+        coverage=coverage,
+        accuracy=accuracy,
+        score=ood_score,
+        smiles=smiles,
+        target=target,
+        batch_size=batch_size,
+        device=device,
+        net=net,
+        call=call,
     )
-    service = Service(model, saved, describe(bundle).class_names, settings)
-    known = _reference(request, service, run)
-    if request.calibrator is not None:
-        service.calibrator, rest = _fitted(request.calibrator, known, saved)
-        known = service.calibrated(rest)
-    return service if known is None else service.refer_to(known)
+    with listen(host, port) as place:
+        with status("Loading"):
+            service = make_service(request)
+            info = describe(bundle_of(bundle)[0])
+            name = bundle.resolve().name
+            served = make_app(service, card(service, limits, info, name), limits, own_hosts(host))
+        if not is_loopback(host):
+            typer.echo(f"Note: any machine that can reach {host} may ask.", err=True)
+        run(served, place, limits, _say)
+    typer.echo("Stopped.", err=True)
 
 
-def load_model(request: Request) -> tuple[Predictor, Calibrator | None]:
-    """The model of a bundle or run on its device, and the calibrator saved with it."""
-    bundle, _ = bundle_of(request.bundle)
-    _check_code(describe(bundle).model, request.net, request.call)
-    model, saved = load(bundle, *_own_code(request.net, request.call))
-    return _on(model, request.device), saved
-
-
-def _check_code(spec: Spec, net: str | None, call: str | None) -> None:
-    """Ask for a user's own code in the words of the command line."""
-    others = [leaf["class"] for leaf in leaves(spec) if leaf["kind"] == "other"]
-    if others and net is None:
-        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
-    if needs_call(spec) and call is None:
-        raise InputError("--call package.module:name, which the model was made with", "none")
-
-
-def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
-    return (
-        None if net is None else make_network(net),
-        None if call is None else find_object(call),
-    )
-
-
-def _on(model: Predictor, device: str) -> Predictor:
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise InputError("a device torch can use", f"{device!r} ({reason})") from None
-
-
-def _reference(request: Request, service: Service, run: RunFolder | None) -> Any:
-    """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
-    if request.calibration_data is not None:
-        return labelled(request, service, request.calibration_data, "the calibration data")
-    if run is None:
-        return None
-    known = run.predictions().get("id_val")
-    needs_features = service.needs_features and (known is None or known.features is None)
-    if needs_features:
-        raise InputError(
-            f"representations with the run's predictions for {service.score!r}",
-            "none",
-            "Pass --calibration-data, or another --ood-score.",
-        )
-    return None if known is None else service.calibrated(known)
-
-
-def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator, Any]:
-    """A calibrator fitted on half of the reference rows, and the other half."""
-    if saved is not None:
-        raise InputError("--calibrator for a bundle without one", type(saved).__name__)
-    methods = methods_for("classes" if known is None else known.kind)
-    usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
-    if name not in usable:
-        raise InputError(f"a calibrator from {', '.join(usable)}", repr(name))
-    if known is None:
-        raise InputError("--calibration-data to fit a calibrator on", "none")
-    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
-    middle = len(known) // 2
-    return make_calibrator(name).fit(known[order[:middle]]), known[order[middle:]]
-
-
-# -- many files ----------------------------------------------------------------------------------
-
-
-def _in_parallel(
-    request: Request,
-    service: Service,
-    places: Places,
-    sources: Sequence[Path],
-    output: Path,
-    rejects: Path | None,
-    workers: int,
-    engine: str,
-) -> Served:
-    """Each file by a worker, into a part of its own; the parts are joined in order."""
-    from gduq.experiments.engines import map_cells
-
-    check_output(output)
-    RejectList(rejects_path(output, rejects))  # refuses a file that is none
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        here, parts = Path.cwd(), Path(folder).resolve()
-        jobs = [
-            _Job(request, places, i, source, parts / f"{i:06d}{output.suffix}", here)
-            for i, source in enumerate(sources)
-        ]
-        found = map_cells(jobs, _predict_one, engine, workers, progress=False)
-        for outcome, source in zip(found, sources, strict=True):
-            if outcome.error is not None:
-                reason = outcome.error.strip().splitlines()[-1]
-                raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
-        answers = [o.value for o in found if o.value is not None]
-        return join_served(answers, output, rejects, service.reference)
-
-
-@dataclass(frozen=True)
-class _Job:
-    request: Request
-    places: Places
-    number: int
-    source: Path
-    part: Path
-    folder: Path  # names are relative to it, here and in the worker
-
-
-def _predict_one(job: _Job) -> tuple[Served, ShiftSample]:
-    os.chdir(job.folder)
-    service, size = _once(job.request), job.request.batch_size
-    return predict_part(service, job.number, job.source, job.part, job.places, size)
-
-
-@lru_cache(maxsize=1)
-def _once(request: Request) -> Service:
-    """The service of a worker, which answers for many files."""
-    return make_service(request)
-
-
-# -- points --------------------------------------------------------------------------------------
-
-
-def load_network(bundle: Path | None, net: str | None, call: str | None) -> tuple[nn.Module, Any]:
-    """The network of a bundle as it was before it was wrapped, or the one that is named."""
-    own, function = _own_code(net, call)
-    if own is None:
-        if bundle is None:
-            raise InputError("a bundle, or --net package.module:Name", "neither")
-        spec = describe(bundle_of(bundle)[0]).model
-        _check_code(spec, net, call)
-        own = network_from(leaves(spec)[0])
-    return own, function
-
-
-def first_graph(path: Path, smiles: str) -> Data:
-    """The first graph of a file that can be read."""
-    for _, item in stream(path, 1, smiles=smiles):
-        if not isinstance(item, Reject):
-            return item
-    raise InputError(f"at least one graph in {path}", "none")
+def _say(address: str) -> None:
+    typer.echo(f"{address} answers; Ctrl-C ends it.")

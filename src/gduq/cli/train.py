@@ -18,9 +18,9 @@ from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
-    from gduq.experiments.config import RunConfig
-    from gduq.experiments.folder import RunFolder
     from gduq.report.verdict import Verdict
+    from gduq.runs.config import RunConfig
+    from gduq.runs.folder import RunFolder
 
 __all__ = ["scores_of", "told_of", "train"]
 
@@ -145,7 +145,7 @@ def _method(name: str | None) -> dict[str, str]:
 
 
 def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> RunConfig:
-    from gduq.experiments.config import RunConfig
+    from gduq.runs.config import RunConfig
 
     if source is not None and data is not None and not source.endswith(".toml"):
         raise InputError("one thing to train on", f"{source} and --data {data}")
@@ -166,7 +166,7 @@ def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> Ru
 
 def _is_own(source: str) -> bool:
     from gduq.data.catalog import names
-    from gduq.experiments.sources import is_object
+    from gduq.runs.source import is_object
 
     if source in names() or source.startswith("tu/"):
         return False
@@ -214,7 +214,7 @@ def _number(text: str | None) -> int | str | None:
 
 
 def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
-    from gduq.experiments.run import run
+    from gduq.runs.run import run
 
     folder = run(wanted, root, progress=not as_json, logger=logger)
     if as_json:
@@ -257,8 +257,8 @@ def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
-    from gduq.experiments.build import own_of
-    from gduq.experiments.run import run
+    from gduq.runs.build import own_of
+    from gduq.runs.run import run
 
     with status(f"Reading {wanted.data.name}", as_json):
         own = own_of(wanted)

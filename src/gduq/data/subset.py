@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gduq.data.cache import cache_path, cached_shards
 from gduq.data.packed import Packed
-from gduq.data.whole import whole
 from gduq.errors import InputError
+from gduq.whole import whole
 
 __all__ = ["build_rows", "shrink"]
 

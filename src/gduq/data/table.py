@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 
 from gduq.data.columns import Task, Truth
 from gduq.data.header import read_header
-from gduq.data.rejects import Reject
+from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 
 __all__ = ["Table", "molecule"]

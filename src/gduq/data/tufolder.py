@@ -24,7 +24,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce, remove_self_loops
 
-from gduq.data.rejects import Reject
+from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 
 __all__ = ["TUFolder"]

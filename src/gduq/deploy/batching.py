@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 
 from gduq.deploy.limits import Limits, Refused
 from gduq.deploy.reading import Item, graph_from
+from gduq.deploy.service import Service
 from gduq.errors import InputError
-from gduq.experiments.service import Service
 
 __all__ = ["Batcher", "Counts"]
 

@@ -10,7 +10,7 @@ import torch
 import gduq
 from gduq.bundle import BundleInfo
 from gduq.deploy.limits import Limits
-from gduq.experiments.service import Service
+from gduq.deploy.service import Service
 
 __all__ = ["card"]
 

@@ -19,8 +19,8 @@ from gduq.deploy.batching import Batcher
 from gduq.deploy.drawing import draw
 from gduq.deploy.limits import Limits, Refused
 from gduq.deploy.reading import Query, read_query
+from gduq.deploy.service import Service
 from gduq.errors import InputError
-from gduq.experiments.service import Service
 
 __all__ = ["make_app"]
 

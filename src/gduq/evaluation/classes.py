@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from gduq import conformal, generalization, metrics, ood
+from gduq import conformal, generalization, metrics
 from gduq.abstention import Abstention
 from gduq.errors import InputError
-from gduq.evaluation import parts
-from gduq.evaluation.parts import Case, Metric, Record, record
+from gduq.evaluation import measuring
+from gduq.evaluation.measuring import Case, Metric, Record, record
+from gduq.novelty import scores as ood
 
 __all__ = ["abstention", "conformal_sets", "error_prediction", "parts_of", "rare"]
 
@@ -23,12 +24,12 @@ def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     """Rows of the table by kind."""
     held = case.thresholds
     measures = _measures(case)
-    yield "metrics", parts.measured(case, lambda p: measures, {"sharpness": metrics.sharpness})
-    yield "ood", parts.detection(case, (*ood.scores_for("classes"), "mahalanobis", "knn"))
+    yield "metrics", measuring.measured(case, lambda p: measures, {"sharpness": metrics.sharpness})
+    yield "ood", measuring.detection(case, (*ood.scores_for("classes"), "mahalanobis", "knn"))
     yield "error prediction", error_prediction(held)
     yield "conformal", conformal_sets(held)
     yield "abstention", abstention(held)
-    yield "subgroups", parts.subgroups(case)
+    yield "subgroups", measuring.subgroups(case)
 
 
 def rare() -> dict[str, Metric]:
@@ -94,9 +95,9 @@ def conformal_sets(case: Case, names: Iterable[str] = tuple(conformal.METHODS)) 
             p = case.predictions[split]
             more = {"variant": name, "against": case.settings.fit_on}
             if p.target is not None:
-                yield record(split, p, "coverage", parts.share(sets.covered, case), **more)
-            yield record(split, p, "set_size", parts.mean(sets.size, case), **more)
-            yield from parts.shift(split, p, sets.shift, more)
+                yield record(split, p, "coverage", measuring.share(sets.covered, case), **more)
+            yield record(split, p, "set_size", measuring.mean(sets.size, case), **more)
+            yield from measuring.shift(split, p, sets.shift, more)
 
 
 def _sets(
@@ -133,7 +134,7 @@ def abstention(case: Case) -> Iterator[Record]:
             rule.threshold = -math.inf
         for split, p in case.judged():
             decision = rule(p)
-            yield record(split, p, "coverage", parts.share(decision.kept, case), **more)
+            yield record(split, p, "coverage", measuring.share(decision.kept, case), **more)
             if p.target is not None:
                 right = p.correct[decision.kept]
-                yield record(split, p, "accuracy", parts.share(right, case), **more)
+                yield record(split, p, "accuracy", measuring.share(right, case), **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gduq.evaluation import classes, labels, values
-from gduq.evaluation.parts import Case, Record
+from gduq.evaluation.measuring import Case, Record
 
 __all__ = ["records"]
 

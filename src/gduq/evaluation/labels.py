@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from gduq import metrics, ood
-from gduq.evaluation import classes, parts
-from gduq.evaluation.parts import Case, Metric, Record, called
+from gduq import metrics
+from gduq.evaluation import classes, measuring
+from gduq.evaluation.measuring import Case, Metric, Record, called
+from gduq.novelty import scores as ood
 
 __all__ = ["parts_of"]
 
@@ -19,18 +20,18 @@ def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     """Rows of the table by kind; each label by its name, the mean over labels without."""
     held = case.thresholds
     yield "metrics", _metrics(case)
-    yield "ood", parts.detection(case, (*ood.scores_for("labels"), "mahalanobis", "knn"))
+    yield "ood", measuring.detection(case, (*ood.scores_for("labels"), "mahalanobis", "knn"))
     yield "error prediction", _each(held, classes.error_prediction)
     yield "conformal", _each(held, partial(classes.conformal_sets, names=_SETS))
     yield "abstention", _each(held, classes.abstention)
-    yield "subgroups", parts.subgroups(case, _measures(case))
+    yield "subgroups", measuring.subgroups(case, _measures(case))
 
 
 def _each(case: Case, part: Callable[[Case], Iterable[Record]]) -> Iterator[Record]:
     """The same part for one label after the other, of the rows whose label is known."""
     if not case.predictions:  # too few rows to hold any back for thresholds
         return
-    for t, name in enumerate(parts.names_of(case)):
+    for t, name in enumerate(measuring.names_of(case)):
         one = case.column(t)
         if one.predictions:
             yield from called(part(one), name)
@@ -50,6 +51,6 @@ def _measures(case: Case) -> dict[str, Metric]:
 def _metrics(case: Case) -> Iterator[Record]:
     measures, bare = _measures(case), {"sharpness": metrics.sharpness}
     known = {s: p for s, p in case.predictions.items() if p.target is None or p.known.any()}
-    yield from parts.measured(replace(case, predictions=known), lambda p: measures, bare)
-    if len(parts.names_of(case)) > 1:  # the mean over one label is its own
-        yield from _each(case, lambda one: parts.measured(one, lambda p: measures, bare))
+    yield from measuring.measured(replace(case, predictions=known), lambda p: measures, bare)
+    if len(measuring.names_of(case)) > 1:  # the mean over one label is its own
+        yield from _each(case, lambda one: measuring.measured(one, lambda p: measures, bare))

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from gduq import conformal, metrics, ood
+from gduq import conformal, metrics
 from gduq.abstention import Abstention
 from gduq.conformal.values import SCORES
-from gduq.evaluation import parts
-from gduq.evaluation.parts import Case, Metric, Record, called, record
+from gduq.evaluation import measuring
+from gduq.evaluation.measuring import Case, Metric, Record, called, record
+from gduq.novelty import scores as ood
 
 __all__ = ["LEVELS", "parts_of"]
 
@@ -32,7 +33,7 @@ def _each(case: Case, part: Callable[[Case], Iterable[Record]]) -> Iterator[Reco
     """The same part for one value after the other."""
     if not case.predictions:  # too few rows to hold any back for thresholds
         return
-    for t, name in enumerate(parts.names_of(case)):
+    for t, name in enumerate(measuring.names_of(case)):
         yield from called(part(case.column(t)), name)
 
 
@@ -60,15 +61,15 @@ def _measures(p: Any) -> dict[str, Metric]:
 
 def _metrics(case: Case) -> Iterator[Record]:
     bare = {"sharpness": metrics.sharpness, **_level_measures("width")}
-    yield from _each(case, lambda one: parts.measured(one, _measures, bare))
+    yield from _each(case, lambda one: measuring.measured(one, _measures, bare))
 
 
 def _detection(case: Case) -> Iterator[Record]:
     """Rows are strange or not, whatever value they are about; deviations are those of a value."""
     whole = [s for s in ood.scores_for("values") if s == "novelty"]
-    yield from parts.detection(case, (*whole, "mahalanobis", "knn"))
+    yield from measuring.detection(case, (*whole, "mahalanobis", "knn"))
     own = [s for s in ood.scores_for("values") if s not in whole]
-    yield from _each(case, lambda one: parts.detection(one, own))
+    yield from _each(case, lambda one: measuring.detection(one, own))
 
 
 def _conformal(case: Case) -> Iterator[Record]:
@@ -84,9 +85,9 @@ def _conformal(case: Case) -> Iterator[Record]:
                 warnings.simplefilter("ignore", conformal.ShiftWarning)
                 found = intervals(p)
             if p.target is not None:
-                yield record(split, p, "coverage", parts.share(found.covered, case), **more)
-            yield record(split, p, "width", parts.mean(found.width, case), **more)
-            yield from parts.shift(split, p, found.shift, more)
+                yield record(split, p, "coverage", measuring.share(found.covered, case), **more)
+            yield record(split, p, "width", measuring.mean(found.width, case), **more)
+            yield from measuring.shift(split, p, found.shift, more)
 
 
 def _abstention(case: Case) -> Iterator[Record]:
@@ -98,7 +99,7 @@ def _abstention(case: Case) -> Iterator[Record]:
     more: dict[str, Any] = {"variant": f"coverage={wished:g}", "against": case.settings.fit_on}
     for split, p in case.judged():
         decision = rule(p)
-        yield record(split, p, "coverage", parts.share(decision.kept, case), **more)
+        yield record(split, p, "coverage", measuring.share(decision.kept, case), **more)
         if p.target is None:
             continue
         kept = p[decision.kept]
@@ -114,4 +115,4 @@ def _subgroups(case: Case) -> Iterator[Record]:
         "coverage_90": partial(metrics.coverage, level=0.9),
         "nll": metrics.nll,
     }
-    return parts.subgroups(case, measures)
+    return measuring.subgroups(case, measures)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gduq import metrics, ood
+from gduq import metrics
 from gduq.errors import InputError
 from gduq.metrics.selective import ranked_rows
 from gduq.metrics.value_rows import ValueRows
+from gduq.novelty import scores as ood
 from gduq.plots.style import (
     COLOURS,
     CROWD,
@@ -119,7 +120,7 @@ def score_histograms(
     Args:
         p_id: Predictions on ID rows.
         p_ood: Predictions on OOD rows, or up to six sets of them by name.
-        score: As in `gduq.ood.auroc`.
+        score: As in `gduq.novelty.auroc`.
         train: Training predictions, for scores that are fitted.
         title: Title of the figure.
 

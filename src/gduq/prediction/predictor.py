@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.nn.modes import evaluating
-from gduq.novelty import Novelty
+from gduq.novelty.nearest import Novelty
 
 if TYPE_CHECKING:
     from gduq.nn.trunk import Trunk

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gduq import metrics, ood
+from gduq import metrics
 from gduq.metrics import Interval
+from gduq.novelty import scores as ood
 from gduq.report.subject import Subject
 from gduq.report.svg import Frame, picture
 

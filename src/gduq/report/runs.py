@@ -9,9 +9,9 @@ from typing import Any
 
 from gduq.data.view import Splits
 from gduq.errors import InputError
-from gduq.experiments.folder import RunFolder
 from gduq.report.seeds import pooled
 from gduq.report.subject import Subject
+from gduq.runs.folder import RunFolder
 
 __all__ = ["subject_from_run", "subjects_from_runs"]
 
@@ -22,7 +22,7 @@ def subject_from_run(
     """The subject of a finished run.
 
     Args:
-        path: A run folder, as `gduq.experiments.run.run` leaves it.
+        path: A run folder, as `gduq.runs.run.run` leaves it.
         name: What to call it; by default what the title of its config says of the model.
         data: Also load the data, for drawn graphs and subgroups; where the data is gone the report
             does without.
@@ -96,7 +96,7 @@ def _cost(info: Mapping[str, Any]) -> dict[str, float]:
 
 def _splits(folder: RunFolder, predictions: Mapping[str, Any]) -> Splits | None:
     """The data, if it is still there and has the rows that were predicted."""
-    from gduq.experiments.build import all_views, splits_of
+    from gduq.runs.build import all_views, splits_of
 
     try:
         splits = splits_of(folder.config)

@@ -16,8 +16,8 @@ from torch_geometric.data import Data
 from gduq.data.packed import Packed, to_ptr, try_pack
 from gduq.data.sparse import csr
 from gduq.data.view import View
-from gduq.data.whole import whole
 from gduq.errors import InputError
+from gduq.whole import whole
 
 __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]
 

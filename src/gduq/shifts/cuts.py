@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gduq.data.whole import whole
 from gduq.errors import InputError
+from gduq.whole import whole
 
 __all__ = [
     "Cut",

@@ -22,7 +22,7 @@ from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
-from gduq.novelty import Novelty
+from gduq.novelty.nearest import Novelty
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
 from gduq.targets import Values

@@ -1,0 +1,106 @@
+"""``gduq bench``: the tables and figures of the paper, and the benchmark of molecules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gduq.cli.base import AsJson, app, print_rows
+from gduq.cli.completion import TABLES, among
+from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from gduq.paper.result import BenchResult
+
+__all__ = ["bench", "write_table"]
+
+_ENDINGS = {".md": "to_markdown", ".tex": "to_latex", ".json": "to_json", ".csv": "to_csv"}
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table; without one, all of them are listed.", autocompletion=among(TABLES)
+        ),
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="smoke (a minute), small (an hour on two cores) or paper.",
+            autocompletion=among(("smoke", "small", "paper")),
+        ),
+    ] = "smoke",
+    root: Annotated[Path, typer.Option(help="Folder of all runs and tables.")] = Path("out/bench"),
+    engine: Annotated[
+        str, typer.Option(help="local or ray.", autocompletion=among(("local", "ray")))
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes (default: one a core); 0: in this one.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many (default: as the scale has it).")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster; auto looks for one.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Also write the table: .md, .tex, .json or .csv."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a table of the paper anew, its printed figures beside ours, or that of molecules.
+
+    What is finished is not repeated; what was interrupted goes on. Runs that fail are shown, the
+    rest goes on, and the exit code is 3.
+    """
+    if name is None:
+        print_rows(_listed(), as_json)
+        return
+    from gduq.paper.tables import bench as make
+
+    if output is not None:
+        _check_table_file(output)
+    options: dict[str, Any] = {"engine": engine, "workers": workers, "seeds": seeds}
+    result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
+    if output is not None:
+        write_table(result, output)
+    typer.echo(result.to_json() if as_json else result.to_markdown(), nl=False)
+    if result.failures:
+        typer.echo(f"Note: {len(result.failures)} run(s) failed; ask again to retry.", err=True)
+        raise typer.Exit(3)
+
+
+def _listed() -> list[dict[str, Any]]:
+    from gduq.paper.bench import MOLECULES
+    from gduq.paper.molecules.run import TITLE
+    from gduq.paper.tables import TABLES
+
+    tables = [
+        {"name": name, "row": "" if t.row is None else t.row, "shows": t.title}
+        for name, t in TABLES.items()
+    ]
+    return [*tables, {"name": MOLECULES, "row": "", "shows": TITLE}]
+
+
+def _check_table_file(path: Path) -> None:
+    from gduq.deploy.rowfiles import check_output
+
+    check_output(path, tuple(_ENDINGS))
+
+
+def write_table(result: BenchResult, path: Path, form: str | None = None) -> Path:
+    """Write a table in the format that is named, or that the file's name says."""
+    named = {"markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv"}
+    ending = path.suffix if form is None else named.get(form, "")
+    if ending not in _ENDINGS:
+        got = repr(form) if form else path.name
+        raise InputError(f"a table as {', '.join(named)}", got, "Pages (html) are made of runs.")
+    if form is None:
+        _check_table_file(path)
+    getattr(result, _ENDINGS[ending])(path)
+    return path

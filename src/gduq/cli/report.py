@@ -1,0 +1,120 @@
+"""``gduq report``: one page about runs, or a table of the paper in other formats."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gduq.cli.base import AsJson, app, print_json, status
+from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from gduq.paper.result import BenchResult
+
+__all__ = ["report"]
+
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Run folders, folders of runs, or a table that `gduq bench` wrote (.json)."
+    ),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Form = Annotated[
+    str | None,
+    typer.Option("--format", help="html, markdown, latex, json, csv (default: by the name)."),
+]
+
+
+@app.command()
+def report(
+    runs: Sources,
+    output: Output = Path("report.html"),
+    form: Form = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "How far to trust it",
+    as_json: AsJson = False,
+) -> None:
+    """Write one page about runs that a person can read.
+
+    The first run is what the others are compared with; of a folder of runs, a vanilla one. Runs
+    that differ in the seed only are shown as one model, with means over seeds. The page needs no
+    network. Of a table with several datasets the page shows the runs of the first; markdown, latex,
+    json and csv show all.
+    """
+    kind = _kind(output, form)
+    if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
+        from gduq.cli.bench import write_table
+
+        _say(write_table(_table(runs[0]), output, kind), runs, as_json)
+        return
+    folders = [folder for path in runs for folder in _run_folders(path)]
+    from gduq.report import subjects_from_runs, write
+
+    with status("Reading", as_json) as line:
+        subjects = subjects_from_runs(folders, notify=lambda name: line.update(f"Reading {name}"))
+        line.update("Writing")
+        command = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
+        path = write(subjects, output, kind, title, reproduce=command)
+    _say(path, folders, as_json)
+
+
+def _kind(output: Path, form: str | None) -> str:
+    """The format, checked together with the place to write to."""
+    from gduq.deploy.rowfiles import check_output
+    from gduq.report import FORMATS
+
+    if form is not None and form not in FORMATS:
+        raise InputError(f"a format from {', '.join(FORMATS)}", repr(form))
+    check_output(output, tuple(FORMATS.values()) if form is None else (output.suffix,))
+    return form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
+
+
+def _say(path: Path, sources: list[Path], as_json: bool) -> None:
+    if as_json:
+        print_json({"report": path.resolve(), "runs": sources})
+    else:
+        typer.echo(f"{len(sources)} run(s) or table(s) in {path.resolve()}")
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """A run folder, the finished runs in a folder, or those of a table's first dataset."""
+    if path.suffix == ".json" and path.is_file():
+        return _runs_of(_table(path), path.parent.parent)
+    if (path / "config.json").is_file():
+        return [path]
+    found = [child.parent for child in path.glob("*/finished")]
+    if not found:
+        got = f"{path}, which {'has no finished run' if path.is_dir() else 'does not exist'}"
+        raise InputError("a run folder, or a folder of runs", got, "Make one with `gduq train`.")
+    return sorted(found, key=_place)
+
+
+def _place(path: Path) -> tuple[bool, str, str, int]:
+    """Where a run stands among others of its folder: vanilla first, then by title and seed."""
+    from gduq.runs.folder import RunFolder
+
+    config = RunFolder(path).config
+    title = config.title.removesuffix(f"seed {config.seed}")
+    return config.method.kind != "vanilla", config.data.name, title, config.seed
+
+
+def _table(path: Path) -> BenchResult:
+    from gduq.paper.result import BenchResult
+
+    return BenchResult.from_json(path)
+
+
+def _runs_of(table: BenchResult, root: Path) -> list[Path]:
+    """Runs that can be compared row by row: of one dataset and network, all seeds."""
+    from gduq.runs.folder import RunFolder
+
+    if not table.runs:
+        do = "Choose another format: markdown, latex, json or csv."
+        raise InputError("a table made of runs", table.name, do)
+    configs: dict[Path, Any] = {root / run: RunFolder(root / run).config for run in table.runs}
+    first = next(iter(configs.values()))
+    same = (first.data, first.model)
+    return [path for path, c in configs.items() if (c.data, c.model) == same]

@@ -1,0 +1,3 @@
+"""Reproduction: datasets, tables and printed figures of the paper; only `gduq.cli` imports it."""
+
+__all__: list[str] = []

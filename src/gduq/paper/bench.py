@@ -1,0 +1,257 @@
+"""`bench`: the runs of a table on all cores, and the table from what they left on disk."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from gduq.errors import InputError
+from gduq.jobs.engines import map_cells
+from gduq.jobs.progress import heard
+from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import FINISHED, RunFolder
+from gduq.runs.run import requirements, run
+from gduq.runs.tracking import EpochNews
+from gduq.runs.training import fit_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MOLECULES", "bench", "find_table", "results_path"]
+
+MOLECULES = "molecules"  # a benchmark of our own, which is no table of the paper
+
+
+def bench(
+    name: str,
+    scale: ScaleName = "smoke",
+    root: str | Path = "out/bench",
+    engine: str = "local",
+    workers: int | None = None,
+    seeds: int | None = None,
+    progress: bool = True,
+    *,
+    address: str | None = None,
+) -> BenchResult:
+    """Make a table or figure of the paper.
+
+    Runs are found by their hash: what is finished, for this table or another, is not repeated, and
+    what was interrupted goes on. Runs that fail are retried at the next call; their cells say so.
+    The result is also written to ``root/tables/<name>-<scale>.json``.
+
+    Args:
+        name: One of `gduq.paper.tables.TABLES`, or ``"molecules"``
+            (`gduq.paper.molecules`).
+        scale: ``"smoke"`` (a minute, generated data), ``"small"`` (about an hour on two cores) or
+            ``"paper"`` (the published schedule).
+        root: Folder of all runs and tables.
+        engine: ``"local"`` or ``"ray"``.
+        workers: Processes; see `gduq.jobs.engines.map_cells`.
+        seeds: How many; as the scale has it by default.
+        progress: Show what is going on.
+        address: Of a Ray cluster.
+    """
+    table = None if name == MOLECULES else find_table(name)
+    if scale not in get_args(ScaleName):
+        raise InputError(f"a scale from {', '.join(get_args(ScaleName))}", repr(scale))
+    if seeds is not None and (isinstance(seeds, bool) or seeds < 1):
+        raise InputError("seeds >= 1", repr(seeds))
+    root = Path(root).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    command = f"gduq bench {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
+    work = _Work(root, engine, workers, progress, address)
+    if table is None:
+        from gduq.paper.molecules.run import bench as molecules
+
+        options = work.options
+        result: BenchResult = molecules(scale, root, seeds, command, progress=progress, **options)
+    elif table.producer is not None:
+        result = _produced(name, table, scale, work, command)
+    else:
+        count = seeds or table.seeds_at(scale)
+        result = _trained(name, table, scale, count, work, command)
+    path = results_path(root, name, scale)
+    path.parent.mkdir(exist_ok=True)
+    result.to_json(path)
+    return result
+
+
+def find_table(name: str) -> Table:
+    """A table by name; an unknown one raises `InputError` with near names."""
+    from gduq.paper.tables import TABLES
+
+    if name not in TABLES:
+        known = (*TABLES, MOLECULES)
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)
+        raise InputError("the name of a table", repr(name), f"Near: {', '.join(near)}.")
+    return TABLES[name]
+
+
+def results_path(root: Path, name: str, scale: str) -> Path:
+    """Where `bench` keeps its result."""
+    return root / "tables" / f"{name}-{scale}.json"
+
+
+class _Work:
+    """Where and how runs are done."""
+
+    def __init__(
+        self,
+        root: Path,
+        engine: str,
+        workers: int | None,
+        progress: bool,
+        address: str | None,
+    ) -> None:
+        self.root, self.progress = root, progress
+        self.options = {"engine": engine, "workers": workers, "address": address}
+
+    def map(
+        self, cells: Sequence[Any], worker: Callable[[Any], Any], title: str, **more: Any
+    ) -> Any:
+        options = {**self.options, **more}
+        return map_cells(cells, worker, progress=self.progress, title=title, **options)
+
+
+# -- tables of trained models --------------------------------------------------------------------
+
+
+def _trained(
+    name: str, table: Table, scale: ScaleName, seeds: int, work: _Work, command: str
+) -> BenchResult:
+    configs = list(table.configs(scale, seeds))
+    failures = _run_all(name, configs, work)
+    found: dict[tuple[Setting, str], list[dict[str, Any]]] = {}
+    for setting, variant, _, config in configs:
+        scores = {} if config.hash in failures else RunFolder(work.root / config.hash).scores
+        found.setdefault((setting, variant), []).append(scores)
+    records = [
+        record(name, key, values, scale=scale, command=command, printed=table.printed, note=note)
+        for (setting, variant), scores in found.items()
+        for key, values, note in _cells(table, setting, variant, scale, scores)
+    ]
+    return BenchResult(
+        name,
+        scale,
+        verdicts(records),
+        table.title,
+        _notes(table, scale),
+        dict(failures.values()),
+        runs=tuple(dict.fromkeys(c.hash for *_, c in configs if c.hash not in failures)),
+    )
+
+
+def _cells(
+    table: Table,
+    setting: Setting,
+    variant: str,
+    scale: ScaleName,
+    scores: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[dict[str, str], list[float | None], str]]:
+    """Key, values by seed and note of every cell of a setting and variant."""
+    where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
+    splits = [s for s in table.splits if any(s in run.get("none", {}) for run in scores)]
+    for calibrator in ("none", *table.calibrators_of(variant, scale)):
+        skipped = [run["skipped"][calibrator] for run in scores
+                   if calibrator in run.get("skipped", {})]  # fmt: skip
+        failed = sum(not run for run in scores)
+        note = skipped[0] if skipped else f"{failed} run(s) failed" if failed else ""
+        for split in splits or table.splits[:1]:
+            for metric in table.metrics:
+                key = {**where, "variant": variant, "calibrator": calibrator}
+                values = [run.get(calibrator, {}).get(split, {}).get(metric) for run in scores]
+                if not note and all(value is None for value in values):
+                    continue  # it does not apply: scores on features to an ensemble, say
+                yield {**key, "split": split, "metric": metric}, values, note
+
+
+def _run_all(
+    name: str, cells: Sequence[tuple[Setting, str, int, RunConfig]], work: _Work
+) -> dict[str, tuple[str, str]]:
+    """Do what is not done yet, what others need first; titles and tracebacks of failures."""
+    titles = {config.hash: f"{setting.data} {setting.model} {variant}, seed {seed}"
+              for setting, variant, seed, config in reversed(cells)}  # fmt: skip
+    wanted = _wanted(config for *_, config in cells)
+    todo = [config for config in wanted if not _done(config, work.root)]
+    place = {config.hash: i for i, config in enumerate(todo)}
+    needs = [[place[r.hash] for r in requirements(c) if r.hash in place] for c in todo]
+
+    def title(config: RunConfig) -> str:
+        return titles.get(config.hash, config.title)  # members of ensembles are in no cell
+
+    outcomes = work.map(todo, _Cell(str(work.root)), name, name=title, needs=needs)
+    return {o.cell.hash: (title(o.cell), o.error) for o in outcomes if not o.ok}
+
+
+class _Cell:
+    """What a worker does with a config; the root is sent along."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def __call__(self, config: RunConfig) -> None:
+        news = EpochNews(fit_options(config)["epochs"]) if heard() else None
+        run(config, self.root, progress=False, logger=news, evaluate=False)
+
+
+def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """Every run once, with all calibrators asked of it, and those that others need."""
+    wanted: dict[str, RunConfig] = {}
+
+    def visit(config: RunConfig) -> None:
+        for needed in requirements(config):
+            visit(needed)
+        known = wanted.get(config.hash)
+        names = dict.fromkeys((*(known.calibrators if known else ()), *config.calibrators))
+        wanted[config.hash] = config.with_({"calibrators": tuple(names)})
+
+    for config in configs:
+        visit(config)
+    return list(wanted.values())
+
+
+def _done(config: RunConfig, root: Path) -> bool:
+    """Whether a run is finished and has the scores asked for."""
+    if not (root / config.hash / FINISHED).is_file():
+        return False
+    scores = RunFolder(root / config.hash).scores
+    known = {*scores, *scores.get("skipped", {})}
+    return {"none", *config.calibrators} <= known
+
+
+def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:
+    labels = f"Paper: {', '.join(table.labels)}." if table.labels else ""
+    ece = "The released code measures ECE in 100 bins (ece100); ece has 15."
+    return tuple(filter(None, (labels, table.note, ece if "ece" in table.metrics else "")))
+
+
+# -- tables with producers of their own ----------------------------------------------------------
+
+
+def _produced(name: str, table: Table, scale: ScaleName, work: _Work, command: str) -> BenchResult:
+    from gduq.paper import special_tables
+
+    produce = special_tables.PRODUCERS[table.producer or ""]
+    cells = [(table.producer, item) for item in produce.cells(table, scale)]
+    # One at a time where time is what is measured: cells share the machine's memory bus.
+    alone = {"workers": 1} if produce.alone and work.options["workers"] != 0 else {}
+    outcomes = work.map(
+        cells, special_tables.work, name, name=lambda c: produce.title(c[1]), **alone
+    )
+    values: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for outcome in (o for o in outcomes if o.ok):
+        for key, value in outcome.value["numbers"]:  # cells with equal keys differ in the seed
+            values.setdefault(tuple(key.items()), []).append(value)
+    made = [
+        record(name, dict(key), found, scale=scale, command=command, printed=table.printed)
+        for key, found in values.items()
+    ]
+    failures = {produce.title(o.cell[1]): o.error for o in outcomes if not o.ok}
+    result = BenchResult(name, scale, made, table.title, _notes(table, scale), failures)
+    data = [outcome.value["data"] for outcome in outcomes if outcome.ok]
+    return replace(result, figures=produce.draw(work.root, name, scale, data))

@@ -1,0 +1,3 @@
+"""The named datasets: those of the paper, and molecules of MoleculeNet."""
+
+__all__: list[str] = []

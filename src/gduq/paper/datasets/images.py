@@ -1,0 +1,239 @@
+"""MNIST digits as superpixel graphs: coloured, rotated, and with noisy features.
+
+The graphs are **not** those that GOOD colours (the MoNet superpixels in PyG's
+``MNISTSuperpixels``): see `gduq.paper.datasets.superpixels`, and say so beside every number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gduq.data.packed import Packed
+from gduq.data.subset import build_rows, shrink
+from gduq.data.view import Splits, View
+from gduq.errors import InputError
+from gduq.paper.datasets.idx import mnist_files, read_labels, read_mnist
+from gduq.paper.datasets.superpixels import COMPACTNESS, NEIGHBOURS, NODES, superpixels
+from gduq.shifts.cuts import Cut, leave_out, no_shift
+
+__all__ = ["ANGLES", "NOISE", "colour_cut", "load_cmnist", "load_rotmnist"]
+
+ANGLES = (10, 15, 25, 35, 40)  # degrees, counter-clockwise
+NOISE = (0.1, 0.2, 0.3, 0.4)  # standard deviation of the noise on grey values
+VERSION = 1  # of the superpixel graphs; raise it when they change
+
+_TRAIN, _TEST, _ID_VAL = 60_000, 10_000, 5_000
+_DIGITS = tuple(str(digit) for digit in range(10))
+_RHO = (0.95, 0.9, 0.85, 0.8, 0.75)  # how often colour follows the digit, by training environment
+_RHO_VAL, _RHO_TEST = 0.3, 0.0
+_WHITE = ((1.0, 1.0, 1.0),)
+_RED, _GREEN, _BLUE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+_YELLOW, _CYAN, _MAGENTA = (1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)
+_ROSE, _LIME, _SKY, _CREAM = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5), (0.5, 0.5, 1.0), (1.0, 1.0, 0.5)
+_BY_ENVIRONMENT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _ROSE, _MAGENTA)  # last two: the OOD splits
+_BY_DIGIT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _MAGENTA, _ROSE, _LIME, _SKY, _CREAM)
+_GRAPHS = (
+    f"MNIST images cut into about {NODES} SLIC superpixels (scikit-image, compactness "
+    f"{COMPACTNESS}), each joined to its {NEIGHBOURS} nearest neighbours in both directions. "
+    "These are not the released MoNet superpixels, so numbers are not those published with them."
+)
+
+
+def load_cmnist(
+    shift: str = "covariate",
+    root: str | Path | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+) -> Splits:
+    """CMNIST: superpixels of MNIST digits in colours that shift.
+
+    ``x [n, 3]`` is the grey value times the colour of the graph, ``pos [n, 2]`` where a superpixel
+    lies. With ``limit`` only that many images, in proportion from every split, are cut.
+
+    Args:
+        shift: ``covariate`` (five colours in training, a new one in each OOD split), ``concept``
+            (colour follows the digit in training and no longer does in the OOD splits) or
+            ``no_shift`` (all white).
+        root: Cache folder, see `gduq.data.cache.cache_root`.
+        seed: Of the split and of the colours.
+        limit: Number of graphs in all splits together; ``None`` for all 70 000.
+    """
+    cut, colour, palette = colour_cut(read_labels(root), shift, seed)
+    cut = shrink(cut, limit, seed)
+    graphs = _coloured(_superpixels(root, torch.cat(list(cut.values()))), colour, palette, cut)
+    views: dict[str, Any] = {}
+    start = 0
+    for name, rows in cut.items():
+        views[name] = View(graphs[start : start + rows.numel()])
+        start += rows.numel()
+    return Splits(
+        **views,
+        name=f"cmnist/color/{shift}",
+        description=f"Coloured digits under a {shift} shift of the colour. {_GRAPHS}",
+        class_names=_DIGITS,
+        domains={name: colour[rows] for name, rows in cut.items()},
+        sources=_sources(root),
+    )
+
+
+def colour_cut(labels: Tensor, shift: str, seed: int = 0) -> tuple[Cut, Tensor, Tensor]:
+    """Splits and colours of CMNIST.
+
+    Args:
+        labels: The digit of every image ``[n]``.
+        shift: See `load_cmnist`.
+        seed: Of all draws.
+
+    Returns:
+        The rows of each split, the colour number of every image ``[n]``, and the palette
+        ``[colours, 3]``.
+
+    Example:
+        >>> cut, colour, _ = colour_cut(torch.arange(100) % 10, "covariate")
+        >>> {name: sorted(set(colour[rows].tolist())) for name, rows in cut.items()}["ood_val"]
+        [5]
+    """
+    n = labels.numel()
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(n, generator=generator)
+    colour = torch.zeros(n, dtype=torch.long)
+    if shift == "no_shift":
+        return no_shift(n, seed=seed), colour, torch.tensor(_WHITE)
+    environments = len(_RHO)
+    if shift == "covariate":
+        pool, val, test = torch.tensor_split(order, [int(0.8 * n), int(0.9 * n)])
+        colour[pool] = _environment(pool.numel(), environments)
+        colour[val], colour[test] = environments, environments + 1
+        return leave_out(pool, val, test, int(0.1 * n), seed), colour, torch.tensor(_BY_ENVIRONMENT)
+    if shift == "concept":
+        pool, val, test = torch.tensor_split(order, [int(0.6 * n), int(0.8 * n)])
+        rho = torch.full((n,), _RHO_TEST)
+        rho[val] = _RHO_VAL
+        rho[pool] = torch.tensor(_RHO)[_environment(pool.numel(), environments)]
+        follows = torch.rand(n, generator=generator) < rho
+        chance = torch.randint(len(_BY_DIGIT), (n,), generator=generator)
+        colour = torch.where(follows, labels, chance)
+        held = int(0.15 * pool.numel())
+        return leave_out(pool, val, test, held, seed), colour, torch.tensor(_BY_DIGIT)
+    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+
+
+def _environment(n: int, environments: int) -> Tensor:
+    """The environment of each of n shuffled rows: equal parts, the last takes the rest."""
+    size = max(1, n // environments)
+    return torch.arange(n).div(size, rounding_mode="floor").clamp(max=environments - 1)
+
+
+def _coloured(packed: Packed, colour: Tensor, palette: Tensor, cut: Cut) -> Packed:
+    """Grey value times colour as ``x``, position as ``pos``."""
+    count = packed.ptrs["node"].numel() - 1
+    stored = torch.arange(count) if packed.visible is None else packed.visible
+    table = torch.zeros(count, 3)
+    table[stored] = palette[colour[torch.cat(list(cut.values()))]]
+    x = packed.tensors["x"]
+    tint = torch.repeat_interleave(table, packed.ptrs["node"].diff(), dim=0, output_size=len(x))
+    return _with_x(packed, x[:, :1] * tint)
+
+
+def _with_x(packed: Packed, x: Tensor) -> Packed:
+    """Other features; the cached ones keep the positions."""
+    tensors = {**packed.tensors, "x": x, "pos": packed.tensors["x"][:, 1:]}
+    return replace(packed, tensors=tensors, layout={**packed.layout, "pos": "node"})
+
+
+def load_rotmnist(
+    kind: str = "rotation",
+    root: str | Path | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+) -> Splits:
+    """Superpixels of upright digits for training, of rotated or noisy ones for testing.
+
+    ``x [n, 3]`` is the grey value and the position (across, down). ``severities`` holds the 10 000
+    test digits at every level, ``ood_test`` is the most severe one, and ``id_test`` the digits as
+    they are.
+
+    Args:
+        kind: ``rotation`` by 10, 15, 25, 35, 40 degrees counter-clockwise, before the image is cut;
+            or ``noise`` of standard deviation 0.1, 0.2, 0.3, 0.4 on the grey values.
+        root: Cache folder, see `gduq.data.cache.cache_root`.
+        seed: Of the draw of ``id_val`` from the training images, and of the noise.
+        limit: Number of graphs in train, id_val and id_test together; ``None`` for all 70 000.
+    """
+    if kind not in ("rotation", "noise"):
+        raise InputError("a kind from rotation, noise", repr(kind))
+    order = torch.randperm(_TRAIN, generator=torch.Generator().manual_seed(seed))
+    train, val = torch.tensor_split(order, [_TRAIN - _ID_VAL])
+    test = torch.arange(_TRAIN, _TRAIN + _TEST)
+    cut = shrink({"train": train, "id_val": val, "id_test": test}, limit, seed)
+    graphs = _superpixels(root, torch.cat(list(cut.values())))
+    graphs = _with_x(graphs, graphs.tensors["x"])
+    parts = [rows.numel() for rows in cut.values()]
+    upright = graphs[parts[0] + parts[1] :]
+    if kind == "rotation":
+        levels = {f"rotation={a}": View(_rotated(root, cut["id_test"], a)) for a in ANGLES}
+    else:
+        levels = {f"noise={std}": View(_noisy(upright, std, seed)) for std in NOISE}
+    worst = (ANGLES if kind == "rotation" else NOISE)[-1]
+    return Splits(
+        train=View(graphs[: parts[0]]),
+        id_val=View(graphs[parts[0] : parts[0] + parts[1]]),
+        id_test=View(upright),
+        ood_test=levels[f"{kind}={worst}"],
+        severities=levels,
+        name=f"rotmnist/{kind}",
+        description=f"Upright digits in training, {kind} in testing. {_GRAPHS}",
+        class_names=_DIGITS,
+        domains={
+            **{name: torch.zeros(rows.numel()) for name, rows in cut.items()},
+            "ood_test": torch.full((parts[2],), float(worst)),
+        },
+        sources=_sources(root),
+    )
+
+
+def _rotated(root: str | Path | None, images: Tensor, degrees: int) -> Packed:
+    packed = _superpixels(root, images - _TRAIN, degrees)
+    return _with_x(packed, packed.tensors["x"])
+
+
+def _noisy(packed: Packed, std: float, seed: int) -> Packed:
+    """Gaussian noise on the grey values; the same draw, scaled, at every level."""
+    packed = packed.materialise()
+    x = packed.tensors["x"].clone()
+    x[:, 0] += std * torch.randn(len(x), generator=torch.Generator().manual_seed(seed))
+    return replace(packed, tensors={**packed.tensors, "x": x})
+
+
+# -- the graphs, cached --------------------------------------------------------------------------
+
+
+def _superpixels(root: str | Path | None, rows: Tensor, degrees: int = 0) -> Packed:
+    """Graphs of some images: of all 70 000 when upright, else of the 10 000 for testing."""
+    first, total = (_TRAIN, _TEST) if degrees else (0, _TRAIN + _TEST)
+    key = {"name": "mnist/superpixels", "version": VERSION, "degrees": degrees}
+    build = partial(_build, None if root is None else str(root), degrees, first)
+    # about a millisecond an image: for a few, starting processes takes longer than the work
+    return build_rows(root, key, rows, total, build, workers=None if len(rows) > 4000 else 1)
+
+
+def _build(root: str | None, degrees: int, first: int, rows: Tensor) -> Packed:
+    images, labels = _mnist(root)
+    return superpixels(images[rows.numpy() + first], labels[rows + first], degrees)
+
+
+@lru_cache(maxsize=1)  # a process builds many parts
+def _mnist(root: str | None) -> tuple[npt.NDArray[np.uint8], Tensor]:
+    return read_mnist(root)
+
+
+def _sources(root: str | Path | None) -> tuple[str, ...]:
+    return tuple(str(path) for kind in ("images", "labels") for path in mnist_files(kind, root))

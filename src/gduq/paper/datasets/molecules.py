@@ -1,0 +1,128 @@
+"""Five public tables of molecules by name: three with a measured value, two with a yes/no answer.
+
+They are read by `gduq.data.table`, as anybody's own table would be, and cut by scaffold or by size.
+The raw tables are those of MoleculeNet, in the folders of PyG's ``MoleculeNet``; nothing is
+downloaded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gduq import shifts
+from gduq.data.cache import cached, digest
+from gduq.data.packed import Packed
+from gduq.data.rejected_rows import RejectLog
+from gduq.data.table import Table
+from gduq.data.view import Splits
+from gduq.errors import InputError
+from gduq.paper.datasets.raw import raw_file
+from gduq.shifts.domains import scaffold_ranks
+
+__all__ = ["MOLECULES", "load_molecules"]
+
+VERSION = 1
+_CUTS = {
+    "scaffold": "Training on the common scaffolds, testing on the rare.",
+    "size": "Training on molecules of at most the median number of atoms, testing from the 0.9 "
+    "quantile on; ood_val holds the sizes between.",
+}
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One raw table: its file, its columns, and what its target means."""
+
+    title: str
+    file: str
+    smiles: str
+    target: str
+    unit: str = ""
+    class_names: tuple[str, ...] = ()
+
+
+MOLECULES = {
+    "esol": _Source(
+        "ESOL: solubility in water, measured",
+        "esol/raw/delaney-processed.csv",
+        "smiles",
+        "measured log solubility in mols per litre",
+        "log mol/L",
+    ),
+    "freesolv": _Source(
+        "FreeSolv: free energy of hydration, measured",
+        "freesolv/raw/SAMPL.csv",
+        "smiles",
+        "expt",
+        "kcal/mol",
+    ),
+    "lipo": _Source(
+        "Lipophilicity: octanol/water distribution at pH 7.4, measured",
+        "lipo/raw/Lipophilicity.csv",
+        "smiles",
+        "exp",
+        "log D",
+    ),
+    "bbbp": _Source(
+        "BBBP: whether a compound passes the blood-brain barrier",
+        "bbbp/raw/BBBP.csv",
+        "smiles",
+        "BBBP",
+        class_names=("does not pass", "passes"),
+    ),
+    "bace": _Source(
+        "BACE: whether a compound inhibits human beta-secretase 1",
+        "bace/raw/bace.csv",
+        "mol",
+        "Class",
+        class_names=("inactive", "active"),
+    ),
+}
+
+
+def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
+    """One of `MOLECULES`, cut by ``"scaffold"`` (`gduq.shifts.scaffold`) or by ``"size"``.
+
+    Molecules that occur twice stay. Rows without a valid SMILES are left out: a warning says so
+    when the table is read for the first time, the description always.
+    """
+    if name not in MOLECULES or shift not in _CUTS:
+        known = f"molecules/<{', '.join(MOLECULES)}>/<{', '.join(_CUTS)}>"
+        raise InputError(known, f"molecules/{name}/{shift}")
+    source = MOLECULES[name]
+    path = raw_file(f"MoleculeNet/{source.file}", root)
+    key = {"name": f"molecules/{name}", "version": VERSION, "raw": digest([path])}
+    packed = cached(root, key, lambda: _read(path, source))
+    splits = (
+        shifts.size(packed, seed=seed)
+        if shift == "size"
+        else shifts.by(packed, packed.extras["scaffold"], seed=seed, task="graph")
+    )
+    rejected = int(packed.extras["rejected"])
+    left_out = f" {rejected} rows without a valid SMILES are left out." if rejected else ""
+    return splits.with_(
+        name=f"molecules/{name}/{shift}",
+        description=f"{source.title}; {len(packed)} molecules. {_CUTS[shift]}{left_out}",
+        class_names=source.class_names,
+        target_names=(source.target,),
+        units=(source.unit,) if source.unit else (),
+        sources=(str(path),),
+    )
+
+
+def _read(path: Path, source: _Source) -> Packed:
+    log = RejectLog(None, max_rejects=0.1)
+    graphs = list(log.good(Table(path, source.smiles, (source.target,))))
+    if log.rejected:
+        message = f"{log.rejected} of {log.rows} rows are left out, first {log.first}"
+        warnings.warn(message, stacklevel=2)
+    packed = Packed.pack(graphs)
+    extras = {
+        "scaffold": scaffold_ranks([graph.smiles for graph in graphs]),
+        "rejected": torch.tensor(log.rejected),
+    }
+    return Packed(packed.tensors, packed.ptrs, packed.layout, packed.deliver, extras)

@@ -1,0 +1,197 @@
+"""`RunFolder`: what a run leaves on disk, and the lock that keeps two runs apart."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gduq.errors import InputError
+from gduq.evaluation.result import Evaluation
+from gduq.prediction import Hypotheses
+from gduq.runs.config import RunConfig
+from gduq.training.history import Epoch, History
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["RunFolder", "locked", "write_json"]
+
+FINISHED = "finished"
+REJECTS = "rejects.csv"
+_INFO = {"rows": dict, "seconds": dict, "versions": dict}  # what is read of info.json
+_SPLIT = re.compile(r"[\w=.+-]+", re.ASCII)  # names of splits, which are names of files
+
+
+class RunFolder:
+    """A run on disk.
+
+    ============================ ==============================================================
+    ``config.json``              the `RunConfig`
+    ``bundle/``                  the model, as `gduq.save` writes it
+    ``predictions/<split>.npz``  predictions per split, as `Hypotheses.to_npz` writes them
+    ``scores.json``              the few numbers of the tables, by calibrator and split
+    ``metrics.json``             the whole `Evaluation`, made when first asked for
+    ``history.json``             the epochs
+    ``info.json``                status, versions, seconds, parameters, sizes of the splits
+    ``rejects.csv``              rows of own data that were left out, with reasons
+    ``report.html``              the page that `gduq train` writes of own data
+    ``checkpoint/``              while it trains
+    ``finished``                 written last: without it the run is not over
+    ============================ ==============================================================
+
+    Args:
+        path: The folder; it must hold a run, finished or not.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        if not (self.path / "config.json").is_file():
+            raise InputError(
+                "the folder of a run, with config.json",
+                str(self.path),
+                "Make one with `gduq train` or gduq.runs.run.run.",
+            )
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / FINISHED).is_file()
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """What was asked for."""
+        return RunConfig(**self._json("config.json"))
+
+    @property
+    def bundle(self) -> Path:
+        """The folder of the saved model, for `gduq.load`."""
+        return self.path / "bundle"
+
+    def predictions(self) -> dict[str, Any]:
+        """Uncalibrated predictions by split, in the order they were made."""
+        self._check_finished()
+        order = self.info["rows"]
+        if not isinstance(order, dict) or not all(_SPLIT.fullmatch(split) for split in order):
+            raise InputError(f"rows by split in info.json of {self.path}", f"{order!r:.80}")
+        return {s: Hypotheses.from_npz(self.path / "predictions" / f"{s}.npz") for s in order}
+
+    def evaluation(self) -> Evaluation:
+        """Everything measured; made and kept when first asked for, without training."""
+        self._check_finished()
+        path = self.path / "metrics.json"
+        if not path.is_file():
+            from gduq.runs.run import evaluate_run
+
+            evaluate_run(self)
+        return Evaluation.from_json(path)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """Numbers by calibrator, split and measure; reasons for what is missing: "skipped"."""
+        return self._json("scores.json") if (self.path / "scores.json").is_file() else {}
+
+    @property
+    def history(self) -> History:
+        """The epochs; of an ensemble, those of its members."""
+        try:
+            return _history(self._json("history.json"))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"epochs in history.json of {self.path}", repr(error)) from None
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Status, versions, seconds of training and prediction, parameters, rows."""
+        found = self._json("info.json")
+        for key, kind in _INFO.items():
+            if not isinstance(found.get(key, kind()), kind):
+                got = f"{found[key]!r:.80}"
+                raise InputError(f"{key} as {kind.__name__} in info.json of {self.path}", got)
+        if "rows" not in found:
+            raise InputError(f"rows by split in info.json of {self.path}", "none")
+        return found
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if path.exists() and not path.is_file():
+            raise InputError(f"{name} of a run in {self.path}", "no regular file")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{name} of a run in {self.path}", error) from None
+        if not isinstance(found, dict):
+            raise InputError(f"{name} of a run in {self.path}", f"{found!r:.80}")
+        return found
+
+    def _check_finished(self) -> None:
+        if not self.finished:
+            raise InputError(
+                "a finished run", f"{self.path}, which is not", "Run it again: it goes on."
+            )
+
+
+def _history(content: dict[str, Any]) -> History:
+    return History(
+        tuple(Epoch(**record) for record in content["records"]),
+        content["kept_epoch"],
+        tuple(_history(member) for member in content["members"]),
+        tuple(_history(other) for other in content["rejected"]),
+        content["overhead_seconds"],
+    )
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON so that a file is there whole or not at all; NaN becomes null."""
+    text = json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time for this run; the system frees the lock of one that is killed.
+
+    The lock file lies beside the folder (``.locks``), so that the folder can be deleted. Where the
+    file system has no locks the block still runs: files appear by rename only.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    locks = path.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / path.name).open("w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,286 @@
+"""`run`: from a config to a result on disk, once; and everything again without training."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gduq
+from gduq.bundle import save as save_bundle
+from gduq.data import Splits, View
+from gduq.data.rejected_rows import RejectList
+from gduq.errors import InputError
+from gduq.evaluation import Evaluation, evaluate
+from gduq.evaluation.shifted_copies import VARIANTS
+from gduq.prediction import Prediction, predict
+from gduq.prediction.predictor import Predictor
+from gduq.runs import build
+from gduq.runs.calibrated import FIT_ON, Calibrated
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import FINISHED, REJECTS, RunFolder, locked, write_json
+from gduq.runs.scores import FIXED, check_calibrators, measure
+from gduq.runs.tracking import Logger
+from gduq.runs.training import train
+
+__all__ = ["evaluate_run", "evaluated", "recalibrate", "requirements", "run"]
+
+_LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
+_WIDE = 1024  # features wider than this are not kept with predictions
+_SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their training
+
+
+def run(
+    config: RunConfig,
+    root: str | Path,
+    progress: bool = True,
+    logger: Logger | str | None = None,
+    *,
+    evaluate: bool = True,
+) -> RunFolder:
+    """Train, predict every split, measure; all of it in one folder of ``root``.
+
+    A run that is finished is not repeated, one that was interrupted goes on from its checkpoint.
+    Calibrators that are new are fitted without training. A lock keeps other processes from the
+    same run: they wait and find it finished.
+
+    Args:
+        config: What to run.
+        root: Folder of all runs.
+        progress: Show the epochs, on a terminal.
+        logger: ``"csv"``, ``"tensorboard"`` or any Lightning Fabric logger; gets the epochs.
+        evaluate: Also write ``metrics.json`` now; otherwise when it is first asked for.
+
+    Example:
+        >>> import tempfile
+        >>> config = RunConfig(
+        ...     data={"name": "cbas/color/concept"},
+        ...     model={"conv": "gcn", "hidden_channels": 8},
+        ...     method={"kind": "anchored", "recipe": "paper"},
+        ...     training={"epochs": 2},
+        ... )
+        >>> folder = run(config, tempfile.mkdtemp(), progress=False, evaluate=False)
+        >>> sorted(folder.scores), folder.predictions()["ood_test"].samples.shape
+        (['none', 'skipped', 'temperature'], torch.Size([10, 140, 4]))
+    """
+    root = Path(root)
+    for needed in requirements(config):
+        run(needed, root, progress, logger, evaluate=False)
+    path = root / config.folder_name
+    with locked(path):
+        if not (path / FINISHED).is_file():
+            _make(config, path, root, progress, logger)
+        folder = RunFolder(path)
+        _add_scores(folder, config.calibrators)
+    if evaluate:
+        folder.evaluation()
+    return folder
+
+
+def requirements(config: RunConfig) -> list[RunConfig]:
+    """Runs that must be there before: members of an ensemble, the network to start from."""
+    method = config.method
+    bare = config.with_({"calibrators": ()})
+    if method.kind == "ensemble":
+        kind = {"method.kind": method.member}
+        return [bare.with_({**kind, "seed": config.seed + i}) for i in range(method.size)]
+    plain = {"kind": "vanilla", "calibrate": method.calibrate}
+    return [bare.with_({"method": plain})] if method.from_vanilla else []
+
+
+# -- the run itself -----------------------------------------------------------------------------
+
+
+def _make(
+    config: RunConfig, path: Path, root: Path, progress: bool, logger: Logger | str | None
+) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    write_json(path / "config.json", config.model_dump(mode="json"))
+    splits = build.splits_of(config)
+    needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
+    model, history = train(config, splits, needed, path, progress, logger)
+    save_bundle(
+        model,
+        path / "bundle",
+        class_names=splits.class_names or None,
+        preprocessing=_preprocessing(config),
+    )
+    _list_rejects(config, path)
+    seconds, predictions = _predicted(model, build.all_views(splits))
+    (path / "predictions").mkdir(exist_ok=True)
+    for split, p in predictions.items():
+        p.to_npz(path / "predictions" / f"{split}.npz")
+    write_json(path / "history.json", asdict(history))
+    times = {"train": history.seconds, "predict": sum(seconds.values()), "predicted": seconds}
+    if config.method.kind not in _SHARED:  # what the network it starts from took
+        times["plain"] = sum(folder.info["seconds"]["train"] for folder in needed)
+    rows = {split: len(p) for split, p in predictions.items()}
+    write_json(path / "info.json", _info(config, splits, model, times, rows))
+    write_json(path / FINISHED, {"hash": config.hash})
+    shutil.rmtree(path / "checkpoint", ignore_errors=True)
+
+
+def _preprocessing(config: RunConfig) -> dict[str, Any] | None:
+    """How `gduq predict` is to read new files: what the model was trained on says it."""
+    own, data = build.own_of(config), config.data
+    if own is None:
+        return None
+    notes: dict[str, Any] = {"file": data.name, "digest": data.digest, "task": own.kind}
+    notes |= {"by": own.by, "rows": sum(len(view) for _, view in own.splits)}
+    if data.smiles is not None:
+        columns = {"smiles": data.smiles, "targets": list(data.targets), "ids": list(data.ids)}
+        notes |= {**columns, "features": "torch_geometric.utils.from_smiles"}
+    return notes
+
+
+def _list_rejects(config: RunConfig, path: Path) -> None:
+    own = build.own_of(config)
+    if own is not None and own.rejects:
+        with RejectList(path / REJECTS) as listed:
+            for row, reject in own.rejects:
+                listed.write(reject.file, row, reject)
+
+
+def _predicted(
+    model: Predictor, views: Mapping[str, View]
+) -> tuple[dict[str, float], dict[str, Prediction]]:
+    """Seconds and predictions by split, with representations that are no wider than a layer."""
+    seconds, found = {}, {}
+    for split, view in views.items():
+        start = time.perf_counter()
+        p = predict(model, view, features=True).to("cpu")
+        seconds[split] = time.perf_counter() - start
+        wide = p.features is not None and p.features.size(1) > _WIDE
+        found[split] = replace(p, features=None) if wide else p
+    return seconds, found
+
+
+def _info(
+    config: RunConfig,
+    splits: Splits,
+    model: Predictor,
+    times: Mapping[str, Any],
+    rows: Mapping[str, int],
+) -> dict[str, Any]:
+    parameters = list(model.parameters())
+    return {
+        "status": "finished",
+        "hash": config.hash,
+        "title": config.title,
+        "seconds": dict(times),
+        "parameters": sum(p.numel() for p in parameters),
+        "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "rows": dict(rows),
+        "task": splits.train.task,
+        "model": repr(model),
+        "class_names": list(splits.class_names),
+        "target_names": list(splits.target_names),
+        "units": list(splits.units),
+        "severities": list(splits.severities),
+        "description": splits.description,
+        "sources": list(splits.sources),
+        "versions": _versions(),
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} thread(s)",
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"gduq": gduq.__version__, "python": platform.python_version()}
+    for name in _LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+# -- again, without training ---------------------------------------------------------------------
+
+
+def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFolder:
+    """Fit and measure calibrators on the stored predictions; nothing is trained.
+
+    Args:
+        folder: A finished run.
+        methods: Names of `gduq.calibration.METHODS` or of `gduq.runs.scores.FIXED`, or
+            names of those that take copies with ``+corrupted``, which are fitted on shifted copies
+            of the rows too.
+    """
+    folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+    names = check_calibrators(methods)
+    with locked(folder.path):
+        _add_scores(folder, names, again=True)
+    return folder
+
+
+def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) -> None:
+    """Scores of calibrators that are not there yet; the evaluation is then out of date.
+
+    What could not be fitted before is tried ``again`` only if asked for.
+    """
+    scores = folder.scores or {"skipped": {}}
+    wanted = ["none", *names]
+    known = {*scores} if again else {*scores, *scores["skipped"]}
+    missing = [name for name in wanted if name not in known]
+    if not missing:
+        return
+    scored = Calibrated(folder)
+    for name in missing:
+        scores["skipped"].pop(name, None)
+        try:
+            found = scored.predictions(name)
+            copies = _copies(scored) if name == "none" else []
+            scores[name] = measure(found, copies=copies, detect=name == "none")
+        except InputError as error:
+            scores["skipped"][name] = str(error)
+    write_json(folder.path / "scores.json", scores)
+    (folder.path / "metrics.json").unlink(missing_ok=True)
+
+
+def _copies(scored: Calibrated) -> list[Prediction]:
+    """For the tables: of one network, and where there is something to corrupt; an ensemble's would
+    take long."""
+    one = scored.folder.config.method.kind not in ("ensemble", "mcdropout")
+    one = one and scored.folder.config.data.source is None
+    with contextlib.suppress(InputError):
+        return scored.copies if one and FIT_ON in scored.raw else []
+    return []
+
+
+def evaluate_run(folder: RunFolder) -> None:
+    """Write ``metrics.json``: the whole `Evaluation`, with every calibrator of the scores."""
+    with locked(folder.path):
+        temporary = folder.path / ".metrics.json"
+        evaluated(folder).to_json(temporary)
+        temporary.replace(folder.path / "metrics.json")
+
+
+def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
+    """Everything measured of a run, with every calibrator of its scores; nothing is written.
+
+    Args:
+        folder: A finished run.
+        subgroups: Also measure groups of rows, see `gduq.evaluate`.
+    """
+    calibrated = Calibrated(folder)
+    names = [name for name in folder.scores if name not in ("none", "skipped")]
+    # by name: `evaluate` then keeps the rows of calibrators and thresholds apart
+    wanted: dict[str, Any] = {n: calibrated.fitted(n) if n in FIXED else n for n in names}
+    options: dict[str, Any] = {"resamples": folder.config.resamples, "subgroups": subgroups}
+    if folder.info["task"] == "node":
+        return evaluate(calibrated.model, calibrated.views, wanted, **options)
+    severe = folder.info["severities"]
+    return evaluate(
+        calibrated.raw,
+        calibrated.views if subgroups else None,
+        wanted,
+        corrupted=calibrated.copies if any(name in VARIANTS for name in names) else None,
+        ood=[split for split in calibrated.raw if split.startswith("ood") or split in severe],
+        **options,
+    )

@@ -1,0 +1,206 @@
+"""The few numbers that tables are made of, and the calibrators they are measured with.
+
+Next to `gduq.calibration.METHODS` there are four fixed maps, which nothing is fitted for: ``t2``
+halves the logits (the control every claim must beat), ``mean_logits`` is the paper's average of
+hypotheses, ``rescaled_paper`` and ``rescaled_released`` are the two readings of its rescaling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gduq import generalization, metrics
+from gduq.calibration import Calibrator, TemperatureScaling
+from gduq.calibration.lesson import samples_of
+from gduq.errors import InputError
+from gduq.evaluation.calibrator_fits import check_name
+from gduq.novelty import scores as ood
+from gduq.prediction import Prediction, Rule
+
+__all__ = [
+    "CORRUPTED",
+    "DETECTORS",
+    "ESTIMATORS",
+    "FIXED",
+    "HIGHER",
+    "MEASURES",
+    "Rescaled",
+    "check_calibrators",
+    "fixed",
+    "measure",
+]
+
+FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
+_ON_OUTPUTS = ("novelty", "entropy", "energy", "epistemic", "spread")
+_ON_FEATURES = ("mahalanobis", "knn")
+DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
+ESTIMATORS = ("confidence_difference", "average_confidence", "disagreement")  # next to a threshold
+CORRUPTED = "corrupted"  # stands for a split: shifted copies of the validation rows
+MEASURES = (
+    *("accuracy", "ece", "ece100", "nll", "brier", "aurc", "auroc"),
+    *(f"auroc_{score}" for score in DETECTORS),
+    "gep_error",
+    *(f"gep_error_{method}" for method in ESTIMATORS),
+)
+HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is better
+
+
+@dataclass(eq=False)
+class Rescaled(Calibrator):
+    r"""The paper's ways to average hypotheses as a calibrator, with K equal ones left.
+
+    ``"mean"`` is :math:`\mu`, ``"paper"`` :math:`\mu(1-\sigma)`, ``"released"`` the rule of the
+    released code.
+
+    Example:
+        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[2.0, 0.0]]]))  # hypotheses agree
+        >>> Rescaled("released").neutral(2, 2)(p).logits  # and are halved all the same
+        tensor([[1., 0.]])
+    """
+
+    rule: Rule | Literal["mean"] = "paper"
+    keeps_accuracy: ClassVar[bool] = False  # per class: the largest logit may change
+
+    def _fit(
+        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
+    ) -> dict[str, Tensor]:
+        return {}
+
+    def _map(self, p: Prediction) -> Tensor:
+        one = p.mean_logits() if self.rule == "mean" else p.rescaled(self.rule)
+        return samples_of(one).expand(p.num_samples, -1, -1)
+
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        return {}
+
+
+def fixed(name: str, num_classes: int, num_samples: int) -> Calibrator:
+    """One of `FIXED`, ready for use.
+
+    Example:
+        >>> fixed("t2", 2, 1)(Prediction(torch.tensor([[2.0, 0.0]]))).logits
+        tensor([[1., 0.]])
+    """
+    if name == "t2":
+        cal = TemperatureScaling().neutral(num_classes, num_samples)
+        state = {**cal.state(), "temperature": torch.tensor(2.0, dtype=torch.float64)}
+        return TemperatureScaling.restore({}, state)
+    rule: Any = "mean" if name == "mean_logits" else name.removeprefix("rescaled_")
+    return Rescaled(rule).neutral(num_classes, num_samples)
+
+
+def check_calibrators(names: Iterable[str]) -> tuple[str, ...]:
+    """The names, each known and once; ``"none"`` is always measured and left out."""
+    kept = [name for name in dict.fromkeys(names) if name != "none"]
+    for name in kept:
+        check_name(name, FIXED)
+    return tuple(kept)
+
+
+def measure(
+    predictions: Mapping[str, Prediction],
+    fit_on: str = "id_val",
+    negatives: str = "id_val",
+    *,
+    copies: Sequence[Prediction] = (),
+    detect: bool = True,
+) -> dict[str, dict[str, float]]:
+    """Scores by split: `MEASURES`, as far as they apply.
+
+    ``auroc`` tells the split from ``negatives`` by maximum softmax probability, ``auroc_<score>``
+    by one of `DETECTORS` (left out unless ``detect``); ``gep_error`` is the error of the accuracy
+    predicted by a threshold on confidence, ``gep_error_<method>`` of one of `ESTIMATORS`. As in the
+    paper, all take ``id_val``. With shifted ``copies`` of those rows, `CORRUPTED` has the means
+    over the copies: what validation data has to say about shift.
+
+    Of values and labels only the `nll` and AUROC of novelty are noted; `gduq.evaluate` has more.
+    """
+    found: dict[str, dict[str, float]] = {}
+    if next(iter(predictions.values())).kind != "classes":
+        return {s: _brief(s, p, predictions.get(negatives)) for s, p in predictions.items()}
+    for split, p in predictions.items():
+        if p.target is not None:
+            found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
+    shifted = [_of_split(CORRUPTED, p, predictions, (fit_on, negatives), detect) for p in copies]
+    if shifted:
+        common = [m for m in shifted[0] if all(m in s for s in shifted)]
+        found[CORRUPTED] = {m: math.fsum(s[m] for s in shifted) / len(shifted) for m in common}
+    return found
+
+
+def _brief(split: str, p: Any, negatives: Any) -> dict[str, float]:
+    columns = [p.column(t) for t in range(p.samples.size(2) // (2 if p.kind == "values" else 1))]
+    known = [float(metrics.nll(column)) for column in columns if len(column)]
+    found = {"nll": math.fsum(known) / len(known)} if known else {}
+    if split.startswith("ood") and negatives is not None and p.novelty is not None:
+        found["auroc_novelty"] = ood.auroc(negatives, p, score="novelty")
+    return found
+
+
+def _of_split(
+    split: str,
+    p: Prediction,
+    predictions: Mapping[str, Prediction],
+    on: tuple[str, str],
+    detect: bool,
+) -> dict[str, float]:
+    fit_on, negatives = on
+    scores = {name: float(score(p)) for name, score in _SCORES.items()}
+    if split not in ("train", negatives) and negatives in predictions:
+        scores["auroc"] = ood.auroc(predictions[negatives], p)
+        if detect:
+            scores |= _detected(predictions[negatives], p, predictions.get("train"))
+    if split not in ("train", fit_on) and fit_on in predictions:
+        scores |= _estimated(predictions[fit_on], p)
+    return scores
+
+
+def _estimated(val: Prediction, p: Prediction) -> dict[str, float]:
+    """Errors of the accuracies that every method predicts, as far as it can."""
+    found = {}
+    for method in ("threshold", *ESTIMATORS):
+        with contextlib.suppress(InputError):  # one hypothesis does not disagree
+            error = generalization.estimate(val, p, method).error
+            name = "gep_error" if method == "threshold" else f"gep_error_{method}"
+            found[name] = float("nan") if error is None else error
+    return found
+
+
+def _detected(p_id: Prediction, p_ood: Prediction, train: Prediction | None) -> dict[str, float]:
+    """AUROC of every score that these predictions have; scores on features need training rows."""
+    known = p_id.novelty is not None and p_ood.novelty is not None
+    outputs = _ON_OUTPUTS if known else _ON_OUTPUTS[1:]
+    found = {f"auroc_{name}": ood.auroc(p_id, p_ood, score=name) for name in outputs}
+    if train is None or any(p.features is None for p in (p_id, p_ood, train)):
+        return found
+    for name in _ON_FEATURES:
+        with contextlib.suppress(InputError):  # fewer training rows than the score needs
+            found[f"auroc_{name}"] = ood.auroc(p_id, p_ood, score=name, train=train)
+    return found
+
+
+def _quiet(score: Callable[..., float], **options: Any) -> Callable[[Prediction], float]:
+    def scored(p: Prediction) -> float:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few rows for many bins: said beside the tables
+            return score(p, strict=False, **options)
+
+    return scored
+
+
+_SCORES: dict[str, Callable[[Prediction], float]] = {
+    "accuracy": metrics.accuracy,
+    "ece": _quiet(metrics.ece, bins=15),
+    "ece100": _quiet(metrics.ece, bins=100),
+    "nll": metrics.nll,
+    "brier": metrics.brier,
+    "aurc": metrics.aurc,
+}

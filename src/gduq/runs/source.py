@@ -1,0 +1,109 @@
+"""What can be told of a user's own data before it is read: nothing heavy is imported for files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gduq.data.header import find_columns, is_table, unit_of
+from gduq.errors import InputError
+
+__all__ = ["BY", "check_by", "file_digest", "is_object", "told_of_source"]
+
+BY = "scaffold, size, group=COLUMN, time=COLUMN or random"
+_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_KNOWN = "a .csv or .tsv table, a TU folder, a .safetensors file of graphs, or package.module:Name"
+
+
+def is_object(source: str) -> bool:
+    """Whether a source is ``package.module:Name`` and no file.
+
+    Example:
+        >>> is_object("my.datasets:train"), is_object("my.csv")
+        (True, False)
+    """
+    return _OBJECT.fullmatch(source) is not None and not Path(source).exists()
+
+
+def check_by(by: str) -> str:
+    """The way to cut, spelled as it should be; the column it names comes after ``=``.
+
+    Example:
+        >>> check_by("group=laboratory")
+        'group=laboratory'
+    """
+    kind, equals, column = by.partition("=")
+    with_column = kind in ("group", "time")
+    if kind not in ("scaffold", "size", "group", "time", "random") or (
+        with_column != bool(equals and column)
+    ):
+        do = f"Name the column: --by {kind}=COLUMN." if with_column else ""
+        raise InputError(f"--by {BY}", repr(by), do)
+    return by
+
+
+def told_of_source(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a `DataConfig` with a source, with those that the source tells filled in.
+
+    Args:
+        data: All keys. One that was filled in before, which has a ``digest``, stays as it is.
+    """
+    found = dict(data)
+    if found["by"] is not None:
+        check_by(found["by"])
+    if found["digest"] is not None:
+        return found
+    source = str(found["source"])
+    if is_object(source):
+        from gduq.runs.source_read import object_digest
+
+        return {**found, "name": found["name"] or source, "digest": object_digest(source)}
+    path = Path(source).expanduser().resolve()
+    _check(path)
+    found |= {"source": str(path), "name": found["name"] or path.name}
+    if is_table(path):
+        found |= _of_table(path, found)
+    elif found["smiles"] is not None:
+        raise InputError("data.smiles with a table", path.name)
+    return {**found, "digest": file_digest(path)}
+
+
+def _of_table(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
+    column = (data["by"] or "").partition("=")[2]
+    others = (column,) if column else ()
+    columns = find_columns(path, data["smiles"], data["targets"], others)
+    units = data["units"] or tuple(unit_of(name)[1] for name in columns.targets)
+    if len(units) != len(columns.targets):
+        raise InputError(f"{len(columns.targets)} units, one per target", len(units))
+    ids = data["ids"] or columns.ids
+    kept = units if any(units) else ()
+    return {"smiles": columns.smiles, "targets": columns.targets, "ids": ids, "units": kept}
+
+
+def _check(path: Path) -> None:
+    if path.is_dir():
+        if not any(path.glob("*_A.txt")) and not any(path.glob("raw/*_A.txt")):
+            raise InputError(f"a TU folder with NAME_A.txt in {path}", "none", f"Pass {_KNOWN}.")
+    elif not path.exists():
+        raise InputError(_KNOWN, f"{path}, which does not exist")
+    elif not path.is_file() or not (is_table(path) or path.suffix == ".safetensors"):
+        do = ""
+        if path.suffix in (".pt", ".pth", ".pkl"):
+            do = "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path)."
+        raise InputError(_KNOWN, path.name, do)
+
+
+def file_digest(path: Path) -> str:
+    """16 hexadecimal digits of SHA-256 over a file, or over the files of a folder and its raw."""
+    found = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(f for f in path.rglob("*.txt") if f.is_file())
+    for file in files:
+        if path.is_dir():
+            found.update(f"{file.relative_to(path)}\n".encode())
+        with file.open("rb") as opened:
+            while part := opened.read(1 << 20):
+                found.update(part)
+    return found.hexdigest()[:16]

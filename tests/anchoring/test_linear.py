@@ -1,0 +1,167 @@
+"""`AnchoredLinear`: equation (1) as a layer, its starts and its gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gduq import AnchoredLinear
+from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.errors import InputError
+
+few = settings(deadline=None, max_examples=25)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*size: int, seed: int) -> Tensor:
+    return torch.randn(size, generator=seeded(seed), dtype=torch.float64)
+
+
+def plain_layer(d: int, m: int, bias: bool = True, seed: int = 0) -> nn.Linear:
+    plain = nn.Linear(d, m, bias).double()
+    with torch.no_grad():
+        for i, p in enumerate(plain.parameters()):
+            p.copy_(randn(*p.shape, seed=seed + i))
+    return plain
+
+
+SHAPES = {"one": (3,), "rows": (5, 3), "bank": (7, 1, 3), "bank of rows": (7, 5, 3)}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_layer_is_a_plain_layer_of_the_pair(kind: str, bias: bool, sparse: bool) -> None:
+    layer = AnchoredLinear(3, 2, bias).double()
+    reader = nn.Linear(6, 2, bias).double()
+    reader.load_state_dict(layer.state_dict())  # the same names and shapes
+    h, c = randn(5, 3, seed=0), randn(*SHAPES[kind], seed=1)
+    shape = torch.broadcast_shapes(h.shape, c.shape)
+    wanted = reader(torch.cat([(h - c).expand(shape), c.expand(shape)], dim=-1))
+    found = layer(h.to_sparse_csr() if sparse else h, c)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    found.square().sum().backward()
+    wanted.square().sum().backward()
+    for one, two in zip(layer.parameters(), reader.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad)
+
+
+@few
+@given(
+    n=st.integers(1, 5), d=st.integers(1, 5), m=st.integers(1, 5), k=st.integers(1, 4),
+    scale=st.sampled_from([0.0, 1.0, 1e3]), bias=st.booleans(), sparse=st.booleans(),
+)  # fmt: skip
+def test_identity_start_is_the_plain_layer_for_every_anchor(
+    n: int, d: int, m: int, k: int, scale: float, bias: bool, sparse: bool
+) -> None:
+    plain = plain_layer(d, m, bias)
+    layer = AnchoredLinear.reading_for(plain, "identity")
+    h, c = randn(n, d, seed=1), scale * randn(k, n, d, seed=2)
+    found = layer(h.to_sparse_csr() if sparse else h, c)
+    torch.testing.assert_close(found, plain(h).expand(k, n, m), rtol=1e-9, atol=1e-9)
+    masked = layer.residual(h) + layer.shift(c, torch.ones(k, n, dtype=torch.bool))
+    torch.testing.assert_close(masked, (h - c) @ plain.weight.T)
+
+
+def test_residual_and_shift_add_up() -> None:
+    layer = AnchoredLinear(4, 3).double()
+    h, c = randn(5, 4, seed=0), randn(2, 1, 4, seed=1)
+    assert torch.equal(layer.residual(h) + layer.shift(c) + layer.bias, layer(h, c))
+    assert layer.residual(h).shape == (5, 3)
+    assert layer.shift(c).shape == (2, 1, 3)
+
+
+@pytest.mark.parametrize("init", ["random", "identity"])
+def test_a_start_leaves_the_plain_layer_alone(init: str) -> None:
+    plain = plain_layer(4, 3).requires_grad_(False)
+    before = copy.deepcopy(plain.state_dict())
+    layer = AnchoredLinear.reading_for(plain, init, seeded(0))
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(1.0)
+    assert all(torch.equal(plain.state_dict()[k], v) for k, v in before.items())
+    assert layer.weight.dtype == torch.float64
+    assert all(p.requires_grad for p in layer.parameters())
+
+
+def test_random_start_keeps_the_scale_and_comes_from_its_generator() -> None:
+    plain = nn.Linear(300, 200)
+    state = torch.random.get_rng_state()
+    one, two = (AnchoredLinear.reading_for(plain, "random", seeded(3)) for _ in range(2))
+    other = AnchoredLinear.reading_for(plain, "random", seeded(4))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(one.weight, two.weight)
+    assert not torch.equal(one.weight, other.weight)
+    h, c = torch.randn(500, 300, generator=seeded(0)), torch.randn(500, 300, generator=seeded(1))
+    pair = torch.cat([h - c, c], dim=1)
+    # E|pair|^2 = 3d, so the output is sqrt(3/2) of the plain layer's for unit inputs
+    ratio = (pair @ one.weight.T).std() / (h @ plain.weight.T).std()
+    assert 1.1 < ratio < 1.4
+    assert one.weight.abs().max() <= plain.weight.std() * 1.5**0.5 + 1e-6
+
+
+def test_random_start_of_a_layer_of_zeros() -> None:
+    plain = nn.Linear(4, 3)
+    nn.init.zeros_(plain.weight)
+    assert AnchoredLinear.reading_for(plain, "random", seeded(0)).weight.std() > 0
+
+
+def test_wrong_choices_and_widths() -> None:
+    with pytest.raises(InputError, match="identity"):
+        AnchoredLinear.reading_for(nn.Linear(2, 2), "zeros")  # type: ignore[arg-type]
+    layer = AnchoredLinear(4, 3)
+    with pytest.raises(InputError, match="h of width 4"):
+        layer(torch.ones(2, 5), torch.ones(4))
+    with pytest.raises(InputError, match="c of width 4"):
+        layer(torch.ones(2, 4), torch.ones(2, 1))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ShuffledAnchors(),
+        FixedAnchors(randn(3, 4, seed=5)),
+        GaussianAnchors(4).fit([randn(6, 4, seed=6)]),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_no_gradient_into_anchors(source: nn.Module) -> None:
+    layer = AnchoredLinear(4, 3).double()
+    h = randn(6, 4, seed=0).requires_grad_()
+    c = source.draw(h, 6, seeded(1))
+    assert not c.requires_grad
+    direction = randn(6, 3, seed=2)
+    (grad,) = torch.autograd.grad(layer(h, c), h, direction)
+    # only through h W_h: were c's rows not detached, their share of c (W_c - W_h) would be here
+    torch.testing.assert_close(grad, direction @ layer.weight[:, :4])
+
+
+def test_deep_copy_state_and_devices() -> None:
+    layer = AnchoredLinear(4, 3)
+    twin = copy.deepcopy(layer)
+    other = AnchoredLinear(4, 3)
+    other.load_state_dict(layer.state_dict())
+    h, c = torch.randn(5, 4, generator=seeded(0)), torch.randn(4, generator=seeded(1))
+    assert torch.equal(layer(h, c), twin(h, c))
+    assert torch.equal(layer(h, c), other(h, c))
+    assert layer.double()(h.double(), c.double()).dtype == torch.float64
+    assert repr(AnchoredLinear(4, 3, bias=False)) == "AnchoredLinear(4, 3, bias=False)"
+
+
+def test_gaussian_shift_is_the_functional_one() -> None:
+    layer = AnchoredLinear(6, 3).double()
+    mean, std = randn(6, seed=0), randn(6, seed=1).abs()
+    one = layer.gaussian_shift(mean, std, 5, generator=seeded(2))
+    two = layer.gaussian_shift(mean, std, 5, generator=seeded(2))
+    assert one.shape == (5, 3)
+    assert torch.equal(one, two)
+    zero = layer.gaussian_shift(mean, 0 * std, 5)
+    torch.testing.assert_close(zero, layer.shift(mean).expand(5, 3))

@@ -1,0 +1,277 @@
+"""Heads that learn side by side: each becomes what it would alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gduq.anchoring.linear import AnchoredLinear
+from gduq.errors import InputError
+from gduq.targets import Classes
+from gduq.training.heads import HeadRun, RowSet, train_heads
+from gduq.training.randomness import derived
+
+D, WIDE, CLASSES = 4, 6, 3
+TARGET = Classes(CLASSES)
+
+
+class Anchored(nn.Module):
+    def __init__(self, *norms: nn.Module) -> None:
+        super().__init__()
+        self.linear = AnchoredLinear(D, WIDE)
+        self.tail = nn.Sequential(*norms, nn.ReLU(), nn.Dropout(0.3), nn.Linear(WIDE, CLASSES))
+
+    def forward(self, h: Tensor, c: Tensor, masked: Tensor | None) -> Tensor:
+        z = self.linear.residual(h) + self.linear.shift(c, masked)
+        return self.tail(z.flatten(0, 1)).unflatten(0, z.shape[:2])
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(D, WIDE), nn.Tanh(), nn.Linear(WIDE, CLASSES))
+
+    def forward(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
+        if c is None or masked is None:
+            return self.head(h).unsqueeze(0)
+        return self.head(torch.where(masked.unsqueeze(-1), h - c, h))
+
+
+def rows(count: int, seed: int = 0) -> RowSet:
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(count, D, generator=generator, dtype=torch.float64)
+    noise = 0.3 * torch.randn(count, CLASSES, generator=generator, dtype=torch.float64)
+    return RowSet(h, (h[:, :CLASSES] + noise).argmax(dim=1))
+
+
+TRAIN, VAL = rows(70), rows(30, seed=1)
+BANK = TRAIN.h[:5]
+
+
+def draw(count: int, generator: torch.Generator) -> Tensor:
+    return TRAIN.h[torch.randint(len(TRAIN), (count,), generator=generator)]
+
+
+def made(count: int, kind: type[nn.Module] = Anchored, *norms: nn.Module) -> list[nn.Module]:
+    heads = []
+    with torch.random.fork_rng():
+        for seed in range(count):
+            torch.manual_seed(seed)
+            heads.append(kind(*copy.deepcopy(norms)).double())
+    return heads
+
+
+def fit(heads: list[nn.Module], masks: list[float], **more: object) -> list[HeadRun]:
+    settings = {"val": VAL, "bank": BANK, "draw": draw, "draws": 3, "lr": 0.02, "seed": 5, **more}
+    return train_heads(heads, TRAIN, target=TARGET, masks=masks, **settings)  # type: ignore[arg-type]
+
+
+def close(one: nn.Module, two: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    return all(torch.allclose(a.double(), b.double(), rtol=1e-8, atol=1e-10) for a, b in pairs)
+
+
+def loss_of(head: nn.Module) -> float:
+    with torch.no_grad():
+        return float(TARGET.nll(head(VAL.h, BANK.unsqueeze(1), None), VAL.y).mean())
+
+
+NORMS = {"none": (), "batch": (nn.BatchNorm1d(WIDE),), "layer": (nn.LayerNorm(WIDE),)}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("epochs", [None, 4])
+def test_together_as_alone(norm: str, epochs: int | None) -> None:
+    masks = [0.0, 0.2, 0.6]
+    together, alone = made(3, Anchored, *NORMS[norm]), made(3, Anchored, *NORMS[norm])
+    runs = fit(together, masks, epochs=epochs, weight_decay=1e-3, patience=3)
+    for head, twin, mask, run in zip(together, alone, masks, runs, strict=True):
+        assert not close(head, twin)  # it learned
+        (own,) = fit([twin], [mask], epochs=epochs, weight_decay=1e-3, patience=3)
+        assert close(head, twin)
+        assert own.kept_epoch == run.kept_epoch
+        assert len(own.records) == len(run.records)
+        assert own.val_loss == pytest.approx(run.val_loss, rel=1e-9)
+
+
+def test_plain_heads_together_as_alone() -> None:
+    together, alone = made(2, Plain), made(2, Plain)
+    fit(together, [0.0, 0.5], bank=None, epochs=3)
+    for head, twin, mask in zip(together, alone, [0.0, 0.5], strict=True):
+        fit([twin], [mask], bank=None, epochs=3)
+        assert close(head, twin)
+
+
+def test_one_step_is_that_of_adam_on_the_loss_by_hand() -> None:
+    """One batch of all rows, no randomness but masks: the loss is written out here."""
+    target = Classes(CLASSES, weights=(1.0, 2.0, 5.0))
+    (head,), (twin,) = made(1, Plain), made(1, Plain)
+    anchor = torch.ones(D, dtype=torch.float64)
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[2]))
+    more = {"draw": lambda n, _: anchor.expand(n, D), "draws": 2, "batch_size": 70}
+    train_heads([head], TRAIN, target=target, masks=[0.4], epochs=1, lr=0.1, **more)
+    hook.remove()
+    # vmap hands out batched tensors; what they hold is the same for one head
+    masked = torch._C._functorch.get_unwrapped(seen[0])[0]
+    assert 0.2 < masked.double().mean() < 0.6
+    order = _order_of_first_epoch(0)
+    h, y = TRAIN.h[order], TRAIN.y[order]
+    total = weight = torch.zeros((), dtype=torch.float64)
+    for k in range(2):
+        logp = twin.head(torch.where(masked[k].unsqueeze(-1), h - anchor, h)).log_softmax(-1)
+        for i in range(len(y)):
+            w = 1.0 if masked[k, i] else (1.0, 2.0, 5.0)[int(y[i])]
+            total = total - w * (logp[i].mean() if masked[k, i] else logp[i, y[i]])
+            weight = weight + w
+    (total / weight).backward()
+    torch.optim.Adam(twin.parameters(), 0.1).step()
+    assert close(head, twin)
+
+
+def _order_of_first_epoch(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derived(seed, 1, 1))
+    return torch.randperm(len(TRAIN), generator=generator)
+
+
+def test_the_start_stays_where_training_harms() -> None:
+    (head,) = made(1)
+    fit([head], [0.0], epochs=30)
+    good = copy.deepcopy(head)
+    wrong = RowSet(TRAIN.h, (TRAIN.y + 1) % CLASSES)
+    more = {"target": TARGET, "masks": [0.0], "bank": BANK, "draw": draw, "draws": 3}
+    (run,) = train_heads([head], wrong, VAL, epochs=3, lr=0.05, **more)
+    assert run.kept_epoch == 0
+    assert close(head, good)
+    (run,) = train_heads([head], wrong, VAL, epochs=3, lr=0.05, select="last", **more)
+    assert run.kept_epoch == 3
+    assert not close(head, good)
+
+
+def test_kept_weights_are_those_of_the_lowest_validation_loss() -> None:
+    heads = made(2)
+    runs = fit(heads, [0.1, 0.3], epochs=12, lr=0.2)
+    for head, run in zip(heads, runs, strict=True):
+        assert not head.training
+        losses = [record.val_loss for record in run.records]
+        assert run.val_loss == min(losses)
+        assert run.kept_epoch == losses.index(min(losses)) + 1
+        assert run.val_loss == pytest.approx(loss_of(head), rel=1e-9)
+
+
+def test_tempered_judges_at_the_best_temperature() -> None:
+    """A modest head, right in every row, is no worse than a bold one of the same order."""
+    (head,) = made(1)
+    fit([head], [0.0], epochs=40)
+    modest = copy.deepcopy(head)
+    with torch.no_grad():
+        for p in modest.tail[-1].parameters():
+            p.mul_(0.5)  # the second temperature of the grid below 1 undoes it
+    frozen = {"epochs": 1, "lr": 1e-12}
+    bold, shy = (fit([h], [0.0], tempered=True, **frozen)[0] for h in (head, modest))
+    raw = fit([copy.deepcopy(modest)], [0.0], **frozen)[0]
+    assert bold.val_loss is not None
+    assert raw.val_loss is not None
+    assert shy.val_loss == pytest.approx(bold.val_loss, rel=1e-6)
+    assert raw.val_loss > bold.val_loss + 0.01
+
+
+def test_automatic_training_learns_and_is_short() -> None:
+    heads = made(2)
+    start = [loss_of(head.eval()) for head in heads]
+    told = []
+    runs = fit(heads, [0.0, 0.1], lr=None, on_epoch=told.append)
+    assert all(run.val_loss < 0.8 * loss for run, loss in zip(runs, start, strict=True))
+    assert len(told) == max(len(run.records) for run in runs) <= 25
+    assert told[0].val_loss == pytest.approx(sum(r.records[0].val_loss for r in runs) / 2)
+    blind = fit(made(1), [0.0], val=None, lr=None)
+    assert blind[0].kept_epoch == len(blind[0].records) == 8
+    assert blind[0].val_loss is None
+
+
+def test_same_seed_same_bits_and_global_randomness_untouched() -> None:
+    one, two, other = made(2), made(2), made(2)
+    state = torch.get_rng_state()
+    fit(one, [0.1, 0.2], epochs=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(7)
+    fit(two, [0.1, 0.2], epochs=2)
+    fit(other, [0.1, 0.2], epochs=2, seed=6)
+    for a, b, c in zip(one, two, other, strict=True):
+        pairs = zip(a.parameters(), b.parameters(), strict=True)
+        assert all(torch.equal(p, q) for p, q in pairs)
+        assert not close(a, c)
+
+
+def test_frozen_weights_stay() -> None:
+    heads = made(2)
+    for head in heads:
+        head.linear.requires_grad_(False)
+    before = [head.linear.weight.clone() for head in heads]
+    fit(heads, [0.1, 0.2], epochs=2)
+    assert all(torch.equal(h.linear.weight, w) for h, w in zip(heads, before, strict=True))
+
+
+def test_divergence_is_an_error_that_leaves_the_heads_as_they_were() -> None:
+    heads = made(2)
+    before = copy.deepcopy(heads)
+    bad = RowSet(torch.full_like(TRAIN.h, torch.inf), TRAIN.y)
+    with pytest.raises(InputError, match=r"finite.*epoch 1.*learning rate below 0.02"):
+        train_heads(heads, bad, target=TARGET, masks=[0.0, 0.1], draw=draw, epochs=2, lr=0.02)
+    assert all(close(a, b) and not a.training for a, b in zip(heads, before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"masks": [0.1]}, "one mask share for each"),
+        ({"masks": [0.1, 1.0]}, "below 1"),
+        ({"draw": None}, "draw, where"),
+        ({"draws": 0}, "draws"),
+        ({"epochs": 0}, "epochs"),
+        ({"lr": 0.0}, "lr above 0"),
+        ({"select": "first"}, "select"),
+        ({"val": VAL.take(torch.arange(0))}, "at least one row in val"),
+    ],
+)
+def test_wrong_input(wrong: dict[str, object], match: str) -> None:
+    settings = {"masks": [0.1, 0.2], "epochs": 1, **wrong}
+    with pytest.raises(InputError, match=match):
+        fit(made(2), **settings)  # type: ignore[arg-type]
+
+
+def test_heads_of_two_architectures_and_rows_that_do_not_fit() -> None:
+    with pytest.raises(InputError, match="one architecture"):
+        fit([*made(1), *made(1, Plain)], [0.1, 0.2])
+    with pytest.raises(InputError, match="one y per row"):
+        RowSet(torch.zeros(3, 2), torch.zeros(2))
+
+
+def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
+    wrong = (TRAIN.y + 1) % CLASSES  # nothing learned helps: heads stop as soon as they may
+    few, many = RowSet(TRAIN.h, wrong), RowSet(TRAIN.h.repeat(60, 1), wrong.repeat(60))
+    (head,) = made(1)
+    fit([head], [0.0], epochs=30)
+    more = {"target": TARGET, "masks": [0.0], "bank": BANK, "draw": draw, "draws": 2}
+    (short,) = train_heads([head], few, VAL, **more)
+    (long,) = train_heads([head], many, VAL, batch_size=16, **more)
+    assert (len(short.records), short.records[0].lr) == (6, 3e-3)
+    assert (len(long.records), long.records[0].lr) == (25, 1e-3)
+
+
+@pytest.mark.parametrize("target", [Classes(3), Classes(2, one_logit=True)])
+def test_losses_of_masked_and_other_rows_in_one_go(target: Classes) -> None:
+    generator = torch.Generator().manual_seed(0)
+    width = 1 if target.one_logit else target.num_classes
+    outputs = torch.randn(2, 4, 7, width, generator=generator, dtype=torch.float64)
+    y = torch.randint(target.num_classes, (7,), generator=generator)
+    masked = torch.rand(2, 4, 7, generator=generator) < 0.5
+    outputs.requires_grad_()
+    found = target.losses_where(masked, outputs, y)
+    expected = torch.where(masked, target.masked_losses(outputs), target.losses(outputs, y))
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad(loss.square().sum(), outputs)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*slopes)

@@ -1,0 +1,413 @@
+"""Bundles: the same samples in a fresh process, and models that cannot be saved or loaded so."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gduq.anchoring import anchor
+from gduq.anchoring.anchors import Anchors, FixedAnchors
+from gduq.baselines import Ensemble, MCDropout, Network, as_predictor
+from gduq.bundle import describe, load, save
+from gduq.errors import BundleError, InputError, NotFittedError
+from gduq.nn import GNN
+from gduq.prediction import predict
+from gduq.training import fit
+from tests.bundle.cases import (
+    ALL,
+    CASES,
+    FITTED,
+    GRAPH,
+    NAMES,
+    NODES,
+    STACKS,
+    TRAIN,
+    Handmade,
+    OnNodes,
+    Reversed,
+    TakesData,
+    anchored,
+    call_reversed,
+    fitted_calibrators,
+    gnn,
+    in_process,
+    on_nodes,
+    said,
+    seeded,
+    zoo,
+)
+
+UNLABELLED = GRAPH.clone()
+del UNLABELLED.y
+Said = dict[str, tuple[dict[str, Tensor], list[object]]]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, Said]:
+    folder = tmp_path_factory.mktemp("bundles")
+    threads, expected = torch.get_num_threads(), {}
+    torch.set_num_threads(1)
+    try:
+        for i, (name, case) in enumerate(ALL.items()):
+            model = case.make()
+            save(model, folder / str(i))
+            known = as_predictor(model, case.call)
+            tensors, notes = said(predict(known, case.graph))
+            expected[name] = ({**tensors, "temperature": known.temperature}, notes)
+    finally:
+        torch.set_num_threads(threads)
+    in_process("answer", folder)
+    notes = json.loads((folder / "notes.json").read_text())
+    found = [load_file(folder / f"{i}.safetensors") for i in range(len(ALL))]
+    return expected, dict(zip(ALL, zip(found, notes, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_fresh_process_says_the_same(answers, name):
+    (expected, notes), (found, notes_found) = (part[name] for part in answers)
+    assert notes_found == notes
+    assert found.keys() == expected.keys()
+    assert torch.isfinite(expected["samples"]).all()
+    for key, value in expected.items():
+        assert found[key].dtype == value.dtype
+        assert torch.equal(found[key], value)
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_fitted_cases_have_something_to_lose(answers, name):
+    tensors, notes = answers[0][name]
+    calibrated = None if name == "paper" else "shifted"
+    assert notes == [calibrated, list(NAMES)]
+    assert {"samples", "novelty", "temperature"} <= tensors.keys()
+    assert (tensors["temperature"] != 1) == (name != "paper")
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_loaded_stack_stands_on_one_trunk(tmp_path, name):
+    case = STACKS[name]
+    path = save(case.make(), tmp_path / "m")
+    again, _ = load(path, net=case.nets(), call=case.call)
+    *trunks, thawed, ensemble = (member.trunk for member in again)
+    assert thawed is None
+    assert ensemble is None
+    assert all(trunk is trunks[0] for trunk in trunks)
+
+
+def test_a_shared_trunk_is_written_once(tmp_path):
+    path = save(STACKS["stack"].make(), tmp_path / "m")
+    aliases = json.loads((path / "bundle.json").read_text())["aliases"]
+    stored = load_file(next(path.glob("weights-*")))
+    assert not aliases.keys() & stored.keys()
+    assert set(aliases.values()) <= stored.keys()
+    assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 3
+
+
+@pytest.mark.parametrize(("count", "fits"), [(1, False), (4, True), (7, False)])
+def test_a_stack_wants_a_network_per_trunk(tmp_path, count, fits):
+    path = save(STACKS["own stack"].make(), tmp_path / "m")
+    nets = [OnNodes() for _ in range(count)]
+    if fits:
+        assert len(load(path, net=nets)[0].members) == 6
+    else:
+        with pytest.raises(InputError, match="4 networks in net="):
+            load(path, net=nets)
+
+
+@pytest.mark.parametrize("name", ["gin at readout", "gps on nodes at 1", "handmade, float64"])
+def test_everything_else_comes_back_too(tmp_path, name):
+    case = CASES[name]
+    model = case.make()
+    again, _ = load(save(model, tmp_path / "m"), net=case.nets())
+    assert not again.training
+    assert str(again) == str(copy.deepcopy(model).eval())
+    mine, theirs = model.state_dict(), again.state_dict()
+    assert mine.keys() == theirs.keys()
+    for key, value in mine.items():
+        assert value.dtype == theirs[key].dtype
+        assert torch.equal(value, theirs[key])
+
+
+def test_settings_of_anchored_come_back(tmp_path):
+    net = gnn("gcn", num_layers=3)
+    options = {"at": 2, "num_anchors": 4, "scope": "graph", "init": "identity", "freeze": True}
+    model = anchor(net, anchors="gaussian", seed=11, **options).fit_bank(GRAPH, k=6)
+    again, _ = load(save(model, tmp_path / "m"))
+    assert again.recipe == replace(model.recipe, anchors=None)
+    assert (again.seed, again.recipe.num_anchors) == (11, 6)
+    assert repr(again) == repr(model)
+    assert again.source.momentum == model.source.momentum
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+    assert frozen == {n for n, p in again.named_parameters() if not p.requires_grad} != set()
+
+
+def test_a_loaded_model_goes_on_training(tmp_path):
+    model, _ = load(save(zoo(at="input").make(), tmp_path / "m"))
+    model.train()
+    F.cross_entropy(model(GRAPH), GRAPH.y).backward()
+    assert all(p.grad is not None for p in model.parameters())
+    again, _ = load(save(model.fit_bank(GRAPH), tmp_path / "m"))
+    assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
+
+
+def test_saving_and_loading_leave_the_random_state_alone(tmp_path):
+    model, state = anchored().fit_bank(GRAPH), torch.get_rng_state()
+    load(save(model, tmp_path / "m"))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_saving_leaves_the_model_alone(tmp_path):
+    model = zoo(at=1).make().train()
+    before = copy.deepcopy(model.state_dict())
+    save(model, tmp_path / "m")
+    assert model.training
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_numbers_of_numpy_in_the_configuration(tmp_path):
+    import numpy as np
+
+    net = GNN(4, np.int64(8), 3, num_layers=2, dropout=np.float32(0.5))
+    model = anchor(net, num_anchors=2).fit_bank(GRAPH)
+    again, _ = load(save(model, tmp_path / "m"))
+    assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
+
+
+def test_a_compiled_model_is_saved_as_what_it_wraps(tmp_path):
+    model = anchored().fit_bank(GRAPH)
+    again, _ = load(save(torch.compile(model), tmp_path / "m"))
+    assert torch.equal(again.sample(GRAPH), model.sample(GRAPH))
+
+
+# -- notes and calibrators ---
+
+
+def test_notes_come_back(tmp_path):
+    notes = {"features": ["degree", "size"], "scale": 0.1, "nested": {"ü": None, "on": True}}
+    path = save(gnn(), tmp_path / "m", class_names=("a", "b", "c"), preprocessing=notes)
+    info = describe(path)
+    assert info.class_names == ["a", "b", "c"]
+    assert info.preprocessing == notes
+    assert info.calibrator is None
+    assert info.model["net"]["config"]["hidden_channels"] == 8
+    assert info.libraries["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    "notes", [{"a": (1, 2)}, {1: "a"}, {"a": float("nan")}, {"a": {2}}, {"a": torch.ones(1)}]
+)
+def test_notes_that_json_would_change_are_refused(tmp_path, notes):
+    with pytest.raises(InputError, match="preprocessing that JSON can hold"):
+        save(gnn(), tmp_path / "m", preprocessing=notes)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(
+    "names", ["abc", ["a", "b"], ["a", "b", "b"], ["a", "b", 3], ["a", "b", "\ud800"]]
+)
+def test_class_names_that_do_not_fit_are_refused(tmp_path, names):
+    with pytest.raises(InputError, match="class"):
+        save(gnn(), tmp_path / "m", class_names=names)
+
+
+def test_one_logit_has_two_class_names(tmp_path):
+    path = save(gnn(out_channels=1), tmp_path / "m", class_names=["no", "yes"])
+    assert describe(path).class_names == ["no", "yes"]
+
+
+@pytest.mark.parametrize(
+    "name", ["TemperatureScaling", "VectorScaling", "SplineCalibration", "IsotonicCalibration"]
+)
+def test_calibrators_come_back_bit_by_bit(tmp_path, name):
+    from gduq.prediction import predict
+
+    model, calibrator = anchored().fit_bank(GRAPH), fitted_calibrators()[name]
+    path = save(model, tmp_path / "m", calibrator=calibrator)
+    again, same = load(path)
+    p = predict(model, GRAPH)
+    assert describe(path).calibrator["name"] == name
+    assert torch.equal(same(predict(again, GRAPH)).samples, calibrator(p).samples)
+
+
+def test_a_calibrator_nobody_knows_is_refused_at_saving(tmp_path):
+    class Own:
+        def config(self):
+            return {}
+
+        def state(self):
+            return {}
+
+    with pytest.raises(InputError, match="Own"):
+        save(gnn(), tmp_path / "m", calibrator=Own())
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_unfitted_calibrator_is_refused(tmp_path):
+    from gduq.calibration import TemperatureScaling
+
+    with pytest.raises(NotFittedError):
+        save(gnn(), tmp_path / "m", calibrator=TemperatureScaling())
+
+
+# -- models that cannot be saved, or not be loaded like this ---
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, lambda m: Ensemble([m]), MCDropout])
+def test_a_model_without_a_bank_is_refused(tmp_path, wrap):
+    with pytest.raises(NotFittedError, match="fit_bank"):
+        save(wrap(anchored()), tmp_path / "m")
+
+
+def test_own_anchors_are_refused_and_the_advice_works(tmp_path):
+    class Own(Anchors):
+        def draw(self, rows, count, generator=None):
+            return rows[:count]
+
+        def bank(self, stream, k, generator):
+            return torch.ones(k, 8)
+
+    model = anchor(gnn(), num_anchors=2, anchors=Own()).fit_bank(GRAPH)
+    with pytest.raises(InputError, match="Own"):
+        save(model, tmp_path / "m")
+    expected, model.source = model.sample(GRAPH), FixedAnchors(model.bank)
+    again, _ = load(save(model, tmp_path / "m"))
+    assert torch.equal(again.sample(GRAPH), expected)
+
+
+def test_lazy_layers_and_odd_states_are_refused(tmp_path):
+    class Extra(nn.Linear):
+        def get_extra_state(self):
+            return {"anything": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("adj", torch.eye(2).to_sparse_coo())
+
+    for net, what in (
+        (nn.LazyLinear(3), "weight"),
+        (Extra(2, 2), "_extra_state"),
+        (Sparse(), "adj"),
+    ):
+        with pytest.raises(InputError, match=what):
+            save(net, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_rebuilt_gnn_is_refused_at_saving(tmp_path):
+    net = gnn()
+    net.head = nn.Linear(8, 7)
+    with pytest.raises(InputError, match="as its constructor made them"):
+        save(net, tmp_path / "m")
+
+
+def test_a_subclass_of_gnn_is_the_users_own(tmp_path):
+    class Mine(GNN):
+        def forward(self, graph):
+            return 2 * super().forward(graph)
+
+    model = Mine(4, 8, 3, num_layers=2).eval()
+    path = save(model, tmp_path / "m")
+    with pytest.raises(BundleError, match="Mine"):
+        load(path)
+    again, _ = load(path, net=Mine(4, 8, 3, num_layers=2))
+    assert torch.equal(again(GRAPH), model(GRAPH))
+
+
+def test_missing_net_names_the_class(tmp_path):
+    path = save(Handmade(), tmp_path / "m")
+    with pytest.raises(BundleError, match=r"net=, a network of class .*Handmade, got none"):
+        load(path)
+
+
+def test_missing_call_says_so(tmp_path):
+    case = CASES["call"]
+    path = save(case.make(), tmp_path / "m")
+    with pytest.raises(BundleError, match="call="):
+        load(path, net=Reversed())
+
+
+def test_surplus_net_and_call_say_so(tmp_path):
+    path = save(gnn(), tmp_path / "m")
+    with pytest.raises(InputError, match="no net="):
+        load(path, net=Handmade())
+    with pytest.raises(InputError, match="no call="):
+        load(path, call=call_reversed)
+
+
+@pytest.mark.parametrize(
+    "net", [lambda: Handmade(16), TakesData, lambda: anchor(Handmade(), "last")]
+)
+def test_another_architecture_is_refused(tmp_path, net):
+    path = save(Handmade(), tmp_path / "m")
+    with pytest.raises(BundleError, match="Handmade"):
+        load(path, net=net())
+
+
+def test_too_few_networks_for_an_ensemble(tmp_path):
+    path = save(CASES["mixed ensemble"].make(), tmp_path / "m")
+    with pytest.raises(InputError, match="2 networks"):
+        load(path, net=[TakesData()])
+    with pytest.raises(BundleError, match=r"class .*Handmade"):
+        load(path, net=[TakesData(), TakesData()])
+
+
+def test_the_net_handed_in_is_not_changed(tmp_path):
+    path = save(seeded(Handmade, 1), tmp_path / "m")
+    net = seeded(Handmade, 2)
+    before = copy.deepcopy(net.state_dict())
+    load(path, net=net)
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+
+
+@pytest.mark.parametrize(("make", "outputs"), [(GNN, 2), (GNN, 1), (Handmade, 3)])
+def test_class_names_of_a_model_that_was_never_fitted(tmp_path: Path, make, outputs) -> None:
+    net = Handmade() if make is Handmade else GNN(4, 8, outputs, num_layers=2)
+    names = ("no", "yes", "perhaps")[: max(2, outputs)]
+    save(net, tmp_path / "model", class_names=names)
+    loaded, _ = load(tmp_path / "model", net=Handmade() if make is Handmade else None)
+    assert predict(loaded, UNLABELLED).class_names == names
+
+
+def test_names_given_at_saving_come_before_those_of_fit(tmp_path: Path) -> None:
+    net = seeded(on_nodes)
+    fit(net, TRAIN, epochs=1, class_names=NAMES, progress=False)
+    for given, expected in ((None, NAMES), (("x", "y", "z"), ("x", "y", "z"))):
+        path = save(net, tmp_path / "m", class_names=given)
+        assert describe(path).class_names == list(expected)
+        assert predict(load(path)[0], NODES).class_names == expected
+    assert predict(net, NODES).class_names == NAMES  # saving changes nothing
+
+
+def test_what_fit_learnt_about_the_target_comes_back(tmp_path: Path) -> None:
+    net = seeded(on_nodes)
+    fit(net, TRAIN, epochs=1, class_weights=[1.0, 2.0, 3.0], progress=False)
+    again, _ = load(save(net, tmp_path / "m"))
+    assert isinstance(again, Network)
+    assert again.target == as_predictor(net).target
+    assert again.target.weights == (1.0, 2.0, 3.0)
+
+
+def test_a_loaded_network_knows_nothing_of_the_one_handed_in(tmp_path: Path) -> None:
+    path, net = save(OnNodes(), tmp_path / "m"), seeded(OnNodes)
+    fit(net, TRAIN, epochs=1, class_names=NAMES, progress=False)
+    again, _ = load(path, net=net)
+    assert predict(again.net, NODES).class_names is None
+    assert predict(net, NODES).class_names == NAMES
+
+
+def test_a_class_is_not_a_network(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(4, 2))
+    save(net, tmp_path / "model")
+    with pytest.raises(InputError, match=r"a network or a list of them, got 'Sequential'"):
+        load(tmp_path / "model", net=nn.Sequential)

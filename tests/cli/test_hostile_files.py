@@ -1,0 +1,308 @@
+"""Fuzzers: whatever a table, a folder, a graph file, a config or a run holds, one sentence says it.
+
+`make test` tries a few of each, `make test-all` many and new ones. Bundles have tests of their own
+(test_bundle_damage.py), HTTP requests too (deploy/test_http.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gduq.bundle import load
+from gduq.data import save, stream
+from gduq.data.files import Reject, open_source
+from gduq.deploy.places import Places
+from gduq.errors import InputError
+from gduq.graph import check_graph
+from gduq.report import subject_from_run
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import RunFolder
+from tests.bundle.cases import GRAPH, fitted_calibrators
+from tests.bundle.cases import anchored as with_bank
+from tests.cli.cases import rings
+from tests.cli.hostile import ODD, budget, changed, run_folder
+
+TABLE = b'smiles,name,y\nCCO,"a, b",1\nc1ccccc1,"two\nlines",0\nCC(=O)O,x,1\n'
+TU = {
+    "T_A.txt": b"1, 2\n2, 1\n3, 4\n4, 3\n",
+    "T_graph_indicator.txt": b"1\n1\n2\n2\n",
+    "T_graph_labels.txt": b"-1\n7\n",
+    "T_node_attributes.txt": b"1,2\n3,4\n5,6\n7,8\n",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile")
+
+
+def read_all(path: Path, **options) -> None:
+    """Every row is a sound graph or a reject, unless the file as a whole is refused."""
+    try:
+        for _, item in stream(path, **options):
+            if isinstance(item, Reject):
+                assert item.reason
+            else:
+                check_graph(item)
+    except InputError as error:
+        one_sentence(error)
+
+
+def one_sentence(error: InputError) -> None:
+    text = str(error)
+    assert "\n" not in text
+    assert len(text) < 2000
+
+
+# -- graphs --------------------------------------------------------------------------------------
+
+
+@budget(60)
+@given(data=st.data())
+def test_tables(place, data):
+    pytest.importorskip("rdkit")
+    path = place / data.draw(st.sampled_from(("t.csv", "t.tsv")))
+    path.write_bytes(changed(TABLE, data))
+    read_all(path, targets=data.draw(st.sampled_from(((), ("y",), ("y", "name")))))
+
+
+@budget(40)
+@given(raw=st.binary(max_size=200), text=st.text(max_size=80))
+def test_tables_of_anything(place, raw, text):
+    pytest.importorskip("rdkit")
+    path = place / "any.csv"
+    for content in (raw, b"smiles\n" + raw, ("smiles,y\n" + text).encode(errors="surrogatepass")):
+        path.write_bytes(content)
+        read_all(path)
+
+
+@budget(30)
+@given(data=st.data())
+def test_kept_columns_stay_with_their_rows(place, data):
+    pytest.importorskip("rdkit")
+    path = place / "kept.csv"
+    path.write_bytes(changed(TABLE, data))
+    try:
+        places = Places.of([path], keep=["name"])
+        rows = [item for part in places.read(path, 2) for item in part]
+    except InputError:
+        return
+    again = [index for index, _ in open_source(path)]
+    assert [item.row for item in rows] == again
+    assert all(len(item.kept) == 1 for item in rows)
+
+
+@budget(60)
+@given(data=st.data())
+def test_tu_folders(place, data):
+    folder = place / "T"
+    folder.mkdir(exist_ok=True)
+    for name, content in TU.items():
+        (folder / name).write_bytes(content)
+    name = data.draw(st.sampled_from(sorted(TU)))
+    (folder / name).write_bytes(changed(TU[name], data))
+    read_all(folder)
+
+
+@pytest.fixture(scope="module")
+def graph_file(place: Path) -> bytes:
+    graphs = rings(4)
+    for i, graph in enumerate(graphs):
+        graph.smiles = "C" * (i + 1)
+    return save(graphs, place / "sound.safetensors", ["small", "large"]).read_bytes()
+
+
+@budget(100)
+@given(data=st.data())
+def test_graph_files(place, graph_file, data):
+    path = place / "g.safetensors"
+    path.write_bytes(changed(graph_file, data))
+    read_all(path)
+
+
+def split_up(raw: bytes) -> tuple[dict, bytes]:
+    length = int.from_bytes(raw[:8], "little")
+    return json.loads(raw[8 : 8 + length]), raw[8 + length :]
+
+
+def joined(header: dict, body: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+@budget(80)
+@given(data=st.data(), value=ODD)
+def test_graph_files_with_another_header(place, graph_file, data, value):
+    header, body = split_up(graph_file)
+    words = header["__metadata__"]
+    del words["seal"]
+    words["version"] = "1"  # which needs none
+    key = data.draw(st.sampled_from(sorted({*words, *header} - {"__metadata__"})))
+    if key in words:
+        words[key] = data.draw(st.sampled_from((json.dumps(value), str(value), "[" * 9000)))
+    else:
+        header[key] = value
+    path = place / "h.safetensors"
+    path.write_bytes(joined(header, body))
+    read_all(path)
+
+
+@budget(60)
+@given(data=st.data())
+def test_graph_files_whose_checksums_were_made_again(place, graph_file, data):
+    header, body = split_up(graph_file)
+    spoilt = changed(body, data)[: len(body)].ljust(len(body), b"\0")
+    header["__metadata__"]["crc32"] = f"{zlib.crc32(spoilt):08x}"
+    path = place / "r.safetensors"
+    path.write_bytes(joined(header, spoilt))
+    read_all(path)
+
+
+def contents(path: Path) -> list[object]:
+    source = open_source(path)
+    graphs = [
+        {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in graph.to_dict().items()}
+        for _, graph in source
+    ]
+    return [graphs, source.class_names, source.target_names]
+
+
+@pytest.mark.parametrize("bit", [1, pytest.param(4, marks=pytest.mark.slow),
+                                 pytest.param(32, marks=pytest.mark.slow)])  # fmt: skip
+def test_no_flip_in_a_header_goes_unseen(place, graph_file, bit):
+    path = place / "f.safetensors"
+    path.write_bytes(graph_file)
+    sound = contents(path)
+    end = 8 + int.from_bytes(graph_file[:8], "little")
+    seen = 0
+    for where in range(8, end):
+        raw = bytearray(graph_file)
+        raw[where] ^= bit
+        path.write_bytes(raw)
+        try:
+            assert contents(path) == sound, where  # a blank, or the number of the version
+        except InputError:
+            seen += 1
+    assert seen > 0.9 * (end - 8)
+
+
+# -- bundles -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundle(place: Path) -> Path:
+    from gduq.bundle import save as save_bundle
+
+    calibrator = fitted_calibrators()["VectorScaling"]
+    return save_bundle(with_bank().fit_bank(GRAPH), place / "bundle", calibrator)
+
+
+@budget(40)
+@given(data=st.data())
+def test_bundles(place, bundle, data):
+    copy = place / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(bundle, copy)
+    path = data.draw(st.sampled_from(sorted(copy.iterdir())))
+    before = path.read_bytes()
+    path.write_bytes(changed(before, data))
+    if path.read_bytes() == before:
+        return
+    with pytest.raises(InputError):
+        load(copy)
+
+
+# -- configs and runs ----------------------------------------------------------------------------
+
+KEYS = ("data", "data.name", "data.source", "data.targets", "data.by", "model", "model.conv",
+        "model.hidden_channels", "model.num_layers", "model.dropout", "method", "method.kind",
+        "method.at", "method.mask", "method.size", "method.passes", "method.pretrained_from",
+        "training", "training.epochs", "training.lr", "training.milestones", "training.batch_size",
+        "calibrators", "resamples", "seed", "extra")  # fmt: skip
+CONFIG = b'seed = 3\n[data]\nname = "cbas/color/concept"\n[training]\nepochs = 4\nlr = 1e-3\n'
+
+
+@budget(150)
+@given(data=st.data(), value=ODD)
+def test_configs(data, value):
+    values = {"data": {"name": "cbas/color/concept"}}
+    try:
+        config = RunConfig.from_values(values, {data.draw(st.sampled_from(KEYS)): value})
+    except InputError as error:
+        one_sentence(error)
+        return
+    assert len(config.hash) == 16
+    assert config.training.epochs <= 10**7
+    assert config.seed < 2**63
+
+
+@budget(80)
+@given(data=st.data())
+def test_config_files(place, data):
+    path = place / "run.toml"
+    path.write_bytes(changed(CONFIG, data))
+    try:
+        assert RunConfig.from_toml(path).hash
+    except InputError as error:
+        one_sentence(error)
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    return run_folder(place / "run")
+
+
+def use(folder: Path) -> None:
+    """Read all of a run that `gduq report` and `gduq evaluate` read."""
+    found = RunFolder(folder)
+    try:
+        _ = found.history, found.scores
+        subject = subject_from_run(found, data=False)
+        assert subject.result.to_markdown()
+    except InputError as error:
+        one_sentence(error)
+
+
+def test_the_sound_run_is_sound(run):
+    assert subject_from_run(run, data=False).predictions.keys() == {"id_val", "id_test", "ood_test"}
+    assert RunFolder(run).history.seconds == 0
+
+
+FILES = ("config.json", "info.json", "metrics.json", "history.json", "predictions/id_val.npz")
+
+
+@budget(80)
+@given(data=st.data())
+def test_runs_with_other_bytes(run, data):
+    path = run / data.draw(st.sampled_from(FILES))
+    before = path.read_bytes()
+    try:
+        path.write_bytes(changed(before, data))
+        use(run)
+    finally:
+        path.write_bytes(before)
+
+
+@budget(80)
+@given(data=st.data(), value=ODD)
+def test_runs_with_other_values(run, data, value):
+    path = run / data.draw(st.sampled_from(FILES[:4]))
+    before = path.read_bytes()
+    content = json.loads(before)
+    try:
+        if data.draw(st.booleans()):
+            content[data.draw(st.sampled_from(sorted(content)))] = value
+        else:
+            content = value
+        path.write_text(json.dumps(content))
+        use(run)
+    finally:
+        path.write_bytes(before)

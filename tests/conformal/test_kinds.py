@@ -1,0 +1,357 @@
+"""Conformal intervals of values, sets of labels and of rare classes: coverage, mapie, shift."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import beta
+
+from gduq.conformal import (
+    ClassConditional,
+    ConformalIntervals,
+    ConformalLabels,
+    ShiftWarning,
+    SplitConformal,
+    conformal_quantile,
+    shift_test,
+)
+from gduq.conformal.values import SCORES
+from gduq.errors import InputError, NotFittedError
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from tests.conformal.test_conformal import draw
+
+
+def values(m: int, seed: int, count: int = 1, spread: float = 1.0) -> ValuePrediction:
+    """Two hypotheses that differ; the truth is twice as far off as they say, more in some rows."""
+    generator = torch.Generator().manual_seed(seed)
+    logs = torch.randn(m, count, generator=generator, dtype=torch.float64)
+    means = 3 * torch.randn(m, count, generator=generator, dtype=torch.float64) * spread
+    shift = 0.3 * torch.randn(m, count, generator=generator, dtype=torch.float64)
+    noise = torch.randn(m, count, generator=generator, dtype=torch.float64)
+    target = means + 2 * noise * (0.5 * logs).exp()
+    samples = torch.stack([torch.cat([means + s * shift, logs], dim=1) for s in (-1, 1)])
+    novelty = torch.rand(m, generator=generator, dtype=torch.float64)
+    return ValuePrediction(samples, target, features=means[:, :1], novelty=novelty)
+
+
+def labels(m: int, seed: int, scale: float = 2.0) -> LabelPrediction:
+    """Three labels, the last one rare, some unknown; logits twice too large."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(m, 3, generator=generator, dtype=torch.float64)
+    logits = logits - torch.tensor([0.0, 0.0, 5.0])
+    target = (torch.rand(m, 3, generator=generator) < (logits / 2).sigmoid()).double()
+    target[torch.rand(m, 3, generator=generator) < 0.2] = math.nan
+    return LabelPrediction(logits, target, names=("a", "b", "rare"))
+
+
+def within_beta(coverages: list[float], rows: int, alpha: float, tested: int) -> bool:
+    """Whether mean and spread of coverages are those of exact split conformal prediction.
+
+    Given the rows fitted on, coverage is Beta(k, n + 1 - k), k the place of the quantile.
+    """
+    place = math.ceil((rows + 1) * (1 - alpha) - 1e-9)
+    law = beta(place, rows + 1 - place)
+    spread = math.sqrt(law.var() + law.mean() * (1 - law.mean()) / tested)
+    close = abs(np.mean(coverages) - law.mean()) < 3.5 * spread / math.sqrt(len(coverages))
+    return close and 0.8 < np.std(coverages) / spread < 1.2
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_coverage_of_intervals_over_seeds(score):
+    found, alpha = [], 0.15
+    for seed in range(200):
+        p = values(60 + 200, seed)
+        fitted = ConformalIntervals(alpha, score, shift_level=0).fit(p[:60])
+        found.append(fitted(p[60:]).coverage)
+    assert within_beta(found, 60, alpha, 200)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_value_is_covered_by_itself(score):
+    found = []
+    for seed in range(60):
+        p = values(100 + 200, seed, count=3)
+        p = replace(p, target=p.target * torch.tensor([1.0, 10.0, 0.1]))
+        fitted = ConformalIntervals(0.2, score, shift_level=0).fit(p[:100])
+        assert fitted.quantile.shape == (3,)
+        intervals = fitted(p[100:])
+        assert intervals.low.shape == intervals.width.shape == intervals.covered.shape == (200, 3)
+        found.append([intervals.column(t).coverage for t in range(3)])
+        assert intervals.coverage == pytest.approx(np.mean(found[-1]))
+        alone = ConformalIntervals(0.2, score, shift_level=0).fit(p[:100].column(1))
+        torch.testing.assert_close(alone(p[100:].column(1)).low, intervals.column(1).low)
+    assert np.mean(found, axis=0) == pytest.approx(np.full(3, 0.8), abs=0.025)
+
+
+class Given:
+    """What mapie takes for a fitted regressor: a column of X is what it predicts."""
+
+    def __init__(self, column: int = 0) -> None:
+        self.column = column
+        self.n_features_in_ = 3
+
+    def fit(self, X, y):
+        return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def predict(self, X):
+        return X[:, self.column]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("alpha", [0.1, 0.25])
+@pytest.mark.parametrize("rows", [100, 251])
+def test_absolute_and_normalised_equal_mapie(alpha, rows):
+    mapie = pytest.importorskip("mapie.regression", reason="the oracle mapie is not installed")
+    from mapie.conformity_scores import ResidualNormalisedScore
+
+    p_val, p_test = values(rows, 1), values(300, 2)
+    X, X_test = (torch.stack([p.mean, p.std, p.std], dim=1).numpy() for p in (p_val, p_test))
+    for score, theirs in (
+        ("absolute", "absolute"),
+        ("normalised", ResidualNormalisedScore(residual_estimator=Given(1), prefit=True)),
+    ):
+        oracle = mapie.SplitConformalRegressor(
+            Given(), confidence_level=1 - alpha, conformity_score=theirs, prefit=True
+        ).conformalize(X, p_val.target.numpy())
+        _, ends = oracle.predict_interval(X_test)
+        ours = ConformalIntervals(alpha, score).fit(p_val)(p_test)
+        np.testing.assert_allclose(ours.low, ends[:, 0, 0], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ours.high, ends[:, 1, 0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("alpha", [0.1, 0.25])
+def test_cqr_equals_mapie(alpha):
+    mapie = pytest.importorskip("mapie.regression", reason="the oracle mapie is not installed")
+    p_val, p_test = values(151, 1), values(300, 2)
+    X, X_test = (
+        torch.stack([p.quantile(alpha / 2), p.quantile(1 - alpha / 2), p.mean], dim=1).numpy()
+        for p in (p_val, p_test)
+    )
+    oracle = mapie.ConformalizedQuantileRegressor(
+        [Given(0), Given(1), Given(2)], confidence_level=1 - alpha, prefit=True
+    ).conformalize(X, p_val.target.numpy())
+    _, ends = oracle.predict_interval(X_test, symmetric_correction=True)
+    ours = ConformalIntervals(alpha, "cqr").fit(p_val)(p_test)
+    np.testing.assert_allclose(ours.low, ends[:, 0, 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.high, ends[:, 1, 0], rtol=1e-6, atol=1e-6)
+
+
+def test_intervals_equal_their_formulas():
+    p = values(40, 0)
+    fitted = ConformalIntervals(0.2, "normalised").fit(p)
+    scores = (p.target - p.mean).abs() / p.std
+    assert fitted.quantile.item() == pytest.approx(conformal_quantile(scores, 0.2))
+    torch.testing.assert_close(fitted(p).width, 2 * fitted.quantile * p.std)
+    cqr = ConformalIntervals(0.2, "cqr").fit(p)
+    low, high = p.interval(0.8)
+    scores = torch.maximum(low - p.target, p.target - high)
+    assert cqr.quantile.item() == pytest.approx(conformal_quantile(scores, 0.2))
+
+
+def test_normalised_intervals_follow_the_deviation():
+    """Wide where the model is unsure: about even coverage there, which one width has not."""
+    p, gaps = values(6000, 0), {}
+    for score in SCORES:
+        found = ConformalIntervals(0.1, score).fit(p[:3000])(p[3000:])
+        order = p[3000:].std.argsort()
+        shares = [found.covered[part].double().mean().item() for part in order.chunk(3)]
+        gaps[score] = max(shares) - min(shares)
+    assert gaps["normalised"] < 0.06 < gaps["cqr"] < gaps["absolute"]
+
+
+def test_intervals_never_turn_over():
+    """A model that is far too unsure: the correction is larger than half an interval."""
+    p = values(200, 0)
+    unsure = replace(p, samples=p.samples + torch.tensor([0.0, 9.0]))
+    spread = torch.linspace(-9.0, 9.0, 200, dtype=torch.float64)
+    mixed = replace(p, samples=p.samples + torch.stack([0 * spread, spread], dim=1))
+    found = ConformalIntervals(0.1, "cqr", shift_level=0).fit(unsure)(mixed)
+    assert (found.width >= 0).all()
+    assert (found.width == 0).any()
+
+
+def test_few_rows_give_the_whole_line():
+    p = values(8, 0)
+    found = ConformalIntervals(0.1, "absolute").fit(p)(p)
+    assert torch.isinf(found.low).all()
+    assert torch.isinf(found.high).all()
+    assert found.coverage == 1.0
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_intervals_warn_of_shift(score):
+    fitted = ConformalIntervals(0.1, score).fit(values(500, 0))
+    assert fitted(values(500, 1)).shift.pvalue > 0.01  # warnings are errors here
+    with pytest.warns(ShiftWarning, match="90% is not guaranteed") as caught:
+        loud = fitted(values(500, 2, spread=4.0))
+    assert caught[0].filename == __file__
+    assert loud.shift.pvalue < 1e-6
+    quiet = ConformalIntervals(0.1, score, shift_level=0).fit(values(500, 0))
+    assert quiet(values(500, 2, spread=4.0)).shift is None
+
+
+def test_what_the_shift_test_looks_at():
+    p, q = values(400, 0), values(400, 1)
+    assert shift_test(p, q).columns == 5  # mean, std, epistemic, one feature, novelty
+    assert shift_test(p, replace(q, novelty=None, features=None)).columns == 3
+    apart, logs = q.means - q.means.mean(dim=0), q.samples[..., 1:]
+    for moved in (
+        replace(q, novelty=q.novelty.sqrt()),
+        replace(q, features=q.features + 3),
+        replace(q, samples=q.samples + torch.tensor([3.0, 0.0])),  # mean
+        replace(q, samples=q.samples + torch.tensor([0.0, 1.0])),  # std
+        replace(q, samples=torch.cat([q.means + 2 * apart, logs], dim=-1)),  # epistemic
+    ):
+        assert shift_test(p, q).pvalue > 0.01
+        assert shift_test(p, moved).pvalue < 1e-4
+    with pytest.raises(InputError, match="predictions of 1 value, got some of 2 values"):
+        shift_test(p, values(10, 0, count=2))
+    with pytest.raises(InputError, match="predictions of 6 classes, got some of 3 labels"):
+        shift_test(draw(10, 0), labels(10, 0))
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["lac", "aps", "class_conditional"])
+def test_coverage_of_labels_over_seeds(method):
+    found, rare = [], []
+    for seed in range(60):
+        p = labels(800, seed)
+        fitted = ConformalLabels(0.2, method, nonempty=False, shift_level=0, seed=seed)
+        sets = fitted.fit(p[:400])(p[400:])
+        found.append([sets.column(t).coverage for t in range(3)])
+        yes = sets.column(2).target == 1
+        rare.append(sets.column(2).covered[yes].double().mean().item())
+    assert np.mean(found, axis=0) == pytest.approx(np.full(3, 0.8), abs=0.02)
+    if method == "class_conditional":
+        assert np.mean(rare) == pytest.approx(0.8, abs=0.05)
+    else:
+        assert np.mean(rare) < 0.5  # the promise is about all rows of the label
+
+
+def test_labels_are_tasks_of_two_classes():
+    p_val, p_test = labels(300, 0), labels(200, 1)
+    sets = ConformalLabels(0.1).fit(p_val)(p_test)
+    assert sets.mask.shape == (200, 3, 2)
+    for t in range(3):
+        alone = SplitConformal(0.1).fit(p_val.column(t))(p_test.column(t))
+        assert torch.equal(sets.column(t).mask, alone.mask)
+        assert sets.column(t).coverage == alone.coverage
+    known = ~p_test.target.isnan()
+    assert torch.equal(sets.covered.isnan(), ~known)
+    assert sets.coverage == pytest.approx(sets.covered[known].mean().item())
+    assert (sets.size >= 1).all()
+    assert 1 <= sets.mean_size <= 2
+    unlabelled = ConformalLabels(0.1).fit(p_val)(replace(p_test, target=None))
+    assert torch.equal(unlabelled.mask, sets.mask)
+    assert len(unlabelled.column(0)) == 200
+    with pytest.raises(InputError, match="with targets"):
+        _ = unlabelled.coverage
+
+
+def test_a_label_that_no_row_knows_gets_both_answers():
+    p = labels(200, 0)
+    target = p.target.clone()
+    target[:, 1] = math.nan
+    sets = ConformalLabels(0.2).fit(replace(p, target=target))(p)
+    assert (sets.size[:, 1] == 2).all()
+    assert (sets.size[:, 0] < 2).any()
+
+
+def test_labels_warn_of_shift():
+    fitted = ConformalLabels(0.1).fit(labels(500, 0))
+    assert fitted(labels(500, 1)).shift.pvalue > 0.01
+    assert fitted(labels(500, 1)).shift.columns == 3
+    with pytest.warns(ShiftWarning):
+        fitted(labels(500, 2, scale=0.3))
+
+
+# -- rare classes --------------------------------------------------------------------------------
+
+
+def imbalanced(m: int, seed: int) -> Prediction:
+    p, generator = draw(m, seed), torch.Generator().manual_seed(seed)
+    keep = (p.target != 0) | (torch.rand(m, generator=generator) < 0.3)
+    neglected = p.samples - 2.0 * torch.eye(6, dtype=torch.float64)[0]
+    return p.with_samples(neglected)[keep]
+
+
+def test_every_class_is_covered():
+    marginal, own = [], []
+    for seed in range(80):
+        p_val, p_test = imbalanced(700, seed), imbalanced(700, 1000 + seed)
+        for method, into in ((SplitConformal, marginal), (ClassConditional, own)):
+            sets = method(0.1, nonempty=False, shift_level=0).fit(p_val)(p_test)
+            share = [sets.covered[sets.target == c].double().mean().item() for c in range(6)]
+            into.append(share)
+    rows = 20  # of the rare class, at least
+    assert np.mean(own, axis=0) == pytest.approx(np.full(6, 0.9), abs=1 / rows)
+    assert np.mean(own, axis=0).min() > 0.89
+    assert np.mean(marginal, axis=0)[0] < 0.8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_class_conditional_equals_mapie_class_by_class():
+    """mapie's threshold on the validation rows of one class alone decides about that class."""
+    from tests.conformal.test_conformal import mapie_sets
+
+    p_val, p_test = imbalanced(600, 0), imbalanced(200, 1)
+    ours = ClassConditional(0.1, nonempty=False).fit(p_val)(p_test).mask
+    for c in range(6):
+        theirs = mapie_sets("lac", p_val[p_val.target == c], p_test, 0.1)
+        assert torch.equal(ours[:, c], theirs[:, c])
+
+
+def test_a_class_with_too_few_rows_is_in_every_set():
+    p = imbalanced(600, 0)
+    few = p[(p.target != 0) | (torch.arange(len(p)) < 20)]
+    fitted = ClassConditional(0.05, shift_level=0).fit(few)
+    assert fitted.quantile.isinf().tolist() == [True] + [False] * 5
+    assert fitted(p).mask[:, 0].all()
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+def test_bad_input():
+    p, q, r = values(30, 0), labels(30, 0), draw(30, 0)
+    for call, message in [
+        (lambda: ConformalIntervals(0), "alpha between 0 and 1"),
+        (lambda: ConformalIntervals(score="wide"), "a score from absolute, normalised, cqr"),
+        (lambda: ConformalIntervals().fit(replace(p, target=None)), "with targets"),
+        (lambda: ConformalIntervals().fit(p[:0]), "at least one row"),
+        (lambda: ConformalIntervals().fit(r), "about values .* some about classes. .*SplitConf"),
+        (lambda: ConformalIntervals().fit(p)(q), "about values .* some about labels"),
+        (lambda: ConformalIntervals().fit(p)(values(9, 0, count=2)), "of 1 value, as fitted"),
+        (lambda: ConformalLabels(method="raps"), "a method from lac, aps, class_conditional"),
+        (lambda: ConformalLabels().fit(p), "about labels .* some about values"),
+        (lambda: ConformalLabels().fit(q[:0]), "at least one row with a known label"),
+        (lambda: ConformalLabels().fit(replace(q, target=None)), "with targets"),
+        (lambda: ConformalLabels().fit(q)(LabelPrediction(q.samples[..., :2])), "of 3 labels"),
+        (lambda: SplitConformal().fit(p), "about classes .* values. .* ConformalIntervals"),
+        (lambda: SplitConformal().fit(r)(q), "about classes .* some about labels"),
+        (lambda: shift_test(p, p[:0]), "at least one row"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            call()
+    for method in (ConformalIntervals(), ConformalLabels()):
+        with pytest.raises(NotFittedError, match="Call fit"):
+            method(p)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        without = ConformalIntervals().fit(p)(replace(p, target=None))
+    with pytest.raises(InputError, match="with targets"):
+        _ = without.coverage

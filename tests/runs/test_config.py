@@ -1,0 +1,171 @@
+"""Configs: checked, readable, and found again by their hash."""
+
+from __future__ import annotations
+
+import pytest
+
+from gduq.errors import InputError
+from gduq.runs.config import RunConfig
+from gduq.runs.run import requirements
+
+DATA = {"name": "cbas/color/concept"}
+TOML = """
+seed = 3
+calibrators = ["temperature", "t2"]
+
+[data]
+name = "motif/basis/covariate"
+limit = 100
+
+[model]
+conv = "gin"
+hidden_channels = 32
+
+[method]
+kind = "anchored"
+at = 1
+
+[training]
+epochs = 7
+milestones = [3, 5]
+"""
+
+
+def test_from_toml_and_back(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(TOML)
+    config = RunConfig.from_toml(path)
+    assert (config.seed, config.data.limit, config.method.at) == (3, 100, 1)
+    assert config.training.milestones == (3, 5)
+    path.write_text(config.to_toml())
+    assert RunConfig.from_toml(path) == config
+    changed = RunConfig.from_toml(path, {"training.epochs": 9, "seed": 1, "method.at": "readout"})
+    assert (changed.training.epochs, changed.seed, changed.method.at) == (9, 1, "readout")
+
+
+def test_the_hash_is_stable():
+    """If this fails, every run on disk of every user is repeated: raise _VERSION on purpose."""
+    assert RunConfig(data=DATA).hash == "9baef2d70ec362e3"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"data.seed": 1},
+        {"data.limit": 10},
+        {"model.dropout": 0.1},
+        {"training.lr": 0.1},
+        {"method.kind": "mcdropout"},
+        {"method.kind": "anchored"},
+        {"method.calibrate": "none"},
+    ],
+)
+def test_what_matters_changes_the_hash(change):
+    config = RunConfig(data=DATA)
+    assert config.with_(change).hash != config.hash
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calibrators": ("spline",)},
+        {"resamples": 10},
+        {"method.at": "input"},
+        {"method.size": 5},
+        {"method.draws": 4},
+        {"method.mask": 0.2},
+        {"method.recipe": "paper"},
+    ],
+)
+def test_what_does_not_matter_to_a_plain_network_does_not(change):
+    config = RunConfig(data=DATA)
+    assert config.with_(change).hash == config.hash
+    if "calibrators" not in change and "resamples" not in change:
+        anchored = config.with_({"method.kind": "ensemble", "method.member": "anchored"})
+        assert anchored.with_(change).hash != anchored.hash
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data": DATA, "training": {"epoch": 5}}, r"'training\.epoch'.*epochs"),
+        ({"data": DATA, "trainig": {}}, r"'trainig'.*training"),
+        ({"data": DATA, "epochs": 5}, r"'epochs'.*training\.epochs"),
+        ({"data": DATA, "model": {"convs": "gin"}}, r"'model\.convs'.*conv"),
+        ({"data": {"name": "cbas/colour/concept"}}, r"cbas/color/concept"),
+        ({"data": DATA, "calibrators": ["temprature"]}, r"temperature"),
+        ({"data": DATA, "training": {"epochs": 0}}, r"training\.epochs"),
+        ({"data": DATA, "training": {"lr": "fast"}}, r"training\.lr"),
+        ({"data": DATA, "method": {"kind": "bayes"}}, r"method\.kind"),
+        ({"data": DATA, "method": {"mask": 1.5}}, r"method\.mask"),
+        ({"data": DATA, "method": {"pretrained_from": "/nowhere"}}, r"method\.pretrained_from"),
+        ({"data": DATA, "training": {"draws": 4}}, r"'training\.draws'.*method\.draws"),
+        ({"data": {}}, r"data\.name"),
+        ({}, r"'data'"),
+        ({"data": 3}, r"'data'"),
+    ],
+)
+def test_mistakes_are_explained(values, message):
+    with pytest.raises(InputError, match=message):
+        RunConfig(**values)
+
+
+def test_bad_files(tmp_path):
+    with pytest.raises(InputError, match=r"missing\.toml"):
+        RunConfig.from_toml(tmp_path / "missing.toml")
+    path = tmp_path / "bad.toml"
+    path.write_text("seed = = 3")
+    with pytest.raises(InputError, match="valid TOML"):
+        RunConfig.from_toml(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="TOML file"):
+        RunConfig.from_toml(path)
+    path.write_text("data = 3")
+    with pytest.raises(InputError, match=r"\[data\]"):
+        RunConfig.from_toml(path, {"data.name": "cbas/color/concept"})
+
+
+def test_requirements():
+    config = RunConfig(data=DATA, seed=2, calibrators=("spline",))
+    assert requirements(config) == []
+    scratch = {"method": {"kind": "anchored", "recipe": "paper"}}
+    assert requirements(config.with_(scratch)) == []
+    members = requirements(config.with_({"method.kind": "ensemble"}))
+    assert [m.seed for m in members] == [2, 3, 4]  # the first is the vanilla run
+    assert {m.method.kind for m in members} == {"vanilla"}
+    frozen = {**scratch["method"], "freeze": True, "pretrained_from": "vanilla"}
+    kinds = [{"kind": k} for k in ("mcdropout", "anchored", "heads", "laplace", "choose")]
+    for method in (*kinds, {"kind": "anchored", "draws": 4}, {"kind": "anchored", "at": 1}, frozen):
+        (plain,) = requirements(config.with_({"method": method}))
+        assert plain.hash == config.hash  # one plain network for all of them
+        assert plain.calibrators == ()
+
+
+def test_a_place_without_a_recipe_means_thawed():
+    config = RunConfig(data=DATA, method={"kind": "anchored", "at": 1})
+    assert config.method.recipe_name == "thawed"
+    assert config.hash == config.with_({"method.recipe": "thawed"}).hash
+    assert config.with_({"method.at": "head"}).method.recipe_name == "head"
+    assert config.with_({"method.recipe": "paper"}).hash != config.hash
+
+
+def test_a_bundle_counts_by_its_content_not_its_path(tmp_path):
+    for name, content in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bundle.json").write_text(content)
+
+    def on(name):
+        method = {"kind": "anchored", "pretrained_from": str(tmp_path / name)}
+        return RunConfig(data=DATA, method=method)
+
+    config = on("a")
+    assert config.hash == on("b").hash != on("c").hash
+    assert config.with_({"seed": 1}).with_({"seed": 0}).hash == config.hash
+    assert config.with_({"method.pretrained_from": str(tmp_path / "c")}).hash == on("c").hash
+    before = config.hash
+    (tmp_path / "a" / "bundle.json").write_text("3")
+    assert on("a").hash != before
+    (tmp_path / "a" / "bundle.json").unlink()
+    again = RunConfig(**config.model_dump(mode="json"))  # as a run folder keeps it
+    assert again.hash == before

@@ -1,0 +1,333 @@
+"""Runs: once, resumable, and everything again without training."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from lightning_fabric.loggers.csv_logs import CSVLogger
+
+import gduq
+from gduq.errors import InputError
+from gduq.evaluation import corrupted_predictions
+from gduq.runs import training
+from gduq.runs.config import RunConfig
+from gduq.runs.folder import RunFolder, locked, write_json
+from gduq.runs.run import recalibrate, run
+
+CONFIG = RunConfig(
+    data={"name": "cbas/color/concept"},
+    model={"conv": "gcn", "hidden_channels": 8},
+    training={"epochs": 4, "lr": 3e-3},
+    calibrators=("temperature", "t2"),
+    resamples=5,
+)
+ANCHORED = CONFIG.with_({"method": {"kind": "anchored", "recipe": "paper", "num_anchors": 4}})
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+def go(config, root, **options):
+    return run(config, root, progress=False, **{"evaluate": False, **options})
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def fit(*args, **options):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(training, "fit", fit)
+
+
+def test_what_a_run_leaves(root):
+    folder = go(ANCHORED, root)
+    assert folder.path == root / ANCHORED.hash
+    assert folder.config == ANCHORED
+    assert folder.finished
+    assert not (folder.path / "checkpoint").exists()
+    p = folder.predictions()
+    assert list(p) == ["train", "id_val", "id_test", "ood_val", "ood_test"]
+    assert p["ood_test"].samples.shape == (4, 140, 4)
+    assert len(folder.history) == 4
+    info = folder.info
+    assert info["status"] == "finished"
+    assert info["rows"]["ood_test"] == 140
+    assert info["parameters"] > 0
+    assert info["seconds"]["train"] > 0
+    assert info["versions"]["gduq"] == gduq.__version__
+    model, _ = gduq.load(folder.bundle)
+    view = gduq.data.load("cbas/color/concept").ood_test
+    assert torch.equal(gduq.predict(model, view).samples, p["ood_test"].samples)
+    scores = folder.scores
+    assert set(scores) == {"none", "temperature", "t2", "skipped"}
+    assert scores["none"]["ood_test"]["accuracy"] == gduq.metrics.accuracy(p["ood_test"])
+    assert scores["t2"]["ood_test"]["nll"] == pytest.approx(
+        gduq.metrics.nll(gduq.Prediction(p["ood_test"].samples / 2, p["ood_test"].target))
+    )
+    assert str(folder.path) in repr(folder)
+
+
+def test_asked_again_nothing_is_trained(root, no_training):
+    go(ANCHORED, root)
+    more = go(ANCHORED.with_({"calibrators": ("spline", "gats", "rescaled_paper")}), root)
+    assert {"temperature", "spline", "gats", "rescaled_paper"} <= set(more.scores)
+    again = recalibrate(more.path, ["vector"])
+    assert "vector" in again.scores
+    with pytest.raises(InputError, match="vector"):
+        recalibrate(more, ["vectors"])
+
+
+def test_graph_calibrators_and_evaluation_agree(root, no_training):
+    folder = go(ANCHORED.with_({"calibrators": ("temperature", "gats", "rescaled_released")}), root)
+    evaluation = folder.evaluation()
+    assert (folder.path / "metrics.json").is_file()
+    for name in ("none", "temperature", "gats", "rescaled_released"):
+        for measure in ("accuracy", "ece", "nll"):
+            expected = folder.scores[name]["ood_test"][measure]
+            found = evaluation.value("ood_test", measure, name).value
+            assert found == pytest.approx(expected, abs=1e-6)
+    auroc = folder.scores["none"]["ood_test"]["auroc"]
+    p = folder.predictions()
+    assert auroc == pytest.approx(gduq.novelty.scores.auroc(p["id_val"], p["ood_test"]))
+
+
+def test_more_scores_renew_the_evaluation(root):
+    folder = go(CONFIG, root, evaluate=True)
+    assert "isotonic" not in set(folder.evaluation().table["calibrator"])
+    recalibrate(folder, ["isotonic"])
+    assert "isotonic" in set(folder.evaluation().table["calibrator"])
+
+
+def test_models_made_of_other_runs(root):
+    ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
+    folders = [go(CONFIG.with_({"seed": s}), root) for s in (1, 2, 3)]
+    temperatures = [float(gduq.load(folder.bundle)[0].temperature) for folder in folders]
+    said = [folder.predictions()["ood_test"].samples for folder in folders]
+    raw = [samples * t for samples, t in zip(said, temperatures, strict=True)]
+    model, _ = gduq.load(ensemble.bundle)
+    p = ensemble.predictions()["ood_test"]
+    torch.testing.assert_close(p.samples * model.temperature, torch.cat(raw))  # calibrated once
+    assert p.calibrated == "shifted"
+    assert p.novelty is not None
+    assert len(ensemble.history.members) == 3
+    mc = go(CONFIG.with_({"method": {"kind": "mcdropout", "passes": 6}}), root)
+    assert mc.predictions()["ood_test"].num_samples == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "found"),
+    [
+        ({"kind": "anchored"}, "Anchored(GNN at the head"),
+        ({"kind": "anchored", "recipe": "thawed"}, "all of it learns"),
+        ({"kind": "heads"}, "HeadEnsemble"),
+        ({"kind": "laplace"}, "LastLayerLaplace"),
+        ({"kind": "choose"}, "Stack"),
+    ],
+)
+def test_every_kind_stands_on_the_vanilla_run(root, method, found):
+    folder = go(CONFIG.with_({"method": method}), root)
+    assert found in folder.info["model"]
+    assert folder.info["seconds"]["plain"] == go(CONFIG, root).info["seconds"]["train"]
+    p = folder.predictions()["ood_test"]
+    assert p.novelty is not None
+    assert folder.scores["none"]["ood_test"]["nll"] == pytest.approx(gduq.metrics.nll(p))
+
+
+def test_calibration_can_be_left_to_others(root):
+    folder = go(CONFIG.with_({"method": {"kind": "anchored", "calibrate": "none"}}), root)
+    assert {p.calibrated for p in folder.predictions().values()} == {None}
+    assert gduq.load(folder.bundle)[0].calibration is None
+
+
+def test_mean_logits_are_the_papers_average(root):
+    folder = recalibrate(go(ANCHORED, root), ["mean_logits"])
+    p = folder.predictions()["ood_test"]
+    found = folder.scores["mean_logits"]["ood_test"]["nll"]
+    assert found == pytest.approx(gduq.metrics.nll(p.mean_logits()), rel=1e-5)
+    assert found != folder.scores["none"]["ood_test"]["nll"]
+
+
+def test_pretrained_starts_from_the_plain_run(root):
+    method = {"kind": "anchored", "recipe": "paper", "at": "readout", "freeze": True}
+    method |= {"pretrained_from": "vanilla", "num_anchors": 3}
+    folder = go(CONFIG.with_({"method": method}), root)
+    plain, _ = gduq.load(go(CONFIG, root).bundle)
+    tuned, _ = gduq.load(folder.bundle)
+    frozen = dict(tuned.named_parameters())
+    shared = [(n, p) for n, p in plain.net.named_parameters() if n.startswith("layers.0")]
+    assert shared
+    for name, value in shared:
+        match = [p for n, p in frozen.items() if n.endswith(name)]
+        assert match
+        assert torch.equal(match[0], value)
+    assert folder.info["trained_parameters"] < folder.info["parameters"]
+    by_path = CONFIG.with_({"method": {**method, "pretrained_from": str(go(CONFIG, root).path)}})
+    same = go(by_path, root).predictions()["id_test"].samples
+    assert torch.equal(same, folder.predictions()["id_test"].samples)
+    with pytest.raises(InputError, match="pretrained_from"):
+        CONFIG.with_({"method": {**method, "pretrained_from": "/nowhere"}})
+
+
+def test_a_bundle_that_changed_since_is_noticed(root, tmp_path):
+    bundle = tmp_path / "bundle"
+    gduq.save(gduq.load(go(CONFIG, root).bundle)[0], bundle)
+    method = {"kind": "anchored", "pretrained_from": str(bundle)}
+    config = CONFIG.with_({"method": method})
+    gduq.save(gduq.load(go(CONFIG.with_({"seed": 1}), root).bundle)[0], bundle)
+    with pytest.raises(InputError, match="pretrained_digest"):
+        go(config, root)
+
+
+def test_epochs_on_top_of_a_network(root):
+    method = {"kind": "anchored", "recipe": "thawed"}
+    assert len(go(CONFIG.with_({"method": method}), root).history) == 1  # a quarter of 4
+    folder = go(CONFIG.with_({"method": {**method, "epochs": 2}}), root)
+    assert len(folder.history) == 2
+    assert folder.info["seconds"]["train"] == pytest.approx(folder.history.seconds)
+
+
+def test_validation_rows_stand_in_for_shift(root):
+    scores = go(ANCHORED, root).scores["none"]
+    corrupted, clean = scores["corrupted"], scores["id_val"]
+    assert corrupted["nll"] != clean["nll"]
+    model, _ = gduq.load(go(ANCHORED, root).bundle)
+    copies = corrupted_predictions(model, gduq.data.load("cbas/color/concept").id_val)
+    by_hand = sum(gduq.metrics.nll(p) for p in copies) / len(copies)
+    assert corrupted["nll"] == pytest.approx(by_hand, rel=1e-5)
+    assert {"auroc", "auroc_spread", "gep_error", "gep_error_disagreement"} <= set(corrupted)
+    plain = go(CONFIG, root).scores["none"]
+    assert "gep_error_disagreement" not in plain["ood_test"]  # one hypothesis
+    assert "gep_error_average_confidence" in plain["ood_test"]
+    ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
+    assert "corrupted" not in ensemble.scores["none"]
+
+
+def test_graph_tasks_and_pna(root):
+    config = RunConfig(
+        data={"name": "motif/basis/covariate", "limit": 120},
+        model={"conv": "pna", "hidden_channels": 8, "num_layers": 2},
+        method={"calibrate": "none"},
+        training={"epochs": 1},
+        calibrators=("density", "cagcn"),
+        resamples=5,
+    )
+    folder = go(config, root, evaluate=True)
+    assert folder.predictions()["train"].features is not None
+    assert "density" in folder.scores
+    assert "node task" in folder.scores["skipped"]["cagcn"]  # said, not hidden
+    assert not folder.evaluation().table.empty
+
+
+def test_encodings_are_added_where_data_has_none(root):
+    config = RunConfig(
+        data={"name": "motif/basis/covariate", "limit": 60},
+        model={"conv": "gin", "hidden_channels": 8, "positional": "laplacian"},
+        method={"calibrate": "none"},
+        training={"epochs": 1},
+        calibrators=(),
+    )
+    assert go(config, root).predictions()["ood_test"].num_samples == 1
+    on_nodes = CONFIG.with_({"model.positional": "laplacian", "calibrators": ("cagcn",)})
+    assert "cagcn" in go(on_nodes, root).scores  # one graph for all splits, encoded once
+
+
+def test_folders_that_are_none(root, tmp_path):
+    with pytest.raises(InputError, match=r"config\.json"):
+        RunFolder(tmp_path)
+    write_json(tmp_path / "config.json", CONFIG.model_dump(mode="json"))
+    with pytest.raises(InputError, match="finished run"):
+        RunFolder(tmp_path).predictions()
+    with pytest.raises(InputError, match=r"info\.json"):
+        _ = RunFolder(tmp_path).info
+
+
+def test_json_is_whole_or_not_there(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"x": float("nan"), "y": (1, 2)})
+    assert json.loads(path.read_text()) == {"x": None, "y": [1, 2]}
+    with pytest.raises(TypeError):
+        write_json(path, {"x": object()})
+    assert json.loads(path.read_text())["y"] == [1, 2]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+@pytest.mark.parametrize("logger", ["csv", "tensorboard", "own"])
+def test_loggers(tmp_path, logger):
+    pytest.importorskip("tensorboard")
+    given = CSVLogger(tmp_path / "mine", flush_logs_every_n_steps=1) if logger == "own" else logger
+    folder = go(CONFIG.with_({"calibrators": ()}), tmp_path, logger=given)
+    if logger == "tensorboard":
+        assert list((folder.path / "log").glob("events*"))
+        return
+    where = tmp_path / "mine" if logger == "own" else folder.path / "log"
+    (path,) = where.rglob("metrics.csv")
+    assert len(path.read_text().splitlines()) == 1 + 4
+    assert "val_ece" in path.read_text()
+
+
+def test_bad_loggers(tmp_path):
+    for logger in ("mlflow", 3):
+        with pytest.raises(InputError, match="csv"):
+            go(CONFIG, tmp_path, logger=logger)
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from gduq.runs.config import RunConfig
+from gduq.runs.run import run
+torch.set_num_threads(1)
+run(RunConfig.from_toml(sys.argv[1]), sys.argv[2], progress=False, evaluate=False)
+"""
+
+
+def test_killed_in_training_it_goes_on(tmp_path):
+    config = ANCHORED.with_({"training.epochs": 150, "calibrators": ()})
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    path = tmp_path / "killed" / config.hash
+    arguments = [str(tmp_path / "c.toml"), str(tmp_path / "killed")]
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
+    while not list((path / "checkpoint").glob("*.safetensors")) and process.poll() is None:
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (path / "finished").exists()
+    assert list((path / "checkpoint").glob("*.safetensors"))
+    resumed, whole = go(config, tmp_path / "killed"), go(config, tmp_path / "whole")
+    for split, p in whole.predictions().items():
+        assert torch.equal(p.samples, resumed.predictions()[split].samples)
+    losses = [[r.loss for r in folder.history.records] for folder in (resumed, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_a_lock_keeps_others_waiting(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from gduq.runs.folder import locked\n"
+        "print('ready', flush=True)\n"
+        "with locked(Path(sys.argv[1])): print('in', flush=True)"
+    )
+    with locked(tmp_path / "run"):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+    assert process.communicate(timeout=60)[0] == "in\n"

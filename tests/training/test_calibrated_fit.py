@@ -1,0 +1,490 @@
+"""The end of `gduq.fit`: one temperature from validation rows and copies of them, and novelty."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
+
+import gduq
+from gduq import InputError, metrics
+from gduq.data import View
+from gduq.nn import GNN
+from gduq.shifts.copies import shifted_copies
+from gduq.targets import Classes
+from tests.training.ddp_run import Net, graphs
+
+QUIET: dict[str, Any] = {"progress": False}
+
+
+def noisy(count: int, seed: int, flips: float = 0.25) -> list[Data]:
+    """Graphs of three classes, some of them with a wrong label."""
+    generator = torch.Generator().manual_seed(100 + seed)
+    found = graphs(count, seed=seed)
+    for graph in found:
+        if torch.rand((), generator=generator) < flips:
+            graph.y = (graph.y + 1) % 3
+    return found
+
+
+def citation(nodes: int = 240) -> tuple[View, View, View]:
+    """One graph of three noisy classes, cut into three parts of its nodes."""
+    generator = torch.Generator().manual_seed(3)
+    y = torch.arange(nodes) % 3
+    x = F.one_hot(y, 3).float() @ torch.randn(3, 6, generator=generator)
+    x = x + torch.randn(nodes, 6, generator=generator)
+    ends = torch.randint(nodes, (2, nodes), generator=generator)
+    ends[1] = (ends[0] + 3 * ends[1]) % nodes  # neighbours are of one class
+    data = Data(x=x, edge_index=ends, y=y)
+    order = torch.randperm(nodes, generator=generator)
+    one, two, three = (View(data, part) for part in order.split(nodes // 3))
+    return one, two, three
+
+
+@functools.cache
+def _trained(seed: int) -> GNN:
+    torch.manual_seed(seed)
+    found = GNN(4, 8, 3, num_layers=2, conv="gin", head="mlp", dropout=0.1).double()
+    gduq.fit(found, noisy(45, 1), epochs=60, lr=0.02, seed=seed, **QUIET)
+    return found
+
+
+def net(seed: int = 0) -> GNN:
+    """A network that has learnt its noisy training data too well."""
+    found = copy.deepcopy(_trained(seed))
+    found.__dict__.pop("_gduq_network")  # what fit knows of it
+    return found
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "plain": net,
+    "head": lambda: gduq.anchor(net(), num_anchors=4),
+    "thawed": lambda: gduq.anchor(net(), recipe="thawed", num_anchors=4),
+    "ensemble": lambda: gduq.Ensemble([net(0), net(1)]),
+    "dropout": lambda: gduq.MCDropout(net(), num_samples=3),
+    "heads": lambda: gduq.HeadEnsemble(net(), 3),
+    "laplace": lambda: gduq.LastLayerLaplace(net(), 5, link="samples"),
+}
+every_model = pytest.mark.parametrize("case", MODELS)
+
+
+def fit(model: nn.Module, train: Any, val: Any = None, **options: Any) -> Any:
+    return gduq.fit(model, train, val, **{"epochs": 3, "lr": 0.01, **QUIET, **options})
+
+
+# -- the temperature -----------------------------------------------------------------------------
+
+
+@every_model
+@pytest.mark.parametrize("how", ["shifted", "clean"])
+def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
+    """Against a fine grid over what the model says without a temperature."""
+    train, val = View(noisy(45, 1)), View(noisy(40, 2))
+    model = MODELS[case]()
+    fit(model, train, val, calibrate=how, epochs=40, lr=0.02, select="last")
+    known = model if isinstance(model, gduq.prediction.predictor.Predictor) else None
+    known = known or gduq.baselines.as_predictor(model)
+    found = float(known.temperature)
+    assert known.calibration == gduq.predict(model, val).calibrated == how
+    copies = list(shifted_copies(val, 0)) if how == "shifted" else []
+    known.set_temperature(1.0, None)
+    parts = [gduq.predict(model, view) for view in (val, *copies)]
+
+    def loss(temperature: float) -> float:
+        each = [
+            metrics.nll(gduq.Prediction(p.samples / temperature, p.target, weights=p.weights))
+            for p in parts
+        ]
+        rest = each[1:] or each
+        return 0.5 * each[0] + 0.5 * sum(rest) / len(rest)
+
+    best = min((found * 1.02**i for i in range(-20, 21)), key=loss)
+    if found > 1.0:
+        assert best == pytest.approx(found, rel=0.021)
+    else:  # surer than the model is, with some caution: see best_temperature
+        assert 0.9 * found < best <= found < 1.0
+
+
+@every_model
+def test_without_validation_rows_nothing_is_calibrated(case: str) -> None:
+    for val, how in ((None, "default"), (noisy(40, 2), None)):
+        model = MODELS[case]()
+        fit(model, noisy(45, 1), val, calibrate=how)
+        p = gduq.predict(model, noisy(9, 3))
+        assert p.calibrated is None
+        assert p.novelty is not None  # known all the same
+    raw = model.sample(next(View(noisy(9, 3)).batches())) if case != "plain" else None
+    assert raw is None or torch.allclose(raw, p.samples)
+
+
+def test_the_recipe_says_how_unless_fit_does() -> None:
+    for recipe, asked, found in (
+        (gduq.Recipe.head(calibrate="clean"), "default", "clean"),
+        (gduq.Recipe.head(calibrate=None), "default", None),
+        (gduq.Recipe.head(calibrate=None), "shifted", "shifted"),
+        (gduq.Recipe.head(), None, None),
+        (gduq.Recipe.head(), "default", "shifted"),
+    ):
+        model = gduq.anchor(net(), recipe=recipe.with_(num_anchors=4, mask=0.1))
+        fit(model, noisy(30, 1), noisy(24, 2), calibrate=asked)
+        assert gduq.predict(model, noisy(5, 3)).calibrated == found
+    with pytest.raises(InputError, match="calibrate 'shifted', 'clean' or None"):
+        fit(net(), noisy(30, 1), noisy(24, 2), calibrate="both")
+
+
+@pytest.mark.parametrize("factor", [0.05, 20.0])
+def test_the_temperature_is_free_in_both_directions(factor: float) -> None:
+    """A network that is right and hardly says so is made surer; one that shouts is calmed."""
+
+    class Scaled(Net):
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            return factor * super().forward(x, edge_index, batch)
+
+    model, val = Scaled(), noisy(60, 2)
+    fit(model, noisy(60, 1), calibrate=None, lr=0.05 if factor < 1 else 0.005, epochs=40)
+    before = metrics.nll(gduq.predict(model, noisy(90, 5)))
+    fit(model, noisy(60, 1), val, lr=1e-12, epochs=1, calibrate="clean")  # as good as no training
+    known = gduq.baselines.as_predictor(model)
+    assert (known.temperature < 1) == (factor < 1)
+    assert metrics.nll(gduq.predict(model, noisy(90, 5))) < before
+
+
+def test_few_rows_are_worth_a_warning_and_only_then() -> None:
+    train = noisy(30, 1)
+    for case in MODELS:
+        with pytest.warns(UserWarning, match="calibrated on 19 validation rows") as caught:
+            fit(MODELS[case](), train, noisy(19, 2), epochs=1)
+        assert sum("calibrated on" in str(w.message) for w in caught) == 1, case
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "the hypotheses hardly disagree")  # after one epoch
+            fit(MODELS[case](), train, noisy(20, 2), epochs=1)
+            fit(MODELS[case](), train, noisy(19, 2), epochs=1, calibrate=None)
+
+
+def test_a_second_fit_is_judged_without_the_first_ones_temperature() -> None:
+    models = [net(), net()]
+    fit(models[0], noisy(45, 1), noisy(40, 2), epochs=1)
+    gduq.baselines.as_predictor(models[0]).set_temperature(50.0, "clean")
+    models[1].load_state_dict(models[0].state_dict())
+    one, two = (fit(model, noisy(45, 1), noisy(40, 2)) for model in models)
+    assert [r.val_loss for r in one.records] == [r.val_loss for r in two.records]
+
+
+def test_a_failed_fit_keeps_the_temperature() -> None:
+    model = MODELS["head"]()
+    fit(model, noisy(45, 1), noisy(40, 2))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(InputError, match="labels from 0 to 2 in val"):
+        fit(model, noisy(45, 1), graphs(24, classes=5))
+    after = model.state_dict()
+    assert all(torch.equal(after[k], before[k]) for k in ("temperature", "_calibration", "bank"))
+    assert gduq.predict(model, noisy(5, 3)).calibrated == "shifted"
+
+
+# -- leaks ---------------------------------------------------------------------------------------
+
+
+def copied(views: tuple[View, ...]) -> tuple[View, ...]:
+    data = views[0].graphs[0].clone()
+    return tuple(View(data, view.rows) for view in views)
+
+
+@pytest.mark.parametrize("case", ["plain", "head", "heads", "laplace", "dropout"])
+def test_test_labels_change_nothing(case: str) -> None:
+    """Labels of rows in neither part may be anything; those of validation rows do matter."""
+    options = {"task": "node", "conv": "gcn"}
+    makers: dict[str, Callable[[GNN], nn.Module]] = {
+        "plain": lambda n: n,
+        "head": lambda n: gduq.anchor(n, num_anchors=4),
+        "heads": lambda n: gduq.HeadEnsemble(n, 3),
+        "laplace": lambda n: gduq.LastLayerLaplace(n, 5),
+        "dropout": lambda n: gduq.MCDropout(n, 3),
+    }
+
+    def trained(poison: int | None) -> Any:
+        train, val, test = copied(citation())
+        if poison is not None:
+            rows = (train, val, test)[poison].rows
+            y = train.graphs[0].y
+            y[rows] = (y[rows] + 1) % 3
+        torch.manual_seed(0)
+        model = makers[case](GNN(6, 8, 3, num_layers=2, head="mlp", **{**options, "dropout": 0.2}))
+        fit(model, train, val, select="last", epochs=25)
+        return gduq.baselines.as_predictor(model)
+
+    clean, poisoned, other = trained(None), trained(2), trained(1)
+    one, two = clean.state_dict(), poisoned.state_dict()
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert not torch.equal(clean.temperature, other.temperature)
+
+
+def test_copies_are_of_validation_rows_only() -> None:
+    """Temperatures do not depend on the training rows once the weights are there."""
+    known = gduq.Network(net())
+    known.target = Classes(3)
+    temperatures = []
+    for train in (View(noisy(30, 1)), View(noisy(50, 7, flips=1.0))):
+        gduq.training.finishing.finish_model(known, train, View(noisy(40, 2)), "shifted", 64, 0)
+        temperatures.append(float(known.temperature))
+    assert temperatures[0] == temperatures[1] != 1.0
+
+
+# -- novelty -------------------------------------------------------------------------------------
+
+
+@every_model
+def test_novelty_comes_from_training_rows_and_is_uniform_on_validation_rows(case: str) -> None:
+    train, val = View(noisy(60, 1)), View(noisy(50, 2))
+    model = MODELS[case]()
+    fit(model, train, val)
+    known = gduq.baselines.as_predictor(model)
+    h = gduq.predict(model, train, features=True).features
+    assert h is not None
+    far = (h.double().unsqueeze(1) - known.novelty.reference.double()).norm(dim=2) / h.norm()
+    assert far.shape == (60, 60)
+    assert far.amin(dim=1).max() < 1e-5  # each training row is there
+    assert far.amin(dim=0).max() < 1e-5  # and nothing else
+    novelty = gduq.predict(model, val).novelty
+    assert novelty is not None
+    wanted = (torch.arange(50) + 0.5) / 50
+    assert (novelty.sort().values - wanted).abs().max() < 0.05
+
+
+def test_novelty_rises_where_the_data_are_strange() -> None:
+    train, val, test = citation()
+    torch.manual_seed(0)
+    model = GNN(6, 16, 3, num_layers=2, conv="gcn", head="mlp", task="node")
+    fit(model, train, val, epochs=30)
+    strange = test.graphs[0].clone()
+    strange.x = -4 * strange.x.roll(1, dims=1)
+    usual, far = (gduq.predict(model, view).novelty for view in (test, View(strange, test.rows)))
+    assert usual is not None
+    assert far is not None
+    assert 0.3 < usual.mean() < 0.7
+    assert far.mean() > usual.mean() + 0.1
+    assert gduq.predict(model, test, novelty=False).novelty is None
+
+
+def test_the_reference_is_a_random_choice_of_sorted_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gduq.training.finishing, "MOST", 12)
+    train = sorted(graphs(90), key=lambda graph: int(graph.y))
+    model = Net()
+    fit(model, train, batch_size=1, epochs=1)
+    known = gduq.baselines.as_predictor(model)
+    h = gduq.predict(model, train, features=True).features
+    assert h is not None
+    near = torch.cdist(h, known.novelty.reference).argmin(dim=0)
+    labels = torch.cat([graph.y for graph in train])[near]
+    assert len(labels) < 30
+    assert set(labels.tolist()) == {0, 1, 2}
+
+
+# -- kinds of rows and targets -------------------------------------------------------------------
+
+
+class Links(nn.Module):
+    """Whether two nodes belong together, from both their representations."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.hidden = GCNConv(6, 8), nn.Linear(16, 8)
+        self.out = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor) -> Tensor:
+        h = self.conv(x, edge_index).relu()
+        pair = torch.cat([h[edge_label_index[0]], h[edge_label_index[1]]], dim=1)
+        return self.out(self.hidden(pair).relu())
+
+
+def linked() -> Data:
+    data = citation()[0].graphs[0].clone()
+    generator = torch.Generator().manual_seed(5)
+    ends = torch.randint(240, (2, 300), generator=generator)
+    data.edge_label_index = ends
+    data.edge_label = (data.y[ends[0]] == data.y[ends[1]]).long()
+    del data.y
+    return data
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_edges_go_all_the_way(outputs: int) -> None:
+    data, numbers = linked(), torch.arange(300)
+    train, val, test = (View(data, edges=numbers[i::3]) for i in range(3))
+    plain = Links(outputs)
+    fit(plain, train, val, epochs=30, lr=0.02, class_weights="balanced")
+    for model in (plain, gduq.anchor(plain, num_anchors=4), gduq.HeadEnsemble(plain, 3)):
+        if model is not plain:
+            fit(model, train, val, epochs=None, lr=None)
+        p = gduq.predict(model, test)
+        assert p.samples.shape[1:] == (100, 2)
+        assert p.calibrated == "shifted"
+        assert p.novelty is not None
+        assert p.novelty.shape == (100,)
+        held = gduq.predict(model, val).novelty
+        assert held is not None
+        assert (held.sort().values - (torch.arange(100) + 0.5) / 100).abs().max() < 0.05
+        assert torch.equal(p.require_target(), data.edge_label[2::3])
+
+
+class Papers(nn.Module):
+    """Papers and their authors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        kinds = [("author", "wrote", "paper"), ("paper", "by", "author")]
+        self.conv = HeteroConv({k: SAGEConv((5, 5), 8) for k in kinds})
+        self.hidden, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> Tensor:
+        h = self.conv(x_dict, edge_index_dict)["paper"].relu()
+        return self.out(self.hidden(h).relu())
+
+
+def test_heterogeneous_graphs_go_all_the_way() -> None:
+    generator, data = torch.Generator().manual_seed(0), HeteroData()
+    y = torch.arange(120) % 3
+    data["paper"].x = torch.randn(120, 5, generator=generator) + y[:, None]
+    data["paper"].y = y
+    data["author"].x = torch.randn(40, 5, generator=generator)
+    ends = torch.stack([torch.randint(40, (300,), generator=generator), torch.arange(300) % 120])
+    data["author", "wrote", "paper"].edge_index = ends
+    data["paper", "by", "author"].edge_index = ends.flip(0)
+    numbers = torch.randperm(120, generator=generator)
+    train, val, test = (View(data, part, node_type="paper") for part in numbers.split(40))
+    plain = Papers()
+    fit(plain, train, val, epochs=20)
+    for model in (plain, gduq.anchor(plain, num_anchors=4)):
+        if model is not plain:
+            fit(model, train, val, epochs=None, lr=None)
+        p = gduq.predict(model, test)
+        assert p.samples.shape[1:] == (40, 3)
+        assert p.calibrated == "clean"  # no copies can be made of such a graph
+        assert p.novelty is not None
+        assert metrics.accuracy(p) > 0.5
+
+
+@pytest.mark.parametrize("case", ["plain", "head", "heads", "laplace", "dropout", "ensemble"])
+def test_one_logit_is_two(case: str) -> None:
+    """The same function as logits (0, z): the same temperature, probabilities and losses."""
+
+    class Two(nn.Module):
+        def __init__(self, one: Net) -> None:
+            super().__init__()
+            self.one = one
+
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            z = self.one(x, edge_index, batch)
+            return torch.cat([torch.zeros_like(z), z], dim=1)
+
+    def data(count: int, seed: int) -> list[Data]:
+        found = graphs(count, classes=2, seed=seed)
+        for i, graph in enumerate(found):
+            graph.y = (graph.y + (i % 5 == 0)) % 2
+        return found
+
+    train, val = data(40, 1), data(40, 2)
+    torch.manual_seed(0)
+    one = gduq.nn.GNN(4, 8, 1, num_layers=2, head="mlp", dropout=0.1).double()
+    fit(one, train, epochs=60, lr=0.02)
+    if case != "plain":
+        make: dict[str, Callable[[], nn.Module]] = {
+            "head": lambda: gduq.anchor(one, num_anchors=4),
+            "heads": lambda: gduq.HeadEnsemble(one, 3),
+            "laplace": lambda: gduq.LastLayerLaplace(one, 5, link="samples"),
+            "dropout": lambda: gduq.MCDropout(one, 3),
+            "ensemble": lambda: gduq.Ensemble([one, Net(classes=1)]),
+        }
+        model = make[case]()
+        fit(model, train, val)
+        p = gduq.predict(model, val)
+        assert p.samples.size(2) == 2
+        assert metrics.nll(p) < 0.69
+        temperature = float(gduq.baselines.as_predictor(model).temperature)
+        raw = [gduq.predict(model, v) for v in (View(val), *shifted_copies(View(val), 0))]
+        parts = [
+            (q.samples * temperature, q.require_target(), 0.5 if i == 0 else 0.0625)
+            for i, q in enumerate(raw)
+        ]
+        assert temperature == pytest.approx(Classes(2).best_temperature(parts), rel=1e-4)
+        return
+    plain = Net(classes=1)
+    two = Two(copy.deepcopy(plain))
+    fit(plain, train, val)
+    fit(two, train, val)
+    p, q = gduq.predict(plain, val), gduq.predict(two, val)
+    torch.testing.assert_close(p.probs, q.probs)
+
+
+def test_class_names_travel() -> None:
+    for case in MODELS:
+        model = MODELS[case]()
+        fit(model, noisy(30, 1), noisy(24, 2), epochs=1, class_names=["red", "green", "blue"])
+        assert gduq.predict(model, noisy(5, 3)).class_names == ("red", "green", "blue")
+    with pytest.raises(InputError, match="3 class names"):
+        fit(net(), noisy(30, 1), noisy(24, 2), class_names=["red", "green"])
+
+
+def test_class_weights_matter_to_heads() -> None:
+    """A class that counts a hundred times as much is named more often."""
+    shares = []
+    for weights in (None, [100.0, 1.0, 1.0]):
+        model = gduq.HeadEnsemble(net(), 3)
+        fit(model, noisy(60, 1), class_weights=weights, epochs=20)
+        shares.append(float((gduq.predict(model, noisy(60, 4)).label == 0).double().mean()))
+    assert shares[1] > shares[0]
+
+
+def test_loaders_are_calibrated_on_their_rows() -> None:
+    nets = [Net(), Net()]
+    fit(nets[0], DataLoader(noisy(40, 1), 40), DataLoader(noisy(24, 2), 7), batch_size=40)
+    fit(nets[1], noisy(40, 1), noisy(24, 2), batch_size=40, calibrate="clean")
+    found = [gduq.baselines.as_predictor(n) for n in nets]
+    assert found[0].calibration == "clean"
+    torch.testing.assert_close(found[0].temperature, found[1].temperature)
+
+
+# -- never silently wrong ------------------------------------------------------------------------
+
+
+def test_a_head_that_is_no_better_than_the_network_is_said() -> None:
+    """Training labels that have nothing to do with the graphs: every head only does worse."""
+    senseless = graphs(45, seed=1)
+    for i, graph in enumerate(senseless):
+        graph.y = torch.tensor([i % 3])
+    torch.manual_seed(0)
+    found = GNN(4, 8, 3, num_layers=2, conv="gin", head="mlp", dropout=0.0)
+    gduq.fit(found, graphs(60, seed=5), epochs=40, lr=0.02, **QUIET)
+    model = gduq.anchor(found)
+    with pytest.warns(UserWarning, match="hypotheses hardly disagree"):
+        gduq.fit(model, senseless, graphs(60, seed=2), **QUIET)
+    p = gduq.predict(model, graphs(20, seed=3))
+    assert not p.epistemic.any()
+    assert p.calibrated == "shifted"
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropout", "ensemble"])
+def test_no_epochs_calibrate_a_trained_model_as_it_is(kind: str) -> None:
+    one, two = net(0), net(1)
+    made = {"plain": lambda: one, "dropout": lambda: gduq.MCDropout(one),
+            "ensemble": lambda: gduq.Ensemble([one, two])}  # fmt: skip
+    model: Any = made[kind]()
+    before = {name: value.clone() for name, value in one.named_parameters()}
+    gduq.fit(model, noisy(45, 1), noisy(60, 2), epochs=0, **QUIET)
+    assert all(torch.equal(value, before[name]) for name, value in one.named_parameters())
+    p = gduq.predict(model, noisy(30, 4))
+    assert p.calibrated == "shifted"
+    assert p.novelty is not None

@@ -1,0 +1,495 @@
+"""Checkpoints: a run that was stopped, killed or damaged ends as if nothing had happened, or says
+what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch_geometric.loader import DataLoader
+
+import gduq
+from gduq import InputError
+from gduq.data import tensorfile
+from gduq.training import checkpoint as checkpoint_module
+from gduq.training import fit
+from gduq.training.checkpoint import (
+    Checkpoint,
+    State,
+    optimizer_tensors,
+    restore_optimizer,
+    weights,
+)
+from gduq.training.history import Epoch
+from gduq.training.run import Run
+from tests.training.ddp_run import Net, graphs, node_view
+from tests.training.test_training import anchored, equal, gnn
+
+OPTIONS: dict[str, Any] = {
+    "lr": 0.05,
+    "batch_size": 5,
+    "milestones": [2],
+    "calibrate": None,
+    "progress": False,
+}
+FILE = "checkpoint.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs are so short here that most would have no checkpoint."""
+    monkeypatch.setattr(checkpoint_module, "_RARELY", 0)
+
+
+def die(*args: Any, **options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+MODELS: dict[str, tuple[Callable[[int], nn.Module], Any]] = {
+    "plain": (lambda s: gnn(s), graphs(12)),
+    "input": (lambda s: anchored("input", seed=s), graphs(12)),
+    "gaussian": (lambda s: anchored(1, seed=s, anchors="gaussian"), graphs(12)),
+    "frozen": (lambda s: anchored(1, seed=s, freeze=True), graphs(12)),
+    "nodes": (lambda s: anchored(1, seed=s, gnn={"task": "node"}), node_view()),
+    "ensemble": (lambda s: gduq.Ensemble([gnn(s), gnn(s + 10)]), graphs(12)),
+    "dropout": (lambda s: gduq.MCDropout(gnn(s)), graphs(12)),
+}
+
+
+# -- stopped and resumed -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("stop", ["_train_epoch", "_judge", "finish"])
+def test_a_stopped_run_ends_as_the_whole(
+    case: str, stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, data = MODELS[case]
+    whole = make(0)
+    expected = fit(whole, data, data, epochs=4, **OPTIONS)
+    function, calls = getattr(Run, stop), []
+
+    def stopping(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == (1 if stop == "finish" else 3):
+            raise KeyboardInterrupt
+        return function(*args)
+
+    monkeypatch.setattr(Run, stop, stopping)
+    with pytest.raises(KeyboardInterrupt):
+        fit(make(0), data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    resumed = make(1)  # its own weights do not count
+    history = fit(resumed, data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    assert len(history.members) == len(expected.members)
+    if case != "ensemble":  # members that had not begun start from weights of their own
+        assert equal(whole, resumed)
+        assert history.kept_epoch == expected.kept_epoch
+        assert [r.loss for r in history.records] == [r.loss for r in expected.records]
+
+
+def test_an_ensemble_goes_on_with_its_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, data = MODELS["ensemble"]
+    whole, resumed = make(0), make(0)
+    fit(whole, data, epochs=3, **OPTIONS)
+    with monkeypatch.context() as patch:
+        step, calls = Run._train_step, []
+        patch.setattr(
+            Run,
+            "_train_step",
+            lambda *a: die() if len(calls) == 13 else calls.append(1) or step(*a),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            fit(make(0), data, epochs=3, resume=tmp_path, **OPTIONS)
+    assert {p.name for p in tmp_path.iterdir()} == {"member-0", "member-1"}
+    fit(resumed, data, epochs=3, resume=tmp_path, **OPTIONS)
+    assert equal(whole, resumed)
+
+
+@pytest.mark.parametrize("case", ["plain", "gaussian", "frozen"])
+def test_epochs_may_grow(case: str, tmp_path: Path) -> None:
+    make, data = MODELS[case]
+    whole, grown = make(0), make(1)
+    expected = fit(whole, data, data, epochs=5, **OPTIONS)
+    fit(make(0), data, data, epochs=2, resume=tmp_path, **OPTIONS)
+    history = fit(grown, data, data, epochs=5, resume=tmp_path, **OPTIONS)
+    assert equal(whole, grown)
+    assert [r.val_loss for r in history.records] == [r.val_loss for r in expected.records]
+    with pytest.raises(InputError, match="epochs >= 5"):
+        fit(make(0), data, data, epochs=4, resume=tmp_path, **OPTIONS)
+
+
+def test_a_finished_run_returns_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for case in ("plain", "gaussian", "input"):
+        make, data = MODELS[case]
+        whole, again = make(0), make(1)
+        first = fit(whole, data, data, epochs=3, resume=tmp_path / case, **OPTIONS)
+        content = (tmp_path / case / FILE).read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_train_epoch", die)
+            patch.setattr(Run, "finish", die)
+            second = fit(again, data, data, epochs=3, resume=tmp_path / case, **OPTIONS)
+        assert equal(whole, again)
+        assert second == first
+        assert (tmp_path / case / FILE).read_bytes() == content
+        assert not again.training
+
+
+def test_an_early_stop_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {**OPTIONS, "patience": 2, "resume": tmp_path, "lr": 0.5}
+    net, again = Net(), Net(seed=1)
+    history = fit(net, graphs(6), graphs(9, seed=3), epochs=50, **options)
+    assert len(history) < 50
+    monkeypatch.setattr(Run, "_train_epoch", die)
+    assert fit(again, graphs(6), graphs(9, seed=3), epochs=80, **options) == history
+    assert equal(net, again)
+
+
+def test_shuffled_loaders_resume(tmp_path: Path) -> None:
+    nets = [Net(), Net(seed=1)]
+
+    def loader(seed: int) -> DataLoader:
+        own = torch.Generator().manual_seed(seed)
+        return DataLoader(graphs(12), 5, shuffle=True, generator=own)
+
+    fit(nets[0], loader(0), epochs=4, **OPTIONS)
+    fit(Net(), loader(0), epochs=2, resume=tmp_path, **OPTIONS)
+    fit(nets[1], loader(9), epochs=4, resume=tmp_path, **OPTIONS)
+    assert equal(*nets)
+
+
+def test_calibration_and_novelty_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run that was stopped before them, and of one that was finished."""
+    options = {**OPTIONS, "calibrate": "shifted"}
+    nets = [Net(seed=s) for s in (0, 0, 1, 2)]
+    data, val = graphs(12), graphs(24, seed=3)
+    fit(nets[0], data, val, epochs=3, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            fit(nets[1], data, val, epochs=3, resume=tmp_path, **options)
+    for net in nets[2:]:
+        fit(net, data, val, epochs=3, resume=tmp_path, **options)
+    found = [gduq.predict(net, val) for net in (nets[0], *nets[2:])]
+    assert found[0].calibrated == "shifted"
+    for p in found[1:]:
+        assert torch.equal(p.samples, found[0].samples)
+        assert torch.equal(p.novelty, found[0].novelty)
+        assert p.calibrated == "shifted"
+
+
+def test_a_head_is_trained_anew(tmp_path: Path) -> None:
+    """It takes seconds: a folder is no hindrance, and nothing is written to it."""
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4) for _ in range(2)]
+    for model in models:
+        fit(model, graphs(24), graphs(24, seed=3), resume=tmp_path, progress=False)
+    assert equal(*models)
+    assert not list(tmp_path.iterdir())
+
+
+# -- killed --------------------------------------------------------------------------------------
+
+
+def run_killed(seed: int, *cases: str) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(root / "tests" / "killed_run.py"), str(seed), *cases],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == list(cases)
+
+
+def test_a_killed_run_ends_as_the_whole() -> None:
+    run_killed(0, "hidden")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_killed_anywhere_ends_as_the_whole(seed: int) -> None:
+    run_killed(seed, "readout", "input", "hidden", "frozen", "loader")
+
+
+# -- another run's, damaged, hostile -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"lr": 0.01}, "lr=0.05"),
+        ({"seed": 1}, "seed=1"),
+        ({"batch_size": 4}, "batch_size"),
+        ({"weight_decay": 0.1}, "weight_decay"),
+        ({"milestones": [3]}, "milestones"),
+        ({"gamma": 0.2}, "gamma"),
+        ({"select": "last"}, "select"),
+        ({"patience": 3}, "patience"),
+        ({"class_weights": "balanced"}, "weights"),
+        ({"class_names": ["a", "b", "c"]}, "names"),
+        ({"calibrate": "clean"}, "calibrate=clean"),
+        ({"model": Net(classes=4)}, "model"),
+        ({"model": gnn()}, "model=GNN"),
+        ({"train": graphs(11)}, "train=11 rows"),
+        ({"train": graphs(12, classes=2)}, "train"),
+        ({"val": None}, "val=None"),
+        ({"val": graphs(5)}, "val=5 rows"),
+        ({"val": graphs(6)[::-1]}, "val=6 rows"),
+    ],
+)
+def test_another_runs_checkpoint(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+    base: dict[str, Any] = {"model": Net(), "train": graphs(12), "val": graphs(6), **OPTIONS}
+    fit(epochs=2, resume=tmp_path, **base)
+    content = (tmp_path / FILE).read_bytes()
+    changed = {**base, **changes}
+    before = copy.deepcopy(changed["model"])
+    with pytest.raises(InputError, match=named) as caught:
+        fit(epochs=3, resume=tmp_path, **changed)
+    assert "Delete the folder" in str(caught.value)
+    assert equal(changed["model"], before)
+    assert (tmp_path / FILE).read_bytes() == content
+
+
+def test_draws_masks_and_anchors_are_part_of_a_run(tmp_path: Path) -> None:
+    fit(anchored(), graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
+    for model in (
+        anchored(draws=2),
+        anchored(mask=0.1),
+        anchored(k=5),
+        anchored(scope="graph"),
+        anchored(gnn={"dropout": 0.1}),
+        anchored(1),
+    ):
+        with pytest.raises(InputError, match="the run that the checkpoint"):
+            fit(model, graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
+
+
+def state() -> State:
+    records = (Epoch(1, 0.5, 0.1, 0.01, 0.4, 0.3, 0.2), Epoch(2, 0.4, 0.1, 0.01))
+    tensors = {"a": torch.arange(3.0), "b.c": torch.tensor(5), "empty": torch.zeros(0, 4)}
+    return State(records, tensors, {"0.step": torch.tensor(2.0)}, {"a": torch.ones(3)}, {}, True)
+
+
+def same(one: State, two: State) -> bool:
+    groups = ("last", "optimizer", "best", "final")
+    pairs = [(getattr(one, g), getattr(two, g)) for g in groups]
+    return (
+        one.records == two.records
+        and one.finished == two.finished
+        and all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in pairs)
+    )
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "new" / "folder", {"lr": 0.1, "milestones": (1, 2)})
+    assert checkpoint.load() is None
+    checkpoint.save(state())
+    found = checkpoint.load()
+    assert found is not None
+    assert same(found, state())
+    assert [p.name for p in checkpoint.path.parent.iterdir()] == [FILE]
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_a_damaged_checkpoint_is_noticed(data: st.DataObject) -> None:
+    """Any flipped bit, cut or stretch: an error, or (in padding) the same content."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Checkpoint(folder, {"lr": 0.1})
+        checkpoint.save(state())
+        content = bytearray(checkpoint.path.read_bytes())
+        kind = data.draw(st.sampled_from(["flip", "cut", "grow"]))
+        place = data.draw(st.integers(0, len(content) - 1))
+        if kind == "flip":
+            content[place] ^= 1 << data.draw(st.integers(0, 7))
+        elif kind == "cut":
+            del content[place:]
+        else:
+            content += data.draw(st.binary(min_size=1, max_size=9))
+        checkpoint.path.write_bytes(content)
+        try:
+            found = checkpoint.load()
+        except InputError as error:
+            assert "Delete the folder" in str(error)  # noqa: PT017
+        else:
+            assert found is not None
+            assert same(found, state())
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (os.path.join(tempfile.gettempdir(), "gduq-bomb"),)
+
+
+def test_a_pickle_is_never_executed(tmp_path: Path) -> None:
+    bomb = Path(tempfile.gettempdir()) / "gduq-bomb"
+    torch.save({"last": Bomb()}, tmp_path / "torch")
+    for content in (pickle.dumps(Bomb()), (tmp_path / "torch").read_bytes()):
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(InputError, match=r"a damaged one.*Delete the folder"):
+            fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
+        assert not bomb.exists()
+
+
+def test_a_checkpoint_of_another_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Checkpoint(tmp_path, {})
+    with monkeypatch.context() as patch:
+        patch.setattr("gduq.training.checkpoint.FORMAT", checkpoint_module.FORMAT + 1)
+        checkpoint.save(state())
+    with pytest.raises(InputError, match=r"a checkpoint of format.*Delete the folder"):
+        checkpoint.load()
+
+
+# -- disks ---------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(Run, "_train_epoch", die)  # it must not come to training
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/gduq")):
+        with pytest.raises(InputError, match=r"can be written as resume="):
+            fit(Net(), graphs(6), epochs=1, resume=folder, **OPTIONS)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="rights do not bind root")
+def test_a_folder_without_rights(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(InputError, match=r"can be written as resume="):
+            fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(InputError, match="Read-only file system"):
+        fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, resumed = Net(), Net(seed=1)
+    fit(whole, graphs(12), epochs=4, **OPTIONS)
+    fsync, calls = os.fsync, []
+
+    def full(file: int) -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(file)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match=r"No space left.*The one before is intact"):
+            fit(Net(), graphs(12), epochs=4, resume=tmp_path, **OPTIONS)
+    assert [p.name for p in tmp_path.iterdir()] == [FILE]
+    fit(resumed, graphs(12), epochs=4, resume=tmp_path, **OPTIONS)
+    assert equal(whole, resumed)
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path: Path) -> None:
+    (tmp_path / f".{FILE}.1-abc.tmp").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
+    assert {p.name for p in tmp_path.iterdir()} == {FILE, "notes.txt"}
+
+
+def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    """A first try with a wrong model must not claim the folder."""
+    with pytest.raises(InputError, match="labels from 0 to 1"):
+        fit(Net(classes=2), graphs(12), epochs=1, resume=tmp_path / "run", **OPTIONS)
+    assert not (tmp_path / "run").exists()
+    fit(Net(), graphs(12), epochs=1, resume=tmp_path / "run", **OPTIONS)
+
+
+# -- tensors -------------------------------------------------------------------------------------
+
+
+def test_the_optimiser_comes_back() -> None:
+    nets = [Net(), Net()]
+    optimizers = [torch.optim.Adam(net.parameters(), 0.1, fused=True) for net in nets]
+
+    def step(i: int) -> None:
+        for p in nets[i].parameters():
+            p.grad = torch.full_like(p, 0.1).cumsum(0)
+        optimizers[i].step()
+
+    step(0)
+    nets[1].load_state_dict(weights(nets[0]))
+    restore_optimizer(optimizers[1], optimizer_tensors(optimizers[0]))
+    step(0)
+    step(1)
+    assert equal(*nets)
+
+
+def test_states_that_are_not_tensors() -> None:
+    class Odd(nn.Linear):
+        def get_extra_state(self) -> str:
+            return "text"
+
+    with pytest.raises(InputError, match="tensors only"):
+        weights(Odd(2, 2))
+
+
+def test_short_epochs_do_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, data = MODELS["plain"]
+    written, write = [], tensorfile.write
+
+    def slow(*args: Any) -> None:
+        written.append(1)
+        time.sleep(0.2)
+        write(*args)
+
+    monkeypatch.setattr(checkpoint_module, "_RARELY", 20)
+    monkeypatch.setattr(tensorfile, "write", slow)
+    fit(make(0), data, data, epochs=8, resume=tmp_path, **OPTIONS)
+    assert len(written) == 2  # the start and the end
+
+
+@pytest.mark.parametrize("case", ["plain", "frozen"])
+def test_an_old_checkpoint_ends_as_the_whole(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped two epochs after the last one was written: they are done again."""
+    make, data = MODELS[case]
+    whole, calls, function = make(0), [], Run._train_epoch
+    expected = fit(whole, data, data, epochs=4, **OPTIONS)
+    monkeypatch.setattr(checkpoint_module, "_RARELY", 10**9)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Run,
+            "_train_epoch",
+            lambda *a: die() if len(calls) == 2 else calls.append(1) or function(*a),
+        )
+        with pytest.raises(KeyboardInterrupt):
+            fit(make(0), data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    resumed = make(1)
+    history = fit(resumed, data, data, epochs=4, resume=tmp_path, **OPTIONS)
+    assert equal(whole, resumed)
+    assert [r.loss for r in history.records] == [r.loss for r in expected.records]

@@ -1,0 +1,418 @@
+"""`choose`: what competes, how it is weighed, and that it does no harm."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCN
+
+import gduq
+from gduq import InputError, metrics
+from gduq.data import View
+from gduq.nn import GNN
+from gduq.targets import Classes
+from gduq.training.candidates import Candidate, Candidates
+from gduq.training.choosing import _stacked, mixture_weights
+from gduq.training.finishing import finish_model
+from gduq.training.fitting import Fit
+from gduq.training.settings import Settings
+from tests.training.ddp_run import Net, graphs
+from tests.training.test_calibrated_fit import Links, linked, noisy
+
+QUIET: dict[str, Any] = {"progress": False}
+COLUMNS = [
+    "candidate",
+    "score",
+    "standard_error",
+    "weight",
+    "training_seconds",
+    "prediction_cost",
+]
+HEADS = [f"anchored head, mask {mask}" for mask in (0.0, 0.05, 0.1, 0.2, 0.3)]
+CHEAP = {"plain", *HEADS, "head ensemble", "Laplace"}
+
+
+@functools.cache
+def _trained(layers: int, head: str) -> GNN:
+    torch.manual_seed(0)
+    found = GNN(4, 8, 3, num_layers=layers, conv="gin", head=head, dropout=0.1).double()
+    gduq.fit(found, noisy(60, 1), epochs=40, lr=0.02, **QUIET)
+    return found
+
+
+def net(layers: int = 2, head: str = "mlp") -> GNN:
+    return copy.deepcopy(_trained(layers, head))
+
+
+def choose(model: nn.Module, train: Any = None, val: Any = None, **options: Any) -> gduq.Stack:
+    train = View(noisy(60, 1)) if train is None else train
+    val = View(noisy(60, 2)) if val is None else val
+    return gduq.choose(model, train, val, **{**QUIET, **options})
+
+
+# -- the weights ---------------------------------------------------------------------------------
+
+
+def test_weights_are_most_likely_without_a_head_start() -> None:
+    """Against a fine grid, half of the weight on the copies."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(2, 4, 30, generator=generator, dtype=torch.float64)
+    found = mixture_weights(table, torch.zeros(2))
+
+    def likelihood(w: float) -> float:
+        mixed = (w * table[0].exp() + (1 - w) * table[1].exp()).log().mean(dim=1)
+        return float(0.5 * mixed[0] + 0.5 * mixed[1:].mean())
+
+    best = max((i / 1000 for i in range(1001)), key=likelihood)
+    assert found[0].item() == pytest.approx(best, abs=2e-3)
+    assert 0.02 < best < 0.98  # or the test would say little
+
+
+def test_the_head_start_counts_as_so_many_rows() -> None:
+    """Models that never agree: shares are counts of rows."""
+    right, wrong = 0.0, -1e3
+    table = torch.full((2, 1, 30), wrong)
+    table[0, 0, :10], table[1, 0, 10:] = right, right
+    assert mixture_weights(table, torch.zeros(2)).tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert mixture_weights(table, torch.tensor([20.0, 0.0])).tolist() == pytest.approx([0.6, 0.4])
+
+
+def test_equal_models_leave_the_plain_one_its_place() -> None:
+    table = torch.randn(1, 3, 40).expand(4, 3, 40)
+    weights = mixture_weights(table, torch.tensor([2.0, 0.0, 0.0, 0.0]))
+    assert weights[0] > 0.99
+    assert weights.sum().item() == pytest.approx(1.0)
+
+
+def test_weights_fulfil_the_conditions_of_a_maximum() -> None:
+    """By every model's slope, no gain is left: of models that are alike, too (there EM is slow)."""
+    generator = torch.Generator().manual_seed(1)
+    base = torch.randn(1, 5, 200, generator=generator, dtype=torch.float64)
+    noise = torch.randn(8, 5, 200, generator=generator, dtype=torch.float64)
+    prior = torch.tensor([2.0, *[0.0] * 7], dtype=torch.float64)
+    share = torch.tensor([0.5, *[0.125] * 4], dtype=torch.float64).view(1, 5, 1)
+    for scale in (0.003, 0.05, 1.0):
+        odds = (base + scale * noise).exp()
+        weights = mixture_weights(base + scale * noise, prior)
+        assert weights.sum().item() == pytest.approx(1.0)
+        mixed = (weights.view(-1, 1, 1) * odds).sum(dim=0)
+        slope = (share * odds / mixed).sum(dim=(1, 2)) + prior / weights
+        total = float(share.sum()) * 200 + 2.0
+        assert slope.max().item() - total < 1e-4
+
+
+def test_small_members_are_cut_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are always those of the members that are there."""
+    answers = iter([[0.9, 0.085, 0.015], [0.985, 0.015], [1.0]])
+
+    def weights(table: Tensor, prior: Tensor) -> Tensor:
+        found = torch.tensor(next(answers), dtype=torch.float64)
+        assert table.size(0) == len(prior) == len(found)
+        return found
+
+    monkeypatch.setattr("gduq.training.choosing.mixture_weights", weights)
+    losses = torch.rand(3, 9, 40, generator=torch.Generator().manual_seed(0))
+    found = weights_of(plain=losses[0], one=losses[1], two=losses[2])
+    assert found == {"plain": 1.0, "one": 0.0, "two": 0.0}
+
+
+# -- what competes -------------------------------------------------------------------------------
+
+
+def test_the_leaderboard() -> None:
+    model = choose(net())
+    board = model.leaderboard
+    assert board is not None
+    assert list(board.columns) == COLUMNS
+    assert set(board["candidate"]) == CHEAP
+    assert list(board["score"]) == sorted(board["score"])
+    assert board["weight"].sum() == pytest.approx(1.0)
+    assert (board["weight"] >= 0).all()
+    assert (board["standard_error"] > 0).all()
+    assert (board["training_seconds"] >= 0).all()
+    plain = board.set_index("candidate").loc["plain"]
+    assert plain["prediction_cost"] == 1.0
+    assert model.shares.sum().item() == pytest.approx(1.0)
+    assert len(model.members) == (board["weight"] > 0).sum()
+    assert sorted(model.shares.tolist()) == pytest.approx(sorted(w for w in board["weight"] if w))
+
+
+def test_the_score_is_that_of_the_calibrated_network() -> None:
+    """Half of it from validation rows, half from copies of them."""
+    own, val = gduq.Network(net()), View(noisy(60, 2))
+    own.target = Classes(3)
+    board = choose(net(), val=val).leaderboard
+    finish_model(own, View(noisy(60, 1)), val, "shifted", 256, 0)
+    parts = [gduq.predict(own, v) for v in (val, *gduq.shifts.copies.shifted_copies(val, 0))]
+    clean, *spoilt = (metrics.nll(p) for p in parts)
+    assert board is not None
+    found = board.set_index("candidate").loc["plain", "score"]
+    assert found == pytest.approx(0.5 * clean + 0.5 * sum(spoilt) / len(spoilt), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("budget", "layers", "more"),
+    [
+        (1.0, 2, set()),
+        (1.4, 2, {"thawed at the last layer"}),
+        (2, 2, {"thawed at the last layer", "from scratch"}),
+        (2, 3, {"thawed at the last layer", "thawed at layer 1", "from scratch"}),
+        (3, 1, {"thawed at the last layer", "from scratch", "ensemble of 3"}),
+    ],
+)
+def test_the_budget_decides_who_competes(budget: float, layers: int, more: set[str]) -> None:
+    board = choose(net(layers), budget=budget, epochs=2).leaderboard
+    assert board is not None
+    assert set(board["candidate"]) == CHEAP | more
+    assert board["candidate"].is_unique
+
+
+def test_networks_of_ones_own() -> None:
+    """With a head that is found; and without one, where there is nothing to stand on."""
+    data = Net()
+    gduq.fit(data, noisy(60, 1), epochs=20, lr=0.02, **QUIET)
+    board = choose(data, budget=2, epochs=2).leaderboard
+    assert board is not None
+    assert set(board["candidate"]) == CHEAP | {"thawed at the last layer", "from scratch"}
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 3
+    x = F.one_hot(y, 3) + torch.randn(120, 3, generator=generator)
+    graph = Data(x=x, edge_index=torch.randint(120, (2, 100), generator=generator), y=y)
+    order = torch.randperm(120, generator=generator)
+    train, val = View(graph, order[:60]), View(graph, order[60:])
+    headless = GCN(3, 8, 2, out_channels=3)
+    gduq.fit(headless, train, epochs=5, **QUIET)
+    with pytest.warns(UserWarning, match="only the calibrated network .* a budget of 1.4 adds"):
+        alone = choose(headless, train, val)
+    assert len(alone.members) == 1
+    model = choose(headless, train, val, budget=1.4, epochs=2)
+    assert model.leaderboard is not None
+    assert set(model.leaderboard["candidate"]) == {"plain", "thawed at the last layer"}
+    p = gduq.predict(model, val)
+    assert p.novelty is not None
+    assert p.calibrated == "shifted"
+
+
+def test_what_cannot_be_made_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Candidates) -> Any:
+        raise InputError("a head that ends in a linear map", "another")
+        yield
+
+    monkeypatch.setattr(Candidates, "_laplace", refuse)
+    with pytest.warns(UserWarning, match="choose leaves out 'Laplace': expected a head"):
+        board = choose(net()).leaderboard
+    assert board is not None
+    assert set(board["candidate"]) == CHEAP - {"Laplace"}
+
+
+# -- what wins -----------------------------------------------------------------------------------
+
+
+class Stub:
+    """Candidates with losses that are made up; all of them are the same network."""
+
+    def __init__(self, **losses: Tensor) -> None:
+        plain = gduq.Network(net())
+        self.inner = _candidates(plain)
+        self.found = [
+            Candidate(name, copy.deepcopy(plain) if i else plain, 0.0, loss.double(), 1.0)
+            for i, (name, loss) in enumerate(losses.items())
+        ]
+
+    def __iter__(self) -> Any:
+        return iter(self.found)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def _candidates(plain: gduq.Network, val: View | None = None) -> Candidates:
+    settings = Settings(None, None, None, 0.0, (), 0.1, "best", None, 0)
+    fit = Fit(View(noisy(60, 1)), View(noisy(40, 2)) if val is None else val, settings)
+    return Candidates(plain, fit, 1.2)
+
+
+def weights_of(**losses: Tensor) -> dict[str, float]:
+    board = _stacked(Stub(**losses)).leaderboard  # type: ignore[arg-type]
+    assert board is not None
+    found: dict[str, float] = board.set_index("candidate")["weight"].to_dict()
+    return found
+
+
+def test_a_clearly_better_candidate_wins() -> None:
+    good, bad = torch.full((9, 40), 0.3), torch.full((9, 40), 1.1)
+    weights = weights_of(plain=bad, better=good, worse=bad + 1)
+    assert weights["better"] > 0.8
+    assert weights["worse"] == 0.0  # and what hardly counts is dropped
+    assert sum(weights.values()) == pytest.approx(1.0)
+
+
+def test_what_says_the_same_as_the_plain_network_adds_nothing() -> None:
+    loss = torch.rand(9, 40, generator=torch.Generator().manual_seed(0))
+    other = loss + 0.3 * torch.randn(9, 40, generator=torch.Generator().manual_seed(1))
+    weights = weights_of(plain=loss, same=loss.clone(), other=other)
+    assert weights["same"] == 0.0
+    alone = weights_of(plain=loss, other=other)
+    assert weights["plain"] == pytest.approx(alone["plain"])
+
+
+def test_a_better_network_is_seen_in_real_data() -> None:
+    """A network whose head was spoilt: heads on its trunk are better, and get the weight."""
+    spoilt = net()
+    with torch.no_grad():
+        for parameter in spoilt.head.parameters():
+            parameter.copy_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3))
+            )
+    before = copy.deepcopy(spoilt)
+    model = choose(spoilt)
+    assert model.leaderboard is not None
+    weights = model.leaderboard.set_index("candidate")["weight"]
+    assert weights["plain"] < 0.4
+    gduq.fit(before, noisy(60, 1), noisy(60, 2), epochs=1, lr=1e-12, select="last", **QUIET)
+    test = noisy(90, 6)
+    ours, plain = (metrics.nll(gduq.predict(m, test)) for m in (model, before))
+    assert ours < plain - 0.05
+
+
+def test_few_validation_rows_say_little() -> None:
+    with pytest.warns(UserWarning, match="calibrated on 3 validation rows"):
+        model = choose(net(), val=View(noisy(3, 2)))
+    assert model.leaderboard is not None
+    weights = model.leaderboard.set_index("candidate")["weight"]
+    assert weights["plain"] == weights.max()
+
+
+def test_validation_labels_that_are_noise_do_no_harm() -> None:
+    """Nothing can be learnt from them: then nobody is sure, and the labels stay the network's."""
+    val = noisy(90, 2)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(0)).tolist()
+    labels = [val[i].y.clone() for i in order]
+    for graph, y in zip(val, labels, strict=True):
+        graph.y = y
+    own = net()
+    model, test = choose(own, val=View(val)), noisy(90, 6)
+    p, plain = gduq.predict(model, test), gduq.predict(own, test)
+    assert metrics.nll(p) < math.log(3) + 0.05
+    assert metrics.accuracy(p) > metrics.accuracy(plain) - 0.1
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+def test_the_mixture_is_calibrated_and_knows_what_is_new() -> None:
+    train, val = View(noisy(60, 1)), View(noisy(60, 2))
+    model = choose(net(), train, val, class_names=["a", "b", "c"])
+    p = gduq.predict(model, val)
+    assert p.calibrated == "shifted"
+    assert p.class_names == ("a", "b", "c")
+    assert p.weights is not None
+    assert p.weights.sum().item() == pytest.approx(1.0)
+    assert p.novelty is not None
+    assert (p.novelty.sort().values - (torch.arange(60) + 0.5) / 60).abs().max() < 0.05
+    assert not model.training
+    assert not any(member.novelty.fitted for member in model.members)  # once is enough
+
+
+def test_novelty_is_of_the_representation_that_is_there() -> None:
+    """Even where the plain network has no weight, and no member stands on its trunk."""
+    train, val = View(noisy(60, 1)), View(noisy(60, 2))
+    chosen = choose(net(), train, val, budget=1.4, epochs=4)
+    thawed = gduq.anchor(net(), at=1, num_anchors=4)
+    gduq.fit(thawed, train, val, epochs=2, **QUIET)
+    stub = Stub(plain=torch.full((9, 60), 30.0), thawed=torch.zeros(9, 60))
+    stub.found[1] = Candidate("thawed", thawed, 0.0, torch.zeros(9, 60).double(), 1.0)
+    stub.inner = _candidates(gduq.Network(net()), val)
+    model = _stacked(stub)  # type: ignore[arg-type]
+    for found in (model, chosen):
+        novelty = gduq.predict(found, val).novelty
+        assert novelty is not None
+        assert (novelty.sort().values - (torch.arange(60) + 0.5) / 60).abs().max() < 0.05
+
+
+def test_the_same_seed_gives_the_same_bits_and_the_network_stays() -> None:
+    own = net().train()
+    state, random = copy.deepcopy(own.state_dict()), torch.get_rng_state()
+    models = [choose(own, budget=3, epochs=2, seed=s) for s in (0, 0, 1)]
+    assert torch.equal(random, torch.get_rng_state())
+    assert own.training
+    assert all(torch.equal(v, state[k]) for k, v in own.state_dict().items())
+    assert all(p.requires_grad for p in own.parameters())
+    one, two = (model.state_dict() for model in models[:2])
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    boards = [model.leaderboard.set_index("candidate")["score"] for model in models]
+    assert boards[0].equals(boards[1])
+    assert not boards[0].sort_index().equals(boards[2].sort_index())
+
+
+def test_a_frozen_network_is_trained_on_all_the_same() -> None:
+    own = net().requires_grad_(False)
+    board = choose(own, budget=1.4, epochs=2).leaderboard
+    assert board is not None
+    assert "thawed at the last layer" in set(board["candidate"])
+
+
+def test_the_frozen_network_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over training rows, validation rows and eight copies; once more to see what it costs."""
+    calls, prefix = [], GNN.prefix
+    monkeypatch.setattr(GNN, "prefix", lambda *a: calls.append(1) or prefix(*a))
+    choose(net())
+    assert len(calls) == 1 + 1 + 8
+
+
+def test_loaders_have_no_copies() -> None:
+    loaders = [DataLoader(noisy(60, seed), 30) for seed in (1, 2)]
+    model = choose(net(), *loaders)
+    assert gduq.predict(model, noisy(5, 3)).calibrated == "clean"
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_edges_and_one_logit(outputs: int) -> None:
+    data, numbers = linked(), torch.arange(300)
+    train, val, test = (View(data, edges=numbers[i::3]) for i in range(3))
+    plain = Links(outputs)
+    gduq.fit(plain, train, val, epochs=30, lr=0.02, **QUIET)
+    model = choose(plain, train, val, budget=2, epochs=2)
+    p, own = gduq.predict(model, test), gduq.predict(plain, test)
+    assert p.samples.shape[1:] == (100, 2)
+    assert metrics.nll(p) < metrics.nll(own) + 0.05
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"budget": 1.4}, r"epochs=.*budget=1.4.*below 1.4"),
+        ({"budget": 0.5}, "budget from 1 to 100"),
+        ({"budget": math.nan}, "budget from 1 to 100"),
+        ({"epochs": 0}, "epochs"),
+        ({"lr": -1.0}, "lr"),
+        ({"class_names": ["a"]}, "3 class names"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        choose(net(), **options)
+
+
+def test_wrong_networks_and_data() -> None:
+    with pytest.raises(InputError, match="validation data to choose by"):
+        gduq.choose(net(), noisy(9, 1), None)
+    with pytest.raises(InputError, match="not wrapped, got Anchored"):
+        choose(gduq.anchor(net()))
+    with pytest.raises(InputError, match="labels from 0 to 2 in val"):
+        choose(net(), val=View(graphs(24, classes=5)))
+    with pytest.raises(InputError, match="at least two classes"):
+        choose(net(), View(graphs(24, classes=1)))

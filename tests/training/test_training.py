@@ -1,0 +1,938 @@
+"""Training: the loop against loops written by hand, every kind of data, bad input, processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import CSVLogger
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data, InMemoryDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GCN, GCNConv
+
+import gduq
+from gduq import InputError, metrics
+from gduq.data import View
+from gduq.nn import GNN
+from gduq.targets import Classes
+from gduq.training import History, fit
+from gduq.training.batches import even_size
+from gduq.training.progress import epoch_bar
+from gduq.training.run import Run
+from gduq.training.settings import Settings
+from tests.conftest import tiny_graph
+from tests.training import ddp_run
+from tests.training.ddp_run import Net, graphs, node_view
+
+QUIET: dict[str, Any] = {"progress": False, "calibrate": None}  # see test_calibrated_fit
+
+
+def gnn(seed: int = 0, **options: Any) -> GNN:
+    torch.manual_seed(seed)
+    defaults: dict[str, Any] = {"num_layers": 2, "conv": "gin", "dropout": 0.5}
+    return GNN(4, 6, 3, **{**defaults, **options}).double()
+
+
+def anchored(at: int | str = "readout", k: int = 4, seed: int = 0, **options: Any) -> gduq.Anchored:
+    """Anchored from scratch: random weights, nothing masked; or as options say."""
+    net = options.pop("net", None) or gnn(seed, **options.pop("gnn", {}))
+    recipe = gduq.Recipe.paper("graph", at=at, num_anchors=k, **options)
+    return gduq.anchor(net, recipe=recipe).double()
+
+
+def equal(one: nn.Module, two: nn.Module) -> bool:
+    a, b = one.state_dict(), two.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """All but novelty, which is measured on other rows with validation rows than without."""
+    return {k: v for k, v in model.state_dict().items() if not k.startswith("novelty")}
+
+
+def close(one: nn.Module, two: nn.Module, atol: float = 1e-12) -> None:
+    torch.testing.assert_close(dict(one.state_dict()), dict(two.state_dict()), rtol=0, atol=atol)
+
+
+# -- the loss ------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 4), st.integers(0, 999), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_losses_are_those_of_every_row_written_out(
+    draws: int, rows: int, columns: int, seed: int, weighted: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(draws, rows, columns, generator=generator, dtype=torch.float64)
+    classes = max(2, columns)
+    y = torch.randint(classes, (rows,), generator=generator)
+    weights = tuple((torch.rand(classes, generator=generator) + 0.1).tolist())
+    target = Classes(classes, one_logit=columns == 1, weights=weights if weighted else None)
+    losses, masked = target.losses(logits, y), target.masked_losses(logits)
+    two = torch.cat([torch.zeros_like(logits), logits], dim=2) if columns == 1 else logits
+    log_probs = two.softmax(dim=-1).log()
+    for d in range(draws):
+        for i in range(rows):
+            assert losses[d, i].item() == pytest.approx(-log_probs[d, i, y[i]].item(), abs=1e-12)
+            assert masked[d, i].item() == pytest.approx(-log_probs[d, i].mean().item(), abs=1e-12)
+    found = target.row_weights(y)
+    assert (found is None) == (not weighted)
+    if found is not None:
+        assert found.tolist() == pytest.approx([weights[c] for c in y.tolist()])
+
+
+def test_an_anchored_loss_weighs_rows_that_are_not_masked() -> None:
+    model = anchored(gnn={"dropout": 0.0}, draws=3, mask=0.5).train()
+    model.target = Classes(3, weights=(0.2, 1.0, 3.0))
+    batch = Batch.from_data_list(graphs(9))
+    losses, counts = model.loss(batch, torch.Generator().manual_seed(1))
+    outputs, masked = model.training_pass(batch, 3, 0.5, torch.Generator().manual_seed(1))
+    assert masked.any()
+    assert not masked.all()
+    log_probs, y = outputs.log_softmax(dim=-1), batch.y
+    weights = torch.tensor([0.2, 1.0, 3.0]).double()[y]
+    ordinary = -log_probs.gather(2, y.expand(3, -1).unsqueeze(2)).squeeze(2) * weights
+    torch.testing.assert_close(losses, torch.where(masked, -log_probs.mean(dim=2), ordinary))
+    torch.testing.assert_close(counts, torch.where(masked, 1.0, weights.expand(3, -1)))
+
+
+def test_weighted_loss_is_torchs() -> None:
+    net = Net()
+    known = gduq.Network(net)
+    known.target = Classes(3, weights=(0.2, 1.0, 3.0))
+    batch = Batch.from_data_list(graphs(9))
+    losses, counts = known.loss(batch)
+    weights = torch.tensor([0.2, 1.0, 3.0]).double()
+    expected = F.cross_entropy(net(batch.x, batch.edge_index, batch.batch), batch.y, weights)
+    torch.testing.assert_close(losses.sum() / counts.sum(), expected)
+
+
+def test_balanced_weights_give_every_class_the_same_total() -> None:
+    counts = torch.tensor([10, 5, 0, 1])
+    y = torch.repeat_interleave(torch.arange(4), counts)
+    found = Classes.told_from(y, 5, "balanced")
+    assert found.weights is not None
+    totals = torch.tensor(found.weights)[:4] * counts
+    assert torch.allclose(totals[counts > 0], totals[0])
+    assert len(found.weights) == 5
+
+
+# -- the loop against loops by hand --------------------------------------------------------------
+
+
+def by_hand(net: nn.Module, batches: Callable[[], Iterator[Data]], epochs: int, lr: float) -> None:
+    optimizer = torch.optim.Adam(net.parameters(), lr)
+    for _ in range(epochs):
+        for graph in batches():
+            out = net(graph.x, graph.edge_index, graph.batch)
+            optimizer.zero_grad()
+            F.cross_entropy(out[: graph.get("seeds")], graph.y[: graph.get("seeds")]).backward()
+            optimizer.step()
+
+
+def test_one_batch_of_graphs_is_the_plain_loop() -> None:
+    ours, theirs, data = Net(), Net(), graphs(12)
+    history = fit(ours, data, epochs=5, lr=0.01, batch_size=12, **QUIET)
+    by_hand(theirs, lambda: iter([Batch.from_data_list(data)]), 5, 0.01)
+    close(ours, theirs)
+    first = F.cross_entropy(
+        Net()(*(Batch.from_data_list(data)[k] for k in ("x", "edge_index", "batch"))),
+        torch.cat([g.y for g in data]),
+    )
+    assert history.records[0].loss == pytest.approx(first.item())
+
+
+def test_one_graph_of_nodes_is_the_plain_loop() -> None:
+    view = node_view()
+    ours, theirs = Net(node_task=True), Net(node_task=True)
+    fit(ours, view, epochs=5, lr=0.01, **QUIET)
+    graph = copy.copy(view.graphs[0])
+    graph.seeds, graph.batch = len(view), torch.zeros(graph.num_nodes, dtype=torch.int64)
+    by_hand(theirs, lambda: iter([graph]), 5, 0.01)
+    close(ours, theirs)
+
+
+def test_a_fixed_anchor_is_the_plain_loop_on_pairs() -> None:
+    """Any number of draws of one anchor is one draw, and that is a head that reads the pair."""
+
+    class Pair(Net):
+        def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+            h = gduq.nn.gnn.MeanAggregation()(self.conv(x, edge_index).tanh(), batch)
+            c = torch.full_like(h, 0.3)
+            return self.head(torch.cat([h - c, c], dim=1))
+
+    data, model = graphs(12), ddp_run.anchored()
+    pair = Pair()
+    pair.head = nn.Linear(16, 3).double()
+    pair.head.load_state_dict(model.linear.state_dict())
+    several = ddp_run.anchored(draws=3)
+    fit(model, data, epochs=4, lr=0.01, batch_size=12, **QUIET)
+    fit(several, data, epochs=4, lr=0.01, batch_size=12, **QUIET)
+    by_hand(pair, lambda: iter([Batch.from_data_list(data)]), 4, 0.01)
+    for trained in (model, several):
+        torch.testing.assert_close(trained.linear.weight, pair.head.weight, rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            trained.point.net.conv.lin_rel.weight, pair.conv.lin_rel.weight, rtol=0, atol=1e-12
+        )
+
+
+def test_all_rows_masked_end_uniform() -> None:
+    model = anchored(gnn={"dropout": 0.0}, mask=0.999999)
+    fit(model, graphs(12), epochs=60, lr=0.1, **QUIET)
+    with torch.no_grad():
+        logits, masked = model.train().training_pass(Batch.from_data_list(graphs(12)), 1, 0.99999)
+    assert masked.all()
+    assert (logits.softmax(dim=-1) - 1 / 3).abs().max() < 0.05
+
+
+def test_it_learns() -> None:
+    data, model = graphs(60), anchored()
+    fit(model, data, epochs=30, lr=0.01, **QUIET)
+    assert metrics.accuracy(gduq.predict(model, graphs(60, seed=4))) > 0.8  # chance is 1/3
+
+
+def test_only_labelled_rows_count() -> None:
+    """Labels outside the view may be anything, for plain and anchored, all cuts."""
+    view = node_view()
+    other = copy.copy(view.graphs[0])
+    other.y = torch.where(view.rows, other.y, 2 - other.y.clamp(0, 2))
+    assert not torch.equal(other.y, view.graphs[0].y)
+    makers: list[Callable[[], nn.Module]] = [lambda: Net(node_task=True)]
+    for at in ("input", 1, "readout"):
+        makers.append(lambda at=at: anchored(at, gnn={"task": "node"}))
+    for make in makers:
+        one, two = make(), make()
+        fit(one, view, epochs=3, lr=0.01, **QUIET)
+        fit(two, View(other, view.rows), epochs=3, lr=0.01, **QUIET)
+        assert equal(one, two)
+
+
+# -- randomness ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["input", 1, "readout"])
+def test_same_seed_same_bits_and_the_callers_state_stays(at: int | str) -> None:
+    models = [anchored(at) for _ in range(3)]
+    torch.manual_seed(5)
+    before = (torch.get_rng_state(), np.random.get_state()[1], random.getstate())  # noqa: NPY002
+    fit(models[0], graphs(12), graphs(5), epochs=2, batch_size=5, **QUIET)
+    after = (torch.get_rng_state(), np.random.get_state()[1], random.getstate())  # noqa: NPY002
+    assert torch.equal(before[0], after[0])
+    assert np.array_equal(before[1], after[1])
+    assert before[2] == after[2]
+    torch.manual_seed(77)
+    fit(models[1], graphs(12), graphs(5), epochs=2, batch_size=5, **QUIET)
+    fit(models[2], graphs(12), graphs(5), epochs=2, batch_size=5, seed=1, **QUIET)
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+
+
+@pytest.mark.parametrize("anchors", ["gaussian", "shuffle"])
+def test_validation_does_not_change_training(anchors: str) -> None:
+    one, two = (anchored(1, anchors=anchors) for _ in range(2))
+    fit(one, graphs(12), epochs=3, batch_size=5, **QUIET)
+    fit(two, graphs(12), graphs(5), epochs=3, batch_size=5, select="last", **QUIET)
+    torch.testing.assert_close(trained(one), trained(two), rtol=0, atol=0)
+
+
+def test_random_transforms_are_reproducible(tmp_path: Path) -> None:
+    def jitter(graph: Data) -> Data:
+        scale = random.random() + np.random.rand() + float(torch.rand(()))  # noqa: NPY002
+        return Data(x=graph.x * scale, edge_index=graph.edge_index, y=graph.y)
+
+    class Shaky(InMemoryDataset):
+        def __init__(self) -> None:
+            super().__init__(transform=jitter)
+            self.data, self.slices = self.collate(graphs(9))
+
+    one, two = Net(), Net()
+    fit(one, Shaky(), epochs=2, **QUIET)
+    random.seed(3)
+    fit(two, Shaky(), epochs=2, **QUIET)
+    assert equal(one, two)
+
+
+# -- what is kept --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("select", ["best", "last"])
+def test_kept_weights_are_those_of_the_kept_epoch(select: Any) -> None:
+    net, val = Net(), graphs(9, seed=3)
+    history = fit(net, graphs(6, seed=1), val, epochs=25, lr=0.3, select=select, **QUIET)
+    losses = [r.val_loss for r in history.records]
+    best = min(range(25), key=lambda i: losses[i] or 0.0) + 1
+    assert best < 25  # or the test could not fail
+    assert history.best_epoch == best
+    assert history.kept_epoch == (best if select == "best" else 25)
+    p = gduq.predict(net, val)
+    record = history.records[history.kept_epoch - 1]
+    assert metrics.nll(p) == pytest.approx(record.val_loss)
+    assert metrics.accuracy(p) == pytest.approx(record.val_accuracy)
+    assert metrics.ece(p, strict=False) == pytest.approx(record.val_ece)
+    assert not net.training
+
+
+def test_patience_stops_early() -> None:
+    options: dict[str, Any] = {"lr": 0.3, **QUIET}
+    history = fit(Net(), graphs(6), graphs(9, seed=3), epochs=60, patience=3, **options)
+    assert len(history) == (history.best_epoch or 0) + 3 < 60
+    with pytest.raises(InputError, match="validation data with patience"):
+        fit(Net(), graphs(6), epochs=2, patience=3, **QUIET)
+
+
+def test_without_validation_the_last_weights_stay() -> None:
+    history = fit(Net(), graphs(6), epochs=3, **QUIET)
+    assert history.best_epoch is None
+    assert history.kept_epoch == 3
+    assert history.records[-1].val_loss is None
+
+
+def test_milestones_are_multisteplr() -> None:
+    history = fit(Net(), graphs(6), epochs=6, lr=0.1, milestones=[2, 4], gamma=0.5, **QUIET)
+    optimizer = torch.optim.Adam(Net().parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.5)
+    for record in history.records:
+        assert record.lr == pytest.approx(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_the_learning_rate_of_a_milestone_is_used() -> None:
+    one, two = Net(), Net()
+    fit(one, graphs(6), epochs=1, lr=0.1, **QUIET)
+    fit(two, graphs(6), epochs=2, lr=0.1, milestones=[1], gamma=1e-12, **QUIET)
+    close(one, two, atol=1e-10)
+
+
+def test_class_weights() -> None:
+    data = graphs(7)  # 3, 2, 2 rows
+    nets = {name: Net() for name in ("balanced", "same", "none")}
+    fit(nets["balanced"], data, epochs=3, class_weights="balanced", **QUIET)
+    weights = torch.tensor([7 / 9, 7 / 6, 7 / 6])
+    fit(nets["same"], data, epochs=3, class_weights=weights, **QUIET)
+    fit(nets["none"], data, epochs=3, **QUIET)
+    close(nets["balanced"], nets["same"], atol=1e-8)
+    assert not equal(nets["balanced"], nets["none"])
+
+
+def test_history_as_a_table() -> None:
+    history = fit(Net(), graphs(6), graphs(6), epochs=2, **QUIET)
+    frame = history.to_dataframe()
+    assert list(frame["epoch"]) == [1, 2]
+    assert list(frame["loss"]) == [r.loss for r in history.records]
+    assert history.overhead_seconds > 0.0
+    assert history.seconds == pytest.approx(frame["seconds"].sum() + history.overhead_seconds)
+    ensemble = History(members=(history, history)).to_dataframe()
+    assert list(ensemble["member"]) == [0, 0, 1, 1]
+
+
+def test_a_last_batch_of_one_graph_is_no_trouble() -> None:
+    model = anchored(1, gnn={"num_layers": 3, "virtual_node": True})  # BatchNorm over graphs
+    fit(model, graphs(9), epochs=1, batch_size=8, **QUIET)
+    view = View(graphs(33))
+    assert [even_size(view, size, 1) for size in (1, 4, 32, 33, 64)] == [1, 5, 33, 33, 64]
+
+
+# -- kinds of data -------------------------------------------------------------------------------
+
+
+def test_views_lists_datasets_and_loaders_are_alike() -> None:
+    class Stored(InMemoryDataset):
+        def __init__(self) -> None:
+            super().__init__()
+            self.data, self.slices = self.collate(graphs(10))
+
+    kinds: list[Any] = [graphs(10), View(graphs(10)), Stored(), tuple(graphs(10))]
+    kinds.append(DataLoader(graphs(10), batch_size=10))
+    nets = [Net() for _ in kinds]
+    for net, data in zip(nets, kinds, strict=True):
+        fit(net, data, data, epochs=3, batch_size=10, lr=0.01, **QUIET)
+        close(net, nets[0])
+
+
+def test_a_lone_graph_trains_on_all_its_nodes() -> None:
+    view = node_view(marked=41)
+    nets = [Net(node_task=True) for _ in range(3)]
+    data: list[Any] = [view, view.graphs[0], [view.graphs[0]]]
+    for net, kind in zip(nets, data, strict=True):
+        fit(net, kind, epochs=2, **QUIET)
+        assert equal(net, nets[0])
+
+
+def neighbourhoods() -> list[Data]:
+    """What NeighborLoader gives: seed nodes first, their number stored, masks of the whole."""
+    generator, found = torch.Generator().manual_seed(2), []
+    for i in range(4):
+        nodes = 9 + i
+        data = Data(
+            x=torch.randn(nodes, 4, generator=generator, dtype=torch.float64),
+            edge_index=torch.randint(nodes, (2, 30), generator=generator),
+            y=torch.randint(3, (nodes,), generator=generator),
+            train_mask=torch.ones(nodes, dtype=torch.bool),
+            n_id=torch.arange(nodes),
+        )
+        data.batch_size = data.num_seeds = 5
+        found.append(data)
+    return found
+
+
+@pytest.mark.parametrize("at", [None, "input", 1, "readout", "head"])
+def test_neighbourhoods_count_their_seed_nodes_only(at: int | str | None) -> None:
+    def make() -> nn.Module:
+        if at is None:
+            return Net(node_task=True)
+        net = Net(node_task=True) if at == "head" else gnn(task="node", conv="gcn")
+        return anchored(at, net=net)
+
+    batches, other = neighbourhoods(), neighbourhoods()
+    for graph in other:
+        graph.y[5:] = 2 - graph.y[5:]
+    models = [make(), make()]
+    for model, data in zip(models, (batches, other), strict=True):
+        loader = torch.utils.data.DataLoader(data, batch_size=None, shuffle=True)
+        fit(model, loader, loader, epochs=2, lr=0.01, **QUIET)
+    assert equal(*models)
+    p = gduq.predict(models[0], torch.utils.data.DataLoader(batches, batch_size=None))
+    assert p.samples.shape == (1 if at is None else 4, 20, 3)
+    assert p.target is not None
+    assert torch.equal(p.target, torch.cat([g.y[:5] for g in batches]))
+    if at is not None:
+        assert models[0].sample(batches[0]).shape == (4, 5, 3)
+
+
+def test_a_single_neighbourhood() -> None:
+    one, two = Net(node_task=True), Net(node_task=True)
+    graph = neighbourhoods()[0]
+    fit(one, graph, epochs=2, **QUIET)
+    fit(two, View(graph, torch.arange(5)), epochs=2, **QUIET)
+    assert equal(one, two)
+    with pytest.raises(InputError, match="DataLoader"):
+        fit(Net(node_task=True), neighbourhoods(), epochs=1, **QUIET)
+
+
+def test_loaders_with_a_generator_of_their_own() -> None:
+    nets = [Net(), Net()]
+    for i, net in enumerate(nets):
+        own = torch.Generator().manual_seed(i)
+        fit(net, DataLoader(graphs(9), 4, shuffle=True, generator=own), epochs=2, **QUIET)
+    assert equal(*nets)
+
+
+def test_batches_without_labels_are_passed_over() -> None:
+    rows = torch.zeros(sum(g.num_nodes for g in graphs(8)), dtype=torch.bool)
+    data = [copy.copy(g) for g in graphs(8)]
+    for graph in data:
+        graph.y = torch.arange(graph.num_nodes) % 3
+    rows[:6] = True  # nodes of the first two graphs only
+    model = anchored(1, gnn={"task": "node"})
+    history = fit(model, View(data, rows), epochs=3, batch_size=2, **QUIET)
+    assert all(np.isfinite(r.loss) for r in history.records)
+
+
+def test_one_logit() -> None:
+    data = graphs(12, classes=2)
+    for graph in data:
+        graph.y = graph.y.float().reshape(1, 1)
+    one, two = Net(classes=1), Net(classes=2)
+    with torch.no_grad():  # the same function: logits (0, z)
+        two.conv.load_state_dict(one.conv.state_dict())
+        two.head.weight[0], two.head.bias[0] = 0, 0
+        two.head.weight[1], two.head.bias[1] = one.head.weight[0], one.head.bias[0]
+    records = [fit(net, data, data, epochs=1, lr=1e-9, **QUIET).records[0] for net in (one, two)]
+    assert records[0].loss == pytest.approx(records[1].loss, abs=1e-6)
+    assert records[0].val_loss == pytest.approx(records[1].val_loss, abs=1e-6)
+    model = anchored("head", 3, net=Net(classes=1), mask=0.1, draws=2)
+    fit(model, data, epochs=40, lr=0.02, class_weights="balanced", **QUIET)
+    assert metrics.accuracy(gduq.predict(model, data)) > 0.8
+
+
+def test_sparse_features() -> None:
+    view = node_view()
+    dense = view.graphs[0]
+    sparse = copy.copy(dense)
+    sparse.x = dense.x.to_sparse_csr()
+    models = [anchored("input", gnn={"task": "node", "conv": "gcn", "dropout": 0.0})] * 1
+    models.append(copy.deepcopy(models[0]))
+    fit(models[0], view, epochs=3, **QUIET)
+    fit(models[1], View(sparse, view.rows), epochs=3, **QUIET)
+    # novelty of dense rows is that of the rows, of sparse ones that of what is made of them
+    torch.testing.assert_close(*(trained(model) for model in models), rtol=0, atol=1e-9)
+
+
+def test_lazy_layers_are_initialised() -> None:
+    class Lazy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.out = GCNConv(-1, 8), nn.LazyLinear(3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.out(self.conv(x.float(), edge_index).relu())
+
+    nets = [Lazy(), Lazy()]
+    for net in nets:
+        fit(net, node_view(), epochs=2, **QUIET)
+    assert equal(*nets)
+
+
+def test_third_party_models_and_call() -> None:
+    net = GCN(4, 8, 2, out_channels=3, dropout=0.5).double()
+    fit(net, node_view(), epochs=2, **QUIET)
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, first: Tensor, second: Tensor, third: Tensor) -> Tensor:
+            return self.net(first, second, third)
+
+    def call(net: nn.Module, graph: Data) -> Tensor:
+        found: Tensor = net(graph.x, graph.edge_index, graph.batch)
+        return found
+
+    odd, plain = Odd(), Net()
+    fit(odd, graphs(6), graphs(6), epochs=2, call=call, **QUIET)
+    fit(plain, graphs(6), graphs(6), epochs=2, **QUIET)
+    assert equal(odd.net, plain)
+
+
+# -- frozen parts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "options"),
+    [
+        (1, {}),
+        (2, {"num_layers": 3, "virtual_node": True}),
+        (1, {"conv": "gps", "heads": 2}),
+        (1, {"task": "node"}),
+    ],
+)
+def test_a_frozen_prefix_stays_and_is_remembered_without_a_difference(
+    at: int | str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = options.get("task") == "node"
+    data = node_view() if node else View(graphs(13))
+    models = [anchored(at, freeze=True, gnn=options, anchors="shuffle") for _ in range(2)]
+    before = copy.deepcopy(models[0])
+    histories = [fit(models[0], data, data, epochs=3, lr=0.05, batch_size=4, **QUIET)]
+
+    def forgetful(model: gduq.Anchored, graph: Any) -> Any:
+        with torch.no_grad():
+            return model.point.prefix(graph).detached()
+
+    monkeypatch.setattr(gduq.Anchored, "_frozen_prefix", forgetful)
+    histories.append(fit(models[1], data, data, epochs=3, lr=0.05, batch_size=4, **QUIET))
+    close(*models, atol=1e-6)  # Adam makes steps of rounding errors where the gradient is 0
+    for one, two in zip(*(h.records for h in histories), strict=True):
+        assert one.loss == pytest.approx(two.loss, abs=1e-9)
+    pairs = zip(before.point.prefix_modules(), models[0].point.prefix_modules(), strict=True)
+    assert all(equal(old, new) for old, new in pairs)
+    assert not torch.equal(before.linear.weight, models[0].linear.weight)
+
+
+@pytest.mark.parametrize("task", ["graph", "node"])
+def test_the_trunk_of_a_head_runs_once_over_all_data(
+    task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = node_view() if task == "node" else View(graphs(13))
+    calls = []
+    prefix = GNN.prefix
+    monkeypatch.setattr(GNN, "prefix", lambda *a: calls.append(1) or prefix(*a))
+    counts = []
+    for epochs in (2, 9):
+        calls.clear()
+        model = gduq.anchor(gnn(task=task, head="mlp"), num_anchors=4)
+        fit(model, data, data, epochs=epochs, batch_size=4, **QUIET)
+        counts.append(len(calls))
+    assert counts == [2, 2]  # the training rows and the validation rows
+
+
+def test_a_head_on_a_frozen_network_learns_and_leaves_the_network_alone() -> None:
+    net = gnn(head="mlp")
+    before, model = copy.deepcopy(net), gduq.anchor(net, num_anchors=4)
+    trunk = copy.deepcopy(model.trunk)
+    history = fit(model, graphs(60), graphs(30, seed=4), **QUIET)  # no epochs: it knows itself
+    assert len(history.rejected) == 4  # heads with other shares of masked rows
+    assert 0 < len(history) <= 25
+    assert history.overhead_seconds > 0
+    assert "4 rejected" in repr(history)
+    assert equal(net, before)
+    assert equal(trunk, model.trunk)
+    plain, better = (gduq.predict(m, graphs(60, seed=9)) for m in (net, model))
+    assert metrics.nll(better) < metrics.nll(plain)
+    alone = gduq.anchor(net, num_anchors=4, mask=0.1)
+    assert not fit(alone, graphs(60), graphs(30, seed=4), **QUIET).rejected
+
+
+def test_without_validation_rows_a_small_mask_is_trained() -> None:
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4, mask=m) for m in (None, 0.05)]
+    histories = [fit(model, graphs(40), **QUIET) for model in models]
+    assert equal(*models)
+    assert [r.loss for r in histories[0].records] == [r.loss for r in histories[1].records]
+
+
+def test_heads_of_the_same_seed_have_the_same_bits() -> None:
+    models = [gduq.anchor(gnn(head="mlp"), num_anchors=4) for _ in range(3)]
+    for model, seed in zip(models, (0, 0, 1), strict=True):
+        torch.manual_seed(len(models))
+        state = torch.get_rng_state()
+        fit(model, graphs(40), graphs(20, seed=4), epochs=3, seed=seed, **QUIET)
+        assert torch.equal(state, torch.get_rng_state())
+    assert equal(models[0], models[1])
+    assert not equal(models[0], models[2])
+
+
+def test_networks_that_train_need_epochs() -> None:
+    for model in (Net(), anchored(), gduq.MCDropout(gnn())):
+        with pytest.raises(InputError, match="epochs="):
+            fit(model, graphs(6), **QUIET)
+
+
+# -- ensembles and MC dropout --------------------------------------------------------------------
+
+
+def ensemble(**options: Any) -> gduq.Ensemble:
+    return gduq.Ensemble([gnn(seed, **options) for seed in range(3)])
+
+
+def test_members_are_trained_as_on_their_own() -> None:
+    model = ensemble()
+    history = fit(model, graphs(9), graphs(5), epochs=2, seed=4, **QUIET)
+    assert len(history.members) == 3
+    assert not model.training
+    for i, member in enumerate(model.members):
+        alone = gnn(i)
+        found = fit(alone, graphs(9), graphs(5), epochs=2, seed=4 + i, **QUIET)
+        assert equal(alone, member.net)
+        assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
+
+
+def test_recipes_are_each_members_own() -> None:
+    """Draws, masks and what is frozen belong to the members, whatever is around them."""
+    data, options = graphs(9), {"epochs": 2, "seed": 4, **QUIET}
+
+    def members() -> list[nn.Module]:
+        deep = gduq.anchor(gnn(head="mlp"), num_anchors=4, mask=0.2)
+        return [deep, anchored(1, seed=1, draws=2), anchored(seed=2, mask=0.3), gnn(3)]
+
+    together = gduq.Ensemble(members())
+    fit(together, data, **options)
+    for i, alone in enumerate(members()):
+        fit(alone, data, **{**options, "seed": 4 + i})
+        member = together.members[i]
+        assert equal(alone, member if i < 3 else member.net)
+    inside = gduq.MCDropout(members()[0])
+    fit(inside, data, **options)
+    assert equal(inside.net, together.members[0])
+
+
+def test_members_in_processes_get_the_same_weights() -> None:
+    models = [
+        gduq.Ensemble(
+            [gnn(0), anchored(seed=1), gduq.MCDropout(gnn(2))],
+            call=lambda net, graph: 2 * net(graph),  # type: ignore[no-any-return]
+        )
+        for _ in range(2)
+    ]
+    histories = [
+        fit(model, graphs(9), graphs(5), epochs=2, processes=processes, **QUIET)
+        for model, processes in zip(models, (1, 2), strict=True)
+    ]
+    assert equal(*models)
+    assert not models[1].training
+    for one, two in zip(*(h.members for h in histories), strict=True):
+        assert [r.loss for r in one.records] == [r.loss for r in two.records]
+    with pytest.raises(InputError, match="at least two classes"):
+        fit(models[1], graphs(9, classes=1), epochs=1, processes=2, **QUIET)
+    stuck = DataLoader(graphs(9), 9)
+    stuck.held = threading.Lock()
+    with pytest.raises(InputError, match="Use processes=1"):
+        fit(models[1], stuck, epochs=1, processes=2, **QUIET)
+
+
+def test_mc_dropout_trains_its_network() -> None:
+    model, alone = gduq.MCDropout(gnn()), gnn()
+    fit(model, graphs(9), epochs=2, **QUIET)
+    fit(alone, graphs(9), epochs=2, **QUIET)
+    assert equal(model.net.net, alone)
+    assert not model.training
+    both = gduq.MCDropout(anchored(), num_samples=2)
+    fit(both, graphs(9), graphs(5), epochs=1, **QUIET)
+    assert gduq.predict(both, graphs(5)).samples.shape == (8, 5, 3)
+
+
+def test_processes_are_for_ensembles() -> None:
+    with pytest.raises(InputError, match="Ensemble"):
+        fit(Net(), graphs(6), epochs=1, processes=2)
+    with pytest.raises(InputError, match="without a fabric"):
+        fit(ensemble(), graphs(6), epochs=1, processes=2, fabric=Fabric(accelerator="cpu"))
+    with pytest.raises(InputError, match="processes >= 1"):
+        fit(ensemble(), graphs(6), epochs=1, processes=0)
+
+
+# -- bad input -----------------------------------------------------------------------------------
+
+
+def planetoid() -> Data:
+    data = copy.copy(node_view().graphs[0])
+    data.train_mask = torch.arange(41) < 20
+    data.val_mask = ~data.train_mask
+    return data
+
+
+def test_a_graph_with_masks_must_be_cut() -> None:
+    data, net = planetoid(), Net(node_task=True)
+    wrong: list[Any] = [data, [data], View(data), DataLoader([data])]
+    for kind in wrong:
+        with pytest.raises(InputError, match=r"View\(data, data.train_mask\)"):
+            fit(net, kind, epochs=1, **QUIET)
+        with pytest.raises(InputError, match=r"View\(data, data.val_mask\)"):
+            fit(net, View(data, data.train_mask), kind, epochs=1, **QUIET)
+    fit(net, View(data, data.train_mask), View(data, data.val_mask), epochs=1, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ([], "at least one graph in train, got an empty dataset"),
+        (DataLoader([], 2), "empty loader"),
+        (View(node_view().graphs[0], torch.zeros(41, dtype=torch.bool)), "one labelled row"),
+        (graphs(6, classes=1), "at least two classes, got only class 0 in 6 row"),
+        (graphs(8, classes=4), "labels from 0 to 2 in train"),
+        ([Data(x=g.x, edge_index=g.edge_index) for g in graphs(4)], "labels y"),
+        ([Data(x=g.x, edge_index=g.edge_index, y=g.y - 1) for g in graphs(4)], "from 0 up"),
+        (
+            [Data(x=g.x, edge_index=g.edge_index, y=g.y + 0.5) for g in graphs(4)],
+            "a network with 3",
+        ),
+        ([Data(x=g.x / 0, edge_index=g.edge_index, y=g.y) for g in graphs(4)], "finite node"),
+        ([torch.ones(3), torch.ones(3)], "Data objects"),
+        (7, "a View, a Data, a list"),
+        ((g for g in graphs(4)), "a View, a Data, a list"),
+        (None, "a View, a Data, a list"),
+    ],
+)
+def test_data_that_cannot_be_trained_on(train: Any, message: str) -> None:
+    net = Net()
+    before = copy.deepcopy(net)
+    with pytest.raises(InputError, match=message):
+        fit(net, train, epochs=1, **QUIET)
+    assert equal(net, before)
+
+
+def test_several_labels_a_graph() -> None:
+    data = graphs(4)
+    for graph in data:
+        graph.y = torch.zeros(1, 5)
+    with pytest.raises(InputError, match="one output per column of y: 5"):
+        fit(Net(), DataLoader(data, 2), epochs=1, **QUIET)
+
+
+def test_validation_data_that_cannot_be_used() -> None:
+    with pytest.raises(InputError, match="at least one graph in val"):
+        fit(Net(), graphs(6), [], epochs=1, **QUIET)
+    with pytest.raises(InputError, match="labels from 0 to 2 in val"):
+        fit(Net(), graphs(6), graphs(8, classes=4), epochs=1, **QUIET)
+    fit(Net(), graphs(6), graphs(3, classes=1), epochs=1, **QUIET)  # one class will do here
+
+
+@given(
+    st.sampled_from(
+        [
+            ("epochs", -1),
+            ("epochs", 1.5),
+            ("epochs", True),
+            ("lr", 0.0),
+            ("lr", -1.0),
+            ("lr", float("nan")),
+            ("lr", float("inf")),
+            ("batch_size", 0),
+            ("weight_decay", -1e-3),
+            ("milestones", [0]),
+            ("milestones", [1.5]),
+            ("gamma", 0.0),
+            ("gamma", 2.0),
+            ("select", "first"),
+            ("patience", 0),
+            ("calibrate", "both"),
+            ("seed", -1),
+            ("seed", None),
+            ("class_weights", "even"),
+            ("class_weights", torch.ones(2)),
+            ("class_weights", torch.tensor([1.0, 0.0, 1.0])),
+            ("class_weights", torch.tensor([1.0, float("nan"), 1.0])),
+        ]
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_wrong_settings(option: tuple[str, Any]) -> None:
+    name, value = option
+    options = {"epochs": 1, **QUIET, name: value}
+    with pytest.raises(InputError, match=name):
+        fit(Net(), graphs(6), graphs(6), **options)
+
+
+def test_fewer_rows_than_anchors() -> None:
+    with pytest.raises(InputError, match="at least 10 training rows"):
+        fit(anchored(k=10), graphs(6), epochs=1, **QUIET)
+
+
+def test_nothing_to_train() -> None:
+    net = Net()
+    net.requires_grad_(False)
+    with pytest.raises(InputError, match="parameters to train"):
+        fit(net, graphs(6), epochs=1, **QUIET)
+
+
+@pytest.mark.parametrize("make", [Net, anchored])
+def test_divergence_names_the_epoch(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    with pytest.raises(InputError, match=r"in epoch \d+.*learning rate below"):
+        fit(model, graphs(6), graphs(6), epochs=60, lr=1e308, **QUIET)
+    assert not model.training
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_a_precision_is_the_models_own(freeze: bool, tmp_path: Path) -> None:
+    """Double precision asked of Fabric is double precision, also over a checkpoint."""
+    fabric = Fabric(accelerator="cpu", devices=1, precision="64-true")
+    models = [anchored(freeze=freeze).float() for _ in range(4)]
+    options: dict[str, Any] = {"fabric": fabric, **QUIET}
+    fit(models[0].double(), graphs(12), epochs=4, **QUIET)
+    fit(models[1], graphs(12), epochs=4, **options)
+    fit(models[2], graphs(12), epochs=2, resume=tmp_path, **options)
+    fit(models[3], graphs(12), epochs=4, resume=tmp_path, **options)
+    assert models[1].linear.weight.dtype == torch.float64
+    close(models[0], models[1], atol=1e-5)  # Fabric hands the logits out in the default precision
+    assert equal(models[1], models[3])
+
+
+def test_a_fabric_that_was_not_launched_or_shards() -> None:
+    fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    with pytest.raises(InputError, match=r"fabric.launch\(\)"):
+        fit(Net(), graphs(6), epochs=1, fabric=fabric)
+
+
+def test_interruption_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    net = Net()
+    state = torch.get_rng_state()
+    monkeypatch.setattr(Run, "_judge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(net, graphs(6), epochs=1, **QUIET)
+    assert not net.training
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# -- loggers and the bar -------------------------------------------------------------------------
+
+
+def test_loggers_get_every_epoch(tmp_path: Path) -> None:
+    import pandas as pd
+
+    logger = CSVLogger(tmp_path, "run", version=0)
+    fabric = Fabric(accelerator="cpu", devices=1, loggers=[logger])
+    history = fit(Net(), graphs(6), graphs(6), epochs=2, fabric=fabric, **QUIET)
+    logger.save()
+    frame = pd.read_csv(tmp_path / "run" / "version_0" / "metrics.csv")
+    assert list(frame["step"]) == [1, 2]
+    assert list(frame["val_loss"]) == pytest.approx([r.val_loss for r in history.records])
+
+
+def test_the_bar_is_for_terminals(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = {"calibrate": None}
+    fit(Net(), graphs(6), graphs(6), epochs=2, **quiet)
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    fit(Net(), graphs(6), graphs(6), epochs=2, **quiet)
+    shown = capsys.readouterr().err
+    for part in ("2/2", "loss", "accuracy", "ECE"):
+        assert part in shown
+    fit(Net(), graphs(6), epochs=2, **QUIET)
+    with epoch_bar(3, 0, show=False) as show:
+        show(fit(Net(), graphs(6), epochs=1, **QUIET).records[0])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_settings_say_what_a_run_is() -> None:
+    base: dict[str, Any] = {"epochs": 1, "given_lr": None, "given_batch_size": 2}
+    base |= {"weight_decay": 0.0, "milestones": (), "gamma": 0.1, "select": "best"}
+    base |= {"patience": None, "seed": 0}
+    one = Settings(**base).identity(Net(), "6 rows")
+    again = {**base, "epochs": 9, "given_lr": 1e-3}  # the default, said aloud
+    assert one == Settings(**again).identity(Net(seed=5), "6 rows")
+    assert one != Settings(**base).identity(Net(classes=4), "6 rows")
+    assert one != Settings(**base).identity(Net(), "7 rows")
+    assert one != Settings(**{**base, "given_lr": 0.1}).identity(Net(), "6 rows")
+
+
+# -- several processes ---------------------------------------------------------------------------
+
+
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, str(root / "tests" / "ddp_run.py"), str(tmp_path)],
+        env={**os.environ, **own, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=root,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "one").mkdir()
+    for name, model in ddp_run.models(tmp_path / "one").items():
+        for rank in (0, 1):
+            found = load_file(tmp_path / f"{name}-{rank}.safetensors")
+            torch.testing.assert_close(found, dict(model.state_dict()), rtol=0, atol=1e-12)
+    first, second = (load_file(tmp_path / f"batchnorm-{r}.safetensors") for r in (0, 1))
+    assert all(torch.equal(first[k], second[k]) for k in first)
+    assert (tmp_path / "history-0.csv").read_text() == (tmp_path / "history-1.csv").read_text()
+    assert "DistributedSampler" in (tmp_path / "refused-1.txt").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_trained_through_its_wrapper() -> None:
+    graphs = [tiny_graph(4, seed, classes=2) for seed in range(12)]
+    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
+    compiled = torch.compile(model, backend="eager")
+    before = model.linear.weight.detach().clone()
+    gduq.fit(compiled, graphs, epochs=1, progress=False)
+    assert not torch.equal(model.linear.weight, before)
+    assert model.bank.size(0) == 3
+
+
+def test_a_failed_fit_leaves_no_bank() -> None:
+    graphs = [tiny_graph(4, seed, classes=2) for seed in range(40)]
+    graphs[-1].x[0, 0] = float("nan")
+    model = anchored(k=3, net=gduq.nn.GNN(4, 8, 2, num_layers=2))
+    with pytest.raises(InputError, match="finite"):
+        gduq.fit(model, graphs, epochs=1, batch_size=8, progress=False)
+    assert model.bank.size(0) == 0
