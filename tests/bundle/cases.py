@@ -476,7 +476,7 @@ def _state(path: Path, answers: dict[str, Tensor]) -> str:
 def in_process(statement: str, *args: object) -> str:
     """Run a function of this file in a fresh interpreter."""
     paths = ", ".join(f"Path({str(a)!r})" for a in args)
-    code = f"from pathlib import Path; from tests import bundle_cases as c; c.{statement}({paths})"
+    code = f"from pathlib import Path; from tests.bundle import cases as c; c.{statement}({paths})"
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
