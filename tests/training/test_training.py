@@ -898,7 +898,7 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, str(root / "tests" / "ddp_run.py"), str(tmp_path)],
+        [sys.executable, str(root / "tests" / "training" / "ddp_run.py"), str(tmp_path)],
         env={**os.environ, **own, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
