@@ -21,7 +21,7 @@ from typing import Protocol
 
 from torch_geometric.data import Data
 
-from gduq.data.columns import Task
+from gduq.data.truth import Task
 from gduq.data.graphfile import read_graphs, write_graphs, write_parts
 from gduq.data.outputs import check_outputs
 from gduq.data.packed import Packed
@@ -89,7 +89,7 @@ def open_source(
         class_names: Classes in the order of their numbers; ``None``: as found in the data. Pass
             those of the training set to read a test set, which may not hold every class.
         task: What the target columns of a table hold: ``"classes"``, ``"labels"`` or ``"values"``;
-            ``None``: told from them, see `gduq.data.columns.Truth`.
+            ``None``: told from them, see `gduq.data.truth.Truth`.
     """
     path = Path(path).expanduser()
     if path.is_dir():

@@ -3,7 +3,7 @@
 Molecules become graphs by PyG's ``from_smiles``: nine atom features, three bond features (handed
 out as floats, so that any model takes them), and the string itself as ``smiles``.
 
-What the target columns hold, and the ``y`` of a row: `gduq.data.columns`.
+What the target columns hold, and the ``y`` of a row: `gduq.data.truth`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torch_geometric.data import Data
 
-from gduq.data.columns import Task, Truth
+from gduq.data.truth import Task, Truth
 from gduq.data.header import read_header
 from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
@@ -38,7 +38,7 @@ class Table:
             where it has none, says that whole numbers are class numbers. A field may hold a name
             or, where no name is a number, a class number.
         task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
-            `gduq.data.columns.Truth`.
+            `gduq.data.truth.Truth`.
 
     Attributes:
         task: What the target columns hold; ``None`` without any.
