@@ -21,11 +21,11 @@ from gduq.calibration import (
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
-from gduq.evaluation.calibrator_fits import Data as Judged
-from gduq.evaluation.calibrator_fits import case_of, fit_all
+from gduq.evaluation.calibrated import Data as Judged
+from gduq.evaluation.calibrated import case_of, fit_all
 from gduq.evaluation.classes import conformal_sets
 from gduq.evaluation.measuring import Settings
-from gduq.evaluation.result import COLUMNS
+from gduq.evaluation.evaluation import COLUMNS
 from gduq.nn import GNN
 from gduq.novelty import scores as ood
 from gduq.prediction import Prediction, predict

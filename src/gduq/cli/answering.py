@@ -15,7 +15,7 @@ from torch import nn
 
 from gduq.bundle import describe, load
 from gduq.bundle.blueprint import Spec, leaves, needs_call
-from gduq.calibration import Calibrator, methods_for
+from gduq.calibration import Calibrator, method_name, methods_for
 from gduq.cli.known import labelled
 from gduq.cli.objects import find_object, make_network
 from gduq.cli.request import Request, bundle_of
@@ -33,7 +33,7 @@ from gduq.deploy.stream import (
     rejects_path,
 )
 from gduq.errors import InputError
-from gduq.evaluation.calibrator_fits import make_calibrator
+from gduq.evaluation.calibrated import make_calibrator
 from gduq.nn.specs import network_from
 from gduq.prediction.predictor import Predictor
 from gduq.runs.folder import RunFolder
@@ -166,6 +166,7 @@ def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator
         raise InputError("--calibrator for a bundle without one", type(saved).__name__)
     methods = methods_for("classes" if known is None else known.kind)
     usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
+    name = method_name(name)
     if name not in usable:
         raise InputError(f"a calibrator from {', '.join(usable)}", repr(name))
     if known is None:

@@ -7,17 +7,15 @@ import csv
 import hashlib
 import io
 import json
-import math
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from gduq.disk import to_json, write_text
 from gduq.errors import InputError
-from gduq.evaluation.result import COLUMNS
+from gduq.evaluation.evaluation import COLUMNS
 from gduq.report import cards, charts, content
 from gduq.report.figures import MOST
 from gduq.report.subject import Subject, checked, main_split
@@ -140,21 +138,9 @@ def write(
     else:
         got = repr(format) if format else f"a file called {path.name!r}"
         raise InputError(f"a format from {', '.join(FORMATS)}", got)
-    _replace(path, text)
-    return path
-
-
-def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_text(path, text)
+    return path
 
 
 def _tables(subjects: Sequence[Subject]) -> list[Table]:
@@ -185,16 +171,9 @@ def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> str:
             {"name": s.name, "cost": dict(s.cost or {}), "config": s.config} for s in subjects
         ],
         "versions": content.versions(subjects),
-        "table": [_finite(row) for row in content.records(subjects)],
+        "table": content.records(subjects),
     }
-    return json.dumps(held, indent=1, ensure_ascii=False, default=str) + "\n"
-
-
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    plain = {k: v.item() if hasattr(v, "item") else v for k, v in row.items()}
-    return {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()
-    }
+    return to_json(held, default=str) + "\n"
 
 
 def _as_csv(subjects: Sequence[Subject]) -> str:

@@ -13,7 +13,7 @@ from gduq.calibration import METHODS, Calibrator
 from gduq.data.view import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.calibrator_fits import make_calibrator
+from gduq.evaluation.calibrated import make_calibrator
 from gduq.metrics import Interval
 from gduq.prediction import Hypotheses
 from gduq.report.scores import pool, sampling

@@ -12,9 +12,9 @@ from gduq.calibration import METHODS, Calibrator
 from gduq.data import View
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
-from gduq.evaluation.calibrator_fits import make_calibrator
+from gduq.evaluation.calibrated import make_calibrator
 from gduq.evaluation.measuring import Whole
-from gduq.evaluation.run import whole_graph
+from gduq.evaluation.judging import whole_graph
 from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction.predictor import Predictor
 from gduq.runs import build

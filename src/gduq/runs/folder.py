@@ -1,20 +1,15 @@
-"""`RunFolder`: what a run leaves on disk, and the lock that keeps two runs apart."""
+"""`RunFolder`: what a run leaves on disk."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import os
 import re
-import tempfile
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gduq.errors import InputError
-from gduq.evaluation.result import Evaluation
+from gduq.evaluation.evaluation import Evaluation
 from gduq.prediction import Hypotheses
 from gduq.runs.config import RunConfig
 from gduq.training.history import Epoch, History
@@ -22,7 +17,7 @@ from gduq.training.history import Epoch, History
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["RunFolder", "locked", "write_json"]
+__all__ = ["RunFolder"]
 
 FINISHED = "finished"
 REJECTS = "rejects.csv"
@@ -148,50 +143,3 @@ def _history(content: dict[str, Any]) -> History:
         tuple(_history(other) for other in content["rejected"]),
         content["overhead_seconds"],
     )
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON so that a file is there whole or not at all; NaN becomes null."""
-    text = json.dumps(_plain(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one process at a time for this run; the system frees the lock of one that is killed.
-
-    The lock file lies beside the folder (``.locks``), so that the folder can be deleted. Where the
-    file system has no locks the block still runs: files appear by rename only.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    locks = path.parent / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with (locks / path.name).open("w") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

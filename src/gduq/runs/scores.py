@@ -21,7 +21,7 @@ from gduq import generalization, metrics
 from gduq.calibration import Calibrator, TemperatureScaling
 from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError
-from gduq.evaluation.calibrator_fits import check_name
+from gduq.evaluation.calibrated import check_name
 from gduq.novelty import scores as ood
 from gduq.prediction import Prediction, Rule
 

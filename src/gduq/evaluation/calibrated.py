@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.calibration import METHODS, Calibrator
+from gduq.calibration import METHODS, Calibrator, method_name
 from gduq.errors import InputError
 from gduq.evaluation.measuring import Case, Settings, Whole
 from gduq.evaluation.shifted_copies import VARIANTS
@@ -92,8 +92,10 @@ def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
         return
     known = {cls: name for name, cls in METHODS.items()}
     for given in calibrators:
-        name = type(given).__name__
-        yield given if isinstance(given, str) else known.get(type(given), name), given
+        if isinstance(given, str):
+            yield method_name(given), method_name(given)
+        else:
+            yield known.get(type(given), type(given).__name__), given
 
 
 def _check(name: str, given: Any, data: Data) -> None:

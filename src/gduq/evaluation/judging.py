@@ -13,10 +13,10 @@ from torch_geometric.data import Dataset, HeteroData
 from gduq.calibration import Calibrator
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation.calibrator_fits import Data, case_of, fit_all
+from gduq.evaluation.calibrated import Data, case_of, fit_all
 from gduq.evaluation.kinds import records
 from gduq.evaluation.measuring import Settings, Whole
-from gduq.evaluation.result import COLUMNS, Evaluation
+from gduq.evaluation.evaluation import COLUMNS, Evaluation
 from gduq.evaluation.shifted_copies import corrupted_predictions
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Hypotheses, predict
