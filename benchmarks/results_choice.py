@@ -13,11 +13,12 @@ from torch import Tensor
 
 from gduq import metrics
 from gduq.calibration import METHODS
+from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction import Prediction
 from gduq.runs.calibrated import Calibrated
-from gduq.runs.folder import RunFolder, write_json
+from gduq.runs.folder import RunFolder
 
 KEPT, _VERSION = "chosen.json", 1  # a new rule needs a new number
 Fit = Callable[[Tensor], Callable[[Prediction], Prediction]]

@@ -23,7 +23,7 @@ SOURCE = ROOT / "src"
 # comes before the models that make them, `predict` after.
 LAYERS = (
     ("errors",),
-    ("whole",),
+    ("disk", "whole"),
     ("functional", "metrics"),
     ("graph",),
     ("nn",),

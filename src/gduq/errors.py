@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
+from collections.abc import Iterable
 
-__all__ = ["BundleError", "InputError", "NotFittedError", "warn_user"]
+__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "warn_user"]
 
 _LETTERS = 800  # of one part of a message
 
@@ -50,6 +52,27 @@ class NotFittedError(InputError):
 
 class BundleError(InputError):
     """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str | None = None) -> str:
+    """What to do about an unknown name: the nearest known ones or, where none is near, all.
+
+    Args:
+        name: What was given.
+        known: What there is.
+        otherwise: The sentence where nothing is near.
+
+    Example:
+        >>> did_you_mean("Splin", ["spline", "temperature"])
+        "Did you mean 'spline'?"
+        >>> did_you_mean("foo", ["spline", "temperature"])
+        'There are spline, temperature.'
+    """
+    found = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(str(name).lower(), found, n=2, cutoff=0.5)
+    if near:
+        return f"Did you mean {' or '.join(repr(found[one]) for one in near)}?"
+    return f"There are {', '.join(found.values())}." if otherwise is None else otherwise
 
 
 def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:

@@ -10,23 +10,29 @@ from gduq.errors import InputError
 __all__ = ["whole"]
 
 
-def whole(name: str, value: Any, least: int | None = None) -> int:
-    """``value`` as an ``int``, or an error that names it.
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """``value`` as an ``int`` from ``least`` to ``most``, or an error that names it.
 
     Example:
         >>> import numpy as np
         >>> whole("seed", np.int64(3))
         3
-        >>> whole("limit", "10")
+        >>> whole("limit", "10", least=1)
         Traceback (most recent call last):
         ...
-        gduq.errors.InputError: expected a whole number as limit, got '10'.
+        gduq.errors.InputError: expected limit as a whole number of at least 1, got '10'.
     """
-    wanted = f"a whole number as {name}" + ("" if least is None else f", a {name} >= {least}")
+    low = "" if least is None else f" of at least {least}"
+    high = "" if most is None else f"{' and' if low else ' of'} at most {most}"
+    error = InputError(f"{name} as a whole number{low}{high}", repr(value))
     try:
         number = operator.index(value)
     except TypeError:
-        raise InputError(wanted, repr(value)) from None
-    if isinstance(value, bool) or (least is not None and number < least):
-        raise InputError(wanted, repr(value))
+        raise error from None
+    too_small, too_large = (
+        least is not None and number < least,
+        most is not None and number > most,
+    )
+    if isinstance(value, bool) or too_small or too_large:
+        raise error
     return number

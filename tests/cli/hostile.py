@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import gduq
+from gduq.disk import write_json
 from gduq.prediction import Prediction
 from gduq.runs.config import RunConfig
-from gduq.runs.folder import write_json
 from tests.cli.cases import anchored
 
 MORE = 20  # times as many examples where time is not short: `make test-all`

@@ -14,11 +14,12 @@ import torch
 from lightning_fabric.loggers.csv_logs import CSVLogger
 
 import gduq
+from gduq.disk import locked, write_json
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
 from gduq.runs import training
 from gduq.runs.config import RunConfig
-from gduq.runs.folder import RunFolder, locked, write_json
+from gduq.runs.folder import RunFolder
 from gduq.runs.run import recalibrate, run
 
 CONFIG = RunConfig(

@@ -20,6 +20,7 @@ from gduq.baselines.network import as_predictor
 from gduq.bundle import symbols
 from gduq.bundle.inputs import Inputs, inputs_of
 from gduq.bundle.program import Program, ready_to_trace
+from gduq.disk import atomic_path
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
 
@@ -87,7 +88,7 @@ def export(model: nn.Module, path: str | os.PathLike[str], like: Any) -> Path:
     inputs = _checked(known, like)
     traced = _traced(known, inputs)
     about = json.dumps(_about(known, traced))
-    with _replacing(target) as unfinished:
+    with atomic_path(target) as unfinished:
         if target.suffix == ".pt2":
             extra = {"gduq.json": about}
             torch.export.save(traced.program, unfinished, extra_files=extra)
@@ -252,14 +253,3 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file that takes its place when it is complete, or not at all."""
-    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

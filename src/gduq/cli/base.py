@@ -6,7 +6,6 @@ Nothing heavy is imported here or at the top of any command: ``gduq --help`` mus
 from __future__ import annotations
 
 import errno
-import json
 import math
 import sys
 import warnings
@@ -19,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from gduq.data.cells import printable
+from gduq.disk import to_json
 from gduq.errors import InputError
 
 __all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
@@ -107,17 +107,7 @@ def _setup(
 
 def print_json(content: Any) -> None:
     """One JSON document on standard output; infinite numbers as strings, NaN as null."""
-    typer.echo(json.dumps(_plain(content), default=str))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+    typer.echo(to_json(content, None, str, str))
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:

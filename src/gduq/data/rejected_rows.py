@@ -12,7 +12,7 @@ from typing import Any
 from torch_geometric.data import Data
 
 from gduq.data.cells import safe_cell
-from gduq.data.tensorfile import atomic_path
+from gduq.disk import atomic_path
 from gduq.errors import InputError
 
 __all__ = ["Reject", "RejectList", "RejectLog"]

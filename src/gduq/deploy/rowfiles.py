@@ -12,7 +12,7 @@ from typing import IO, Any, Literal, Protocol
 
 from gduq.data.cells import safe_cell
 from gduq.data.outputs import check_output
-from gduq.data.tensorfile import atomic_path
+from gduq.disk import atomic_path
 
 __all__ = ["Columns", "Kind", "RowFile", "check_output", "join_files", "row_file"]
 

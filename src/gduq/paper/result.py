@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.paper import printing
 from gduq.paper.printed import lookup
-from gduq.runs.folder import write_json
 from gduq.runs.scores import HIGHER, MEASURES
 
 __all__ = ["COLUMNS", "BenchResult", "record", "verdicts"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gduq.disk import atomic_path
 from gduq.errors import InputError
 from gduq.prediction import checks
 
@@ -166,7 +165,7 @@ class Hypotheses(ABC):
 
     def to_parquet(self, path: str | Path) -> None:
         """Write `to_dataframe` as a parquet file."""
-        with _replacing(path) as file:
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             self.to_dataframe().to_parquet(file, index=False)
 
     def to_npz(self, path: str | Path) -> None:
@@ -177,7 +176,7 @@ class Hypotheses(ABC):
             for name, value in given.items()
             if value is not None
         }
-        with _replacing(path) as file:
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     @classmethod
@@ -223,16 +222,3 @@ def _read(name: str, array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind != "U" or name in ("samples", *_PER_ROW):
         return torch.from_numpy(array)
     return tuple(array.tolist()) if array.ndim else str(array)
-
-
-@contextmanager
-def _replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that takes its place when it is complete, or not at all."""
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

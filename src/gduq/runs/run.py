@@ -18,6 +18,7 @@ import gduq
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.data.rejected_rows import RejectList
+from gduq.disk import locked, write_json
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.shifted_copies import VARIANTS
@@ -26,7 +27,7 @@ from gduq.prediction.predictor import Predictor
 from gduq.runs import build
 from gduq.runs.calibrated import FIT_ON, Calibrated
 from gduq.runs.config import RunConfig
-from gduq.runs.folder import FINISHED, REJECTS, RunFolder, locked, write_json
+from gduq.runs.folder import FINISHED, REJECTS, RunFolder
 from gduq.runs.scores import FIXED, check_calibrators, measure
 from gduq.runs.tracking import Logger
 from gduq.runs.training import train

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gduq.data.cache import cache_root
-from gduq.data.tensorfile import atomic_path
+from gduq.disk import atomic_path
 from gduq.errors import InputError
 
 __all__ = ["check_size", "damaged", "find_raw", "raw_file"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gduq.data.tensorfile import atomic_path
+from gduq.disk import atomic_path
 from gduq.prediction import Hypotheses, Prediction, ValuePrediction
 
 __all__ = ["COPY", "SPLITS", "Answers"]

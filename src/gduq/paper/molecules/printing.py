@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gduq.disk import write_json
 from gduq.paper.molecules.bars import BEST, Bar
 from gduq.paper.molecules.cells import OURS, PEERS
 from gduq.paper.molecules.scoring import MEASURES
 from gduq.paper.printing import markdown_table
 from gduq.paper.result import BenchResult, Record
-from gduq.runs.folder import write_json
 
 __all__ = ["MoleculesResult"]
 

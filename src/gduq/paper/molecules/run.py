@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from gduq.disk import write_json
 from gduq.jobs.engines import map_cells
 from gduq.paper.molecules import ours, peer
 from gduq.paper.molecules.answers import Answers
@@ -16,7 +17,6 @@ from gduq.paper.molecules.printing import MoleculesResult
 from gduq.paper.molecules.scoring import LEVELS, likelihood, score
 from gduq.paper.result import record
 from gduq.paper.specs import ScaleName
-from gduq.runs.folder import write_json
 
 __all__ = ["TITLE", "bench", "collect"]
 

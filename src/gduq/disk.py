@@ -1,0 +1,132 @@
+"""Files on disk: whole or not at all, JSON without NaN, and one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["atomic_path", "is_stale", "locked", "to_json", "write_json", "write_text"]
+
+_MINUTE, _DAY = 60.0, 86400.0
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path`` that takes its place, on disk, if the block ends well.
+
+    A kill leaves at most the temporary file behind, never a half ``path``.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> with atomic_path(path) as temporary:
+        ...     _ = temporary.write_text("done")
+        >>> path.read_text()
+        'done'
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def is_stale(temporary: Path) -> bool:
+    """Whether a file of `atomic_path` has been left behind: a day old, or of a dead process.
+
+    Another computer's processes look dead from here, so a file must also be quiet for a minute.
+    """
+    try:
+        age = time.time() - temporary.stat().st_mtime
+    except OSError:  # gone
+        return False
+    return age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2]))
+
+
+def _alive(name: str) -> bool:
+    pid = name.split("-")[0]
+    if os.name != "posix" or not pid.isdigit():  # elsewhere signal 0 would end the process
+        return True
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all; line ends stay as they are."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `to_json` of the content, whole or not at all."""
+    write_text(path, to_json(content) + "\n")
+
+
+def to_json(
+    content: Any,
+    indent: int | None = 1,
+    default: Callable[[Any], Any] | None = None,
+    infinite: Callable[[float], Any] = lambda value: None,
+) -> str:
+    """JSON that any program reads: NaN is null, and so are infinite numbers.
+
+    Args:
+        content: Dictionaries, lists, tuples, texts and numbers, NumPy's among them.
+        indent: Spaces per level; ``None`` writes one line.
+        default: What to make of anything else; without it, it raises ``TypeError``.
+        infinite: What to make of an infinite number.
+
+    Example:
+        >>> to_json({"x": (1, float("nan"), float("inf"))}, indent=None)
+        '{"x": [1, null, null]}'
+    """
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(k): plain(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        value = value.item() if hasattr(value, "item") else value
+        if isinstance(value, float) and not math.isfinite(value):
+            return None if math.isnan(value) else infinite(value)
+        return value
+
+    return json.dumps(
+        plain(content), indent=indent, ensure_ascii=False, allow_nan=False, default=default
+    )
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time for ``path``; the system frees the lock of one that is killed.
+
+    The lock file lies beside the path, in ``.locks``, so that the path can be deleted. Where the
+    file system has no locks the block still runs: files appear by rename only, so two writers
+    waste work but break nothing.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    locks = path.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / path.name).open("w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
