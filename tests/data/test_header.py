@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gduq.data.header import find_columns, read_header
+from gduq.data.columns import find_columns
+from gduq.data.header import read_header, unit_of
 from gduq.errors import InputError
 
 BODY = "CCO,1.5,M-1,7\nc1ccccc1O,2.5,M-2,9\nCCN,-1,M-3,8\n"
@@ -43,12 +44,61 @@ def test_words_are_not_taken_for_molecules(tmp_path):
 def test_the_target_is_the_only_column_it_can_be(tmp_path):
     path = written(tmp_path, "smiles,y,key,id", "CCO,1.5,M-1,1\nCCC,,M-2,2\nCCN,-1,M-3,3\n")
     assert find_columns(path).targets == ("y",)  # numbers that only count rows are none
-    words = written(tmp_path, "smiles,key,grade", "CCO,k1,high\nCCC,k2,low\nCCN,k3,high\n")
-    assert find_columns(words).targets == ("grade",)
-    with pytest.raises(InputError, match=r"2 columns that could be one.*a, b"):
+    with pytest.raises(InputError, match=r"2 columns that could be one \(a, b\).*--target a "):
         find_columns(written(tmp_path, "smiles,a,b", "CCO,1.5,2\nCCC,2.5,5\n"))
-    with pytest.raises(InputError, match="no column that could be one"):
+    with pytest.raises(InputError, match="no column that is clearly one"):
         find_columns(written(tmp_path, "smiles,key", "CCO,k1\nCCC,k1\n"))
+
+
+WORDS = "CCO,k1,high,1\nCCC,k2,low,1\nCCN,k3,high,2\n"
+
+
+@pytest.mark.parametrize("name", ["y", "Label", "activity class", "Outcome", "isActive"])
+def test_words_are_a_target_where_their_name_says_so(name, tmp_path):
+    assert find_columns(written(tmp_path, f"smiles,key,{name},Batch", WORDS)).targets == (name,)
+
+
+@pytest.mark.parametrize("name", ["Batch", "grade", "label batch", "class_id", "Laboratory"])
+def test_other_words_are_no_target_unless_they_are_named(name, tmp_path):
+    path = written(tmp_path, f"smiles,key,{name},plate", WORDS)
+    with pytest.raises(InputError, match=r"--target, the column of .* no column.*Columns: key"):
+        find_columns(path)
+    assert find_columns(path, targets=[name]).targets == (name,)
+
+
+def test_a_column_of_numbers_and_one_of_words_are_not_weighed(tmp_path):
+    with pytest.raises(InputError, match=r"2 columns that could be one \(activity, MW\)"):
+        find_columns(written(tmp_path, "smiles,key,activity,MW", WORDS))
+
+
+def test_several_targets_are_typed_as_the_error_says(tmp_path):
+    names = "smiles,CID,NR-AR,NR-ER,SR-p53,SR-ATAD5 [uM]"
+    body = "CCO,7,1,0,,1\nCCC,9,0,1,1,0\nCCN,5,0,1,1,\n"
+    path = written(tmp_path, names, body)
+    with pytest.raises(InputError) as error:
+        find_columns(path)
+    assert "4 columns that could be one (NR-AR, NR-ER, SR-p53, SR-ATAD5 [uM])" in str(error.value)
+    assert error.value.do.endswith("--target 'NR-*' --target 'SR-*' for all.")
+    wanted = ("NR-AR", "NR-ER", "SR-p53", "SR-ATAD5 [uM]")
+    assert find_columns(path, targets=["NR-*", "SR-*"]).targets == wanted
+    assert find_columns(path, targets=["SR-ATAD5", "SR-?*"]).targets == (wanted[3], wanted[2])
+    assert find_columns(path, targets=["*"], others=["CID"]).targets == wanted
+    with pytest.raises(InputError, match=r"columns like 'XR-\*' in .* got none"):
+        find_columns(path, targets=["XR-*"])
+
+
+def test_a_target_that_names_rows_is_refused(tmp_path):
+    body = "".join(f"CCO,M-{i},{'high' if i % 2 else 'low'}\n" for i in range(30))
+    with pytest.raises(InputError, match=r"'key' of .* 30 different texts in 30 rows"):
+        find_columns(written(tmp_path, "smiles,key,grade", body), targets=["key"])
+
+
+def test_a_target_that_cannot_be_what_is_asked_for(tmp_path):
+    with pytest.raises(InputError, match=r"numbers in column 'grade' of .* words such as 'high'"):
+        find_columns(written(tmp_path, "smiles,k,grade,b", WORDS), targets=["grade"], task="values")
+    commas = written(tmp_path, "Compound;smiles;logS", "A;CCO;0,5\nB;CCC;-1,25\n")
+    with pytest.raises(InputError, match="decimal commas such as '-1,25'"):
+        find_columns(commas)
 
 
 def test_a_column_that_serves_the_cut_is_no_target(tmp_path):
@@ -59,10 +109,28 @@ def test_a_column_that_serves_the_cut_is_no_target(tmp_path):
 def test_units_need_not_be_typed(tmp_path):
     path = written(tmp_path, "smiles,logS [mol/L],key,n")
     assert find_columns(path, targets=["logS"]).targets == ("logS [mol/L]",)
-    with pytest.raises(InputError, match=r"Did you mean 'logS \[mol/L\]'"):
-        find_columns(path, targets=["logs"])
+    for name in ("logs", "LOGS", "LogS"):
+        with pytest.raises(InputError, match=r"Did you mean 'logS \[mol/L\]'"):
+            find_columns(path, targets=[name])
     with pytest.raises(InputError, match="other than the SMILES"):
         find_columns(path, targets=["smiles"])
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "unit"),
+    [
+        ("logS [log(mol/L)]", "logS", "log(mol/L)"),
+        ("IC50 [nM (10 %)]", "IC50", "nM (10 %)"),
+        ("Ki (nM [n=3])", "Ki", "nM [n=3]"),
+        ("f(x) [m]", "f(x)", "m"),
+        ("[log S]", "[log S]", ""),
+        ("share [0, 1)", "share [0, 1)", ""),
+        ("y ()", "y ()", ""),
+        ("", "", ""),
+    ],
+)
+def test_units_may_have_brackets_of_their_own(column, name, unit):
+    assert unit_of(column) == (name, unit)
 
 
 def test_files_that_are_no_tables(tmp_path):

@@ -21,12 +21,12 @@ from typing import Protocol
 
 from torch_geometric.data import Data
 
-from gduq.data.truth import Task
 from gduq.data.graphfile import read_graphs, write_graphs, write_parts
 from gduq.data.outputs import check_outputs
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import Reject, RejectLog
 from gduq.data.table import Table
+from gduq.data.truth import Task
 from gduq.data.tufolder import TUFolder
 from gduq.errors import InputError
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from torch_geometric.data import Data
 
-from gduq.data.truth import Task, Truth
-from gduq.data.header import read_header
+from gduq.data.header import meant, read_header
 from gduq.data.rejected_rows import Reject
+from gduq.data.truth import Task, Truth
 from gduq.errors import InputError
 
 __all__ = ["Table", "molecule"]
@@ -35,8 +35,8 @@ class Table:
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
             found. Pass those of the training set when a test set may not hold every class; ``()``,
-            where it has none, says that whole numbers are class numbers. A field may hold a name
-            or, where no name is a number, a class number.
+            where it has none, says that whole numbers are class numbers. Where classes have names,
+            a field must hold one of them: a number says nothing about named classes.
         task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
             `gduq.data.truth.Truth`.
 
@@ -83,14 +83,10 @@ class Table:
     # -- the file ------------------------------------------------------------------------------
 
     def _position(self, name: str, any_case: bool = False) -> int:
-        found = [i for i, column in enumerate(self._header) if column == name]
-        if not found and any_case:
-            found = [i for i, c in enumerate(self._header) if c.lower() == name.lower()]
-        if len(found) != 1:
-            shown = ", ".join(self._header[:20]) + (", ..." if len(self._header) > 20 else "")
-            got = f"{len(found)} of that name" if found else f"the columns {shown}"
-            raise InputError(f"one column {name!r} in {self.path}", got, "Name another column.")
-        return found[0]
+        same = [column for column in self._header if column.lower() == name.lower()]
+        if any_case and len(same) == 1:
+            name = same[0]
+        return self._header.index(meant(self.path, self._header, name))
 
     def _rows(self) -> Iterator[_Row]:
         """Every row below the header; blank lines are no rows."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from gduq.data.fields import MANY, Column, Task, as_number, is_gap
 from gduq.errors import InputError, warn_user
 
 __all__ = ["Task", "Truth"]
 
-Task = Literal["classes", "labels", "values"]
-
-_MAX_WORDS = 1000  # different class names
 _MAX_CLASSES = 20  # different whole numbers up to which they are classes
-_GAPS = ("", "nan", "na")  # how a missing target is written, in any case
-_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
 
 
 class Truth:
@@ -81,7 +76,7 @@ class Truth:
             if task is None and class_names is None:
                 self.task = _told(columns)
             if self.task == "classes" and not numbered:
-                self.class_names = columns[0].class_names(where)
+                self.class_names = _class_names(columns[0], where)
 
     def of(self, fields: Sequence[str]) -> Tensor:
         """The truth of a row; a ``ValueError`` says why there is none."""
@@ -102,9 +97,9 @@ class Truth:
 
     def _class(self, text: str) -> Tensor:
         name = self.names[0]
-        if text.lower() in _GAPS and text not in self.class_names:
+        if is_gap(text) and text not in self.class_names:
             raise ValueError(f"target {name!r} is empty")
-        value = _number(text)
+        value = as_number(text)
         is_whole = value is not None and value.is_integer()
         if not self.class_names:
             if value is None:
@@ -116,110 +111,19 @@ class Truth:
             text = str(int(value))  # 1.0 and +1 are class 1
         if text in self.class_names:
             return torch.tensor([self.class_names.index(text)])
-        by_number = not any(_number(known) is not None for known in self.class_names)
-        if value is not None and is_whole and by_number and 0 <= value < len(self.class_names):
-            return torch.tensor([int(value)])
         known = ", ".join(self.class_names[:10])
         raise ValueError(f"target {name!r} is {text!r}, none of the classes {known}")
 
 
-class _Column:
-    """What the fields of one column are, seen one by one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.numbers: set[float] = set()  # not all, where there are many
-        self.words: set[str] = set()
-        self.whole, self.low, self.high = True, math.inf, -math.inf
-        self.filled = self.worded = self.commas = 0  # fields; with words; with decimal commas
-
-    def add(self, text: str) -> None:
-        if text.lower() in _GAPS:
-            return
-        value = _number(text)
-        self.filled += 1
-        if value is not None:
-            self.whole = self.whole and value.is_integer()
-            self.low, self.high = min(self.low, value), max(self.high, value)
-            if len(self.numbers) <= _MAX_WORDS:
-                self.numbers.add(value)
-            return
-        self.worded += 1
-        self.commas += _COMMA.fullmatch(text) is not None
-        if len(self.words) <= _MAX_WORDS:
-            self.words.add(text)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.numbers and not self.words
-
-    @property
-    def is_binary(self) -> bool:
-        return self.numbers <= {0.0, 1.0}
-
-    @property
-    def has_decimal_commas(self) -> bool:
-        """Whether fractions are written with commas; a few such fields are slips."""
-        often = 2 * self.commas > self.worded and 10 * self.commas >= self.filled
-        return often and self.whole
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether whole numbers leave out more than half of 0 to the largest."""
-        return len(self.numbers) <= _MAX_WORDS and 2 * len(self.numbers) < self.high + 1
-
-    def check(self, where: str, task: Task | None) -> None:
-        """Raise for a column that cannot hold what it should in any row."""
-        if self.is_empty:
-            return
-        if task != "classes" and self.has_decimal_commas:
-            such = min(word for word in self.words if _COMMA.fullmatch(word))
-            raise InputError(
-                f"numbers with a decimal point in column {self.name!r} of {where}",
-                f"decimal commas such as {such!r}",
-                f"Write {such.replace(',', '.')!r}, or pass task='classes' if they are names.",
-            )
-        if task == "values" and not self.numbers:
-            got = f"words such as {min(self.words)!r}"
-            raise InputError(f"numbers in column {self.name!r} of {where}", got)
-        if task == "labels" and not self.numbers & {0.0, 1.0}:
-            got = f"{min(self.numbers):g} and others" if self.numbers else repr(min(self.words))
-            raise InputError(f"0 and 1 in column {self.name!r} of {where}", got)
-        if task == "classes" and self.numbers and not self.whole:
-            raise InputError(
-                f"whole numbers or words in column {self.name!r} of {where} for task='classes'",
-                "numbers with fractions",
-                "Pass task='values'.",
-            )
-
-    def class_names(self, where: str) -> tuple[str, ...]:
-        """Names of the classes, where their numbers are not numbers of classes."""
-        if self.numbers and self.low >= 0:
-            if not self.is_sparse:
-                return ()
-            warn_user(
-                f"{self.name!r} holds {len(self.numbers)} different whole numbers from "
-                f"{self.low:g} to {self.high:g}, taken as names of {len(self.numbers)} classes: "
-                "pass task='values' if they are amounts, class_names=() if they are class numbers"
-            )
-        if len(self.words) > _MAX_WORDS or len(self.numbers) > _MAX_WORDS:
-            kind = "numbers below and above 0" if self.numbers else "words"
-            got = f"more than {_MAX_WORDS} different {kind} in {self.name!r}"
-            raise InputError(f"numbers or at most {_MAX_WORDS} classes in {where}", got)
-        if self.numbers:
-            return tuple(str(int(v)) for v in sorted(self.numbers))
-        return tuple(sorted(self.words))
-
-
-def _survey(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[_Column]:
-    columns = [_Column(name) for name in names]
+def _survey(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Column]:
+    columns = [Column(name) for name in names]
     for row in rows:
         for column, text in zip(columns, row, strict=True):
             column.add(text)
     return columns
 
 
-def _told(columns: Sequence[_Column]) -> Task:
+def _told(columns: Sequence[Column]) -> Task:
     if len(columns) > 1:
         for column in columns:
             if column.words and not column.numbers:
@@ -242,18 +146,28 @@ def _told(columns: Sequence[_Column]) -> Task:
     return "values"
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+def _class_names(column: Column, where: str) -> tuple[str, ...]:
+    """Names of the classes, where their numbers are not numbers of classes."""
+    numbers, words = column.numbers, column.words
+    if numbers and column.low >= 0:
+        if not column.is_sparse:
+            return ()
+        warn_user(
+            f"{column.name!r} holds {len(numbers)} different whole numbers from {column.low:g} to "
+            f"{column.high:g}, taken as names of {len(numbers)} classes: pass task='values' if "
+            "they are amounts, class_names=() if they are class numbers"
+        )
+    if len(words) > MANY or len(numbers) > MANY:
+        kind = "numbers below and above 0" if numbers else "words"
+        got = f"more than {MANY} different {kind} in {column.name!r}"
+        raise InputError(f"numbers or at most {MANY} classes in {where}", got)
+    return tuple(str(int(v)) for v in sorted(numbers)) if numbers else tuple(sorted(words))
 
 
 def _finite(text: str, name: str) -> float:
-    if text.lower() in _GAPS:
+    if is_gap(text):
         return math.nan
-    value = _number(text)
+    value = as_number(text)
     if value is None:
         raise ValueError(f"target {name!r} is {text!r}, no finite number")
     return value

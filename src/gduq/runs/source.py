@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gduq.data.header import find_columns, is_table, unit_of
+from gduq.data.columns import find_columns
+from gduq.data.header import first_fields, is_table, meant, unit_of
 from gduq.errors import InputError
 
-__all__ = ["BY", "check_by", "file_digest", "is_object", "told_of_source"]
+__all__ = ["FEWEST", "check_by", "check_enough", "file_digest", "is_object", "moments", "told_of_source"]
 
-BY = "scaffold, size, group=COLUMN, time=COLUMN or random"
+FEWEST = 20  # rows to cut at all
+_BY = "scaffold, size, group=COLUMN, time=COLUMN or random"
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _KNOWN = "a .csv or .tsv table, a TU folder, a .safetensors file of graphs, or package.module:Name"
 
@@ -41,7 +44,7 @@ def check_by(by: str) -> str:
         with_column != bool(equals and column)
     ):
         do = f"Name the column: --by {kind}=COLUMN." if with_column else ""
-        raise InputError(f"--by {BY}", repr(by), do)
+        raise InputError(f"--by {_BY}", repr(by), do)
     return by
 
 
@@ -72,15 +75,49 @@ def told_of_source(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_table(path: Path, data: Mapping[str, Any]) -> dict[str, Any]:
-    column = (data["by"] or "").partition("=")[2]
+    kind, _, column = (data["by"] or "").partition("=")
     others = (column,) if column else ()
-    columns = find_columns(path, data["smiles"], data["targets"], others)
+    columns = find_columns(path, data["smiles"], data["targets"], others, data["task"])
+    check_enough(columns.rows)
+    if kind == "time":
+        fields = first_fields(path)
+        moments(column, [field for field in fields[meant(path, list(fields), column)] if field])
     units = data["units"] or tuple(unit_of(name)[1] for name in columns.targets)
     if len(units) != len(columns.targets):
         raise InputError(f"{len(columns.targets)} units, one per target", len(units))
     ids = data["ids"] or columns.ids
     kept = units if any(units) else ()
     return {"smiles": columns.smiles, "targets": columns.targets, "ids": ids, "units": kept}
+
+
+def check_enough(rows: int) -> None:
+    """Raise where there are too few rows to cut."""
+    if rows < FEWEST:
+        raise InputError(f"at least {FEWEST} rows to train and judge a model", rows)
+
+
+def moments(name: str, fields: Sequence[Any]) -> tuple[list[float], bool]:
+    """When each row is from: numbers (years, say), or dates in seconds; and whether they are dates.
+
+    Example:
+        >>> moments("year", ["1999", "2001.5"])
+        ([1999.0, 2001.5], False)
+    """
+    try:
+        return [float(field) for field in fields], False
+    except ValueError:
+        pass
+    seconds = []
+    for field in fields:
+        try:
+            seconds.append(datetime.fromisoformat(str(field)).timestamp())
+        except (ValueError, OverflowError, OSError):
+            raise InputError(
+                f"dates such as 2024-05-31, or numbers, in {name!r}",
+                repr(field),
+                "Write dates with the year first.",
+            ) from None
+    return seconds, True
 
 
 def _check(path: Path) -> None:

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.errors import InputError
+from gduq.runs.source import check_enough, moments
 from gduq.shifts.cuts import Cut, as_values
 from gduq.shifts.domains import scaffold_ranks
 
 __all__ = ["Domain", "cut_rows", "domain_of", "strata_of"]
 
 TEST, HELD = 0.2, 0.1  # shares of all rows: the shifted test; validation, and the test at home
-FEWEST = 20  # rows to cut at all
 _ENOUGH = 30  # validation rows that a small table gives more than its share for
 _BINS = 5  # of values, from which rows are held out alike
 
@@ -81,30 +81,14 @@ def domain_of(by: str, graphs: Sequence[Data], fields: Sequence[Any] | None) -> 
         return Domain("scaffold", ranks, [str(rank) for rank in ranks.tolist()])
     assert fields is not None
     if kind == "time":
-        return _times(name, fields)
+        values, are_dates = moments(name, fields)
+        if are_dates:
+            return _Moments(name, torch.tensor(values, dtype=torch.float64))
+        return Domain(name, as_values(values))
     texts = [str(field) for field in fields]
     often = Counter(texts)
     rank = {text: i for i, text in enumerate(sorted(often, key=lambda t: (-often[t], t)))}
     return Domain(name, torch.tensor([rank[text] for text in texts]), texts)
-
-
-def _times(name: str, fields: Sequence[Any]) -> Domain:
-    """Numbers (years, say), or dates as ISO 8601 has them."""
-    try:
-        return Domain(name, as_values([float(field) for field in fields]))
-    except ValueError:
-        pass
-    seconds = []
-    for field in fields:
-        try:
-            seconds.append(datetime.fromisoformat(str(field)).timestamp())
-        except (ValueError, OverflowError, OSError):
-            raise InputError(
-                f"dates such as 2024-05-31, or numbers, in {name!r}",
-                repr(field),
-                "Write dates with the year first.",
-            ) from None
-    return _Moments(name, torch.tensor(seconds, dtype=torch.float64))
 
 
 def cut_rows(domain: Domain | None, strata: Tensor, seed: int) -> Cut:
@@ -126,8 +110,7 @@ def cut_rows(domain: Domain | None, strata: Tensor, seed: int) -> Cut:
         {'train': 50, 'id_val': 20, 'id_test': 10, 'ood_test': 20}
     """
     n = strata.numel()
-    if n < FEWEST:
-        raise InputError(f"at least {FEWEST} rows to train and judge a model", n)
+    check_enough(n)
     generator = torch.Generator().manual_seed(seed)
     val = max(HELD, min(_ENOUGH, n // 5) / n)
     if domain is None:
@@ -189,4 +172,9 @@ def _held_out(
             parts, rows.split([rows.numel() - val - test, val, test]), strict=True
         ):
             parts[name].append(part)
-    return {name: torch.cat(found) for name, found in parts.items()}
+    cut = {name: torch.cat(found) for name, found in parts.items()}
+    if not all(rows.numel() for rows in cut.values()):
+        count = torch.unique(strata[pool]).numel()
+        got = f"{count} classes in {pool.numel()} rows"
+        raise InputError("classes of a few rows each, to learn and to judge by", got)
+    return cut
