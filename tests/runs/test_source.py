@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gduq.bundle import load
 from gduq.data import save
 from gduq.errors import InputError
 from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
-from gduq.runs.run import requirements
+from gduq.runs.run import requirements, run
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
 from gduq.runs.source_splits import kind_of
 from tests.cli.cases import CLASSES, rings
@@ -53,6 +54,8 @@ def test_equal_rows_cannot_be_cut():
         cut_rows(Domain("lab", torch.zeros(40)), torch.zeros(40), 0)
     with pytest.raises(InputError, match="at least 20 rows"):
         cut_rows(None, torch.zeros(19), 0)
+    with pytest.raises(InputError, match="40 classes in 40 rows"):
+        cut_rows(None, torch.arange(40), 0)
 
 
 def test_strata():
@@ -106,6 +109,22 @@ def test_the_target_is_what_the_columns_are(files):
         else:
             assert target.kind == kind
             assert target.names == splits.target_names
+
+
+def test_mistakes_are_told_before_rows_are_read(files, tmp_path):
+    with pytest.raises(InputError, match="the year first"):
+        RunConfig(data={"source": str(files["values"]), "by": "time=lab"})
+    with pytest.raises(InputError, match="words such as 'binds'"):
+        RunConfig(data={"source": str(files["words"]), "targets": ["activity"], "task": "values"})
+    small = tmp_path / "two.csv"
+    small.write_text("smiles,y\nCCO,1.5\nCCN,2.5\n")
+    with pytest.raises(InputError, match="at least 20 rows to train and judge a model, got 2"):
+        RunConfig(data={"source": str(small)})
+
+
+def test_a_pattern_names_several_targets(files):
+    config = RunConfig(data={"source": str(files["labels"]), "targets": ["assay 1*", "assay 3"]})
+    assert config.data.targets == ("assay 1", "assay 10", "assay 11", "assay 3")
 
 
 def test_a_single_yes_no_column_can_be_a_label(files):
@@ -227,6 +246,21 @@ def test_own_data_has_defaults_of_its_own(files):
     assert plain.model == config.model
     dropout = RunConfig(data={"source": str(files["values"])}, method={"kind": "mcdropout"})
     assert dropout.model.dropout > 0
+
+
+@pytest.mark.filterwarnings("ignore:calibrated on", "ignore:the network explains nothing")
+@pytest.mark.parametrize("calibrate", ["none", "clean", "shifted"])
+def test_a_choice_is_calibrated_as_the_config_says(calibrate, files, tmp_path):
+    config = RunConfig(
+        data={"source": str(files["words"]), "targets": ["activity"]},
+        model={"hidden_channels": 8, "num_layers": 2},
+        training={"epochs": 2},
+        method={"kind": "choose", "calibrate": calibrate},
+    )
+    model, _ = load(run(config, tmp_path, progress=False, evaluate=False).bundle)
+    assert model.calibration == (None if calibrate == "none" else calibrate)
+    if calibrate == "none":
+        assert {float(part.temperature) for part in (*model, model)} == {1.0}
 
 
 @pytest.mark.parametrize(

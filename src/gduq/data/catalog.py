@@ -6,14 +6,13 @@ A package adds datasets with an entry point of the group ``gduq.datasets``: a ma
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from gduq.errors import InputError
+from gduq.errors import InputError, did_you_mean
 from gduq.whole import whole
 
 if TYPE_CHECKING:
@@ -105,12 +104,9 @@ def find(name: str) -> Family:
     family = families().get(start) or (families().get(f"{above}/*") if last else None)
     if family is not None and shift in family.shifts:
         return family
-    known = {one.lower(): one for one in names()}
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
-    near = near or [one for one in known if one.startswith(name.lower().split("/")[0])][:5]
-    near = [known[one] for one in near]
-    hint = f"Near: {', '.join(near)}. " if near else ""
-    raise InputError("the name of a dataset", repr(name), f"{hint}`gduq data list` shows all.")
+    hint = did_you_mean(name, names(), otherwise="")
+    do = f"{hint} `gduq data list` shows all.".strip()
+    raise InputError("the name of a dataset", repr(name), do)
 
 
 def limited(splits: Splits, limit: int | None, seed: int) -> Splits:

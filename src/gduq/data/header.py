@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from gduq.errors import InputError
+from gduq.errors import InputError, did_you_mean
 
 __all__ = ["first_fields", "is_table", "listed", "meant", "meant_all", "read_header", "unit_of"]
 
@@ -97,9 +96,8 @@ def meant(path: object, names: Sequence[str], name: str) -> str:
     if name not in names and len(found) == 1:
         return found[0]
     got = f"{names.count(name)} of that name" if name in names else "none of that name"
-    short = {unit_of(column)[0].lower(): column for column in names}
-    near = difflib.get_close_matches(name.lower(), short, n=1, cutoff=0.5)
-    do = f"Did you mean {short[near[0]]!r}?" if near and name not in names else listed(names)
+    short = {unit_of(column)[0]: column for column in names}
+    do = listed(names) if name in names else did_you_mean(name, short, listed(names))
     raise InputError(f"one column {name!r} in {path}", got, do)
 
 

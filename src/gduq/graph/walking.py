@@ -76,8 +76,15 @@ def repeat(graph: Graph, copies: int) -> Graph:
 def join(graphs: Sequence[Graph]) -> Graph:
     """Several graphs in one batch, with what `gduq.data.View` wrote on them."""
     # Torch warns of unchecked sparse tensors unless told that they are meant to be.
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):
-        joined: Graph = Batch.from_data_list(list(graphs))
+    try:
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            joined: Graph = Batch.from_data_list(list(graphs))
+    except KeyError as error:
+        raise InputError(
+            "graphs with equal attributes",
+            f"some without {error}",
+            "Give it to all graphs, or take it from the others.",
+        ) from None
     for word in _WORDS:
         value = graphs[0].get(word)
         if value is not None:  # PyG would keep a list of equal words

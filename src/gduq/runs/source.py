@@ -13,7 +13,15 @@ from gduq.data.columns import find_columns
 from gduq.data.header import first_fields, is_table, meant, unit_of
 from gduq.errors import InputError
 
-__all__ = ["FEWEST", "check_by", "check_enough", "file_digest", "is_object", "moments", "told_of_source"]
+__all__ = [
+    "FEWEST",
+    "check_by",
+    "check_enough",
+    "file_digest",
+    "is_object",
+    "moments",
+    "told_of_source",
+]
 
 FEWEST = 20  # rows to cut at all
 _BY = "scaffold, size, group=COLUMN, time=COLUMN or random"

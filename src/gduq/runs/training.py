@@ -160,4 +160,9 @@ def _chosen(
         seed=config.seed,
         progress=progress,
     )
+    if config.method.calibrate == "none":
+        for part in (*model, model):
+            part.set_temperature(1.0, None)
+    elif config.method.calibrate == "clean":
+        finish_model(model, splits.train, splits.id_val, "clean", _PREDICTED, config.seed)
     return model, History(overhead_seconds=time.perf_counter() - begun)
