@@ -11,6 +11,7 @@ import torch
 from gduq import bundle, calibration
 from gduq.calibration.base import _same_label, row_index
 from gduq.errors import InputError
+from gduq.evaluation import evaluate
 from gduq.nn import GNN
 from gduq.prediction import Prediction
 from tests.calibration import kinds
@@ -41,6 +42,15 @@ def test_rows_in_any_form():
         row_index(torch.tensor([0.5]), 3)
     with pytest.raises(InputError, match="row numbers from 0 to 2"):
         row_index([-4], 3)
+
+
+def test_a_class_name_means_its_calibrator():
+    for name, cls in calibration.METHODS.items():
+        for given in (name, cls.__name__, cls.__name__.lower(), name.upper()):
+            assert calibration.method_name(given) == name
+    p = kinds.too_narrow()
+    found = evaluate({"id_val": p, "id_test": p}, calibrators=["DeviationScaling"], resamples=10)
+    assert list(found.calibrators) == ["deviation"]
 
 
 def test_names():

@@ -304,19 +304,37 @@ def test_batched_resamples_equal_one_by_one(metric, missing):
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
+def rare(positives, sign=1.0):
+    """30 rows of one label, ranked perfectly (or the other way round)."""
+    target = (torch.arange(30) < positives).double().view(30, 1)
+    return LabelPrediction(sign * torch.linspace(2, -2, 30).view(1, 30, 1), target)
+
+
 def test_resamples_without_positives_are_left_out():
-    target = torch.zeros(30, 1)
-    target[:2] = 1
-    logits = torch.linspace(2, -2, 30).view(1, 30, 1)
-    p = LabelPrediction(logits, target)
-    counts = torch.cat(list(resample_counts(30, 200, seed=0)))
-    assert (counts[:, :2].sum(dim=1) == 0).any()
-    value, low, high = metrics.bootstrap(metrics.average_precision, p, resamples=200)
+    counts = torch.cat(list(resample_counts(30, 500, seed=0)))
+    assert (counts[:, :5].sum(dim=1) == 0).any()
+    value, low, high = metrics.bootstrap(metrics.average_precision, rare(5), resamples=500)
     assert value == high == 1.0
     assert 0 <= low <= 1
-    odd = LabelPrediction(-logits, target)
-    value, low, high = metrics.bootstrap(metrics.roc_auc, odd, resamples=200)
+    value, low, high = metrics.bootstrap(metrics.roc_auc, rare(5, sign=-1.0), resamples=500)
     assert value == 0.0 == low <= high
+
+
+@pytest.mark.parametrize("metric", [metrics.roc_auc, metrics.average_precision])
+def test_a_ranking_of_very_few_rows_has_no_interval(metric):
+    for few in (1, 4, 26, 29):
+        p = rare(few, sign=-1.0)
+        two = LabelPrediction(p.samples.repeat(1, 1, 2), torch.cat([rare(9).target, p.target], 1))
+        three = Prediction(torch.eye(3)[torch.arange(60) % 3], torch.arange(60) % 2)
+        three.target[:few] = 2  # of three classes
+        cases = [p, p.column(0), two] + [three] * (few < 5)
+        for q in cases:
+            found = metrics.bootstrap(metric, q, resamples=20)
+            assert found.value == metric(q)
+            assert math.isnan(found.low)
+            assert math.isnan(found.high)
+        assert not math.isnan(metrics.bootstrap(metrics.nll, p, resamples=20).low)
+    assert not any(map(math.isnan, metrics.bootstrap(metric, rare(5), resamples=20)))
 
 
 def test_intervals_of_labels():

@@ -690,3 +690,12 @@ def test_of_a_prediction_the_mixture_is_read():
     assert metrics.nll(p) < metrics.nll(p.mean_logits()) - 0.1
     assert metrics.brier(p) == pytest.approx(metrics.brier(probs.log(), target))
     assert metrics.ece(p) == pytest.approx(metrics.ece(probs.log(), target))
+
+
+def test_a_separation_of_very_few_rows_has_no_interval():
+    few, many = torch.arange(4.0), torch.arange(20.0) + 2
+    for sets in ((few, many), (many, few)):
+        found = metrics.separation(*sets, resamples=20)
+        assert found.auroc.value == metrics.auroc(*sets)
+        assert all(math.isnan(end) for one in found for end in (one.low, one.high))
+    assert metrics.separation(many, many + 1, resamples=20).auroc.high < 1

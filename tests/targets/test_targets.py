@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 
@@ -214,6 +215,20 @@ def test_label_losses_over_what_is_known() -> None:
     assert target_from(target.spec()) == target
 
 
+def test_label_thresholds_are_part_of_the_target() -> None:
+    y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).told(y, torch.zeros(2, 2), y)
+    assert target_from(json.loads(json.dumps(target.spec()))) == target
+    assert target.prediction(torch.zeros(1, 1, 2)).label.tolist() == [[True, False]]
+    assert target.with_thresholds(None) == Labels(("a", "b")).told(y, torch.zeros(2, 2), y)
+    with pytest.raises(InputError, match="2 thresholds, one per label"):
+        target.with_thresholds(torch.tensor([0.5]))
+    with pytest.raises(InputError, match="thresholds from 0 to 1"):
+        target.with_thresholds([0.5, 1.5])
+    with pytest.raises(InputError, match="2 thresholds, one per label"):
+        Labels(thresholds=[0.5]).told(y, torch.zeros(2, 2), y)
+
+
 def test_label_temperature_is_that_of_two_classes() -> None:
     logits, generator = 4 * draw(3, 300, 1), torch.Generator().manual_seed(1)
     y = torch.bernoulli((logits.mean(0) / 3).sigmoid(), generator=generator)
@@ -385,10 +400,16 @@ def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) 
     else:
         known = p.known
         assert ((p.label == (p.target > 0.5)) & known).sum() / known.sum() > 0.75
+    if kind == "labels":  # thresholds are set after training, and saved
+        cuts = gduq.metrics.label_thresholds(gduq.predict(model, val))
+        model.target = model.target.with_thresholds(cuts)
     gduq.save(model, tmp_path / "m")
     again, _ = gduq.load(tmp_path / "m", net=Own(outputs, deep))
     assert again.target == model.target
-    assert torch.equal(gduq.predict(again, test).samples, p.samples)
+    q = gduq.predict(again, test)
+    assert torch.equal(q.samples, p.samples)
+    if kind == "labels":
+        assert torch.equal(q.label, p.with_thresholds(cuts).label)
 
 
 @pytest.mark.parametrize("kind", ["values", "labels"])

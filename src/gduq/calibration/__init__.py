@@ -4,13 +4,6 @@
 those for one kind of prediction: classes, values or labels.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor
-
 from gduq.calibration.affine import DirichletCalibration, MatrixScaling, VectorScaling
 from gduq.calibration.anchor_aware import AnchorAwareTemperature
 from gduq.calibration.base import Calibrator
@@ -19,11 +12,11 @@ from gduq.calibration.density import DensityAwareCalibration
 from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.isotonic import IsotonicCalibration
 from gduq.calibration.labels import PerLabel, PerLabelIsotonic
+from gduq.calibration.methods import METHODS, method_name, methods_for, restore
 from gduq.calibration.order_invariant import OrderInvariantCalibration
 from gduq.calibration.scaling import EnsembleTemperatureScaling, TemperatureScaling
 from gduq.calibration.spline import SplineCalibration
 from gduq.calibration.values import DeviationScaling, IsotonicRecalibration
-from gduq.errors import InputError
 
 __all__ = [
     "GATS",
@@ -45,67 +38,7 @@ __all__ = [
     "SplineCalibration",
     "TemperatureScaling",
     "VectorScaling",
+    "method_name",
     "methods_for",
     "restore",
 ]
-
-METHODS: dict[str, type[Calibrator]] = {
-    "temperature": TemperatureScaling,
-    "ensemble_temperature": EnsembleTemperatureScaling,
-    "vector": VectorScaling,
-    "matrix": MatrixScaling,
-    "dirichlet": DirichletCalibration,
-    "isotonic": IsotonicCalibration,
-    "histogram": HistogramBinning,
-    "spline": SplineCalibration,
-    "order_invariant": OrderInvariantCalibration,
-    "density": DensityAwareCalibration,
-    "anchor_aware": AnchorAwareTemperature,
-    "cagcn": CaGCN,
-    "gats": GATS,
-    "deviation": DeviationScaling,
-    "isotonic_levels": IsotonicRecalibration,
-    "per_label": PerLabel,
-    "per_label_isotonic": PerLabelIsotonic,
-}
-
-
-def methods_for(kind: str) -> dict[str, type[Calibrator]]:
-    """The part of `METHODS` that is for predictions of one kind.
-
-    Args:
-        kind: ``"classes"``, ``"values"`` or ``"labels"``, as ``p.kind`` says.
-
-    Example:
-        >>> list(methods_for("values"))
-        ['deviation', 'isotonic_levels']
-    """
-    found = {name: cls for name, cls in METHODS.items() if cls.kind == kind}
-    if not found:
-        kinds = dict.fromkeys(cls.kind for cls in METHODS.values())
-        raise InputError(f"a kind from {', '.join(kinds)}", repr(kind))
-    return found
-
-
-def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:
-    """A fitted calibrator from its class name, ``config()`` and ``state()``.
-
-    `CaGCN` and `GATS` come back without their graph; bind it with ``.on(graph)``.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 4), target=torch.tensor([0, 0, 0, 1]))
-        >>> cal = TemperatureScaling().fit(p)
-        >>> same = restore(type(cal).__name__, cal.config(), cal.state())
-        >>> torch.equal(same(p).samples, cal(p).samples)
-        True
-    """
-    for cls in METHODS.values():
-        if cls.__name__ == name:
-            return cls.restore(config, state)
-    raise InputError(
-        f"one of {', '.join(c.__name__ for c in METHODS.values())}",
-        repr(name),
-        "Was the file written by a newer version of gduq?",
-    )

@@ -211,7 +211,7 @@ class Calibrator(ABC):
 
     def _check_kind(self, p: Hypotheses) -> None:
         if p.kind != self.kind:
-            from gduq.calibration import methods_for
+            from gduq.calibration.methods import methods_for
 
             names = ", ".join(cls.__name__ for cls in methods_for(p.kind).values())
             raise InputError(

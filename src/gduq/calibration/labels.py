@@ -49,7 +49,7 @@ class PerLabel(Calibrator):
     method: str = "temperature"
 
     def __post_init__(self) -> None:
-        from gduq.calibration import methods_for
+        from gduq.calibration.methods import methods_for
 
         usable = [
             name
@@ -108,7 +108,7 @@ class PerLabel(Calibrator):
         return {"mapped": torch.zeros(num_labels, dtype=torch.bool)}
 
     def _class(self) -> type[Calibrator]:
-        from gduq.calibration import METHODS
+        from gduq.calibration.methods import METHODS
 
         return METHODS[self.method]
 

@@ -66,8 +66,10 @@ def _no_bundle(path: Path, do: str) -> None:
 
 def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     """The names, those that can also learn from corrupted copies marked so if that is wished."""
+    from gduq.calibration import method_name
     from gduq.evaluation.shifted_copies import VARIANTS
 
+    names = [method_name(name) for name in names]
     marked = {name: variant for variant, name in VARIANTS.items()}
     if corrupted and not any(name in marked for name in names):
         raise InputError(f"--corrupted with --method {', '.join(marked)}", ", ".join(names))

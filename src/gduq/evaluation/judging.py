@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch_geometric.data import Dataset, HeteroData
 
-from gduq.calibration import Calibrator
+from gduq.calibration import METHODS, Calibrator, method_name
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
-from gduq.evaluation.calibrated import Data, case_of, fit_all
-from gduq.evaluation.kinds import records
-from gduq.evaluation.measuring import Settings, Whole
+from gduq.evaluation import classes, labels, values
+from gduq.evaluation.calibrated import Calibrated, check_name
 from gduq.evaluation.evaluation import COLUMNS, Evaluation
-from gduq.evaluation.shifted_copies import corrupted_predictions
-from gduq.metrics.structure import graph_columns
-from gduq.prediction import Hypotheses, predict
+from gduq.evaluation.fixed_maps import FIXED
+from gduq.evaluation.inputs import (
+    check_copies,
+    check_settings,
+    copies_of,
+    group_columns,
+    ood_names,
+    predictions_of,
+    views_of,
+)
+from gduq.evaluation.measuring import Case, Record, Settings
+from gduq.prediction import Hypotheses
 
-__all__ = ["evaluate", "whole_graph"]
+__all__ = ["evaluate"]
+
+_PARTS = {"classes": classes.parts_of, "labels": labels.parts_of, "values": values.parts_of}
 
 
 def evaluate(
-    model_or_predictions: nn.Module | Hypotheses | Mapping[str, Hypotheses],
+    model_or_predictions: nn.Module | Hypotheses | Mapping[str, Hypotheses] | Calibrated,
     splits: Splits | Mapping[str, View] | None = None,
     calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator] = (),
     *,
@@ -69,8 +78,8 @@ def evaluate(
     calibrators could not be fitted, and why, is in ``settings["skipped"]``.
 
     Args:
-        model_or_predictions: A model (then with ``splits``), predictions by split name, or one
-            prediction, which is called ``test``.
+        model_or_predictions: A model (then with ``splits``), predictions by split name, one
+            prediction, which is called ``test``, or a `gduq.evaluation.calibrated.Calibrated`.
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
             fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
@@ -95,6 +104,7 @@ def evaluate(
         batch_size: Graphs at a time, when a model predicts.
 
     Example:
+        >>> import torch
         >>> from gduq.prediction import Prediction
         >>> g = torch.Generator().manual_seed(0)
         >>> y = torch.randint(3, (300,), generator=g)
@@ -104,12 +114,19 @@ def evaluate(
         >>> found.value("id_test", "nll", "temperature").value < found.value("id_test", "nll").value
         True
     """
-    views = _views(splits)
-    predictions, whole = _predictions(model_or_predictions, views, batch_size)
+    views = views_of(splits)
+    if isinstance(model_or_predictions, Calibrated):
+        calibrated = model_or_predictions
+    else:
+        predictions, whole = predictions_of(model_or_predictions, views, batch_size)
+        check_copies(corrupted, predictions.get(fit_on))
+        copies = copies_of(model_or_predictions, views.get(fit_on), corrupted, batch_size, seed)
+        calibrated = Calibrated(predictions, fit_on, lambda: whole, copies)
+    raw = calibrated.raw
     settings = Settings(
-        fit_on=fit_on,
-        negatives=negatives or ("id_test" if "id_test" in predictions else "id_val"),
-        ood=_ood_names(ood, predictions, splits),
+        fit_on=calibrated.fit_on,
+        negatives=negatives or ("id_test" if "id_test" in raw else "id_val"),
+        ood=ood_names(ood, raw, splits),
         alpha=alpha,
         bins=bins,
         abstain={"coverage": 0.8, "accuracy": 0.9} if abstain is None else dict(abstain),
@@ -117,197 +134,109 @@ def evaluate(
         level=level,
         seed=seed,
     )
-    _check(settings, predictions, negatives)
-    columns = _columns(views, predictions) if subgroups else None
-    _check_copies(corrupted, predictions.get(fit_on))
-    copies = _copies(model_or_predictions, views.get(fit_on), corrupted, batch_size, seed)
-    data = Data(predictions, whole, settings, columns, copies)
-    skipped: dict[str, str] = {}
-    fitted = fit_all(calibrators, data, skipped)
-    rows = [
-        row
-        for name, pair in {"none": None, **fitted}.items()
-        for row in records(case_of(name, pair, data))
-    ]
-    return _evaluation(rows, data, {name: pair.full for name, pair in fitted.items()}, skipped)
+    check_settings(settings, raw, negatives)
+    columns = group_columns(views, raw) if subgroups else None
+    return _judged(calibrated, calibrators, settings, columns)
 
 
-def _evaluation(
-    rows: list[dict[str, Any]],
-    data: Data,
-    fitted: Mapping[str, Calibrator],
-    skipped: Mapping[str, str],
+def _judged(
+    calibrated: Calibrated,
+    calibrators: Any,
+    settings: Settings,
+    columns: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> Evaluation:
+    """Everything measured, without and with every calibrator; see `evaluate`."""
     import pandas as pd
 
-    kept = asdict(data.settings) | {"ood": list(data.settings.ood), "skipped": dict(skipped)}
-    kept["about"] = next(iter(data.predictions.values())).kind
-    return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, data.predictions, fitted)
+    fitted: dict[str, Calibrator] = {}
+    skipped: dict[str, str] = {}
+    rows = list(_records(Case("none", calibrated.raw, settings, calibrated.whole, columns)))
+    for name, given in _named(calibrators):
+        if name in fitted or name in skipped or name == "none":
+            raise InputError("calibrators with different names", f"{name!r} twice or 'none'")
+        _check_calibrator(name, given, calibrated)
+        try:
+            calibrator = calibrated.make(given) if isinstance(given, str) else given
+            unfitted = None if calibrator.fitted else copy(calibrator)
+            fitted[name] = calibrated.fit(calibrator, name)
+        except InputError as error:
+            if not isinstance(given, str):  # who configures one wants to know that it fails
+                raise
+            skipped[name] = str(error)
+            continue
+        case = _case(name, fitted[name], calibrated, settings, columns)
+        if unfitted is not None:
+            case = replace(case, held=_held(name, unfitted, calibrated, settings, skipped))
+        rows += _records(case)
+    kept = asdict(settings) | {"ood": list(settings.ood), "skipped": skipped}
+    kept["about"] = next(iter(calibrated.raw.values())).kind
+    return Evaluation(pd.DataFrame(rows, columns=list(COLUMNS)), kept, calibrated.raw, fitted)
 
 
-# -- predictions --------------------------------------------------------------------------------
+def _records(case: Case) -> Iterator[Record]:
+    """All rows of the table for one calibrator."""
+    kind = next(iter(case.predictions.values())).kind
+    for part, rows in _PARTS[kind](case):
+        for row in rows:
+            yield {"kind": part, "calibrator": case.calibrator, "variant": "", "against": ""} | row
 
 
-def _views(splits: Splits | Mapping[str, View] | None) -> dict[str, View]:
-    if splits is None:
-        return {}
-    if isinstance(splits, Mapping):
-        return {name: _view(name, data) for name, data in splits.items()}
-    if not isinstance(splits, Splits):
-        raise InputError("Splits or views by name", type(splits).__name__)
-    return {**dict(splits), **splits.severities}
-
-
-def _view(name: str, data: Any) -> View:
-    if isinstance(data, View):
-        return data
-    if isinstance(data, (list, tuple, Dataset)):
-        return View(data)
-    raise InputError(
-        f"a View or a list of graphs as {name!r}",
-        type(data).__name__,
-        "Pass gduq.data.View(data, mask) for nodes; of a loader, its dataset.",
-    )
-
-
-def _predictions(
-    given: Any, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Any], Whole | None]:
-    if isinstance(given, nn.Module):
-        if not views:
-            raise InputError("splits to judge a model on", "none", "Pass splits=.")
-        for name, view in views.items():
-            _check_rows(name, len(view))
-        return _predicted(given, views, batch_size)
-    predictions = {"test": given} if isinstance(given, Hypotheses) else given
-    if not isinstance(predictions, Mapping) or not predictions:
-        got = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
-        raise InputError("a model, a Prediction, or predictions by split name", got)
-    for name, p in predictions.items():
-        if not isinstance(p, Hypotheses):
-            raise InputError(f"a Prediction for {name!r}", type(p).__name__)
-        _check_rows(name, len(p))
-        if name in views and len(views[name]) != len(p):
-            raise InputError(f"{len(views[name])} rows in {name!r}, as its view has", len(p))
-    return dict(predictions), None
-
-
-def _copies(
-    given: Any,
-    view: View | None,
-    corrupted: Sequence[Hypotheses] | None,
-    batch_size: int | None,
-    seed: int,
-) -> Callable[[], Sequence[Any]] | None:
-    """Where corrupted copies come from, if from anywhere."""
-    if corrupted is not None:
-        return lambda: corrupted
-    if isinstance(given, nn.Module) and view is not None:
-        return lambda: corrupted_predictions(given, view, batch_size, seed)
-    return None
-
-
-def _check_copies(corrupted: Sequence[Hypotheses] | None, rows: Hypotheses | None) -> None:
-    if corrupted is None or rows is None:
-        return
-    sizes = [len(p) for p in corrupted]
-    if not sizes or set(sizes) != {len(rows)}:
-        raise InputError(
-            f"corrupted copies of the {len(rows)} rows that are fitted on, in order",
-            f"{', '.join(map(str, sizes)) or 'no'} rows",
-        )
-
-
-def _check_rows(name: str, rows: int) -> None:
-    if rows == 0:
-        raise InputError(f"at least one row in {name!r}", "none", "Leave empty splits out.")
-
-
-def _predicted(
-    model: nn.Module, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Any], Whole | None]:
-    whole = whole_graph(model, views)
+def _case(
+    name: str,
+    calibrator: Calibrator,
+    calibrated: Calibrated,
+    settings: Settings,
+    columns: Any = None,
+) -> Case:
+    whole = calibrated.whole
     if whole is not None:
-        return {name: whole.p[rows] for name, rows in whole.rows.items()}, whole
-    return {name: _predict(model, view, batch_size) for name, view in views.items()}, None
+        whole = replace(whole, p=calibrator(whole.p))
+    return Case(name, calibrated.mapped(calibrator), settings, whole, columns)
 
 
-def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
-    """What a model says of all nodes of the one graph of a node task; ``None`` for other tasks.
-
-    One pass answers for all splits. Nodes of no split have no truth: of labels it is missing, of
-    classes and values 0, which nobody reads.
-    """
-    graph = next(iter(views.values())).graphs[0]
-    if isinstance(graph, HeteroData):
-        return None
-    if any(v.rows is None or len(v.graphs) != 1 or v.graphs[0] is not graph
-           for v in views.values()):  # fmt: skip
-        return None
-    bare = graph.__copy__()
-    bare.y = None
-    p = _predict(model, bare, None)
-    known = next(iter(views.values())).target
-    target = torch.zeros(len(p), *known.shape[1:], dtype=known.dtype, device=p.samples.device)
-    if p.kind == "labels":
-        target = target.to(p.samples.dtype).fill_(torch.nan)
-    rows: dict[str, Tensor] = {}
-    for name, view in views.items():
-        assert view.rows is not None
-        rows[name] = view.rows
-        target[view.rows] = view.target.to(target)
-    return Whole(graph, replace(p, target=target), rows)
+def _held(
+    name: str,
+    calibrator: Calibrator,
+    calibrated: Calibrated,
+    settings: Settings,
+    skipped: dict[str, str],
+) -> Case:
+    """Predictions of a calibrator that saw half of ``fit_on``, with the other half left of it."""
+    try:
+        half, rest = calibrated.held_out(calibrator, name, settings.seed)
+    except InputError as error:
+        skipped[f"{name}: thresholds"] = f"on half of the rows: {error}"
+        return Case(name, {}, settings)
+    return _case(name, half, calibrated.without(rest), settings)
 
 
-def _predict(model: nn.Module, data: Any, batch_size: int | None) -> Any:
-    """With features where the model has any."""
-    return predict(model, data, batch_size=batch_size, features=True).to("cpu")
+def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(calibrators, (str, Calibrator)):
+        calibrators = [calibrators]
+    if isinstance(calibrators, Mapping):
+        yield from calibrators.items()
+        return
+    known = {cls: name for name, cls in METHODS.items()}
+    for given in calibrators:
+        if isinstance(given, str):
+            yield method_name(given), method_name(given)
+        else:
+            yield known.get(type(given), type(given).__name__), given
 
 
-def _ood_names(
-    given: Iterable[str] | None,
-    predictions: Mapping[str, Hypotheses],
-    splits: Splits | Mapping[str, View] | None,
-) -> tuple[str, ...]:
-    if given is not None:
-        names = tuple(given)
-        unknown = [n for n in names if n not in predictions]
-        if unknown:
-            raise InputError(f"ood splits from {', '.join(predictions)}", ", ".join(unknown))
-        return names
-    severe = splits.severities if isinstance(splits, Splits) else {}
-    return tuple(n for n in predictions if n.startswith("ood") or n in severe)
-
-
-def _check(
-    settings: Settings, predictions: Mapping[str, Hypotheses], negatives: str | None
-) -> None:
-    if len(kinds := {p.kind for p in predictions.values()}) > 1:
-        raise InputError("splits of one kind", ", ".join(sorted(kinds)))
-    sizes = {(p.num_samples, p.samples.size(2)) for p in predictions.values()}
-    if len(sizes) > 1:
-        raise InputError("splits with equal K and C", f"(K, C) of {sorted(sizes)}")
-    if negatives is not None and negatives not in predictions:
-        raise InputError(f"negatives from {', '.join(predictions)}", repr(negatives))
-    if not 0 < settings.alpha < 1:
-        raise InputError("alpha between 0 and 1", settings.alpha)
-    unknown = set(settings.abstain) - {"coverage", "accuracy"}
-    if unknown:
-        raise InputError("abstain with 'coverage' and 'accuracy'", ", ".join(sorted(unknown)))
-
-
-def _columns(
-    views: Mapping[str, View], predictions: Mapping[str, Hypotheses]
-) -> dict[str, dict[str, Tensor]]:
-    """What each split is grouped by: everything its graphs say that differs between rows."""
-    if not views:
-        raise InputError("splits for subgroups=True", "none", "Pass splits=.")
-    train, columns = views.get("train"), {}
-    for name in predictions:
-        if name in views:
-            view = views[name]
-            same = train is not None and view.rows is not None and train.rows is not None
-            same = same and len(view.graphs) == 1 and train.graphs[0] is view.graphs[0]  # type: ignore[union-attr]
-            found = graph_columns(view, train if same and name != "train" else None)
-            columns[name] = {k: v for k, v in found.items() if torch.unique(v).numel() > 1}
-    return columns
+def _check_calibrator(name: str, given: Any, calibrated: Calibrated) -> None:
+    """Raise for mistakes in the call; these are no calibrator's fault."""
+    if isinstance(given, str):
+        check_name(given)
+        if given in FIXED:
+            return
+    if not isinstance(given, (str, Calibrator)):
+        raise InputError("calibrators or their names", type(given).__name__)
+    if isinstance(given, Calibrator) and given.fitted:
+        return
+    splits, fit_on = calibrated.raw, calibrated.fit_on
+    if fit_on not in splits:
+        raise InputError(
+            f"a split {fit_on!r} to fit {name!r} on", ", ".join(splits), "Pass fit_on=."
+        )
+    splits[fit_on].require_target()

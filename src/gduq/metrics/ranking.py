@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.curve import Curve
-from gduq.metrics.resampling import Interval, interval, resample_counts
+from gduq.metrics.resampling import FEWEST, Interval, interval, resample_counts
 
 __all__ = ["Separation", "aupr", "auroc", "false_positive_rate", "separation"]
 
@@ -71,7 +71,8 @@ def separation(
 ) -> Separation:
     """`auroc`, `aupr` and `false_positive_rate` with bootstrap intervals.
 
-    Both sets are resampled, each at its own size.
+    Both sets are resampled, each at its own size. With fewer than 5 rows in a set there are no
+    intervals (NaN): resamples of so few hardly differ.
 
     Example:
         >>> found = separation(torch.arange(50.0), torch.arange(50.0) + 25)
@@ -91,6 +92,8 @@ def separation(
     )
     draws = torch.cat([ranked.drawn(n, k).all() for n, k in blocks], dim=1)
     value = ranked.all().squeeze(1)
+    if min(len(negative), len(positive)) < FEWEST:
+        draws = draws.fill_(torch.nan)
     found = [interval(float(v), d, level, 0.0, 1.0) for v, d in zip(value, draws, strict=True)]
     return Separation(*found)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics import binned, scores, values
+from gduq.metrics import binned, labels, scores, values
 from gduq.metrics.draws import ValueBlock
 from gduq.metrics.forms import BATCHED, Block, LabelBlock, label_form
 from gduq.metrics.label_rows import LabelRows, read_labels
@@ -22,6 +22,7 @@ __all__ = ["Block", "Interval", "bootstrap", "bootstrap_all"]
 
 Metric = Callable[..., float]
 _CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
+FEWEST = 5  # rows of a class below which a ranking has no interval
 _KEPT = 10_000_000  # draws that are kept for the next call: 20 MB each
 
 
@@ -55,7 +56,9 @@ def bootstrap(
 
     All labels, or values, of a row are drawn together. Resamples in which a metric is not defined
     (none has the only row of a class) are left out. Rows of one graph depend on each other;
-    intervals for node tasks are rather too narrow.
+    intervals for node tasks are rather too narrow. `roc_auc` and `average_precision` have no
+    interval (NaN) where a class that counts, or the rest, has fewer than 5 rows: resamples of so
+    few hardly differ.
 
     Args:
         metric: A function of this package, or any ``f(p) -> float``; one number each.
@@ -111,8 +114,12 @@ def bootstrap_all(
         name: interval(point[name], torch.cat(draws[name]), level, *_limits(metric, kind))
         for name, metric in metrics.items()
     }
-    shares = (name for name, metric in metrics.items() if _is_share(metric, kind))
-    return found | {name: share_interval(point[name], len(rows), level) for name in shares}
+    for name, metric in metrics.items():
+        if _is_share(metric, kind):
+            found[name] = share_interval(point[name], len(rows), level)
+        if _unwrap(metric)[0] in _RANKINGS and _few(rows):
+            found[name] = Interval(point[name], math.nan, math.nan)
+    return found
 
 
 def check_sampling(resamples: int, level: float) -> None:
@@ -248,6 +255,20 @@ def _limits(metric: Metric, kind: str) -> tuple[float, float]:
     if kind == "values":
         return values.LIMITS.get(base, (0.0, math.inf))
     return 0.0, {scores.brier_term: 2.0, scores.nll: math.inf, scores.brier: 2.0}.get(base, 1.0)
+
+
+_RANKINGS = (labels.roc_auc, labels.average_precision)
+
+
+def _few(rows: Rows | ValueRows | LabelRows) -> bool:
+    """Whether a class that counts in a ranking, or the rest of the rows, is too small for it."""
+    if isinstance(rows, LabelRows):
+        return any(_few(part) for _, part in rows.parts.values())
+    if not isinstance(rows, Rows) or rows.target is None:
+        return False
+    size = rows.target.bincount(minlength=rows.num_classes)
+    fewest = torch.minimum(size, len(rows) - size)
+    return bool(((fewest > 0) & (fewest < FEWEST)).any())
 
 
 def _is_share(metric: Metric, kind: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -23,11 +24,12 @@ _KINDS: dict[str, type[Target]] = {}
 _AGREED = 1e-4  # hypotheses whose mean disagreement is less say one thing
 
 
+@dataclass(frozen=True)
 class Target(ABC):
     """What a network's O outputs per row say about the truth ``y``.
 
     Training, prediction and calibration ask it for losses and distributions and know nothing else
-    about the task. It holds plain values only, so that it is saved as JSON.
+    about the task. It is a frozen dataclass of plain values, so that it is saved as JSON.
     """
 
     kind: ClassVar[str]
@@ -112,9 +114,15 @@ class Target(ABC):
         """The same for a model whose outputs come in that form already."""
         return self
 
-    @abstractmethod
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``."""
+        """Negative log-likelihood ``[..., m]`` of the mixture of samples ``[..., K, m, O]``.
+
+        Here for targets whose `losses` are that of one hypothesis.
+        """
+        found = -self.losses(samples, y)  # [..., K, m]
+        if weights is None:
+            return float(torch.tensor(found.size(-2)).log()) - found.logsumexp(dim=-2)
+        return -(found + weights.to(found).log().unsqueeze(-1)).logsumexp(dim=-2)
 
     def figures(
         self, samples: Tensor, y: Tensor, weights: Tensor | None = None
@@ -145,9 +153,11 @@ class Target(ABC):
         found: Any = self.prediction(samples)
         return samples.size(0) > 1 and float(found.epistemic.mean()) < _AGREED
 
-    @abstractmethod
     def spec(self) -> dict[str, Any]:
         """The arguments that make it again, as JSON holds them."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        return {"kind": self.kind, **plain}
 
 
 def target_from(spec: Mapping[str, Any]) -> Target:

@@ -116,12 +116,6 @@ class Classes(Target):
             return None
         return torch.tensor(self.weights, device=y.device)[y]
 
-    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        found = -self.losses(samples, y)  # [..., K, m]
-        if weights is None:
-            return float(torch.tensor(found.size(-2)).log()) - found.logsumexp(dim=-2)
-        return -(found + weights.to(found).log().unsqueeze(-1)).logsumexp(dim=-2)
-
     def figures(
         self, samples: Tensor, y: Tensor, weights: Tensor | None = None
     ) -> dict[str, float]:
@@ -141,15 +135,6 @@ class Classes(Target):
 
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Prediction:
         return Prediction(samples, y, class_names=self.names, **more)
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "num_classes": self.num_classes,
-            "names": None if self.names is None else list(self.names),
-            "one_logit": self.one_logit,
-            "weights": None if self.weights is None else list(self.weights),
-        }
 
     def _log_probs(self, outputs: Tensor) -> Tensor:
         return self._logits(outputs).log_softmax(dim=-1)

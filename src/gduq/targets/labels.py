@@ -28,6 +28,8 @@ class Labels(Target):
     Args:
         names: One name per label.
         rates: Share of "yes" among the known training entries of each label; `gduq.fit` sets it.
+        thresholds: Above which probability each label counts as "yes"; ``None`` means one half.
+            They are saved with the model; `with_thresholds` changes them at any time.
 
     Example:
         >>> y = torch.tensor([[1.0, 0.0], [0.0, float("nan")], [0.0, 1.0]])
@@ -42,6 +44,7 @@ class Labels(Target):
 
     names: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
+    thresholds: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
@@ -49,11 +52,32 @@ class Labels(Target):
         if self.names is not None:
             object.__setattr__(self, "names", tuple(self.names))
         object.__setattr__(self, "rates", tuple(self.rates))
+        if self.thresholds is not None:
+            given = tuple(float(cut) for cut in self.thresholds)
+            if not all(0 <= cut <= 1 for cut in given):
+                raise InputError("thresholds from 0 to 1, one per label", list(given))
+            object.__setattr__(self, "thresholds", given)
+        if self.rates:
+            self._check_widths(len(self.rates))
 
     @property
     def num_labels(self) -> int:
         """T; 0 before training data were seen."""
         return len(self.rates)
+
+    def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> Labels:
+        """The same labels with other thresholds ``[T]``; ``None`` means one half for all.
+
+        ``model.target = model.target.with_thresholds(t)`` makes every later prediction of a model
+        answer by them, whatever it is loaded from or served by.
+
+        Example:
+            >>> target = Labels(rates=(0.1,)).with_thresholds([0.2])
+            >>> target.prediction(torch.tensor([[[-1.0]], [[-1.2]]])).label
+            tensor([[True]])
+        """
+        given = thresholds.tolist() if isinstance(thresholds, Tensor) else thresholds
+        return replace(self, thresholds=None if given is None else tuple(given))
 
     def told(
         self,
@@ -70,8 +94,7 @@ class Labels(Target):
                 f"one with {outputs.size(1)}",
                 "If y should be classes: whole numbers from 0 up, one per row.",
             )
-        if self.names is not None and len(self.names) != labels.size(1):
-            raise InputError(f"{labels.size(1)} names, one per label", list(self.names))
+        self._check_widths(labels.size(1))
         rates = labels.double().nanmean(dim=0)
         for t, rate in enumerate(rates.tolist()):
             if not 0 < rate < 1:
@@ -150,11 +173,15 @@ class Labels(Target):
         return best_temperature(flat, weights)
 
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
-        return LabelPrediction(samples, y, self.names, **more)
+        cuts = None if self.thresholds is None else torch.tensor(self.thresholds)
+        return LabelPrediction(samples, y, self.names, cuts, **more)
 
-    def spec(self) -> dict[str, Any]:
-        names = None if self.names is None else list(self.names)
-        return {"kind": self.kind, "names": names, "rates": list(self.rates)}
+    def _check_widths(self, width: int) -> None:
+        """Raise unless there is one name and one threshold per label."""
+        for name in ("names", "thresholds"):
+            given = getattr(self, name)
+            if given is not None and len(given) != width:
+                raise InputError(f"{width} {name}, one per label", list(given))
 
     def _name(self, t: int) -> str:
         return str(t) if self.names is None else repr(self.names[t])

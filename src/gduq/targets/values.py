@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -300,11 +300,6 @@ class Values(Target):
         found = self.prediction(samples)
         share = (found.epistemic / found.variance).mean()
         return samples.size(0) > 1 and float(share) < 1e-4
-
-    def spec(self) -> dict[str, Any]:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
-        return {"kind": self.kind, **plain}
 
     # -- private -------------------------------------------------------------------------------
 
