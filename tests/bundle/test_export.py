@@ -20,6 +20,7 @@ import gduq
 from gduq import InputError
 from gduq.bundle.program import facts
 from gduq.data import View
+from gduq.data.table import molecule
 from gduq.nn import GNN
 from gduq.nn.molecules import BondGNN
 from gduq.nn.structure import Structure
@@ -28,6 +29,7 @@ from gduq.targets import Classes, Labels, Values
 # Two epochs teach a network little.
 pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing of y")
 QUIET: dict[str, Any] = {"progress": False}
+DOCS = Path(__file__).parents[2] / "docs"
 Run = Callable[..., dict[str, Tensor]]
 
 
@@ -170,7 +172,8 @@ class Net(nn.Module):
         self.head = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
-        more = {"edge_attr": edge_attr} if getattr(self.one, "edge_dim", None) else {}
+        reads = isinstance(self.one, (pyg.GINEConv, pyg.TransformerConv))
+        more = {"edge_attr": edge_attr} if reads else {}
         h = self.one(x, edge_index, **more).relu()
         h = h if self.norm is None else self.norm(h, batch)
         return self.head(self.pool(self.two(h, edge_index, **more), batch))
@@ -182,11 +185,14 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: Net(
         lambda i, o: pyg.TransformerConv(i, o, edge_dim=3), pyg.SumAggregation(), pyg.LayerNorm(6)
     ),
+    "gine": lambda: Net(
+        lambda i, o: pyg.GINEConv(nn.Linear(i, o), edge_dim=3), pyg.global_add_pool
+    ),
     "attention": lambda: Net(pyg.SAGEConv, pyg.AttentionalAggregation(nn.Linear(6, 1))),
 }
 
 
-@pytest.mark.parametrize("name", ["gcn", *slow("gat", "transformer", "attention")])
+@pytest.mark.parametrize("name", ["gcn", *slow("gat", "transformer", "gine", "attention")])
 def test_networks_of_pyg(name: str, tmp_path: Path) -> None:
     model = gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3)
     check(fitted(model, "labels"), tmp_path / "m.pt2", data(3, 5, "labels"), odd("labels"))
@@ -322,6 +328,46 @@ def test_onnx_of_networks_of_pyg(name: str, tmp_path: Path) -> None:
     check(
         fitted(model, "labels"), tmp_path / "m.onnx", data(3, 5, "labels"), [*known, lone, *known]
     )
+
+
+SMILES = ("CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]", "F/C=C/F", "C[C@H](N)C(=O)O", "C#N", "[2H]O", "O")
+
+
+def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
+    """A table of SMILES needs RDKit and what the file says about itself, and nothing of ours."""
+    for name in ("onnxscript", "onnxruntime", "rdkit"):
+        pytest.importorskip(name)
+    graphs = [molecule(smiles) for smiles in SMILES * 5]
+    for i, graph in enumerate(graphs):
+        graph.y = torch.tensor([i % 2])
+    torch.manual_seed(0)
+    net = BondGNN(2, hidden_channels=6, num_layers=2)
+    gduq.fit(net, graphs[:20], graphs[20:], epochs=1, class_names=("no", "yes"), **QUIET)
+    gduq.export(net, tmp_path / "model.onnx", graphs, {"targets": ["toxic"]})
+    _, about = program(tmp_path / "model.onnx")
+    assert about["target"]["columns"] == ["toxic"]
+    assert about["target"]["names"] == ["no", "yes"]
+    assert [entry["dtype"] for entry in about["inputs"]] == ["float32", "int64", "float32", "int64"]
+    assert len(about["smiles"]["x"]["atomic_num"]) == 119
+    (code,) = (b for b in (DOCS / "export.md").read_text().split("```python\n") if "ATOM" in b)
+    code = code.partition("```")[0].replace('["CCO", "c1ccccc1O"]', repr(list(SMILES)))
+    code = (
+        f"import sys\nfor m in ('torch', 'torch_geometric', 'gduq'): sys.modules[m] = None\n{code}"
+    )
+    code += "print(json.dumps({name: value.tolist() for name, value in said.items()}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = {name: torch.tensor(value) for name, value in json.loads(done.stdout).items()}
+    compare(said, gduq.predict(net, [molecule(smiles) for smiles in SMILES]))
+
+
+def test_graphs_that_are_no_molecules_have_no_lists(tmp_path: Path) -> None:
+    gduq.export(fitted(zoo("gin", 2), "values"), tmp_path / "m.pt2", data(3, 5, "values"))
+    _, about = program(tmp_path / "m.pt2")
+    assert about["smiles"] is None
+    assert about["target"]["columns"] is None
 
 
 # -- alone ---------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """`gduq export`: a bundle in, a file that runs on its own out."""
 
 import json
+import socket
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -51,7 +54,7 @@ def test_the_file_says_what_the_bundle_says(model, like, tmp_path):
 def test_mistakes_are_one_sentence(model, like, tmp_path):
     for output, match in (
         (like, "which is read"),
-        (tmp_path / "model.pt", ".pt2 or .onnx"),
+        (tmp_path / "model.pt", ".pt2, .onnx"),
         (model / "bundle.json", "which is read"),
     ):
         before = like.read_bytes()
@@ -59,3 +62,34 @@ def test_mistakes_are_one_sentence(model, like, tmp_path):
         assert match in done.stderr
         assert like.read_bytes() == before
     run("export", tmp_path / "nowhere", tmp_path / "m.pt2", "--like", like, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("export {model} m.txt --like {like}", "ends in .pt2, .onnx"),
+        ("export {model} {folder}/m.onnx --like nowhere.csv", "which does not exist"),
+        ("export nowhere {folder}/m.onnx --like {like}", "a bundle, or a run folder"),
+        ("serve nowhere", "a bundle, or a run folder"),
+        ("serve {model} --port {port}", "an address to listen on"),
+        ("serve {model} --calibration-data nowhere.csv", "which does not exist"),
+        ("serve {model} --max-novelty 2", "--max-novelty from 0 to 1"),
+    ],
+)
+def test_mistakes_are_told_before_torch_is_imported(words, reason, tmp_path):
+    """Which takes seconds."""
+    (tmp_path / "bundle.json").touch()
+    (tmp_path / "like.csv").touch()
+    code = (
+        "import sys; from gduq.cli import main\n"
+        "try: main()\n"
+        "finally: print([m for m in ('torch', 'pandas', 'fastapi') if m in sys.modules])"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        known = {"model": tmp_path, "folder": tmp_path, "like": tmp_path / "like.csv"}
+        given = words.format(**known, port=taken.getsockname()[1]).split()
+        command = [sys.executable, "-c", code, *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert done.stdout == "[]\n"

@@ -17,7 +17,6 @@ import pytest
 
 import gduq
 from gduq.deploy.running import is_loopback, own_hosts
-from tests.cli.cases import run
 from tests.deploy.cases import EVIL, SMILES, model, molecules
 from tests.deploy.devtools import Browser
 
@@ -145,15 +144,3 @@ def test_addresses():
     assert is_loopback("::1")
     assert not is_loopback("192.168.0.1")
     assert not is_loopback("example.org")
-
-
-def test_a_port_that_is_taken_is_one_sentence(bundle):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        found = run("serve", bundle, "--port", taken.getsockname()[1], code=2)
-    assert "expected an address to listen on" in found.output
-    assert "Choose another --port." in found.output
-
-
-def test_a_missing_bundle_is_one_sentence(tmp_path):
-    found = run("serve", tmp_path / "none", "--port", 0, code=2)
-    assert "Error: " in found.output

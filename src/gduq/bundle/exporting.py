@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
 from gduq.bundle import symbols
-from gduq.bundle.inputs import Inputs, inputs_of
+from gduq.bundle.about import about
+from gduq.bundle.inputs import Inputs, graphs_like, inputs_of
 from gduq.bundle.program import Program, ready_to_trace
 from gduq.disk import atomic_path
 from gduq.errors import InputError
@@ -37,7 +38,12 @@ class _Traced(NamedTuple):
     said: dict[str, Tensor]
 
 
-def export(model: nn.Module, path: str | os.PathLike[str], like: Any) -> Path:
+def export(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    like: Any,
+    notes: Mapping[str, Any] | None = None,
+) -> Path:
     """Write a model as one file that answers on its own, for any numbers of nodes, edges, graphs.
 
     All of the model is in it: hypotheses, their mixture, calibration and novelty.
@@ -52,13 +58,16 @@ def export(model: nn.Module, path: str | os.PathLike[str], like: Any) -> Path:
     ``std``, of classes and labels ``probs``, ``confidence`` and ``entropy``. They equal
     `gduq.predict`; ``samples`` of values are means, then log-variances. Inputs are not checked.
 
-    The file tells inputs, outputs, names and units itself: ``gduq.json`` among the extra files of
-    a ``.pt2``, the entry ``gduq`` among the metadata of an ``.onnx``.
+    The file tells inputs, outputs, names and units itself, and of molecules how SMILES become
+    inputs: ``gduq.json`` among the extra files of a ``.pt2``, the entry ``gduq`` among the metadata
+    of an ``.onnx``.
 
     Args:
         model: A fitted model; not `MCDropout`, which draws.
         path: The file, ending in ``.pt2`` or ``.onnx``; one that is there is replaced.
         like: A graph, or several, such as the model is to answer for.
+        notes: What is known of the training table, ``gduq.bundle.describe(path).preprocessing``:
+            it names the target columns.
 
     Returns:
         The path.
@@ -85,25 +94,25 @@ def export(model: nn.Module, path: str | os.PathLike[str], like: Any) -> Path:
     if target.suffix == ".onnx":
         _check_onnx()
     known = as_predictor(model)
-    inputs = _checked(known, like)
-    traced = _traced(known, inputs)
-    about = json.dumps(_about(known, traced))
+    _check_fitted(known)
+    graphs = graphs_like(like)
+    traced = _traced(known, inputs_of(known, graphs))
+    told = json.dumps(about(known, traced.inputs, traced.said, graphs, notes))
     with atomic_path(target) as unfinished:
         if target.suffix == ".pt2":
-            extra = {"gduq.json": about}
+            extra = {"gduq.json": told}
             torch.export.save(traced.program, unfinished, extra_files=extra)
         else:
-            _write_onnx(traced, about, unfinished)
+            _write_onnx(traced, told, unfinished)
     return target
 
 
-def _checked(model: Predictor, like: Any) -> Inputs:
+def _check_fitted(model: Predictor) -> None:
     if model.target is None:
         raise InputError(
             "a fitted model", "one that gduq.fit has not seen", "Call gduq.fit(model, train, val)."
         )
     model.check_ready()
-    return inputs_of(model, like)
 
 
 # -- tracing -------------------------------------------------------------------------------------
@@ -197,21 +206,6 @@ def _quiet() -> Iterator[None]:
 # -- files ---------------------------------------------------------------------------------------
 
 
-def _about(model: Predictor, traced: _Traced) -> dict[str, Any]:
-    """What a user of the file has to know."""
-    from gduq import __version__
-
-    assert model.target is not None
-    return {
-        "gduq": __version__,
-        "inputs": traced.inputs.described(),
-        "outputs": list(traced.said),
-        "target": model.target.combined().spec(),
-        "calibrated": model.calibration,
-        "hypotheses": traced.said["samples"].size(0),
-    }
-
-
 def _check_onnx() -> None:
     try:
         import onnx  # noqa: F401
@@ -224,7 +218,7 @@ def _check_onnx() -> None:
         ) from error
 
 
-def _write_onnx(traced: _Traced, about: str, path: Path) -> None:
+def _write_onnx(traced: _Traced, told: str, path: Path) -> None:
     try:
         with _quiet():
             made: Any = torch.onnx.export(traced.program, (), dynamo=True, verbose=False)
@@ -232,7 +226,7 @@ def _write_onnx(traced: _Traced, about: str, path: Path) -> None:
         raise _in_the_way(f"what ONNX does not know: {_reason(error)}") from error
     model = made.model
     _rename(model.graph, list(traced.inputs.tensors), list(traced.said))
-    model.metadata_props["gduq"] = about
+    model.metadata_props["gduq"] = told
     made.save(path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from gduq.nn.modes import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["Inputs", "inputs_of"]
+__all__ = ["Inputs", "graphs_like", "inputs_of"]
 
 _NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
 _FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
@@ -61,14 +61,13 @@ class Inputs:
         ]
 
 
-def inputs_of(model: Predictor, like: Any) -> Inputs:
+def inputs_of(model: Predictor, graphs: Sequence[Data]) -> Inputs:
     """The tensors of some graphs that a model may read.
 
     Args:
         model: A fitted model.
-        like: A graph, or several.
+        graphs: From `graphs_like`.
     """
-    graphs = _some(like)
     graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
     with torch.no_grad(), evaluating(model):
         rows = model.answer(join([graphs[0]] * 2)).outputs.size(1)
@@ -89,7 +88,7 @@ def inputs_of(model: Predictor, like: Any) -> Inputs:
     return Inputs(tensors, varying, words)
 
 
-def _some(like: Any) -> list[Data]:
+def graphs_like(like: Any) -> list[Data]:
     """A few graphs whose sizes are not 0 or 1, which torch takes for constants."""
     found: list[Data] = []
     for graph in _one_by_one(like):

@@ -10,6 +10,8 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_json, status
 from gduq.cli.predict import Bundle, Call, Network, SmilesColumn
+from gduq.cli.serve import check_bundle
+from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.cli.request import Request
@@ -38,32 +40,37 @@ def export(
     """Write a model as one file that answers on its own.
 
     A .pt2 file is read by torch.export.load, an .onnx file by onnxruntime; neither needs gduq.
-    Hypotheses, calibration and novelty are in it, for graphs of any size.
+    Hypotheses, calibration and novelty are in it, for graphs of any size. What it takes and gives,
+    and how SMILES become inputs, it says itself.
     """
+    from gduq.data.outputs import check_output, check_outputs
+
+    check_bundle(bundle)
+    check_outputs({"OUTPUT": output}, [bundle, like])
+    check_output(output, (".pt2", ".onnx"))
+    if not like.exists():
+        raise InputError("a folder or file of graphs as --like", f"{like}, which does not exist")
+    from gduq.bundle import describe
     from gduq.bundle import export as export_model
     from gduq.cli.answering import load_model
-    from gduq.cli.request import Request
-    from gduq.data.outputs import check_outputs
+    from gduq.cli.request import Request, bundle_of
 
-    check_outputs({"OUTPUT": output}, [bundle, like])
     with status("Exporting", as_json):
         request = Request(bundle=bundle, smiles=smiles, net=net, call=call)
+        notes = describe(bundle_of(bundle)[0]).preprocessing
         model, _ = load_model(request)
-        export_model(model, output, _graphs(like, request))
+        export_model(model, output, _graphs(like, request, notes), notes)
     if as_json:
         print_json({"path": output, "bytes": output.stat().st_size})
     else:
         typer.echo(f"{output} written, {output.stat().st_size / 1e6:.2f} MB")
 
 
-def _graphs(path: Path, request: Request) -> list[Any]:
+def _graphs(path: Path, request: Request, notes: Any) -> list[Any]:
     """A few graphs of a file, read as ``gduq predict`` reads it."""
-    from gduq.bundle import describe
-    from gduq.cli.request import bundle_of
     from gduq.data.files import Reject
     from gduq.deploy.places import Places
 
-    notes = describe(bundle_of(request.bundle)[0]).preprocessing
     parts = Places.of([path], request.smiles, (), notes).read(path, 1)
     found = (item.graph for part in parts for item in part)
     return list(islice((graph for graph in found if not isinstance(graph, Reject)), _ENOUGH))
