@@ -24,7 +24,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("errors",),
     ("disk", "whole"),
-    ("functional", "metrics"),
+    ("export_mode", "metrics", "randomness"),
     ("graph",),
     ("nn",),
     (
@@ -221,7 +221,7 @@ def test_the_direction_test_sees_imports(tmp_path, monkeypatch):
 
 
 def test_the_test_of_circles_sees_one(tmp_path, monkeypatch):
-    probe(tmp_path, monkeypatch, "gduq.errors", "import gduq.functional\n")
+    probe(tmp_path, monkeypatch, "gduq.errors", "import gduq.graph.sparse\n")
     found = circle()
     assert found is not None
     assert "gduq.errors" in found

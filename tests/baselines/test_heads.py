@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.errors import InputError
+from gduq.randomness import derived
 from gduq.targets import Classes
 from gduq.training.heads import HeadRun, RowSet, train_heads
-from gduq.training.randomness import derived
 
 D, WIDE, CLASSES = 4, 6, 3
 TARGET = Classes(CLASSES)

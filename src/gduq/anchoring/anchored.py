@@ -26,7 +26,7 @@ from gduq.anchoring.points import Point, State
 from gduq.anchoring.recipe import Recipe
 from gduq.anchoring.specs import point_from, source_from, source_spec
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import exporting
+from gduq.export_mode import chunks
 from gduq.graph import iterate, label_rows, on_device, repeat, targets
 from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
@@ -391,9 +391,8 @@ class Anchored(Predictor):
         if scaled is not None:
             base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
         gain = self.point.gain(graph, base)
-        size = len(shift) if exporting() else _CHUNK // max(1, self.point.cost(base, graph))
         parts = []
-        for part in shift.split(max(1, size)):
+        for part in chunks(shift, _CHUNK // max(1, self.point.cost(base, graph))):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
             parts.append(self.point.suffix(z, state, graph, normed=scaled is not None))
         return torch.cat(parts)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import device_of, is_sparse, normal, take_rows
+from gduq.graph.sparse import is_sparse, take_rows
+from gduq.randomness import generator_device, normal
 
 __all__ = [
     "Anchors",
@@ -91,7 +92,7 @@ class ShuffledAnchors(Anchors):
                 "a batch without any",
                 "Use larger batches, or anchors='gaussian'.",
             )
-        turns, where = -(-count // rows.size(0)), device_of(generator)
+        turns, where = -(-count // rows.size(0)), generator_device(generator)
         index = torch.cat(
             [torch.randperm(rows.size(0), generator=generator, device=where) for _ in range(turns)]
         )[:count]
@@ -128,7 +129,7 @@ class FixedAnchors(Anchors):
         self.register_buffer("values", values.detach().clone())
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
-        where = device_of(generator)
+        where = generator_device(generator)
         index = torch.randint(self.values.size(0), (count,), generator=generator, device=where)
         return self.values[index.to(self.values.device)]
 

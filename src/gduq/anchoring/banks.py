@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gduq.anchoring.equation import anchored_relu_map
 from gduq.anchoring.heads import Tail
 from gduq.anchoring.linear import AnchoredLinear
-from gduq.functional import ForcedDropout, anchored_relu_map, exporting
+from gduq.export_mode import chunks
+from gduq.nn.dropout import ForcedDropout
 from gduq.nn.recording import LINEAR
 
 __all__ = ["head_outputs"]
@@ -24,8 +26,7 @@ def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) ->
     shift = linear.shift(bank)  # [K, m]
     last = _map_of_relu(tail)
     parts = []
-    size = max(1, _BLOCK // max(1, shift.numel()))
-    for rows in [h] if exporting() else h.split(size):
+    for rows in chunks(h, _BLOCK // max(1, shift.numel())):
         if last is None:
             parts.append(tail(_read(linear, rows) + shift.unsqueeze(1), rows))
             continue

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from gduq.anchoring.anchors import GaussianAnchors
-from gduq.functional import device_of, is_sparse, keep_rows
 from gduq.graph import label_rows, num_graphs, row_batch
+from gduq.graph.sparse import is_sparse, keep_rows
+from gduq.randomness import generator_device
 
 if TYPE_CHECKING:
     from gduq.anchoring.anchored import Anchored
@@ -74,7 +75,7 @@ class AnchorDraws:
         if not self.mask_share:
             return None
         units = rows if of_graph is None else num_graphs(self.graph)
-        where = device_of(self.generator)
+        where = generator_device(self.generator)
         chosen = torch.rand(self.draws, units, generator=self.generator, device=where)
         self._chosen = chosen.to(self.model.linear.weight.device) < self.mask_share
         return self._chosen if of_graph is None else self._chosen[:, of_graph]

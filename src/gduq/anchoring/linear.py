@@ -7,8 +7,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
 from gduq.errors import InputError
-from gduq.functional import anchor_shift, anchored_linear, gaussian_shift, linear
+from gduq.graph.sparse import linear
 
 __all__ = ["AnchoredLinear", "Init"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from gduq.anchoring.heads import HeadPoint
 from gduq.anchoring.modules import InputPoint, ModulePoint
 from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError
+from gduq.errors import InputError, did_you_mean
 from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
@@ -106,8 +105,7 @@ def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
 def _check_name(net: nn.Module, at: Any) -> str:
     names = list(dict.fromkeys(["head", "input", *anchor_names(net)]))
     if not isinstance(at, str) or at not in names:
-        near = difflib.get_close_matches(str(at), names, n=1)
-        do = f"Did you mean {near[0]!r}?" if near else ""
+        do = did_you_mean(at, names, otherwise="")
         raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
     return at
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from gduq.functional import linear
 from gduq.graph import Rows
+from gduq.graph.sparse import linear
 from gduq.nn.gnn import GNN
 from gduq.nn.layers import affine
 from gduq.nn.settings import Point as ChainPoint

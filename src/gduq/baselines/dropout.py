@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gduq.baselines.ensemble import fit_bank, inner_spec, mixture
 from gduq.baselines.network import Network
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout
 from gduq.nn.call import Call
+from gduq.nn.dropout import ForcedDropout
 from gduq.nn.modes import evaluating
 from gduq.prediction.predictor import Answer, Predictor, Supply
 

@@ -12,7 +12,7 @@ from gduq.baselines.heads import OnTrunk
 from gduq.baselines.posterior import LastLayerPosterior
 from gduq.baselines.separate import SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import exporting
+from gduq.export_mode import exporting
 from gduq.nn.call import Call
 from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk

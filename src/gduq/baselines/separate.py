@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gduq.baselines.gaussian import GaussianLayer, best_precision, check_layer, with_one
 from gduq.errors import InputError
-from gduq.functional import normal
+from gduq.randomness import normal
 
 __all__ = ["SeparatePosteriors", "best_noise"]
 

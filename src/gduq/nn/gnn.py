@@ -18,8 +18,10 @@ from torch_geometric.nn.aggr import (
 )
 
 from gduq.errors import InputError
-from gduq.functional import ForcedDropout, as_dtype, exporting, is_sparse, linear
+from gduq.export_mode import exporting
 from gduq.graph import check_graph
+from gduq.graph.sparse import as_dtype, is_sparse, linear
+from gduq.nn.dropout import ForcedDropout
 from gduq.nn.head import Head
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
 from gduq.nn.positional import encoding, with_random_signs

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gduq.functional import is_sparse, linear
+from gduq.graph.sparse import is_sparse, linear
 from gduq.nn.positional import EdgeGate
 from gduq.nn.structure import Kind, Structure
 

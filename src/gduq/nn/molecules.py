@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
 from gduq.errors import InputError
-from gduq.functional import exporting
+from gduq.export_mode import exporting
 from gduq.graph import num_graphs, row_batch
 
 __all__ = ["BondGNN"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gduq.errors import InputError
-from gduq.functional import exporting
+from gduq.export_mode import exporting
 
 __all__ = ["Slot", "Tape", "first_input", "one_pass", "replaying"]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.functional import exporting
+from gduq.export_mode import exporting
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
 from gduq.nn.gnn import GNN

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
-from gduq.functional import exporting, is_sparse, take_rows
+from gduq.export_mode import exporting
+from gduq.graph.sparse import is_sparse, take_rows
 
 __all__ = ["Novelty"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data.packed import Packed, to_ptr, try_pack
-from gduq.data.sparse import csr
 from gduq.data.view import View
 from gduq.errors import InputError
+from gduq.graph.sparse import csr_of_pointers
 from gduq.whole import whole
 
 __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]
@@ -215,7 +215,7 @@ def _entries(x: Tensor) -> Tensor:
 def _with_values(x: Tensor, values: Tensor) -> Tensor:
     if x.layout != torch.sparse_csr:
         return values
-    return csr(x.crow_indices(), x.col_indices(), values, x.shape)
+    return csr_of_pointers(x.crow_indices(), x.col_indices(), values, x.shape)
 
 
 def _pairs(graph: Data) -> tuple[Tensor, int]:

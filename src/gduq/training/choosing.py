@@ -21,6 +21,7 @@ from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor
+from gduq.randomness import isolated
 from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
@@ -32,7 +33,6 @@ from gduq.training.finishing import (
     warn_of_few,
 )
 from gduq.training.fitting import Fit
-from gduq.training.randomness import isolated
 from gduq.training.settings import Settings
 from gduq.training.step import checked_fabric
 

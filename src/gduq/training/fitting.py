@@ -18,6 +18,7 @@ from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.randomness import isolated
 from gduq.targets import Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, warn_of_overlap
@@ -25,7 +26,6 @@ from gduq.training.checkpoint import weights
 from gduq.training.finishing import finish_model
 from gduq.training.history import History
 from gduq.training.progress import epoch_bar
-from gduq.training.randomness import isolated
 from gduq.training.rows import TrunkRows, fit_on_rows
 from gduq.training.run import train as train_one
 from gduq.training.settings import Select, Settings

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from gduq.errors import InputError
+from gduq.randomness import derived, isolated
 from gduq.targets.base import Target
 from gduq.training.history import Epoch
-from gduq.training.randomness import derived, isolated
 
 __all__ = ["TEMPERATURES", "HeadRun", "RowSet", "train_heads"]
 

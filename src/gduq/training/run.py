@@ -17,6 +17,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.graph import targets
 from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.randomness import derived, isolated, seed_all
 from gduq.targets import Target, Values, target_from
 from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
 from gduq.training.checkpoint import (
@@ -30,7 +31,6 @@ from gduq.training.finishing import finish_model, judged
 from gduq.training.history import Epoch, History, best_epoch
 from gduq.training.processes import Processes
 from gduq.training.progress import epoch_bar
-from gduq.training.randomness import derived, isolated, seed_all
 from gduq.training.settings import Settings
 from gduq.training.step import Step, checked_fabric, evaluating_after
 

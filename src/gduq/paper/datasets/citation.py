@@ -21,9 +21,9 @@ from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq import shifts
 from gduq.data.cache import cached_tensors, digest
-from gduq.data.sparse import csr
 from gduq.data.view import Splits
 from gduq.errors import InputError
+from gduq.graph.sparse import csr_of_pointers
 from gduq.paper.datasets.raw import damaged, raw_file
 
 __all__ = ["SOURCES", "load_citation", "read_citation"]
@@ -109,7 +109,7 @@ def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path
     key = {"name": f"citation/{name}", "version": VERSION, "raw": digest([path])}
     tensors = cached_tensors(root, key, lambda: _read(path, source))
     shape = (source.nodes, source.features)
-    x = csr(tensors["crow"], tensors["col"], tensors["values"], shape)
+    x = csr_of_pointers(tensors["crow"], tensors["col"], tensors["values"], shape)
     return Data(x=x, edge_index=tensors["edge_index"], y=tensors["y"]), path
 
 

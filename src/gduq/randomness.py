@@ -1,4 +1,5 @@
-"""Every epoch has random numbers of its own, and the caller's stay where they were."""
+"""Randomness is an argument: seeds for one purpose, draws from a generator, states kept as they
+were."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor
 
-__all__ = ["derived", "isolated", "seed_all"]
+__all__ = ["derived", "generator_device", "isolated", "normal", "seed_all"]
 
 
 def derived(seed: int, *keys: int) -> int:
@@ -43,3 +45,19 @@ def isolated(device: torch.device) -> Iterator[None]:
         finally:
             random.setstate(python)
             np.random.set_state(legacy)  # noqa: NPY002
+
+
+def normal(
+    size: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Standard normal numbers, drawn where the generator lives and moved to ``device``."""
+    source = device if generator is None else generator.device
+    return torch.randn(size, dtype=dtype, device=source, generator=generator).to(device)
+
+
+def generator_device(generator: torch.Generator | None) -> torch.device:
+    """Where a generator can draw: a CUDA generator draws on its GPU only; without one, the CPU."""
+    return torch.device("cpu") if generator is None else generator.device

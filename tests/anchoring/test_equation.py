@@ -1,0 +1,283 @@
+"""Equation (1) against the concatenation, and Gaussian draws against explicit ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
+from gduq.graph.sparse import linear
+
+few = settings(deadline=None, max_examples=40)
+sizes = st.integers(1, 6)
+seeds = st.integers(0, 2**20)
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*size: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(size, generator=seeded(seed), dtype=dtype)
+
+
+def thin(*size: int, seed: int) -> Tensor:
+    """Mostly zeros, with whole rows of them."""
+    values = randn(*size, seed=seed)
+    return values * (torch.rand(size, generator=seeded(seed + 1)) < 0.4)
+
+
+def anchors_of(kind: str, n: int, d: int, k: int, seed: int) -> Tensor:
+    shape = {"one": (d,), "rows": (n, d), "bank": (k, 1, d), "bank of rows": (k, n, d)}[kind]
+    return randn(*shape, seed=seed)
+
+
+def by_pairs(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The definition: build ``[h - c || c]`` and multiply."""
+    shape = torch.broadcast_shapes(h.shape, c.shape)
+    pair = torch.cat([(h - c).expand(shape), c.expand(shape)], dim=-1)
+    z = pair @ weight.T
+    return z if bias is None else z + bias
+
+
+# -- equation (1) ------------------------------------------------------------------------------
+
+
+@few
+@given(
+    n=sizes, d=sizes, m=sizes, k=sizes, seed=seeds, bias=st.booleans(), sparse=st.booleans(),
+    kind=st.sampled_from(["one", "rows", "bank", "bank of rows"]),
+)  # fmt: skip
+def test_equation_one_is_the_concatenation(
+    n: int, d: int, m: int, k: int, seed: int, bias: bool, sparse: bool, kind: str
+) -> None:
+    h, c = thin(n, d, seed=seed), anchors_of(kind, n, d, k, seed + 2)
+    weight = randn(m, 2 * d, seed=seed + 3).requires_grad_()
+    b = randn(m, seed=seed + 4).requires_grad_() if bias else None
+    wanted = by_pairs(h, c, weight, b)
+    found = anchored_linear(h.to_sparse_csr() if sparse else h, c, weight, b)
+    assert found.shape == wanted.shape
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+
+    direction = randn(*wanted.shape, seed=seed + 5)
+    inputs = [weight] if b is None else [weight, b]
+    for one, two in zip(
+        torch.autograd.grad(found, inputs, direction),
+        torch.autograd.grad(wanted, inputs, direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-10)
+
+
+@few
+@given(n=sizes, d=sizes, m=sizes, seed=seeds)
+def test_equation_one_in_the_dense_inputs(n: int, d: int, m: int, seed: int) -> None:
+    h, c = randn(n, d, seed=seed).requires_grad_(), randn(n, d, seed=seed + 1).requires_grad_()
+    weight = randn(m, 2 * d, seed=seed + 2)
+    direction = randn(n, m, seed=seed + 3)
+    found = torch.autograd.grad(anchored_linear(h, c, weight), [h, c], direction)
+    wanted = torch.autograd.grad(by_pairs(h, c, weight, None), [h, c], direction)
+    torch.testing.assert_close(found, wanted)
+
+
+@few
+@given(n=sizes, d=sizes, m=sizes, k=sizes, seed=seeds)
+def test_masked_shift_is_the_pair_with_a_zeroed_half(
+    n: int, d: int, m: int, k: int, seed: int
+) -> None:
+    h, c = randn(n, d, seed=seed), randn(k, n, d, seed=seed + 1)
+    weight = randn(m, 2 * d, seed=seed + 2)
+    masked = torch.rand(k, n, generator=seeded(seed)) < 0.5
+    half = c * ~masked.unsqueeze(-1)
+    wanted = torch.cat([h - c, half], dim=-1) @ weight.T
+    found = linear(h, weight[:, :d]) + anchor_shift(c, weight, masked)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        anchor_shift(c, weight, torch.zeros_like(masked)), anchor_shift(c, weight)
+    )
+
+
+def test_equal_halves_do_not_see_the_anchor() -> None:
+    h, half = randn(4, 3, seed=0), randn(2, 3, seed=1)
+    weight = torch.cat([half, half], dim=1)
+    for scale in (0.0, 1.0, 1e6):
+        c = scale * randn(5, 1, 3, seed=2)
+        torch.testing.assert_close(
+            anchored_linear(h, c, weight), (h @ half.T).expand(5, 4, 2), rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize("kind", ["one", "rows", "bank", "bank of rows"])
+def test_zero_anchor_reads_h_alone(kind: str) -> None:
+    h, weight = randn(3, 2, seed=0), randn(4, 4, seed=1)
+    c = torch.zeros_like(anchors_of(kind, 3, 2, 5, 0))
+    z = anchored_linear(h, c, weight)
+    torch.testing.assert_close(z, (h @ weight[:, :2].T).expand_as(z))
+
+
+# -- the draw in m dimensions ------------------------------------------------------------------
+
+
+def theory(mean: Tensor, std: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    return delta @ mean, delta @ torch.diag(std.square()) @ delta.T
+
+
+def assert_distributed(z: Tensor, mean: Tensor, covariance: Tensor) -> None:
+    """Mean and covariance within about six of their standard errors."""
+    deviation = covariance.diagonal().sqrt()
+    error = 6 / z.size(0) ** 0.5
+    assert ((z.mean(dim=0) - mean).abs() <= error * deviation + 1e-9).all()
+    bound = error * 1.5 * torch.outer(deviation, deviation)
+    assert ((torch.cov(z.T) - covariance).abs() <= bound + 1e-9).all()
+
+
+@pytest.mark.parametrize("rank", [1, 3, 12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gaussian_shift_has_the_moments_of_explicit_anchors(rank: int, dtype: torch.dtype) -> None:
+    m, d, rows = 5, 12, 40_000
+    delta = randn(m, d, seed=0) if rank == d else randn(m, rank, seed=0) @ randn(rank, d, seed=1)
+    w_h = randn(m, d, seed=2)
+    weight = torch.cat([w_h, w_h + delta], dim=1).to(dtype)
+    mean, std = randn(d, seed=3).to(dtype), randn(d, seed=4).abs().to(dtype)
+    z = gaussian_shift(mean, std, weight, rows, generator=seeded(5))
+    assert z.shape == (rows, m)
+    assert z.dtype == dtype
+    wanted = theory(mean.double(), std.double(), (weight[:, d:] - weight[:, :d]).double())
+    assert_distributed(z.double(), *wanted)
+    c = mean + std * randn(rows, d, seed=6, dtype=dtype)
+    assert_distributed(anchor_shift(c, weight).double(), *wanted)  # the explicit route agrees
+
+
+def test_gaussian_shift_masks_rows() -> None:
+    m, d, rows = 3, 7, 40_000
+    weight, mean, std = randn(m, 2 * d, seed=0), randn(d, seed=1), randn(d, seed=2).abs()
+    masked = torch.arange(rows) % 3 == 0
+    z = gaussian_shift(mean, std, weight, rows, masked, seeded(3))
+    w_h, w_c = weight.chunk(2, dim=1)
+    assert_distributed(z[masked], *theory(mean, std, -w_h))
+    assert_distributed(z[~masked], *theory(mean, std, w_c - w_h))
+
+
+def test_gaussian_shift_rows_are_independent() -> None:
+    z = gaussian_shift(
+        torch.zeros(6).double(), torch.ones(6).double(), randn(2, 12, seed=0), 20_000,
+        generator=seeded(1),
+    )  # fmt: skip
+    neighbours = torch.corrcoef(torch.stack([z[:-1, 0], z[1:, 0]]))[0, 1]
+    assert neighbours.abs() < 0.05
+
+
+def expected_gradient(route: str, seed: int) -> Tensor:
+    """Gradient of a mean over many draws of a loss that is not quadratic."""
+    m, d, rows = 3, 8, 60_000
+    delta = randn(m, 2, seed=0) @ randn(2, d, seed=1)  # rank 2 of 3
+    w_h = randn(m, d, seed=2)
+    weight = torch.cat([w_h, w_h + delta / 3], dim=1).requires_grad_()
+    mean, std = randn(d, seed=3), randn(d, seed=4).abs()
+    if route == "explicit":
+        shift = anchor_shift(mean + std * randn(rows, d, seed=seed), weight)
+    else:
+        shift = gaussian_shift(mean, std, weight, rows, generator=seeded(seed))
+    loss = (shift.tanh() + 0.3 * shift.square() * shift[:, :1].cos()).mean()
+    return torch.autograd.grad(loss, weight)[0]
+
+
+def test_gaussian_shift_has_the_mean_gradient_of_explicit_anchors() -> None:
+    wanted, found = expected_gradient("explicit", 8), expected_gradient("short", 9)
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
+
+
+def gradient_noise(route: str, rows: int = 30) -> float:
+    m, d = 6, 10
+    weight = torch.cat([randn(m, d, seed=1), randn(m, d, seed=2)], dim=1)
+    zero, one, found = torch.zeros(d).double(), torch.ones(d).double(), []
+    for seed in range(200):
+        w = weight.clone().requires_grad_()
+        if route == "explicit":
+            shift = anchor_shift(randn(rows, d, seed=seed), w)
+        else:
+            shift = gaussian_shift(zero, one, w, rows, generator=seeded(seed))
+        found.append(torch.autograd.grad(shift.tanh().square().mean(), w)[0])
+    return float(torch.stack(found).var(dim=0).sum())
+
+
+def test_gaussian_shift_has_no_noisier_gradients_than_explicit_anchors() -> None:
+    assert gradient_noise("short") < 1.05 * gradient_noise("explicit")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rank", [0, 1, 2, 40, 200])
+def test_gaussian_shift_of_singular_covariances(rank: int, dtype: torch.dtype) -> None:
+    """As after a step of training from the identity start: the halves differ in a low rank."""
+    m, d, rows = 200, 400, 300
+    delta = (randn(m, rank, seed=0) @ randn(rank, d, seed=1)).to(dtype)  # rank 0: zeros
+    delta[7] = 0.0
+    w_h = randn(m, d, seed=2, dtype=dtype)
+    weight = torch.cat([w_h, w_h + delta], dim=1).requires_grad_()
+    difference = (weight[:, d:] - weight[:, :d]).detach()
+    z = gaussian_shift(
+        torch.zeros(d, dtype=dtype), torch.ones(d, dtype=dtype), weight, rows, generator=seeded(3)
+    )
+    z.square().mean().backward()
+    assert torch.isfinite(z).all()
+    assert torch.isfinite(weight.grad).all()
+    assert weight.grad.abs().max() < 10
+    deviation = difference.norm(dim=1)
+    assert ((z.std(dim=0) - deviation).abs() <= 0.25 * deviation + 1e-8).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gaussian_shift_without_deviation_is_the_mean_shift(dtype: torch.dtype) -> None:
+    weight = randn(4, 12, seed=0, dtype=dtype).requires_grad_()
+    mean = randn(6, seed=1, dtype=dtype)
+    z = gaussian_shift(mean, torch.zeros(6, dtype=dtype), weight, 9, generator=seeded(0))
+    wanted = anchor_shift(mean, weight).expand(9, 4)
+    torch.testing.assert_close(z, wanted)
+    direction = randn(9, 4, seed=2, dtype=dtype)
+    found = torch.autograd.grad(z, weight, direction)[0]
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, weight, direction)[0])
+
+
+def test_gaussian_shift_of_equal_halves_is_nothing() -> None:
+    half = randn(4, 6, seed=0)
+    z = gaussian_shift(
+        randn(6, seed=1), torch.ones(6).double(), torch.cat([half, half], dim=1), 8,
+        generator=seeded(0),
+    )  # fmt: skip
+    assert z.abs().max() < 1e-50
+
+
+def test_gaussian_shift_comes_from_its_generator_alone() -> None:
+    args = (randn(6, seed=0), torch.ones(6).double(), randn(3, 12, seed=1), 5)
+    before = torch.random.get_rng_state()
+    one, two = (gaussian_shift(*args, generator=seeded(4)) for _ in range(2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, gaussian_shift(*args, generator=seeded(5)))
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_gaussian_shift_in_half_precision_and_under_autocast() -> None:
+    weight = randn(3, 12, seed=0, dtype=torch.float32)
+    mean, std = torch.zeros(6), torch.ones(6)
+    plain = gaussian_shift(mean, std, weight, 5, generator=seeded(1))
+    half = gaussian_shift(mean, std, weight.bfloat16(), 5, generator=seeded(1))
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), plain, rtol=0.05, atol=0.1)
+    weight.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        auto = gaussian_shift(mean, std, weight, 5, generator=seeded(1))
+        auto.square().mean().backward()
+    assert torch.equal(auto, plain)
+    assert torch.isfinite(weight.grad).all()
+
+
+def test_gaussian_shift_refuses_second_derivatives() -> None:
+    """Its backward pass is an estimate: deriving it again would be silently wrong."""
+    weight = randn(2, 8, seed=0).requires_grad_()
+    z = gaussian_shift(torch.zeros(4).double(), torch.ones(4).double(), weight, 3)
+    (grad,) = torch.autograd.grad(z.square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
