@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 __all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "warn_user"]
 
@@ -54,12 +54,14 @@ class BundleError(InputError):
     """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str | None = None) -> str:
+def did_you_mean(
+    name: object, known: Iterable[str] | Mapping[str, str], otherwise: str | None = None
+) -> str:
     """What to do about an unknown name: the nearest known ones or, where none is near, all.
 
     Args:
         name: What was given.
-        known: What there is.
+        known: What there is; of a mapping, the values are shown.
         otherwise: The sentence where nothing is near.
 
     Example:
@@ -68,8 +70,11 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str | None = Non
         >>> did_you_mean("foo", ["spline", "temperature"])
         'There are spline, temperature.'
     """
-    found = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(str(name).lower(), found, n=2, cutoff=0.5)
+    shown = known if isinstance(known, Mapping) else {one: one for one in known}
+    found = {key.lower(): text for key, text in shown.items()}
+    given = str(name).lower()
+    near = difflib.get_close_matches(given, found, n=2, cutoff=0.5)
+    near = near or [key for key in found if given and key.startswith(given)][:2]
     if near:
         return f"Did you mean {' or '.join(repr(found[one]) for one in near)}?"
     return f"There are {', '.join(found.values())}." if otherwise is None else otherwise

@@ -55,7 +55,7 @@ def test_failed_runs_have_an_exit_code(made):
 
 def test_mistakes_are_one_sentence(tmp_path):
     cases = [
-        (("size-shft",), "Near: size-shift"),
+        (("size-shft",), "Did you mean 'size-shift'"),
         (("size-shift", "--scale", "huge", "--root", tmp_path), "smoke, small, paper"),
         (("size-shift", "--engine", "steam", "--root", tmp_path), "local, ray"),
         (("size-shift", "-o", tmp_path / "t.pdf"), ".md, .tex, .json, .csv"),

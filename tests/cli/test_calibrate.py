@@ -120,7 +120,7 @@ def test_copies_of_graph_tasks(root):
 def test_mistakes_are_one_sentence(trained, tmp_path):
     cases = [
         (("calibrate", trained, "--method", "foo"), "There are temperature, "),
-        (("calibrate", trained, "--method", "anchor_awere"), "Near: anchor_aware"),
+        (("calibrate", trained, "--method", "anchor_awere"), "Did you mean 'anchor_aware'"),
         (("calibrate", trained, "--method", "spline", "--corrupted"), "with --method temperature"),
         (("evaluate", trained, "--corrupted"), "with --method temperature"),
         (("evaluate", trained, "--data", __file__, "--subgroups"), "--subgroups with a run"),
@@ -134,4 +134,4 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
         assert says in result.stderr, (arguments, result.stderr)
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr
         assert "Traceback" not in result.output
-    assert "Near" not in run("calibrate", trained, "--method", "foo", code=2).stderr
+    assert "Did you mean" not in run("calibrate", trained, "--method", "foo", code=2).stderr

@@ -105,7 +105,7 @@ def test_convert_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("prepare", "motif/basis/covarate"), "Near: motif/basis/covariate"),
+        (("prepare", "motif/basis/covarate"), "Did you mean 'motif/basis/covariate'"),
         (("prepare", "cbas/color/covariate", "--limit", "9999"), "a limit from 5"),
         (("describe", "no/such/thing"), "the name of a dataset"),
         (("convert", "nowhere", "out.safetensors"), "does not exist"),

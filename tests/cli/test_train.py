@@ -162,7 +162,7 @@ MISTAKES = {
     "my.csv --task regression": "'data.task'",
     "my.csv --unit a --unit b": "1 units, one per target",
     "my.csv --epochs 0": "'training.epochs'",
-    "my.csv --set training.epoch=3": "Near: epochs",
+    "my.csv --set training.epoch=3": "Did you mean 'epochs'",
     "my.csv --root my.csv": "which is a file",
     "my.csv --data cbas/color/concept": "one thing to train on",
     "several.csv": "--target, the column of",

@@ -76,7 +76,7 @@ def test_names_are_unique_and_have_every_shift():
     ],
 )
 def test_an_unknown_name_lists_near_ones(wrong, near):
-    with pytest.raises(InputError, match="Near:") as error:
+    with pytest.raises(InputError, match="Did you mean") as error:
         load(wrong)
     assert near in str(error.value)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from gduq.errors import InputError
+from gduq.errors import InputError, did_you_mean
 from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
 from gduq.paper.result import BenchResult, record, verdicts
@@ -87,8 +86,7 @@ def find_table(name: str) -> Table:
 
     if name not in TABLES:
         known = (*TABLES, MOLECULES)
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or list(known)
-        raise InputError("the name of a table", repr(name), f"Near: {', '.join(near)}.")
+        raise InputError("the name of a table", repr(name), did_you_mean(name, known))
     return TABLES[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from gduq.errors import InputError
+from gduq.errors import InputError, did_you_mean
 from gduq.nn.settings import Conv, HeadKind, Positional, Readout
 from gduq.runs.method import MOST_EPOCHS, MethodConfig, Part
 from gduq.runs.source import is_object, told_of_source
@@ -326,9 +325,6 @@ def _explained(error: ValidationError) -> InputError:
 def _unknown_key(where: list[str]) -> InputError:
     part = _PARTS.get(where[0]) if len(where) > 1 else RunConfig
     known = list((part or RunConfig).model_fields)
-    near = difflib.get_close_matches(where[-1], known, n=2, cutoff=0.5)
-    everywhere = [f"{p}.{where[-1]}" for p, c in _PARTS.items() if where[-1] in c.model_fields]
-    names = near or everywhere or known
-    return InputError(
-        "a known key in a config", repr(".".join(where)), f"Near: {', '.join(names)}."
-    )
+    elsewhere = [f"{p}.{where[-1]}" for p, c in _PARTS.items() if where[-1] in c.model_fields]
+    do = f"There is {elsewhere[0]!r}." if elsewhere else did_you_mean(where[-1], known)
+    return InputError("a known key in a config", repr(".".join(where)), do)
