@@ -15,7 +15,7 @@ from torch_geometric.nn import GCNConv, GINConv
 
 import gduq
 from gduq.nn.layers import GCNLayer, GINLayer
-from gduq.nn.structure import Structure
+from gduq.nn.neighbourhoods import Structure
 from gduq.paper.datasets.motif import draw_recipe
 from gduq.paper.datasets.motif_graphs import build_motif
 from naive import NaiveGNN

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.targets import Classes
-from gduq.training.heads import RowSet, train_heads
+from gduq.training.side_by_side import RowSet, train_heads
 
 DRAWS, STEPS = 10, 12
 

@@ -9,7 +9,7 @@ import torch
 
 import gduq
 from gduq.errors import InputError
-from gduq.training.heads import RowSet, train_heads
+from gduq.training.side_by_side import RowSet, train_heads
 from timing import Row, at_most, medians
 
 NODES = ("cbas/color/covariate", "webkb/university/covariate", "cora-ml/degree/covariate",

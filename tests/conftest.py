@@ -31,11 +31,11 @@ def ray_of_two():
     """A local Ray with two workers, once for all tests: to start one takes long."""
     ray = pytest.importorskip("ray")
     from gduq.errors import InputError
-    from gduq.jobs.ray_engine import _connect
+    from gduq.jobs.ray_engine import connect
 
     for attempt in range(3):
         try:
-            _connect(ray, None, 2)
+            connect(ray, None, 2)
             break
         except InputError:  # a busy machine
             if attempt == 2:

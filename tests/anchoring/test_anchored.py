@@ -16,12 +16,12 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
+from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
-from gduq.anchoring.draws import AnchorDraws
 from gduq.data import View
 from gduq.nn import GNN
+from gduq.nn.gnn_settings import Point
 from gduq.nn.modes import evaluating
-from gduq.nn.settings import Point
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 

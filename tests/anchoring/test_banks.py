@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from gduq.anchoring.banks import _map_of_relu, head_outputs
-from gduq.anchoring.heads import AnchoredHead, Tail
+from gduq.anchoring.head_point import AnchoredHead, Tail
 from gduq.anchoring.linear import AnchoredLinear
-from gduq.nn.dropout import ForcedDropout
+from gduq.nn.forced_dropout import ForcedDropout
 
 RESTS = {
     "relu": nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Linear(6, 3)),

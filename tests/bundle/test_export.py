@@ -23,7 +23,7 @@ from gduq.data import View
 from gduq.data.table import molecule
 from gduq.nn import GNN
 from gduq.nn.molecules import BondGNN
-from gduq.nn.structure import Structure
+from gduq.nn.neighbourhoods import Structure
 from gduq.targets import Classes, Labels, Values
 
 # Two epochs teach a network little.
@@ -271,7 +271,7 @@ def test_operators_are_those_of_the_layers(monkeypatch: pytest.MonkeyPatch) -> N
     for kind in ("gcn", "gin"):
         structure = Structure.of(graph).repeat(2)
         mixed, gain = structure.mix(z, kind), structure.gain(kind, z.dtype)
-        monkeypatch.setattr("gduq.nn.structure.exporting", lambda: True)
+        monkeypatch.setattr("gduq.nn.neighbourhoods.exporting", lambda: True)
         torch.testing.assert_close(structure.mix(z, kind), mixed)
         torch.testing.assert_close(structure.gain(kind, z.dtype), gain)
         monkeypatch.undo()

@@ -27,7 +27,7 @@ from gduq.evaluation.classes import conformal_sets
 from gduq.evaluation.measuring import Settings
 from gduq.evaluation.evaluation import COLUMNS
 from gduq.nn import GNN
-from gduq.novelty import scores as ood
+from gduq.novelty import detection as ood
 from gduq.prediction import Prediction, predict
 from gduq.shifts.copies import shifted_copies
 

@@ -12,7 +12,7 @@ import gduq
 from gduq.errors import InputError
 from gduq.nn import BondGNN
 from gduq.nn.molecules import ATOMS, BONDS
-from gduq.nn.specs import network_from, network_spec
+from gduq.nn.network_specs import network_from, network_spec
 from gduq.nn.tracing import trace
 
 

@@ -23,7 +23,7 @@ from torch_geometric.loader import DataLoader
 
 import gduq
 import gduq.training.checkpoint
-import gduq.training.run
+import gduq.training.epochs
 from gduq.nn import GNN
 
 EPOCHS = 4
@@ -165,7 +165,7 @@ def check_at_random(case: str, folder: Path, seed: int) -> int:
 def main() -> None:
     random.seed(int(sys.argv[1]))
     torch.set_num_threads(1)
-    run = gduq.training.run.Run
+    run = gduq.training.epochs.Run
     for case in sys.argv[2:]:
         places = [
             (run, "_train_step", random.randint(1, 3 * EPOCHS - 1), random.random() < 0.5),

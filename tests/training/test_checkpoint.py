@@ -34,8 +34,8 @@ from gduq.training.checkpoint import (
     restore_optimizer,
     weights,
 )
+from gduq.training.epochs import Run
 from gduq.training.history import Epoch
-from gduq.training.run import Run
 from tests.training.ddp_run import Net, graphs, node_view
 from tests.training.test_training import anchored, equal, gnn
 
@@ -208,7 +208,14 @@ def test_a_head_is_trained_anew(tmp_path: Path) -> None:
 def run_killed(seed: int, *cases: str) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(root / "tests" / "training" / "killed_run.py"), str(seed), *cases],
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(root / "tests" / "training" / "killed_run.py"),
+            str(seed),
+            *cases,
+        ],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,

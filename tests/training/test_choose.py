@@ -23,8 +23,8 @@ from gduq.targets import Classes
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.choosing import _stacked, mixture_weights
 from gduq.training.finishing import finish_model
+from gduq.training.fit_settings import Settings
 from gduq.training.fitting import Fit
-from gduq.training.settings import Settings
 from tests.training.ddp_run import Net, graphs
 from tests.training.test_calibrated_fit import Links, linked, noisy
 

@@ -34,9 +34,9 @@ from gduq.nn import GNN
 from gduq.targets import Classes
 from gduq.training import History, fit
 from gduq.training.batches import even_size
-from gduq.training.progress import epoch_bar
-from gduq.training.run import Run
-from gduq.training.settings import Settings
+from gduq.training.epoch_bar import epoch_bar
+from gduq.training.epochs import Run
+from gduq.training.fit_settings import Settings
 from tests.conftest import tiny_graph
 from tests.training import ddp_run
 from tests.training.ddp_run import Net, graphs, node_view

@@ -10,7 +10,7 @@ from torch import nn
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.anchors import Source
 from gduq.anchoring.linear import Init
-from gduq.anchoring.places import cut_points
+from gduq.anchoring.locating import cut_points
 from gduq.anchoring.recipe import Recipe, Scope, make_recipe
 from gduq.errors import InputError
 from gduq.nn.call import Call

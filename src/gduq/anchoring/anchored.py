@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
+from gduq.anchoring.anchor_draws import AnchorDraws, anchor_rows
 from gduq.anchoring.anchors import (
     Anchors,
     GaussianAnchors,
@@ -18,19 +19,18 @@ from gduq.anchoring.anchors import (
     source_name,
 )
 from gduq.anchoring.banks import head_outputs
-from gduq.anchoring.draws import AnchorDraws, anchor_rows
-from gduq.anchoring.heads import AnchoredHead, HeadPoint
+from gduq.anchoring.head_point import AnchoredHead, HeadPoint
 from gduq.anchoring.linear import AnchoredLinear
-from gduq.anchoring.places import make_point, needs_graph
+from gduq.anchoring.locating import make_point, needs_graph
+from gduq.anchoring.point_specs import point_from, source_from, source_spec
 from gduq.anchoring.points import Point, State
 from gduq.anchoring.recipe import Recipe
-from gduq.anchoring.specs import point_from, source_from, source_spec
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import chunks
 from gduq.graph import iterate, label_rows, on_device, repeat, targets
 from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
-from gduq.nn.specs import network_spec
+from gduq.nn.network_specs import network_spec
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 from gduq.targets import Target, Values

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from gduq.anchoring.equation import anchored_relu_map
-from gduq.anchoring.heads import Tail
+from gduq.anchoring.head_point import Tail
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.export_mode import chunks
-from gduq.nn.dropout import ForcedDropout
+from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.recording import LINEAR
 
 __all__ = ["head_outputs"]

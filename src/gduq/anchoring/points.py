@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_map
 from gduq.graph import Rows
 from gduq.graph.sparse import linear
 from gduq.nn.gnn import GNN
+from gduq.nn.gnn_settings import Point as ChainPoint
 from gduq.nn.layers import affine
-from gduq.nn.settings import Point as ChainPoint
-from gduq.nn.structure import Structure
+from gduq.nn.neighbourhoods import Structure
 
 __all__ = ["GNNPoint", "Point", "Read", "State", "identity_map"]
 

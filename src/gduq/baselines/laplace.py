@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.heads import OnTrunk
-from gduq.baselines.posterior import LastLayerPosterior
-from gduq.baselines.separate import SeparatePosteriors
+from gduq.baselines.head_ensemble import OnTrunk
+from gduq.baselines.joint_posterior import LastLayerPosterior
+from gduq.baselines.separate_posteriors import SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.nn.call import Call

@@ -14,8 +14,8 @@ from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
+from gduq.nn.network_specs import network_spec
 from gduq.nn.replay import one_pass
-from gduq.nn.specs import network_spec
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Ending, Trunk, as_chain, as_logits, check_logits
 from gduq.nn.widths import LAZY

@@ -12,7 +12,7 @@ import gduq.anchoring
 import gduq.baselines  # noqa: F401  (both: their models are known once they are imported)
 from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
-from gduq.nn.specs import class_name, network_from
+from gduq.nn.network_specs import class_name, network_from
 from gduq.nn.widths import check_complete
 from gduq.prediction.predictor import Predictor, Supply, kinds
 from gduq.targets import target_from

@@ -34,7 +34,7 @@ from gduq.deploy.stream import (
 )
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import make_calibrator
-from gduq.nn.specs import network_from
+from gduq.nn.network_specs import network_from
 from gduq.prediction.predictor import Predictor
 from gduq.runs.folder import RunFolder
 

@@ -16,7 +16,7 @@ from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
 from gduq.deploy.rowfiles import Kind
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph
-from gduq.novelty import scores as ood
+from gduq.novelty import detection as ood
 from gduq.prediction import predict
 
 __all__ = ["Service", "Settings"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gduq import conformal, metrics
 from gduq.metrics.binned import wilson
-from gduq.novelty import scores as ood
+from gduq.novelty import detection as ood
 from gduq.prediction import Hypotheses
 
 __all__ = [

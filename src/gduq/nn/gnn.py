@@ -21,12 +21,12 @@ from gduq.errors import InputError
 from gduq.export_mode import exporting
 from gduq.graph import check_graph
 from gduq.graph.sparse import as_dtype, is_sparse, linear
-from gduq.nn.dropout import ForcedDropout
+from gduq.nn.forced_dropout import ForcedDropout
+from gduq.nn.gnn_settings import Conv, HeadKind, Point, Positional, Readout, Task, check_settings
 from gduq.nn.head import Head
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
+from gduq.nn.neighbourhoods import Structure
 from gduq.nn.positional import encoding, with_random_signs
-from gduq.nn.settings import Conv, HeadKind, Point, Positional, Readout, Task, check_settings
-from gduq.nn.structure import Structure
 
 __all__ = ["GNN"]
 

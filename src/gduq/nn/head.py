@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gduq.nn.settings import HeadKind
+from gduq.nn.gnn_settings import HeadKind
 
 __all__ = ["Head"]
 

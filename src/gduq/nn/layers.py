@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gduq.graph.sparse import is_sparse, linear
+from gduq.nn.neighbourhoods import Kind, Structure
 from gduq.nn.positional import EdgeGate
-from gduq.nn.structure import Kind, Structure
 
 __all__ = ["ConvLayer", "GCNLayer", "GINLayer", "MixingLayer", "VirtualNode", "affine", "folded"]
 

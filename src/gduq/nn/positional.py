@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.nn.structure import Structure
+from gduq.nn.neighbourhoods import Structure
 
 __all__ = ["EdgeGate", "encoding", "with_random_signs"]
 

@@ -1,7 +1,6 @@
 """How unlike the training data a row is: `Novelty`, and the other scores of detection."""
 
-from gduq.novelty.nearest import Novelty
-from gduq.novelty.scores import (
+from gduq.novelty.detection import (
     KNN,
     SCORES,
     Mahalanobis,
@@ -14,6 +13,7 @@ from gduq.novelty.scores import (
     score,
     scores_for,
 )
+from gduq.novelty.nearest import Novelty
 
 __all__ = [
     "KNN",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gduq.nn.settings import HeadKind
+from gduq.nn.gnn_settings import HeadKind
 from gduq.runs.config import RunConfig
 
 __all__ = ["CONTROLS", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "Table"]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from gduq.errors import InputError, did_you_mean
-from gduq.nn.settings import Conv, HeadKind, Positional, Readout
+from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
 from gduq.runs.method import MOST_EPOCHS, MethodConfig, Part
 from gduq.runs.source import is_object, told_of_source
 

@@ -22,7 +22,7 @@ from gduq.calibration import Calibrator, TemperatureScaling
 from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import check_name
-from gduq.novelty import scores as ood
+from gduq.novelty import detection as ood
 from gduq.prediction import Prediction, Rule
 
 __all__ = [

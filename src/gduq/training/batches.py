@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from gduq.data.view import View, overlap
 from gduq.errors import InputError, warn_user
 from gduq.graph import check_loader, label_rows, row_kind, targets
-from gduq.training.settings import known_by
+from gduq.training.fit_settings import known_by
 
 __all__ = [
     "Batches",

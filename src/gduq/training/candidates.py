@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe
 from gduq.baselines.ensemble import Ensemble, redraw, seeded
-from gduq.baselines.heads import HeadEnsemble
+from gduq.baselines.head_ensemble import HeadEnsemble
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
 from gduq.errors import InputError, warn_user
@@ -28,15 +28,15 @@ from gduq.prediction.predictor import Predictor
 from gduq.targets import Values
 from gduq.training.batches import as_batches, first_graph, labels, some, truths
 from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, settle
+from gduq.training.fit_settings import Settings
 from gduq.training.fitting import Fit
-from gduq.training.rows import (
+from gduq.training.trunk_rows import (
     TrunkRows,
     calibrate_on_rows,
     judged_on_rows,
     learn_on_rows,
     train_job,
 )
-from gduq.training.settings import Settings
 
 __all__ = ["Candidate", "Candidates"]
 

@@ -25,6 +25,7 @@ from gduq.randomness import isolated
 from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
+from gduq.training.fabric import checked_fabric
 from gduq.training.finishing import (
     Judged,
     features_of_rows,
@@ -32,9 +33,8 @@ from gduq.training.finishing import (
     fit_temperature,
     warn_of_few,
 )
+from gduq.training.fit_settings import Settings
 from gduq.training.fitting import Fit
-from gduq.training.settings import Settings
-from gduq.training.step import checked_fabric
 
 if TYPE_CHECKING:
     import pandas as pd

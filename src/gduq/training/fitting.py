@@ -23,13 +23,13 @@ from gduq.targets import Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, warn_of_overlap
 from gduq.training.checkpoint import weights
+from gduq.training.epoch_bar import epoch_bar
+from gduq.training.epochs import train as train_one
+from gduq.training.fabric import evaluating_after, fabric_for_rows
 from gduq.training.finishing import finish_model
+from gduq.training.fit_settings import Select, Settings
 from gduq.training.history import History
-from gduq.training.progress import epoch_bar
-from gduq.training.rows import TrunkRows, fit_on_rows
-from gduq.training.run import train as train_one
-from gduq.training.settings import Select, Settings
-from gduq.training.step import evaluating_after, fabric_for_rows
+from gduq.training.trunk_rows import TrunkRows, fit_on_rows
 
 __all__ = ["Fit", "fit"]
 

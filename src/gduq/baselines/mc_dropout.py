@@ -12,7 +12,7 @@ from gduq.baselines.ensemble import fit_bank, inner_spec, mixture
 from gduq.baselines.network import Network
 from gduq.errors import InputError
 from gduq.nn.call import Call
-from gduq.nn.dropout import ForcedDropout
+from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.modes import evaluating
 from gduq.prediction.predictor import Answer, Predictor, Supply
 

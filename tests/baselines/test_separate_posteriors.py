@@ -12,8 +12,8 @@ from sklearn.linear_model import BayesianRidge
 from torch import Tensor, nn
 
 from gduq.baselines import separate as module
-from gduq.baselines.posterior import LastLayerPosterior
-from gduq.baselines.separate import SeparatePosteriors, best_noise
+from gduq.baselines.joint_posterior import LastLayerPosterior
+from gduq.baselines.separate_posteriors import SeparatePosteriors, best_noise
 from gduq.errors import InputError, NotFittedError
 from tests.baselines.test_posterior import extended, layer, randn, seeded, stacked
 

@@ -25,9 +25,9 @@ from gduq.training.finishing import (
     settle,
     warn_of_few,
 )
-from gduq.training.heads import TEMPERATURES, HeadRun, RowSet, train_heads
+from gduq.training.fit_settings import Settings
 from gduq.training.history import Epoch, History
-from gduq.training.settings import Settings
+from gduq.training.side_by_side import TEMPERATURES, HeadRun, RowSet, train_heads
 
 __all__ = [
     "Learned",

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq.anchoring.heads import HeadPoint
-from gduq.anchoring.modules import InputPoint, ModulePoint
+from gduq.anchoring.head_point import HeadPoint
+from gduq.anchoring.module_points import InputPoint, ModulePoint
 from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean

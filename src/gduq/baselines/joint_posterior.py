@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gduq.baselines.gaussian import GaussianLayer, best_precision, check_layer, with_one
+from gduq.baselines.gaussian_layer import GaussianLayer, best_precision, check_layer, with_one
 from gduq.errors import InputError
 from gduq.randomness import normal
 

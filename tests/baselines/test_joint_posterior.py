@@ -13,8 +13,8 @@ from scipy import optimize
 from torch import Tensor, nn
 
 from gduq.baselines import posterior as module
-from gduq.baselines.gaussian import best_precision
-from gduq.baselines.posterior import LastLayerPosterior
+from gduq.baselines.gaussian_layer import best_precision
+from gduq.baselines.joint_posterior import LastLayerPosterior
 from gduq.errors import InputError, NotFittedError
 
 CASES = [(3, True), (3, False), (2, True), (1, True), (1, False)]  # outputs, bias

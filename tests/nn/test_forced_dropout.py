@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv
 
-from gduq.nn.dropout import ForcedDropout
+from gduq.nn.forced_dropout import ForcedDropout
 
 x = torch.ones(50, 8)
 

@@ -14,8 +14,8 @@ from gduq.anchoring.anchors import (
     GaussianAnchors,
     ShuffledAnchors,
 )
-from gduq.anchoring.heads import HeadPoint
-from gduq.anchoring.modules import InputPoint, ModulePoint
+from gduq.anchoring.head_point import HeadPoint
+from gduq.anchoring.module_points import InputPoint, ModulePoint
 from gduq.anchoring.points import GNNPoint, Point
 from gduq.errors import InputError
 from gduq.nn.call import Call

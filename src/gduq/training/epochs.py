@@ -27,12 +27,12 @@ from gduq.training.checkpoint import (
     restore_optimizer,
     weights,
 )
+from gduq.training.epoch_bar import epoch_bar
+from gduq.training.fabric import Step, checked_fabric, evaluating_after
 from gduq.training.finishing import finish_model, judged
+from gduq.training.fit_settings import Settings
 from gduq.training.history import Epoch, History, best_epoch
 from gduq.training.processes import Processes
-from gduq.training.progress import epoch_bar
-from gduq.training.settings import Settings
-from gduq.training.step import Step, checked_fabric, evaluating_after
 
 __all__ = ["Run", "train"]
 

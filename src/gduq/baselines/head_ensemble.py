@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gduq.baselines.ensemble import redraw
 from gduq.errors import InputError, NotFittedError
 from gduq.nn.call import Call
+from gduq.nn.network_specs import network_spec
 from gduq.nn.noise import NoiseHead
-from gduq.nn.specs import network_spec
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 from gduq.targets import Target, Values

@@ -12,7 +12,7 @@ from gduq.anchoring.linear import AnchoredLinear
 from gduq.errors import InputError
 from gduq.randomness import derived
 from gduq.targets import Classes
-from gduq.training.heads import HeadRun, RowSet, train_heads
+from gduq.training.side_by_side import HeadRun, RowSet, train_heads
 
 D, WIDE, CLASSES = 4, 6, 3
 TARGET = Classes(CLASSES)
