@@ -20,7 +20,7 @@ from gduq.cli.known import labelled
 from gduq.cli.objects import find_object, make_network
 from gduq.cli.request import Request, bundle_of
 from gduq.data.files import Reject, stream
-from gduq.data.outputs import check_output, check_outputs
+from gduq.data.outputs import check_output, check_outputs, rejects_path
 from gduq.data.rejected_rows import RejectList
 from gduq.deploy.places import Places
 from gduq.deploy.service import Service, Settings
@@ -30,7 +30,6 @@ from gduq.deploy.stream import (
     join_served,
     predict_files,
     predict_part,
-    rejects_path,
 )
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import make_calibrator

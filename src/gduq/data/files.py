@@ -22,7 +22,7 @@ from typing import Protocol
 from torch_geometric.data import Data
 
 from gduq.data.graphfile import read_graphs, write_graphs, write_parts
-from gduq.data.outputs import check_outputs
+from gduq.data.outputs import check_outputs, rejects_path
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import Reject, RejectLog
 from gduq.data.table import Table
@@ -234,7 +234,7 @@ def convert(
     if chunk < 1:
         raise InputError("chunk >= 1", chunk)
     opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    listed = Path(f"{path}.rejects.csv" if rejects is None else rejects).expanduser()
+    listed = rejects_path(path, rejects)
     check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
     log = RejectLog(listed, max_rejects)
     parts = _batched(log.good(opened), chunk)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gduq.errors import InputError
 
-__all__ = ["TABLES", "check_output", "check_outputs"]
+__all__ = ["TABLES", "check_output", "check_outputs", "rejects_path"]
 
 TABLES = (".parquet", ".csv", ".jsonl")
 
@@ -29,6 +29,11 @@ def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError("a folder that exists and can be written", path.parent)
     return path
+
+
+def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
+    """Where the rows that were left out are listed."""
+    return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
 
 
 def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch_geometric.data import Data
+from typing import TYPE_CHECKING, Any
 
 from gduq.data.cells import safe_cell
 from gduq.disk import atomic_path
 from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
 
 __all__ = ["Reject", "RejectList", "RejectLog"]
 
@@ -112,7 +113,7 @@ class RejectLog:
         with self.list or nullcontext():
             for row, item in items:
                 self.rows += 1
-                if isinstance(item, Data):
+                if not isinstance(item, Reject):
                     yield item
                     continue
                 self.rejected += 1

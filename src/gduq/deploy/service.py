@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
@@ -24,6 +25,7 @@ __all__ = ["Service", "Settings"]
 _SCORE = {"classes": "energy", "labels": "entropy", "values": "std"}
 # what a network may say to a graph it cannot read
 _REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
+_DIGITS = 7  # that single precision has
 _SLIPS = (KeyError, AttributeError)  # in gduq's own code these are no graph's fault
 
 
@@ -204,7 +206,7 @@ class Service:
         if self.reference is not None:
             below = torch.searchsorted(self._known_scores, score)
             found["ood_rank"] = (below / len(self._known_scores)).tolist()
-        return found | abstain
+        return {name: _short(values) for name, values in found.items()} | abstain
 
     def _classes(self, p: Any) -> dict[str, list[Any]]:
         names = self._names(p.num_classes)
@@ -241,6 +243,17 @@ def _said(p: Any) -> dict[str, list[Any]]:
     columns = {name: values.tolist() for name, values in p.to_dataframe().items()}
     first = {"novelty": columns.pop("novelty")} if "novelty" in columns else {}
     return first | columns
+
+
+def _short(values: list[Any]) -> list[Any]:
+    """Numbers of single precision without the digits that double precision adds to them."""
+    if not values or not isinstance(values[0], float):
+        return values
+    found = np.asarray(values, dtype=np.float64)
+    size = np.abs(np.where(np.isfinite(found) & (found != 0), found, 1.0))
+    scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), 0, 15)
+    short: list[Any] = (np.round(found * scale) / scale).tolist()
+    return short
 
 
 def _reason(error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_geometric.data import Data
 
-from gduq.data.outputs import check_outputs
+from gduq.data.outputs import check_outputs, rejects_path
 from gduq.data.rejected_rows import Reject, RejectList
 from gduq.deploy.places import Item, Places
 from gduq.deploy.rowfiles import RowFile, check_output, join_files, row_file
@@ -23,7 +23,7 @@ from gduq.deploy.shift_sample import ShiftSample
 from gduq.errors import InputError
 from gduq.prediction.base import Hypotheses
 
-__all__ = ["Served", "join_served", "predict_files", "predict_part", "rejects_path"]
+__all__ = ["Served", "join_served", "predict_files", "predict_part"]
 
 
 @dataclass
@@ -150,11 +150,6 @@ class _Job:
         done.rows, done.columns, done.reasons = writer.rows, writer.names, dict(writer.reasons)
         done.abstained = writer.abstained
         return done, writer.sample
-
-
-def rejects_path(output: Path, rejects: str | Path | None) -> Path:
-    """Where the graphs that were left out are listed."""
-    return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
 
 
 def _nothing(done: Served) -> InputError:
