@@ -17,7 +17,7 @@ from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction import Prediction
-from gduq.runs.calibrated import Calibrated
+from gduq.runs.calibrated import CalibratedRun
 from gduq.runs.folder import RunFolder
 
 KEPT, _VERSION = "chosen.json", 1  # a new rule needs a new number
@@ -84,7 +84,7 @@ def chosen_calibrator(folder: RunFolder, candidates: Sequence[str]) -> str:
     known = _read(folder)
     missing = [name for name in names if name not in known]
     if missing:
-        calibrated = Calibrated(folder)
+        calibrated = CalibratedRun(folder)
         known |= {name: _score(calibrated, name) for name in missing}
         write_json(folder.path / KEPT, {"version": _VERSION, "nll": known})
     return choose(names, lambda name: math.inf if known[name] is None else known[name])
@@ -102,7 +102,7 @@ def _reads_graph(name: str) -> bool:
     return name != "none" and METHODS[VARIANTS.get(name, name)].needs_graph
 
 
-def _score(calibrated: Calibrated, name: str) -> float:
+def _score(calibrated: CalibratedRun, name: str) -> float:
     p, copies = calibrated.raw["id_val"], calibrated.copies
     if name == "none":
         return _nll([p, *copies])

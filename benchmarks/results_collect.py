@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gduq.errors import InputError
+from gduq.evaluation.fixed_maps import FIXED
 from gduq.paper.bench import results_path
 from gduq.paper.result import BenchResult, record, verdicts
 from gduq.paper.specs import ScaleName, Setting, Table
@@ -21,7 +22,6 @@ from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.runs.method import RECIPE_FIELDS
 from gduq.runs.run import requirements
-from gduq.runs.scores import FIXED
 from gduq.runs.training import fit_options
 from results_bars import CHOSEN
 from results_cells import BASE, GDUQ, ID, KEYS, ON_COPIES, OOD, PRETRAINED, rounded

@@ -15,7 +15,7 @@ from gduq.calibration import DeviationScaling
 from gduq.data.view import Splits, View
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.judging import whole_graph
+from gduq.evaluation.inputs import whole_graph
 from gduq.novelty import detection as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 

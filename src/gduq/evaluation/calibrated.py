@@ -1,127 +1,149 @@
-"""Which rows calibrators are fitted on, and the predictions that come out of them."""
+"""`Calibrated`: predictions under any calibrator, each fitted once, when it is asked for."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gduq.calibration import METHODS, Calibrator, method_name
-from gduq.errors import InputError
-from gduq.evaluation.measuring import Case, Settings, Whole
+from gduq.calibration import METHODS, Calibrator
+from gduq.errors import InputError, did_you_mean
+from gduq.evaluation.fixed_maps import FIXED, fixed
 from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction import Hypotheses
 
-__all__ = ["Data", "Pair", "case_of", "check_name", "fit_all", "make_calibrator"]
+__all__ = ["Calibrated", "Whole", "check_name", "make_calibrator"]
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """All that is judged, before calibration."""
+class Whole:
+    """A node task on one graph: predictions on all nodes, and which nodes each split has.
 
-    predictions: Mapping[str, Any]
-    whole: Whole | None
-    settings: Settings
-    columns: Mapping[str, Mapping[str, Tensor]] | None = None
-    make_copies: Callable[[], Sequence[Any]] | None = None
+    The truth of nodes of no split is made up; only those of splits are ever read.
+    """
+
+    graph: Any
+    p: Any
+    rows: dict[str, Tensor]
+
+    def numbers(self, split: str) -> Tensor:
+        """The nodes of a split by number."""
+        rows = self.rows[split]
+        return rows.nonzero().flatten() if rows.dtype == torch.bool else rows
+
+
+@dataclass(eq=False)
+class Calibrated:
+    """Predictions by split, and under any calibrator.
+
+    Args:
+        raw: The uncalibrated predictions by split.
+        fit_on: The split with labels that calibrators are fitted on.
+        find_whole: Gives the one graph of a node task, or ``None``; for calibrators that read it.
+        find_copies: Gives predictions of shifted copies of ``fit_on``, for ``+corrupted`` ones.
+    """
+
+    raw: dict[str, Any]
+    fit_on: str = "id_val"
+    find_whole: Callable[[], Whole | None] = lambda: None
+    find_copies: Callable[[], Sequence[Any]] | None = None
+    _fitted: dict[str, Calibrator] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def whole(self) -> Whole | None:
+        """The one graph of a node task; found when first asked for."""
+        return self.find_whole()
 
     @cached_property
     def copies(self) -> list[Any]:
-        """Corrupted copies of the rows of ``fit_on``, made when first asked for."""
-        if self.make_copies is None:
+        """Predictions of shifted copies of the rows of ``fit_on``; made when first asked for."""
+        if self.find_copies is None:
             raise InputError(
                 "corrupted copies of the rows to fit on",
                 "predictions alone",
                 "Pass corrupted=, or the model with its Splits.",
             )
-        return list(self.make_copies())
+        return list(self.find_copies())
+
+    def predictions(self, name: str) -> dict[str, Any]:
+        """By split, under the calibrator of that name; uncalibrated under ``"none"``."""
+        return self.raw if name == "none" else self.mapped(self.fitted(name))
+
+    def mapped(self, calibrator: Calibrator) -> dict[str, Any]:
+        """By split, under a fitted calibrator."""
+        whole = self.whole if calibrator.needs_graph else None
+        if whole is None:
+            return {split: calibrator(p) for split, p in self.raw.items()}
+        q = calibrator(whole.p)
+        return {split: q[whole.rows[split]] for split in self.raw}
+
+    def fitted(self, name: str) -> Calibrator:
+        """The calibrator of that name, fitted on all of ``fit_on``."""
+        if name not in self._fitted:
+            self._fitted[name] = self.fit(self.make(name), name)
+        return self._fitted[name]
 
     def make(self, name: str) -> Calibrator:
-        """A calibrator for these predictions, not yet fitted."""
-        return make_calibrator(name, self.whole, self.predictions.get("train"))
+        """A calibrator by name for these predictions; fitted only if nothing is to be learned."""
+        first = next(iter(self.raw.values()))
+        if name in FIXED:
+            if first.kind != "classes":
+                raise InputError(f"predictions about classes for {name!r}", first.kind)
+            return fixed(name, first.num_classes, first.num_samples)
+        reads_graph = METHODS[VARIANTS.get(name, name)].needs_graph
+        return make_calibrator(name, self.whole if reads_graph else None, self.raw.get("train"))
 
-    def halves(self) -> tuple[Tensor, Tensor]:
-        """Row numbers of ``fit_on``: for calibrators, and for thresholds on what they give."""
-        rows = len(self.predictions[self.settings.fit_on])
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        order = torch.randperm(rows, generator=generator)
-        return order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
+    def fit(self, calibrator: Calibrator, name: str = "", part: Tensor | None = None) -> Calibrator:
+        """Fit on ``fit_on``, or on some of its rows; by ``name``, also on copies of these."""
+        if calibrator.fitted:
+            return calibrator
+        if self.fit_on not in self.raw:
+            raise InputError(
+                f"a split {self.fit_on!r} to fit calibrators on",
+                ", ".join(self.raw),
+                "Pass fit_on=.",
+            )
+        whole = self.whole if calibrator.needs_graph else None
+        if whole is not None:
+            rows = whole.numbers(self.fit_on)
+            return calibrator.fit(whole.p, rows=rows if part is None else rows[part])
+        copies = self.copies if name in VARIANTS else []
+        copies = copies if part is None else [p[part] for p in copies]
+        more = {"corrupted": copies} if copies else {}
+        return calibrator.fit(self.raw[self.fit_on], rows=part, **more)
 
+    def held_out(self, calibrator: Calibrator, name: str, seed: int) -> tuple[Calibrator, Tensor]:
+        """A calibrator fitted on a random half of ``fit_on``, and the rows of the other half.
 
-@dataclass(frozen=True, eq=False)
-class Pair:
-    """A calibrator fitted on all of ``fit_on``, and one that thresholds may be put on.
+        No row may serve both a calibrator and a threshold on what it gives.
+        """
+        rows = len(self.raw[self.fit_on])
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        first, second = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
+        if not len(second):
+            raise InputError("at least two rows to fit on", rows)
+        return self.fit(copy(calibrator), name, first), second
 
-    ``half`` saw the first half of the rows only; it is ``None`` where that was too little, and
-    ``full`` itself where that came fitted.
-    """
-
-    full: Calibrator
-    half: Calibrator | None
-
-
-def fit_all(calibrators: Any, data: Data, skipped: dict[str, str]) -> dict[str, Pair]:
-    """The calibrators by name, each fitted; reasons why not go to ``skipped``."""
-    fitted: dict[str, Pair] = {}
-    for name, given in _named(calibrators):
-        if name in fitted or name in skipped or name == "none":
-            raise InputError("calibrators with different names", f"{name!r} twice or 'none'")
-        _check(name, given, data)
-        try:
-            calibrator = data.make(given) if isinstance(given, str) else given
-            copies = data.copies if isinstance(given, str) and given in VARIANTS else []
-            fitted[name] = _pair(name, calibrator, data, skipped, copies)
-        except InputError as error:
-            if not isinstance(given, str):  # who configures one wants to know that it fails
-                raise
-            skipped[name] = str(error)
-    return fitted
-
-
-def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(calibrators, (str, Calibrator)):
-        calibrators = [calibrators]
-    if isinstance(calibrators, Mapping):
-        yield from calibrators.items()
-        return
-    known = {cls: name for name, cls in METHODS.items()}
-    for given in calibrators:
-        if isinstance(given, str):
-            yield method_name(given), method_name(given)
-        else:
-            yield known.get(type(given), type(given).__name__), given
+    def without(self, rest: Tensor) -> Calibrated:
+        """The same with only some rows of ``fit_on`` left, to put thresholds on."""
+        raw = {**self.raw, self.fit_on: self.raw[self.fit_on][rest]}
+        whole = self.whole
+        if whole is not None:
+            left = {**whole.rows, self.fit_on: whole.numbers(self.fit_on)[rest]}
+            whole = replace(whole, rows=left)
+        return Calibrated(raw, self.fit_on, lambda: whole)
 
 
-def _check(name: str, given: Any, data: Data) -> None:
-    """Raise for mistakes in the call; these are no calibrator's fault."""
-    if isinstance(given, str):
-        check_name(given)
-    if not isinstance(given, (str, Calibrator)):
-        raise InputError("calibrators or their names", type(given).__name__)
-    if isinstance(given, Calibrator) and given.fitted:
-        return
-    splits, fit_on = data.predictions, data.settings.fit_on
-    if fit_on not in splits:
-        raise InputError(
-            f"a split {fit_on!r} to fit {name!r} on", ", ".join(splits), "Pass fit_on=."
-        )
-    splits[fit_on].require_target()
-
-
-def check_name(name: str, more: Sequence[str] = ()) -> None:
-    """Raise unless a calibrator is called that; ``more`` are further names that are fine."""
-    known = [*METHODS, *VARIANTS, *more]
-    if name in known:
-        return
-    near = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.5)
-    do = f"Near: {', '.join(near)}." if near else f"There are {', '.join(known)}."
-    raise InputError("the name of a calibrator", repr(name), do)
+def check_name(name: str) -> None:
+    """Raise unless a calibrator is called that."""
+    known = [*METHODS, *VARIANTS, *FIXED]
+    if name not in known:
+        raise InputError("the name of a calibrator", repr(name), did_you_mean(name, known))
 
 
 def make_calibrator(
@@ -155,75 +177,3 @@ def make_calibrator(
     if kind.needs_features:
         options["train"] = train
     return kind(**options)
-
-
-def _pair(
-    name: str,
-    calibrator: Calibrator,
-    data: Data,
-    skipped: dict[str, str],
-    copies: Sequence[Any],
-) -> Pair:
-    if calibrator.fitted:
-        return Pair(calibrator, calibrator)
-    half = copy(calibrator)
-    _fit(calibrator, data, copies)
-    first, second = data.halves()
-    try:
-        if not len(second):
-            raise InputError("at least two rows to fit on", len(first))
-        return Pair(calibrator, _fit(half, data, [p[first] for p in copies], first))
-    except InputError as error:
-        skipped[f"{name}: thresholds"] = f"on half of the rows: {error}"
-        return Pair(calibrator, None)
-
-
-def _fit(
-    calibrator: Calibrator, data: Data, copies: Sequence[Any], part: Tensor | None = None
-) -> Calibrator:
-    """Fit on ``fit_on``, or some of its rows, and on copies of these."""
-    fit_on = data.settings.fit_on
-    more: dict[str, Any] = {"corrupted": copies} if copies else {}
-    if data.whole is None:
-        return calibrator.fit(data.predictions[fit_on], rows=part, **more)
-    rows = _numbers(data.whole.rows[fit_on])
-    return calibrator.fit(data.whole.p, rows=rows if part is None else rows[part], **more)
-
-
-def _numbers(rows: Tensor) -> Tensor:
-    return rows.nonzero().flatten() if rows.dtype == torch.bool else rows
-
-
-# -- cases ---------------------------------------------------------------------------------------
-
-
-def case_of(name: str, pair: Pair | None, data: Data) -> Case:
-    """What is judged under the name of a calibrator, or under "none"."""
-    if pair is None:
-        return Case(name, data.predictions, data.settings, data.whole, data.columns)
-    case = _mapped(name, pair.full, data)
-    if pair.half is pair.full:
-        return case
-    held = Case(name, {}, data.settings) if pair.half is None else _held(name, pair.half, data)
-    return replace(case, held=held)
-
-
-def _mapped(name: str, calibrator: Calibrator, data: Data) -> Case:
-    if data.whole is None:
-        mapped = {split: calibrator(p) for split, p in data.predictions.items()}
-        return Case(name, mapped, data.settings, None, data.columns)
-    whole = replace(data.whole, p=calibrator(data.whole.p))
-    mapped = {split: whole.p[rows] for split, rows in whole.rows.items()}
-    return Case(name, mapped, data.settings, whole, data.columns)
-
-
-def _held(name: str, calibrator: Calibrator, data: Data) -> Case:
-    """Predictions of the half's calibrator, with only the other half of ``fit_on`` left."""
-    case, fit_on = _mapped(name, calibrator, data), data.settings.fit_on
-    rest = data.halves()[1]
-    predictions = {**case.predictions, fit_on: case.predictions[fit_on][rest]}
-    whole = case.whole
-    if whole is not None:
-        rows = {**whole.rows, fit_on: _numbers(whole.rows[fit_on])[rest]}
-        whole = replace(whole, rows=rows)
-    return replace(case, predictions=predictions, whole=whole)

@@ -29,7 +29,8 @@ def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     yield "error prediction", error_prediction(held)
     yield "conformal", conformal_sets(held)
     yield "abstention", abstention(held)
-    yield "subgroups", measuring.subgroups(case)
+    few = {name: measures[name] for name in ("accuracy", "ece", "nll", "brier")}
+    yield "subgroups", measuring.subgroups(case, few)
 
 
 def rare() -> dict[str, Metric]:

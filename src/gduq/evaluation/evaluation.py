@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval
 
@@ -94,9 +95,9 @@ class Evaluation:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
-        records = [_jsonable(r) for r in self.table.to_dict(orient="records")]
-        text = json.dumps({"settings": dict(self.settings), "table": records}, indent=1)
-        return _written(text + "\n", path)
+        records = self.table.to_dict(orient="records")
+        content = {"settings": dict(self.settings), "table": records}
+        return _written(to_json(content) + "\n", path)
 
     @classmethod
     def from_json(cls, source: str | Path) -> Evaluation:
@@ -134,15 +135,8 @@ def _read(path: Path) -> str:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text)
+        write_text(Path(path), text)
     return text
-
-
-def _jsonable(record: Mapping[Any, Any]) -> dict[str, Any]:
-    plain = {str(k): v.item() if hasattr(v, "item") else v for k, v in record.items()}
-    return {
-        k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()
-    }
 
 
 def _lines(part: pd.DataFrame) -> Iterator[str]:

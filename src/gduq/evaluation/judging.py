@@ -155,18 +155,20 @@ def _judged(
         if name in fitted or name in skipped or name == "none":
             raise InputError("calibrators with different names", f"{name!r} twice or 'none'")
         _check_calibrator(name, given, calibrated)
+        method = given if isinstance(given, str) else ""
         try:
-            calibrator = calibrated.make(given) if isinstance(given, str) else given
+            calibrator = calibrated.make(method) if method else given
             unfitted = None if calibrator.fitted else copy(calibrator)
-            fitted[name] = calibrated.fit(calibrator, name)
+            fitted[name] = calibrated.fit(calibrator, method)
         except InputError as error:
-            if not isinstance(given, str):  # who configures one wants to know that it fails
+            if not method:  # who configures one wants to know that it fails
                 raise
             skipped[name] = str(error)
             continue
         case = _case(name, fitted[name], calibrated, settings, columns)
         if unfitted is not None:
-            case = replace(case, held=_held(name, unfitted, calibrated, settings, skipped))
+            held = _held(name, method, unfitted, calibrated, settings, skipped)
+            case = replace(case, held=held)
         rows += _records(case)
     kept = asdict(settings) | {"ood": list(settings.ood), "skipped": skipped}
     kept["about"] = next(iter(calibrated.raw.values())).kind
@@ -196,6 +198,7 @@ def _case(
 
 def _held(
     name: str,
+    method: str,
     calibrator: Calibrator,
     calibrated: Calibrated,
     settings: Settings,
@@ -203,7 +206,7 @@ def _held(
 ) -> Case:
     """Predictions of a calibrator that saw half of ``fit_on``, with the other half left of it."""
     try:
-        half, rest = calibrated.held_out(calibrator, name, settings.seed)
+        half, rest = calibrated.held_out(calibrator, method, settings.seed)
     except InputError as error:
         skipped[f"{name}: thresholds"] = f"on half of the rows: {error}"
         return Case(name, {}, settings)

@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 
 from gduq import conformal, metrics
-from gduq.metrics.binned import wilson
+from gduq.evaluation.calibrated import Whole
+from gduq.evaluation.gap import gap
+from gduq.metrics import Interval
+from gduq.metrics.resampling import share_interval
 from gduq.novelty import detection as ood
 from gduq.prediction import Hypotheses
 
 __all__ = [
+    "RANKED",
     "Case",
     "Metric",
     "Record",
     "Settings",
-    "Whole",
     "called",
     "detection",
     "mean",
@@ -34,6 +37,7 @@ __all__ = [
 
 Record = dict[str, Any]
 Metric = Callable[..., float]
+RANKED = ("balanced_accuracy", "roc_auc", "average_precision")  # as good as their rarest class
 _FROM_FEATURES = ("mahalanobis", "knn")
 
 
@@ -58,27 +62,24 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
-    """A node task on one graph: predictions on all nodes, and which nodes each split has.
-
-    The truth of nodes of no split is made up; only those of splits are ever read.
-    """
-
-    graph: Any
-    p: Any
-    rows: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
 class Case:
-    """The predictions of one calibrator (or none) on all splits."""
+    """The predictions of one calibrator (or none) on all splits.
+
+    Args:
+        calibrator: Its name.
+        predictions: By split.
+        settings: What the evaluation is made with.
+        whole: The graph of a node task.
+        columns: What rows are grouped by, by split.
+        held: What thresholds are fitted and judged on, if not this.
+    """
 
     calibrator: str
     predictions: Mapping[str, Any]
     settings: Settings
     whole: Whole | None = None
-    columns: Mapping[str, Mapping[str, Tensor]] | None = None  # of subgroups, by split
-    held: Case | None = None  # what thresholds are fitted and judged on, if not this
+    columns: Mapping[str, Mapping[str, Tensor]] | None = None
+    held: Case | None = None
 
     @property
     def validation(self) -> Any:
@@ -131,12 +132,9 @@ def record(split: str, p: Hypotheses, measure: str, value: Any, **more: str) -> 
     return {"split": split, "measure": measure, "rows": len(p), **low_high, **more}
 
 
-def share(hits: Tensor, case: Case) -> tuple[float, float, float]:
+def share(hits: Tensor, case: Case) -> Interval:
     """A share of rows with its Wilson interval."""
-    count = torch.tensor(float(hits.numel()), dtype=torch.float64)
-    rate = hits.double().mean().cpu()
-    low, high = wilson(rate, count, case.settings.level)
-    return float(rate), float(low), float(high)
+    return share_interval(float(hits.double().mean()), hits.numel(), case.settings.level)
 
 
 def mean(values: Tensor, case: Case) -> tuple[float, float, float]:
@@ -162,13 +160,27 @@ def measured(
     case: Case, measures: Callable[[Any], Mapping[str, Metric]], bare: Mapping[str, Metric]
 ) -> Iterator[Record]:
     """Metrics of a prediction with bootstrap intervals on every split; ``bare`` need no labels."""
+    sampling = case.settings.sampling
     for split, p in case.predictions.items():
         wanted = bare if p.target is None else measures(p)
-        for measure, value in metrics.bootstrap_all(wanted, p, **case.settings.sampling).items():
+        found = _told(metrics.bootstrap_all(wanted, p, **sampling))
+        for measure, value in found.items():
             yield record(split, p, measure, value)
-        if p.target is not None and p.kind != "values":
+        if p.target is None:
+            continue
+        yield record(split, p, "gap", gap(p, **sampling))
+        if p.kind != "values":
             always = metrics.majority(p).accuracy
             yield record(split, p, "majority", (always, math.nan, math.nan))
+
+
+def _told(found: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Without intervals of what a rare class decides, where resamples hardly differ."""
+    few = "roc_auc" in found and not found["roc_auc"].low < found["roc_auc"].high
+    kept = dict(found)
+    for measure in RANKED if few else ():
+        kept[measure] = Interval(found[measure].value, math.nan, math.nan)
+    return kept
 
 
 def detection(case: Case, names: Iterable[str]) -> Iterator[Record]:
@@ -209,8 +221,8 @@ def _applies(name: str, case: Case, negative: Any, train: Any) -> bool:
     return name not in ("epistemic", "spread") or negative.num_samples > 1
 
 
-def subgroups(case: Case, measures: Mapping[str, Metric] | None = None) -> Iterator[Record]:
-    """Measures of groups of rows; those of `gduq.metrics.subgroups` by default."""
+def subgroups(case: Case, measures: Mapping[str, Metric]) -> Iterator[Record]:
+    """Measures of groups of rows."""
     for split, columns in (case.columns or {}).items():
         p = case.predictions[split]
         if p.target is None:

@@ -21,14 +21,13 @@ from gduq.data.rejected_rows import RejectList
 from gduq.disk import locked, write_json
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.shifted_copies import VARIANTS
 from gduq.prediction import Prediction, predict
 from gduq.prediction.predictor import Predictor
 from gduq.runs import build
-from gduq.runs.calibrated import FIT_ON, Calibrated
+from gduq.runs.calibrated import CalibratedRun
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, REJECTS, RunFolder
-from gduq.runs.scores import FIXED, check_calibrators, measure
+from gduq.runs.scores import check_calibrators, measure
 from gduq.runs.tracking import Logger
 from gduq.runs.training import train
 
@@ -209,7 +208,7 @@ def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFo
 
     Args:
         folder: A finished run.
-        methods: Names of `gduq.calibration.METHODS` or of `gduq.runs.scores.FIXED`, or
+        methods: Names of `gduq.calibration.METHODS` or of `gduq.evaluation.fixed_maps.FIXED`, or
             names of those that take copies with ``+corrupted``, which are fitted on shifted copies
             of the rows too.
     """
@@ -231,7 +230,7 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
     missing = [name for name in wanted if name not in known]
     if not missing:
         return
-    scored = Calibrated(folder)
+    scored = CalibratedRun(folder)
     for name in missing:
         scores["skipped"].pop(name, None)
         try:
@@ -244,13 +243,13 @@ def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) ->
     (folder.path / "metrics.json").unlink(missing_ok=True)
 
 
-def _copies(scored: Calibrated) -> list[Prediction]:
+def _copies(scored: CalibratedRun) -> list[Prediction]:
     """For the tables: of one network, and where there is something to corrupt; an ensemble's would
     take long."""
     one = scored.folder.config.method.kind not in ("ensemble", "mcdropout")
     one = one and scored.folder.config.data.source is None
     with contextlib.suppress(InputError):
-        return scored.copies if one and FIT_ON in scored.raw else []
+        return scored.copies if one and scored.fit_on in scored.raw else []
     return []
 
 
@@ -269,19 +268,13 @@ def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
         folder: A finished run.
         subgroups: Also measure groups of rows, see `gduq.evaluate`.
     """
-    calibrated = Calibrated(folder)
-    names = [name for name in folder.scores if name not in ("none", "skipped")]
-    # by name: `evaluate` then keeps the rows of calibrators and thresholds apart
-    wanted: dict[str, Any] = {n: calibrated.fitted(n) if n in FIXED else n for n in names}
-    options: dict[str, Any] = {"resamples": folder.config.resamples, "subgroups": subgroups}
-    if folder.info["task"] == "node":
-        return evaluate(calibrated.model, calibrated.views, wanted, **options)
+    run = CalibratedRun(folder)
     severe = folder.info["severities"]
     return evaluate(
-        calibrated.raw,
-        calibrated.views if subgroups else None,
-        wanted,
-        corrupted=calibrated.copies if any(name in VARIANTS for name in names) else None,
-        ood=[split for split in calibrated.raw if split.startswith("ood") or split in severe],
-        **options,
+        run,
+        run.views if subgroups else None,
+        [name for name in folder.scores if name not in ("none", "skipped")],
+        ood=[split for split in run.raw if split.startswith("ood") or split in severe],
+        resamples=folder.config.resamples,
+        subgroups=subgroups,
     )

@@ -1,9 +1,4 @@
-"""The few numbers that tables are made of, and the calibrators they are measured with.
-
-Next to `gduq.calibration.METHODS` there are four fixed maps, which nothing is fitted for: ``t2``
-halves the logits (the control every claim must beat), ``mean_logits`` is the paper's average of
-hypotheses, ``rescaled_paper`` and ``rescaled_released`` are the two readings of its rescaling.
-"""
+"""The few numbers that tables are made of: no intervals, and thresholds as the paper puts them."""
 
 from __future__ import annotations
 
@@ -11,34 +6,24 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from gduq import generalization, metrics
-from gduq.calibration import Calibrator, TemperatureScaling
-from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import check_name
 from gduq.novelty import detection as ood
-from gduq.prediction import Prediction, Rule
+from gduq.prediction import Prediction
 
 __all__ = [
     "CORRUPTED",
     "DETECTORS",
     "ESTIMATORS",
-    "FIXED",
     "HIGHER",
     "MEASURES",
-    "Rescaled",
     "check_calibrators",
-    "fixed",
     "measure",
 ]
 
-FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
 _ON_OUTPUTS = ("novelty", "entropy", "energy", "epistemic", "spread")
 _ON_FEATURES = ("mahalanobis", "knn")
 DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
@@ -53,55 +38,11 @@ MEASURES = (
 HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is better
 
 
-@dataclass(eq=False)
-class Rescaled(Calibrator):
-    r"""The paper's ways to average hypotheses as a calibrator, with K equal ones left.
-
-    ``"mean"`` is :math:`\mu`, ``"paper"`` :math:`\mu(1-\sigma)`, ``"released"`` the rule of the
-    released code.
-
-    Example:
-        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[2.0, 0.0]]]))  # hypotheses agree
-        >>> Rescaled("released").neutral(2, 2)(p).logits  # and are halved all the same
-        tensor([[1., 0.]])
-    """
-
-    rule: Rule | Literal["mean"] = "paper"
-    keeps_accuracy: ClassVar[bool] = False  # per class: the largest logit may change
-
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        return {}
-
-    def _map(self, p: Prediction) -> Tensor:
-        one = p.mean_logits() if self.rule == "mean" else p.rescaled(self.rule)
-        return samples_of(one).expand(p.num_samples, -1, -1)
-
-    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        return {}
-
-
-def fixed(name: str, num_classes: int, num_samples: int) -> Calibrator:
-    """One of `FIXED`, ready for use.
-
-    Example:
-        >>> fixed("t2", 2, 1)(Prediction(torch.tensor([[2.0, 0.0]]))).logits
-        tensor([[1., 0.]])
-    """
-    if name == "t2":
-        cal = TemperatureScaling().neutral(num_classes, num_samples)
-        state = {**cal.state(), "temperature": torch.tensor(2.0, dtype=torch.float64)}
-        return TemperatureScaling.restore({}, state)
-    rule: Any = "mean" if name == "mean_logits" else name.removeprefix("rescaled_")
-    return Rescaled(rule).neutral(num_classes, num_samples)
-
-
 def check_calibrators(names: Iterable[str]) -> tuple[str, ...]:
     """The names, each known and once; ``"none"`` is always measured and left out."""
     kept = [name for name in dict.fromkeys(names) if name != "none"]
     for name in kept:
-        check_name(name, FIXED)
+        check_name(name)
     return tuple(kept)
 
 

@@ -1,0 +1,94 @@
+"""The gap between promise and truth, and numbers that too few rows have no interval for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gduq import metrics
+from gduq.data.view import View
+from gduq.evaluation import evaluate
+from gduq.evaluation.gap import gap
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from tests.report.cases import graph
+
+FAST = {"resamples": 100}
+
+
+def rare(positives: int, total: int = 86, seed: int = 0) -> Prediction:
+    """Two classes, the second told well."""
+    generator = torch.Generator().manual_seed(seed)
+    y = (torch.arange(total) < positives).long()
+    logits = torch.stack(
+        [torch.zeros(total), 1.5 * y - 1 + torch.randn(total, generator=generator)]
+    )
+    return Prediction(logits.T, y)
+
+
+def test_the_gap_of_classes_is_confidence_minus_accuracy():
+    p = rare(30)
+    found = evaluate({"id_test": p}, **FAST).value("id_test", "gap")
+    expected = float(p.confidence.double().mean() - p.correct.double().mean())
+    assert found.value == pytest.approx(expected, abs=1e-6)
+    assert found.low < found.value < found.high
+    assert found == gap(p, **FAST)
+
+
+def test_the_gap_of_labels_is_a_mean_over_labels():
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(90, 2, generator=generator)
+    y = (torch.rand(90, 2, generator=generator) < z.sigmoid()).float()
+    y[:9, 0] = math.nan
+    p = LabelPrediction(2 * z, y, ("a", "b"))
+    found = evaluate({"id_test": p}, **FAST)
+    each = [found.value("id_test", "gap", variant=name).value for name in "ab"]
+    assert each[0] == pytest.approx(gap(p.column(0)).value)
+    assert found.value("id_test", "gap").value == pytest.approx(sum(each) / 2)
+
+
+def test_the_gap_of_values_ends_where_coverage_does():
+    """All of 50 rows lie in their intervals: more such rows may miss, and the gap says so too."""
+    p = ValuePrediction(torch.zeros(50, 2), target=torch.zeros(50))
+    found = evaluate({"id_test": p}, **FAST)
+    held, off = found.value("id_test", "coverage_90"), found.value("id_test", "gap")
+    assert held.value == 1.0
+    assert held.low < 0.95
+    assert off == pytest.approx((0.9 - held.value, 0.9 - held.high, 0.9 - held.low))
+
+
+def test_rows_that_are_all_right_have_an_interval_of_the_gap():
+    p = Prediction(4 * torch.eye(2).repeat(20, 1), torch.tensor([0, 1] * 20))
+    found = evaluate({"id_test": p}, **FAST)
+    right, off = found.value("id_test", "accuracy"), found.value("id_test", "gap")
+    assert off.high - off.low == pytest.approx(right.high - right.low)
+
+
+@pytest.mark.parametrize("measure", ["roc_auc", "average_precision", "balanced_accuracy"])
+def test_fewer_than_five_rows_of_a_class_have_no_interval(measure):
+    few, enough = (evaluate({"id_test": rare(n)}, **FAST) for n in (4, 5))
+    value, low, high = few.value("id_test", measure)
+    assert value == pytest.approx(getattr(metrics, measure)(rare(4)))
+    assert math.isnan(low)
+    assert math.isnan(high)
+    value, low, high = enough.value("id_test", measure)
+    assert low < value < high
+
+
+def test_an_interval_without_width_is_none():
+    y = torch.arange(40) % 2
+    p = Prediction(torch.eye(2)[y] * 3 + torch.rand(40, 1), y)  # told apart without an error
+    value, low, _ = evaluate({"id_test": p}, **FAST).value("id_test", "roc_auc")
+    assert value == 1.0
+    assert math.isnan(low)
+
+
+def test_one_number_of_bins():
+    graphs = View([graph(i, nodes=3 + i % 2) for i in range(120)])
+    logits = 3 * torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
+    p = Prediction(logits, graphs.target)
+    found = evaluate({"id_test": p}, {"id_test": graphs}, subgroups=True, bins=15, **FAST).table
+    group = found[(found.variant == "size: 3") & (found.measure == "ece")].iloc[0]
+    sizes = torch.tensor([g.num_nodes for g in graphs.graphs])
+    assert group.value == pytest.approx(metrics.ece(p[sizes == 3], bins=15, strict=False))
