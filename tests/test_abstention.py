@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gduq.abstention import Abstention
 from gduq.errors import InputError, NotFittedError
-from gduq.novelty.detection import score
+from gduq.novelty.ood_scores import score
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 

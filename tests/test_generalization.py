@@ -12,7 +12,7 @@ import torch
 from gduq import generalization
 from gduq.errors import InputError
 from gduq.metrics.resampling import interval, resample_counts
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 

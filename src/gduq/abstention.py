@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
 from gduq.metrics.rows import read
-from gduq.novelty.detection import Score
-from gduq.novelty.detection import score as score_of
+from gduq.novelty.ood_scores import Score
+from gduq.novelty.ood_scores import score as score_of
 
 __all__ = ["Abstention", "Decision"]
 

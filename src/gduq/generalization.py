@@ -13,8 +13,8 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resample_counts
 from gduq.metrics.rows import Rows, read
-from gduq.novelty.detection import Score
-from gduq.novelty.detection import score as score_of
+from gduq.novelty.ood_scores import Score
+from gduq.novelty.ood_scores import score as score_of
 from gduq.prediction.mixture import weights_of
 
 __all__ = [

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.calibration.base import RowTemperature
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction
 from tests.calibration.any_kind import ROWS, SAMPLES, WEIGHTS, AnyBattery, Case
 from tests.calibration.kinds import overconfident

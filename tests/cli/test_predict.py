@@ -69,7 +69,7 @@ def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     probs = torch.tensor([[row[f"prob_{c}"] for c in CLASSES] for row in rows])
     torch.testing.assert_close(probs, p.probs)
     energy = torch.tensor([row["ood_score"] for row in rows])
-    torch.testing.assert_close(energy, gduq.novelty.detection.score(p, "energy"))
+    torch.testing.assert_close(energy, gduq.novelty.ood_scores.score(p, "energy"))
     assert [row["row"] for row in rows] == list(range(30))
     assert {row["file"] for row in rows} == {str(graphs)}
 
@@ -88,7 +88,7 @@ def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
     assert [row["abstain"] for row in rows] == [None if k else "ambiguous" for k in kept]
     assert 0 < sum(row["abstain"] is not None for row in rows) < 30
     assert all(row["conformal_set"] for row in rows)
-    scores, known_scores = (gduq.novelty.detection.score(q, "energy") for q in (p, p_val))
+    scores, known_scores = (gduq.novelty.ood_scores.score(q, "energy") for q in (p, p_val))
     ranks = (known_scores.unsqueeze(0) < scores.unsqueeze(1)).double().mean(1)
     found = torch.tensor([row["ood_rank"] for row in rows], dtype=torch.float64)
     torch.testing.assert_close(found, ranks, atol=0.02, rtol=0)
@@ -169,7 +169,7 @@ def test_every_score(tmp_path, model, graphs, known, score):
     p = gduq.predict(anchored(), rings(30, seed=1), features=True)
     train = gduq.predict(anchored(), rings(60, seed=2), features=True)
     found = torch.tensor([row["ood_score"] for row in rows_of(out)], dtype=torch.float64)
-    wanted = gduq.novelty.detection.score(p, score, train).double()
+    wanted = gduq.novelty.ood_scores.score(p, score, train).double()
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 

@@ -24,7 +24,7 @@ from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
 from gduq.evaluation.calibrated import Calibrated
 from gduq.evaluation.evaluation import COLUMNS
 from gduq.nn import GNN
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction, predict
 from gduq.shifts.copies import shifted_copies
 

@@ -16,7 +16,7 @@ from gduq.data.view import Splits, View
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.inputs import whole_graph
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 FAST = {"resamples": 20}

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from gduq import metrics, plots
 from gduq.errors import InputError
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 

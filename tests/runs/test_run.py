@@ -106,7 +106,7 @@ def test_graph_calibrators_and_evaluation_agree(root, no_training):
             assert found == pytest.approx(expected, abs=1e-6)
     auroc = folder.scores["none"]["ood_test"]["auroc"]
     p = folder.predictions()
-    assert auroc == pytest.approx(gduq.novelty.detection.auroc(p["id_val"], p["ood_test"]))
+    assert auroc == pytest.approx(gduq.novelty.ood_scores.auroc(p["id_val"], p["ood_test"]))
 
 
 def test_more_scores_renew_the_evaluation(root):

@@ -13,7 +13,7 @@ from torch import Tensor
 from gduq.abstention import Abstention
 from gduq.conformal import ConformalIntervals, ConformalLabels, SplitConformal
 from gduq.errors import InputError
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 
 __all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "unlike"]
 

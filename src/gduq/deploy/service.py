@@ -17,7 +17,7 @@ from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
 from gduq.deploy.rowfiles import Kind
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import predict
 
 __all__ = ["Service", "Settings"]

@@ -13,7 +13,7 @@ from gduq.abstention import Abstention
 from gduq.errors import InputError
 from gduq.evaluation import measuring
 from gduq.evaluation.measuring import Case, Metric, Record, record
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 
 __all__ = ["abstention", "conformal_sets", "error_prediction", "parts_of", "rare"]
 

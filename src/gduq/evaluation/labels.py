@@ -9,7 +9,7 @@ from functools import partial
 from gduq import metrics
 from gduq.evaluation import classes, measuring
 from gduq.evaluation.measuring import Case, Metric, Record, called
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 
 __all__ = ["parts_of"]
 

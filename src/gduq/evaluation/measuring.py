@@ -15,7 +15,7 @@ from gduq.evaluation.calibrated import Whole
 from gduq.evaluation.gap import gap
 from gduq.metrics import Interval
 from gduq.metrics.resampling import share_interval
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import Hypotheses
 
 __all__ = [

@@ -13,7 +13,7 @@ from gduq.abstention import Abstention
 from gduq.conformal.values import SCORES
 from gduq.evaluation import measuring
 from gduq.evaluation.measuring import Case, Metric, Record, called, record
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 
 __all__ = ["LEVELS", "parts_of"]
 

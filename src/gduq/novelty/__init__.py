@@ -1,6 +1,6 @@
 """How unlike the training data a row is: `Novelty`, and the other scores of detection."""
 
-from gduq.novelty.detection import (
+from gduq.novelty.ood_scores import (
     KNN,
     SCORES,
     Mahalanobis,

@@ -11,7 +11,7 @@ from gduq import metrics
 from gduq.errors import InputError
 from gduq.metrics.selective import ranked_rows
 from gduq.metrics.value_rows import ValueRows
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.plots.style import (
     COLOURS,
     CROWD,

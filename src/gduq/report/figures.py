@@ -10,7 +10,7 @@ import numpy as np
 
 from gduq import metrics
 from gduq.metrics import Interval
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.report.subject import Subject
 from gduq.report.svg import Frame, picture
 

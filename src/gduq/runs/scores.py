@@ -11,7 +11,7 @@ from typing import Any
 from gduq import generalization, metrics
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import check_name
-from gduq.novelty import detection as ood
+from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction
 
 __all__ = [
