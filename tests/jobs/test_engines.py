@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -11,12 +10,10 @@ import textwrap
 import time
 
 import pytest
-from rich.console import Console
-from rich.text import Text
 
 from gduq.errors import InputError
+from gduq.jobs import live
 from gduq.jobs.engines import map_cells
-from gduq.jobs.live import Watch, watching
 from tests.jobs.cases import work
 
 CELLS = [
@@ -42,7 +39,7 @@ def check(found):
 def test_failures_stay_in_their_cells():
     found = map_cells(CELLS, work, workers=2, progress=False)
     check(found)
-    assert found[2].error == "The worker ended with exit code 3."
+    assert found[2].error == "The worker died: EXIT(3)."
     assert "SIGKILL" in found[4].error
     assert "cannot be sent" in found[5].error
 
@@ -194,68 +191,53 @@ def test_lines_in_a_pipe(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_live_view_on_a_terminal(monkeypatch, capsys):
-    terminal(monkeypatch)
-    with watching("cells", ["alpha", "beta", "gamma"], True) as watch:
-        watch.started(0)
-        watch.started(1)
-        watch.told(0, "epoch 9/9")
-        watch.told(1, "epoch 3/50  loss 0.500  val accuracy 0.750  ECE 0.100")
-        watch.ended(0, None)
-        text = shown(watch, width=100)
-        narrow = shown(watch, width=30)
-    assert "cells: 1/3 done, 1 running, 0 failed" in text
-    assert text.splitlines()[1].endswith("left")  # below the bar, and whole
-    assert "beta" in text
-    assert "gamma" not in text
-    assert "loss 0.500  val accuracy 0.750  ECE 0.100" in text
-    assert "epoch 9/9" not in text
-    assert len(narrow.splitlines()) <= len(text.splitlines()) + 2  # cut, not wrapped
-    capsys.readouterr()
-
-
-def terminal(monkeypatch):
+def on_a_terminal(monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("CI", raising=False)
 
 
-def shown(watch, width):
-    console = Console(width=width, file=io.StringIO(), force_terminal=True)
-    console.print(watch)
-    return Text.from_ansi(console.file.getvalue()).plain
-
-
 def test_news_of_running_cells_reaches_the_live_view(options, monkeypatch, capsys, tmp_path):
-    terminal(monkeypatch)
-    views, told = [], Watch.told
+    on_a_terminal(monkeypatch)
+    summary = live._Live._summary
 
-    def hear(self, i, text):
-        told(self, i, text)
-        views.append(shown(self, width=100))
-        (tmp_path / "heard").touch()
+    def look(self):
+        for file in self._news.iterdir():
+            if text := file.read_text():
+                (tmp_path / "heard").write_text(text)  # the cell ends when it is seen
+        return summary(self)
 
-    monkeypatch.setattr(Watch, "told", hear)
-    map_cells([("tell", str(tmp_path / "heard"))], work, **options)
-    assert "epoch 1/2  loss 0.500" in views[0]
+    monkeypatch.setattr(live._Live, "_summary", look)
+    cells = [("raise", "x"), ("tell", str(tmp_path / "heard"))]
+    map_cells(cells, work, **options, title="many", folder=tmp_path)
+    assert (tmp_path / "heard").read_text() == "epoch 1/2  loss 0.500"
+    shown = capsys.readouterr().err
+    assert "many" in shown
+    assert "1/2 done, 0 running, 1 failed" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["heard"]  # no news is left
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_news_that_ray_is_slow_to_bring_is_not_lost(ray_of_two, monkeypatch, capsys, tmp_path):
-    from gduq.jobs import ray_engine
-
-    monkeypatch.setattr(ray_engine, "_LOOK", 1e-6)  # nothing comes as fast as that
-    options = {"engine": "ray", "workers": 2}
-    test_news_of_running_cells_reaches_the_live_view(options, monkeypatch, capsys, tmp_path)
+def test_the_live_view_names_what_runs_and_what_it_tells(monkeypatch, capsys):
+    on_a_terminal(monkeypatch)
+    with live.watching("cells", ["alpha", "beta", "gamma"], True) as watch:
+        for i, text in enumerate(["epoch 9/9", "epoch 3/50  loss 0.500"]):
+            watch.started(i).write_text(text)
+        watch.ended(0, None)
+        capsys.readouterr()
+        watch._bars.refresh()
+        shown = capsys.readouterr().err
+    assert "1/3 done, 1 running, 0 failed, 0:00:00 left" in shown
+    assert "beta" in shown
+    assert "epoch 3/50  loss 0.500" in shown
+    assert not {"alpha", "gamma", "epoch 9/9"} & set(shown.split("  "))
 
 
 def test_news_is_for_terminals_only(monkeypatch, capsys):
+    on_a_terminal(monkeypatch)
     cells = [("tell", None)]
-    map_cells(cells, work, workers=0)
-    in_a_pipe = capsys.readouterr().err
-    terminal(monkeypatch)
     map_cells(cells, work, workers=0, progress=False)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("CI", "1")
     map_cells(cells, work, workers=0)
-    assert capsys.readouterr().err == in_a_pipe == "[1/1] ('tell', None): done\n"
+    assert capsys.readouterr().err == "[1/1] ('tell', None): done\n"

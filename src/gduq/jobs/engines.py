@@ -1,31 +1,35 @@
 """The same cells on all cores, or on a Ray cluster: `map_cells`.
 
-Every worker is a process of its own with one torch thread. A cell that raises, or whose worker
-dies, is marked as failed with what is known of the reason; the rest goes on.
+A cell that raises, or whose worker dies, is marked as failed with what is known of the reason; the
+rest goes on.
 """
 
 from __future__ import annotations
 
-import os
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gduq.data.parallel import default_workers
 from gduq.errors import InputError
-from gduq.jobs.live import Watch, watching
+from gduq.jobs.live import watching
 from gduq.jobs.progress import heard_by
-from gduq.jobs.queue import Todo
 
 __all__ = ["ENGINES", "Outcome", "attempt", "map_cells"]
 
 ENGINES = ("local", "ray")
+# Cells share a machine, and one thread gives equal bits on all of them.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 C = TypeVar("C")
 R = TypeVar("R")
+Tried = tuple[Any, str | None, float]  # value, traceback, seconds
+Ended = tuple[int, Any, str | None, float]  # the same, the number of the cell before it
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ def map_cells(
     name: Callable[[C], str] = str,
     address: str | None = None,
     needs: Sequence[Sequence[int]] = (),
+    folder: Path | None = None,
 ) -> list[Outcome[C, R]]:
     """Do ``worker(cell)`` for every cell, whatever happens to some of them.
 
@@ -60,9 +65,10 @@ def map_cells(
         cells: What to work on; sent to the workers.
         worker: What to do; functions of a notebook or script are fine.
         engine: ``"local"`` or ``"ray"`` (needs the ``[ray]`` extra).
-        workers: How many at a time; one a core by default (for Ray: as many as the cluster takes).
-            0 does the work in this process, which then shares the fate of the cells (local only).
-        progress: Show cells done, running and failed, the time left and what running cells tell
+        workers: How many at a time; one per core by default (for Ray: as many as the cluster
+            takes). 0 does the work in this process, which then shares the fate of the cells (local
+            only).
+        progress: Show cells ended, running and failed, the time left and what running cells tell
             (`gduq.jobs.progress`): live on a terminal, one line per cell elsewhere.
             ``False`` is silent.
         title: What the cells are, for the view.
@@ -70,9 +76,10 @@ def map_cells(
         address: Of a Ray cluster; ``"auto"`` looks for one. A local one is started by default.
         needs: For every cell the numbers of those that must have ended, well or not, before it
             starts.
+        folder: One that all machines of a cluster see: what running cells tell travels through it.
 
     Returns:
-        One `Outcome` a cell, in the order of the cells.
+        One `Outcome` per cell, in the order of the cells.
 
     Example:
         >>> found = map_cells([1, 0], lambda n: 1 / n, workers=0, progress=False)
@@ -83,79 +90,99 @@ def map_cells(
         raise InputError(f"an engine from {', '.join(ENGINES)}", repr(engine))
     if workers is not None and (isinstance(workers, bool) or workers < 0):
         raise InputError("workers >= 0", repr(workers))
+    order = _order(len(cells), needs)
     outcomes: dict[int, Outcome[C, R]] = {}
-    todo = Todo(len(cells), needs)
-    with watching(title, [name(cell) for cell in cells], progress) as watch:
-        for i, value, error, seconds in _stream(
-            cells, worker, todo, engine, workers, address, watch
-        ):
-            outcomes[i] = Outcome(cells[i], value, error, seconds)
-            watch.ended(i, error)
+    if not cells:
+        return []
+    shared = folder if engine == "ray" else None
+    with watching(title, [name(cell) for cell in cells], progress, shared) as watch:
+        pool = _pool(engine, worker, workers, len(cells), address)
+        try:
+            waiting = deque(order.get_ready())
+            while order.is_active():
+                while waiting and pool.free:
+                    i = waiting.popleft()
+                    pool.start(i, cells[i], watch.started(i))
+                for i, value, error, seconds in pool.ended():
+                    outcomes[i] = Outcome(cells[i], value, error, seconds)
+                    watch.ended(i, error)
+                    order.done(i)
+                    waiting.extend(order.get_ready())
+        finally:  # also on Ctrl-C
+            pool.close()
     return [outcomes[i] for i in range(len(cells))]
 
 
-Ended = tuple[int, Any, str | None, float]  # which cell, its value, its traceback, its seconds
-
-
-def _stream(
-    cells: Sequence[Any],
-    worker: Callable[[Any], Any],
-    todo: Todo,
-    engine: str,
-    workers: int | None,
-    address: str | None,
-    watch: Watch,
-) -> Iterator[Ended]:
-    """What ends, as it ends."""
-    if not cells:
-        return iter(())
-    if engine == "ray":
-        from gduq.jobs.ray_engine import on_ray
-
-        return on_ray(cells, worker, todo, workers, watch, address)
-    if workers == 0:
-        return _here(cells, worker, todo, watch)
-    from gduq.jobs.local import in_processes
-
-    size = min(workers or default_workers(), len(cells))
-    return in_processes(cells, worker, todo, size, watch)
-
-
-def _here(
-    cells: Sequence[Any], worker: Callable[[Any], Any], todo: Todo, watch: Watch
-) -> Iterator[Ended]:
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _order(count: int, needs: Sequence[Sequence[int]]) -> TopologicalSorter[int]:
+    """Numbers of cells, each ready once all it needs have ended."""
+    if needs and len(needs) != count:
+        raise InputError(f"needs of all {count} cells", f"{len(needs)} of them")
+    if not all(0 <= j < count for before in needs for j in before):
+        raise InputError(f"needs from 0 to {count - 1}", [list(before) for before in needs])
+    order = TopologicalSorter(dict.fromkeys(range(count), ()))
+    for i, before in enumerate(needs):
+        order.add(i, *before)
     try:
-        while todo:
-            i = todo.take()
-            watch.started(i)
-            tell = partial(watch.told, i) if watch.live else None
-            yield (i, *attempt(worker, cells[i], tell))
-            todo.ended(i)
-    finally:
-        torch.set_num_threads(threads)
+        order.prepare()
+    except CycleError as error:
+        raise InputError("cells that can be put in order", f"a circle: {error}") from None
+    return order
 
 
-def attempt(
-    worker: Callable[[Any], Any], cell: Any, listener: Callable[[str], None] | None = None
-) -> tuple[Any, str | None, float]:
-    """Value, traceback and seconds of one cell; only an interrupt gets through."""
+def _pool(
+    engine: str, worker: Callable[[Any], Any], workers: int | None, cells: int, address: str | None
+) -> Any:
+    """What does the cells; those that end are asked for until none is left."""
+    if engine == "ray":
+        from gduq.jobs.ray_engine import RayTasks
+
+        return RayTasks(worker, workers, address)
+    if workers == 0:
+        return _Here(worker)
+    from gduq.data.parallel import default_workers
+    from gduq.jobs.local import Processes
+
+    return Processes(worker, min(workers or default_workers(), cells))
+
+
+class _Here:
+    """Does one cell after the other in this process."""
+
+    def __init__(self, worker: Callable[[Any], Any]) -> None:
+        import torch
+
+        self._worker, self._done = worker, list[Ended]()
+        self._threads, self._set_threads = torch.get_num_threads(), torch.set_num_threads
+
+    @property
+    def free(self) -> bool:
+        return not self._done
+
+    def start(self, i: int, cell: Any, news: Path | None) -> None:
+        self._done.append((i, *attempt(self._worker, cell, news)))
+
+    def ended(self) -> list[Ended]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        self._set_threads(self._threads)
+
+
+def attempt(worker: Callable[[Any], Any], cell: Any, news: Path | None = None) -> Tried:
+    """Do one cell with one thread; only an interrupt gets through.
+
+    Args:
+        worker: What to do with it.
+        cell: What to work on.
+        news: File for the latest line that the cell tells.
+    """
+    if "torch" in sys.modules:  # if not, it is still to read `ONE_THREAD`
+        sys.modules["torch"].set_num_threads(1)
     start = time.perf_counter()
     try:
-        with nullcontext() if listener is None else heard_by(listener):
+        with nullcontext() if news is None else heard_by(news.write_text):
             value, error = worker(cell), None
     except Exception:
         value, error = None, traceback.format_exc()
     return value, error, time.perf_counter() - start
-
-
-def one_thread() -> None:
-    """Called first in every worker: cells share a machine, and one thread gives equal bits."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = "1"
-    import torch
-
-    torch.set_num_threads(1)

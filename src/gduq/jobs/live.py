@@ -4,64 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Watch", "duration", "watching"]
-
-_SHOWN = 8  # running cells that the live view names
+__all__ = ["Watch", "watching"]
 
 
 class Watch:
-    """Counts what runs and what has ended; this one says nothing."""
+    """Is told what starts and ends; this one says nothing."""
 
-    live = False  # whether news of running cells is shown
-
-    def __init__(self, title: str, names: Sequence[str]) -> None:
-        self.title, self.names = title, names
-        self.running: dict[int, float] = {}
-        self.news: dict[int, str] = {}
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self.done = self.failed = 0
-        self.start = time.monotonic()
 
-    def started(self, i: int) -> None:
-        """Cell i is on its way."""
-        self.running[i] = time.monotonic()
-
-    def told(self, i: int, text: str) -> None:
-        """Cell i says how far it is."""
-        self.news[i] = text
+    def started(self, i: int) -> Path | None:
+        """Cell i is on its way; the file for what it tells, where somebody reads it."""
+        return None
 
     def ended(self, i: int, error: str | None) -> None:
         """Cell i is done, or has failed with this traceback."""
-        self.running.pop(i, None)
-        self.news.pop(i, None)
         self.done += error is None
         self.failed += error is not None
-
-    @property
-    def left(self) -> float | None:
-        """Seconds to go, at the pace so far; ``None`` before the first cell has ended."""
-        ended = self.done + self.failed
-        if not ended:
-            return None
-        return (time.monotonic() - self.start) / ended * (len(self.names) - ended)
-
-    @property
-    def summary(self) -> str:
-        """One line of counts.
-
-        Example:
-            >>> Watch("cells", ["a", "b"]).summary
-            'cells: 0/2 done, 0 running, 0 failed'
-        """
-        text = (
-            f"{self.title}: {self.done}/{len(self.names)} done, {len(self.running)} running, "
-            f"{self.failed} failed"
-        )
-        return text if self.left is None else f"{text}, {duration(self.left)} left"
 
 
 class _Lines(Watch):
@@ -69,73 +37,68 @@ class _Lines(Watch):
 
     def ended(self, i: int, error: str | None) -> None:
         super().ended(i, error)
-        word = "done" if error is None else f"FAILED ({_last(error)})"
+        reason = "" if error is None else error.strip().splitlines()[-1][:160]
+        word = "done" if error is None else f"FAILED ({reason})"
         sys.stderr.write(f"[{self.done + self.failed}/{len(self.names)}] {self.names[i]}: {word}\n")
         sys.stderr.flush()
 
 
 class _Live(Watch):
-    """A bar, the counts and the running cells with their news, renewed in place."""
+    """A bar with counts, and the running cells with what they tell, renewed in place."""
 
-    live = True
+    def __init__(self, names: Sequence[str], title: str, bars: Any, news: Path) -> None:
+        super().__init__(names)
+        self._bars, self._news, self._rows = bars, news, dict[int, Any]()
+        self._start = time.monotonic()
+        self._all = bars.add_task(title, total=len(names), says=self._summary)
 
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
-        from rich.text import Text
+    def _summary(self) -> str:
+        ended, total = self.done + self.failed, len(self.names)
+        text = f"{self.done}/{total} done, {len(self._rows)} running, {self.failed} failed"
+        left = (time.monotonic() - self._start) / max(ended, 1) * (total - ended)
+        return f"{text}, {timedelta(seconds=round(left))} left" if ended else text
 
-        now = time.monotonic()
-        bar = ProgressBar(total=len(self.names), completed=self.done + self.failed, width=60)
-        lines: list[Any] = [
-            Padding(bar, 0),  # a bare bar ends without a line break
-            Text(self.summary, style="red" if self.failed else ""),
-        ]
-        for i, since in list(self.running.items())[:_SHOWN]:
-            lines.append(_line(f"  {self.names[i]}  {duration(now - since)}", style="dim"))
-            if i in self.news:
-                lines.append(_line(f"    {self.news[i]}", style="dim"))
-        return Group(*lines)
+    def started(self, i: int) -> Path:
+        file = self._news / str(i)
+        self._rows[i] = self._bars.add_task(
+            f"  {self.names[i]}", total=None, says=lambda: file.read_text() if file.exists() else ""
+        )
+        return file
 
-
-def _line(text: str, style: str) -> Any:
-    """One line of the terminal, whatever its width."""
-    from rich.text import Text
-
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    def ended(self, i: int, error: str | None) -> None:
+        super().ended(i, error)
+        self._bars.remove_task(self._rows.pop(i))
+        self._bars.update(self._all, completed=self.done + self.failed)
 
 
 @contextmanager
-def watching(title: str, names: Sequence[str], show: bool) -> Iterator[Watch]:
-    """A watch that fits where standard error goes."""
+def watching(
+    title: str, names: Sequence[str], show: bool, folder: Path | None = None
+) -> Iterator[Watch]:
+    """A watch that fits where standard error goes; what cells tell travels through the folder."""
     if not show or not names:
-        yield Watch(title, names)
+        yield Watch(names)
         return
     if not sys.stderr.isatty() or os.environ.get("CI"):
-        yield _Lines(title, names)
+        yield _Lines(names)
         return
     from rich.console import Console
-    from rich.live import Live
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
 
-    watch = _Live(title, names)
-    with Live(watch, console=Console(stderr=True), refresh_per_second=4):
-        yield watch
+    class Says(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(task.fields["says"]())
 
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    Example:
-        >>> duration(5), duration(95), duration(7260)
-        ('5 s', '1 min 35 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _last(error: str) -> str:
-    return error.strip().splitlines()[-1][:160]
+    columns = (
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=2)),
+        BarColumn(20),
+        Says(table_column=Column(no_wrap=True, ratio=3)),
+        TimeElapsedColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix=".news-", dir=folder) as news,
+        Progress(*columns, console=Console(stderr=True), expand=True) as bars,
+    ):
+        yield _Live(names, title, bars, Path(news))

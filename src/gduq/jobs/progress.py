@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 __all__ = ["heard", "heard_by", "tell"]
 
 _PAUSE = 0.2  # seconds between two pieces of news: people read no faster
-_listeners: list[Callable[[str], None]] = []
+_listeners: list[Callable[[str], object]] = []
 
 
 def heard() -> bool:
@@ -36,7 +36,7 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
+def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
     """Let somebody hear what the work in this block tells."""
     last = -_PAUSE
 
@@ -44,7 +44,8 @@ def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
         nonlocal last
         if time.monotonic() - last >= _PAUSE:
             last = time.monotonic()
-            listener(text)
+            with suppress(OSError):  # a file that cannot be written: nobody is there
+                listener(text)
 
     _listeners.append(listen)
     try:

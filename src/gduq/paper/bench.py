@@ -112,7 +112,7 @@ class _Work:
     def map(
         self, cells: Sequence[Any], worker: Callable[[Any], Any], title: str, **more: Any
     ) -> Any:
-        options = {**self.options, **more}
+        options = {**self.options, "folder": self.root, **more}
         return map_cells(cells, worker, progress=self.progress, title=title, **options)
 
 

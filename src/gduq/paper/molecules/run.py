@@ -45,7 +45,7 @@ def bench(
         peer.environment()  # once, before workers ask for it
     place = {job: i for i, job in enumerate(todo)}
     needs = [[place[first] for first in job.needs if first in place] for job in todo]
-    outcomes = map_cells(todo, work, title=NAME, name=_title, needs=needs, **options)
+    outcomes = map_cells(todo, work, title=NAME, name=_title, needs=needs, folder=root, **options)
     failures = {o.cell.title: o.error for o in outcomes if o.error is not None}
     return collect(wanted, scale, command, failures)
 
