@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from gduq.errors import InputError
 from gduq.runs.source import check_enough, moments
 from gduq.shifts.cuts import Cut, as_values
-from gduq.shifts.domains import scaffold_ranks
+from gduq.shifts.scaffolds import scaffold_ranks
 
 __all__ = ["Domain", "cut_rows", "domain_of", "strata_of"]
 

@@ -18,7 +18,7 @@ from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
 from gduq.runs.source_read import Read, read_source
-from gduq.shifts.domains import Rows
+from gduq.shifts.dataset import DatasetRows
 
 if TYPE_CHECKING:
     from gduq.runs.config import DataConfig
@@ -102,7 +102,7 @@ def _cut(data: DataConfig, read: Read) -> OwnData:
         by, domain = "size", domain_of("size", graphs, None)  # most molecules have one scaffold
         cut = cut_rows(domain, strata, data.seed)
     values = torch.zeros(len(graphs)) if domain is None else domain.values
-    splits = Rows(packed, "graph").splits(
+    splits = DatasetRows(packed, "graph").splits(
         cut, values, name=data.name, description=_description(data, by, read)
     )
     names: dict[str, Any] = {"class_names": read.class_names if kind == "classes" else ()}

@@ -2,17 +2,9 @@
 
 from gduq.shifts.corruptions import LEVELS, edge_drop, edge_rewire, feature_mask, feature_noise
 from gduq.shifts.cuts import concept, covariate, no_shift, tails
-from gduq.shifts.domains import (
-    by,
-    class_out,
-    degree,
-    feature,
-    group,
-    scaffold,
-    size,
-    target,
-    time,
-)
+from gduq.shifts.domains import by, degree, feature, size, target, time
+from gduq.shifts.groups import class_out, group
+from gduq.shifts.scaffolds import scaffold
 
 __all__ = [
     "LEVELS",

@@ -1,41 +1,25 @@
-"""Shifts of anybody's data: choose what should differ between training and test, get `Splits`.
+"""Shifts of anybody's data along a scalar: choose what should differ, get `Splits`.
 
-``data`` is a ``Data`` (node task), or a list of ``Data`` or a PyG dataset (graph task; node task if
-it holds a single graph). ``task="node"`` makes a list of graphs a node task.
+What ``data`` may be says `gduq.shifts.dataset`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.packed import Packed, try_pack
-from gduq.data.view import Splits, View
+from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.shifts import cuts
+from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute
 
-__all__ = [
-    "by",
-    "class_out",
-    "degree",
-    "feature",
-    "group",
-    "scaffold",
-    "scaffold_ranks",
-    "size",
-    "target",
-    "time",
-]
+__all__ = ["by", "degree", "feature", "size", "target", "time"]
 
 Kind = Literal["covariate", "concept", "no_shift", "tails"]
-Task = Literal["node", "graph"]
-Graphs: TypeAlias = "Data | Sequence[Data]"
 
 
 def by(
@@ -68,11 +52,16 @@ def by(
         >>> splits.domains["ood_test"]
         tensor([16, 17, 18, 19])
     """
-    return _by(Rows(data, task), values, kind, seed, name, options)
+    return _by(DatasetRows(data, task), values, kind, seed, name, options)
 
 
 def _by(
-    rows: Rows, values: cuts.Values, kind: Kind, seed: int, name: str, options: dict[str, Any]
+    rows: DatasetRows,
+    values: cuts.Values,
+    kind: Kind,
+    seed: int,
+    name: str,
+    options: dict[str, Any],
 ) -> Splits:
     values = cuts.as_values(values)
     if len(values) != len(rows):
@@ -92,7 +81,7 @@ def _by(
 
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
-    rows = Rows(data, "graph")
+    rows = DatasetRows(data, "graph")
     return _by(rows, rows.sizes, kind, seed, "size", options)
 
 
@@ -125,7 +114,7 @@ def target(
         >>> len(splits.train), splits.ood_test.target.min()
         (18, tensor(3.2000))
     """
-    rows = Rows(data, task)
+    rows = DatasetRows(data, task)
     y = rows.truth()
     y = y.unsqueeze(1) if y.dim() == 1 else y
     if not -y.size(1) <= column < y.size(1):
@@ -159,7 +148,7 @@ def degree(
 
     ``descending`` trains a covariate cut on high degrees and tests it on low ones.
     """
-    rows = Rows(data, task)
+    rows = DatasetRows(data, task)
     options |= {"descending": descending} if kind == "covariate" else {}
     return _by(rows, rows.scalar(_degrees), kind, seed, "degree", options)
 
@@ -190,9 +179,9 @@ def feature(
     elif callable(value):
         function = value
     else:
-        function = _attribute(value)
+        function = attribute(value)
     name = value if isinstance(value, str) else "feature"
-    rows = Rows(data, task)
+    rows = DatasetRows(data, task)
     return _by(rows, rows.scalar(function), kind, seed, name, options)
 
 
@@ -219,201 +208,6 @@ def time(
     return by(data, stamps, "covariate", seed=seed, task=task, name="time", cuts=cuts, **options)
 
 
-def group(
-    data: Graphs,
-    labels: Sequence[Any] | Tensor,
-    test: Any,
-    val: Any = (),
-    *,
-    holdout: float = 0.1,
-    seed: int = 0,
-    task: Task | None = None,
-) -> Splits:
-    """Leave groups out: train on all others (universities, hospitals, laboratories).
-
-    Args:
-        data: The dataset.
-        labels: The group of each row.
-        test: Groups (or one group) that make ``ood_test``.
-        val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
-        holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
-        seed: Of their draw.
-        task: See `by`.
-    """
-    rows = Rows(data, task)
-    names, test, val = _plain(labels), _plain(test), _plain(val)
-    if len(names) != len(rows):
-        raise InputError(f"one group for each of the {len(rows)} rows", len(names))
-    _check_groups(set(names), test, val)
-    held = _positions(names, test)
-    if val:
-        held_val = _positions(names, val)
-    else:
-        held_val, held = held[: len(held) // 2], held[len(held) // 2 :]
-    pool = _positions(names, set(names) - set(test) - set(val))
-    cut = cuts.leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
-    return rows.splits(
-        cut, _codes(names), name="group", description=f"Groups left out for testing: {_some(test)}."
-    )
-
-
-def class_out(
-    data: Graphs,
-    classes: int | Collection[int] | Tensor,
-    *,
-    holdout: float = 0.1,
-    seed: int = 0,
-    task: Task | None = None,
-) -> Splits:
-    """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
-
-    Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
-    splits means nothing. Values have no classes to leave out: cut those with `target`.
-    """
-    rows = Rows(data, task)
-    labels, classes = rows.labels(), _plain(classes)
-    result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
-    return result.with_(
-        name="class_out",
-        description=f"Classes {_some(classes)} appear in the OOD splits only, for OOD detection.",
-    )
-
-
-def scaffold(
-    data: Sequence[Data],
-    *,
-    cuts: tuple[float, float] = (0.6, 0.8),
-    seed: int = 0,
-    smiles: Sequence[str] | None = None,
-    **options: Any,
-) -> Splits:
-    """By molecular scaffold (Bemis-Murcko): train on the common ones, test on the rare.
-
-    Args:
-        data: Graphs with an attribute ``smiles``, as PyG's ``from_smiles`` makes them.
-        cuts: Shares of the rows after which ``ood_val`` and ``ood_test`` begin.
-        seed: Of the draw of ``id_val`` and ``id_test``.
-        smiles: The molecules, where the graphs do not carry them.
-        options: Further arguments of `gduq.shifts.covariate`.
-    """
-    texts = list(smiles) if smiles is not None else [_attribute("smiles")(g) for g in data]
-    ranks = scaffold_ranks(texts)
-    return by(data, ranks, seed=seed, task="graph", name="scaffold", cuts=cuts, **options)
-
-
-def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
-    """The scaffold of each molecule as a number ``[n]``; 0 is the most common one."""
-    scaffolds = [_murcko(text, row) for row, text in enumerate(smiles)]
-    count = Counter(scaffolds)
-    rank = {text: r for r, text in enumerate(sorted(count, key=lambda t: (-count[t], t)))}
-    return torch.tensor([rank[text] for text in scaffolds])
-
-
-# -- rows of a dataset -----------------------------------------------------------------------------
-
-
-class Rows:
-    """The rows of a dataset, whatever its form: what a cut numbers."""
-
-    def __init__(self, data: Graphs, task: Task | None = None) -> None:
-        self.graphs: Sequence[Data] = [data] if isinstance(data, Data) else data
-        if not hasattr(self.graphs, "__getitem__") or not hasattr(self.graphs, "__len__"):
-            raise InputError("a Data, a list of graphs or a PyG dataset", type(data).__name__)
-        if len(self.graphs) == 0:
-            raise InputError("at least one graph", "none")
-        self._given = self.graphs  # packing would round Python's floats
-        self.task: Task = task or ("node" if len(self.graphs) == 1 else "graph")
-        if self.task == "graph":
-            self.graphs = try_pack(self.graphs) or self.graphs
-
-    @property
-    def sizes(self) -> Tensor:
-        """Nodes of each graph."""
-        if isinstance(self.graphs, Packed):
-            return self.graphs.num_nodes
-        return torch.tensor([int(g.num_nodes or 0) for g in self.graphs])
-
-    def __len__(self) -> int:
-        return int(self.sizes.sum()) if self.task == "node" else len(self.graphs)
-
-    def truth(self) -> Tensor:
-        """Targets of all rows ``[n]`` or ``[n, T]``, as stored on the graphs."""
-        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
-        return View(self.graphs, every).target
-
-    def labels(self) -> Tensor:
-        """Integer labels, one per row."""
-        return cuts.as_labels(self.truth())
-
-    def scalar(self, function: Callable[[Data], Any]) -> Tensor:
-        """One number a row; of text and dates (a graph task) their rank."""
-        found: list[Any] = []
-        for graph in self._given:
-            value = function(graph)
-            if self.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
-                found.append(value)
-                continue
-            row = value.detach() if isinstance(value, Tensor) else np.asarray(value)
-            row = torch.as_tensor(row).reshape(-1)
-            if self.task == "graph":
-                found.append(row.item() if row.numel() == 1 else row.double().mean().item())
-            elif row.numel() != graph.num_nodes:
-                raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
-            else:
-                found.append(row)
-        return torch.cat(found) if self.task == "node" else cuts.as_values(found)
-
-    def splits(self, cut: cuts.Cut, values: Tensor, *, name: str, description: str) -> Splits:
-        """`Splits` of the rows in a cut, with the domain value of each."""
-        if self.task == "node":  # a mask keeps the order of the nodes
-            cut = {split: rows.sort().values for split, rows in cut.items()}
-            views = {split: View(self.graphs, rows) for split, rows in cut.items()}
-        else:
-            everything = View(self.graphs)
-            views = {split: everything.take(rows) for split, rows in cut.items()}
-        domains = {split: values[rows] for split, rows in cut.items()}
-        fields: dict[str, Any] = dict(views)
-        if isinstance(self.graphs, Packed):
-            known = self.graphs
-            fields |= {"class_names": known.class_names, "target_names": known.target_names}
-        return Splits(**fields, name=name, description=description, domains=domains)
-
-
-def _plain(values: Any) -> list[Any]:
-    """Groups as Python values, whatever holds them; a single one counts as a list of one."""
-    if isinstance(values, (Tensor, np.ndarray, np.generic)):
-        values = values.tolist()
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        values = [values]
-    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
-    for value in found:
-        if not isinstance(value, Hashable):
-            raise InputError("groups named by a number or text each", repr(value))
-    return found
-
-
-def _check_groups(known: set[Any], test: list[Any], val: list[Any]) -> None:
-    unknown = [g for g in [*test, *val] if g not in known]
-    if unknown or not test:
-        raise InputError(f"test groups among {_some(known)}", unknown or "none")
-    both = set(test) & set(val)
-    if both:
-        raise InputError("val and test without a common group", f"{_some(both)} in both")
-
-
-def _codes(names: list[Any]) -> Tensor:
-    """Numbers as they are; anything else by its rank among the distinct values."""
-    if all(isinstance(v, (bool, int, float)) for v in names):
-        return torch.from_numpy(np.asarray(names))
-    rank = {v: i for i, v in enumerate(sorted(set(names), key=str))}
-    return torch.tensor([rank[v] for v in names])
-
-
-def _positions(names: Sequence[Any], wanted: Collection[Any]) -> Tensor:
-    chosen = set(wanted)
-    return torch.tensor([i for i, name in enumerate(names) if name in chosen], dtype=torch.long)
-
-
 def _degrees(graph: Data) -> Tensor:
     if graph.edge_index is None:
         raise InputError("graphs with edge_index", f"only {sorted(graph.keys())}")
@@ -429,29 +223,6 @@ def _feature_sum(graph: Data) -> Tensor:
     return x.sum(dim=-1)
 
 
-def _attribute(name: str) -> Callable[[Data], Any]:
-    def read(graph: Data) -> Any:
-        if name not in graph:
-            raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
-        return graph[name]
-
-    return read
-
-
-def _murcko(smiles: str, row: int) -> str:
-    try:
-        from rdkit import Chem
-        from rdkit.Chem.Scaffolds import MurckoScaffold
-    except ImportError as error:
-        raise InputError(
-            "rdkit for scaffolds", "no such package", "pip install 'gduq[molecules]'."
-        ) from error
-    molecule = Chem.MolFromSmiles(smiles)
-    if molecule is None:
-        raise InputError("SMILES that rdkit can read", f"{smiles!r} in row {row}", "Drop the row.")
-    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule))  # type: ignore[no-untyped-call]
-
-
 def _describe(kind: str, name: str) -> str:
     domain = name or "the given values"
     return {
@@ -460,8 +231,3 @@ def _describe(kind: str, name: str) -> str:
         "concept": f"Concept shift of {domain}: its correlation with the label turns round.",
         "no_shift": "No shift: a uniform cut.",
     }[kind]
-
-
-def _some(values: Iterable[Any]) -> str:
-    names = sorted(str(v) for v in values)
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")

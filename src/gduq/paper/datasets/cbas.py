@@ -16,7 +16,7 @@ from torch_geometric.utils import to_undirected
 from gduq.data.cache import cached_tensors
 from gduq.data.view import Splits
 from gduq.errors import InputError
-from gduq.shifts.domains import Rows
+from gduq.shifts.dataset import DatasetRows
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
 
@@ -56,7 +56,7 @@ def load_cbas(shift: str, root: str | Path | None = None, seed: int = 0) -> Spli
     tensors = cached_tensors(root, key, lambda: _build(shift, seed))
     graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
     cut = {k.removeprefix("rows/"): v for k, v in tensors.items() if k.startswith("rows/")}
-    splits = Rows(graph).splits(
+    splits = DatasetRows(graph).splits(
         cut,
         tensors["colour"],
         name=str(key["name"]),

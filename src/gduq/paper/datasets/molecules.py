@@ -21,7 +21,7 @@ from gduq.data.table import Table
 from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import raw_file
-from gduq.shifts.domains import scaffold_ranks
+from gduq.shifts.scaffolds import scaffold_ranks
 
 __all__ = ["MOLECULES", "load_molecules"]
 

@@ -21,7 +21,7 @@ from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import damaged, raw_file
 from gduq.shifts import cuts
-from gduq.shifts.domains import Rows
+from gduq.shifts.dataset import DatasetRows
 
 __all__ = ["UNIVERSITIES", "load_webkb"]
 
@@ -52,7 +52,7 @@ def load_webkb(shift: str, root: str | Path | None = None, seed: int = 0) -> Spl
     graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
     cornell = _which_cornell(graph.x)
     university = torch.tensor([2] * 251 + [0] * 183 + [1] * 183)  # alphabetically
-    splits = Rows(graph).splits(
+    splits = DatasetRows(graph).splits(
         _cut(shift, university, graph.y, seed),
         university,
         name=f"webkb/university/{shift}",

@@ -1,0 +1,117 @@
+"""Shifts that leave whole groups or classes out of training."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gduq.data.view import Splits
+from gduq.errors import InputError
+from gduq.shifts import cuts
+from gduq.shifts.dataset import DatasetRows, Graphs, Task
+
+__all__ = ["class_out", "group"]
+
+
+def group(
+    data: Graphs,
+    labels: Sequence[Any] | Tensor,
+    test: Any,
+    val: Any = (),
+    *,
+    holdout: float = 0.1,
+    seed: int = 0,
+    task: Task | None = None,
+) -> Splits:
+    """Leave groups out: train on all others (universities, hospitals, laboratories).
+
+    Args:
+        data: The dataset.
+        labels: The group of each row.
+        test: Groups (or one group) that make ``ood_test``.
+        val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
+        holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
+        seed: Of their draw.
+        task: See `by`.
+    """
+    rows = DatasetRows(data, task)
+    names, test, val = _plain(labels), _plain(test), _plain(val)
+    if len(names) != len(rows):
+        raise InputError(f"one group for each of the {len(rows)} rows", len(names))
+    _check_groups(set(names), test, val)
+    held = _positions(names, test)
+    if val:
+        held_val = _positions(names, val)
+    else:
+        held_val, held = held[: len(held) // 2], held[len(held) // 2 :]
+    pool = _positions(names, set(names) - set(test) - set(val))
+    cut = cuts.leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
+    return rows.splits(
+        cut, _codes(names), name="group", description=f"Groups left out for testing: {_some(test)}."
+    )
+
+
+def class_out(
+    data: Graphs,
+    classes: int | Collection[int] | Tensor,
+    *,
+    holdout: float = 0.1,
+    seed: int = 0,
+    task: Task | None = None,
+) -> Splits:
+    """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
+
+    Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
+    splits means nothing. Values have no classes to leave out: cut those with `target`.
+    """
+    rows = DatasetRows(data, task)
+    labels, classes = rows.labels(), _plain(classes)
+    result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
+    return result.with_(
+        name="class_out",
+        description=f"Classes {_some(classes)} appear in the OOD splits only, for OOD detection.",
+    )
+
+
+def _plain(values: Any) -> list[Any]:
+    """Groups as Python values, whatever holds them; a single one counts as a list of one."""
+    if isinstance(values, (Tensor, np.ndarray, np.generic)):
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        values = [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    for value in found:
+        if not isinstance(value, Hashable):
+            raise InputError("groups named by a number or text each", repr(value))
+    return found
+
+
+def _check_groups(known: set[Any], test: list[Any], val: list[Any]) -> None:
+    unknown = [g for g in [*test, *val] if g not in known]
+    if unknown or not test:
+        raise InputError(f"test groups among {_some(known)}", unknown or "none")
+    both = set(test) & set(val)
+    if both:
+        raise InputError("val and test without a common group", f"{_some(both)} in both")
+
+
+def _codes(names: list[Any]) -> Tensor:
+    """Numbers as they are; anything else by its rank among the distinct values."""
+    if all(isinstance(v, (bool, int, float)) for v in names):
+        return torch.from_numpy(np.asarray(names))
+    rank = {v: i for i, v in enumerate(sorted(set(names), key=str))}
+    return torch.tensor([rank[v] for v in names])
+
+
+def _positions(names: Sequence[Any], wanted: Collection[Any]) -> Tensor:
+    chosen = set(wanted)
+    return torch.tensor([i for i, name in enumerate(names) if name in chosen], dtype=torch.long)
+
+
+def _some(values: Iterable[Any]) -> str:
+    names = sorted(str(v) for v in values)
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
