@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -48,8 +49,8 @@ def feature_mask(view: View, severity: int, seed: int = 0) -> View:
 def edge_drop(view: View, severity: int, seed: int = 0) -> View:
     """Take away a random share of the edges; both directions of an edge go together.
 
-    So do the rows of attributes with one row an edge (never of ``y``, ``x``, ``pos``). Where an
-    attribute could as well have one row a node or a graph, "edge" in its name marks it.
+    So do the rows of attributes with one row per edge (never of ``y``, ``x``, ``pos``). Where an
+    attribute could as well have one row per node or per graph, "edge" in its name marks it.
 
     Example:
         >>> path = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -70,31 +71,29 @@ def edge_rewire(view: View, severity: int, seed: int = 0) -> View:
 
 
 def _corrupt(view: View, severity: int, seed: int, change: _Change) -> View:
-    if isinstance(severity, (bool, float)) or severity not in range(len(LEVELS)):
-        raise InputError(f"a severity from 0 to {len(LEVELS) - 1}", repr(severity))
-    step = whole("severity", severity)
+    step = whole("severity", severity, 0, len(LEVELS) - 1)
     generator = torch.Generator().manual_seed(whole("seed", seed))
     if step == 0:
         return view
     packed = None if len(view.graphs) == 1 else try_pack(view.graphs)
-    if packed is None:
-        return replace(view, graphs=_change_list(view.graphs, LEVELS[step], generator, change))
-    changed = _change_packed(packed.materialise(), LEVELS[step], generator, change)
-    return replace(view, graphs=changed)
+    if packed is not None:
+        changed = _changed(packed.materialise(), LEVELS[step], generator, change)
+        return replace(view, graphs=changed)
+    graphs = [graph.__copy__() for graph in view.graphs]  # but their features and edges do pack
+    bare = _bare(graphs)
+    _put_back(graphs, bare, _changed(bare, LEVELS[step], generator, change))
+    return replace(view, graphs=graphs)
 
 
-def _change_packed(
-    packed: Packed, level: float, generator: torch.Generator, change: _Change
-) -> Packed:
-    """All graphs at once, as one large graph."""
+def _changed(packed: Packed, level: float, generator: torch.Generator, change: _Change) -> Packed:
+    """All graphs at once, as one large graph, so noise and shares mean the same everywhere."""
     batch = packed.collate()
     changed = change(batch, level, generator)
     layout, ptrs, tensors = dict(packed.layout), dict(packed.ptrs), dict(packed.tensors)
     keep = changed.pop(_KEEP, None)
     if "edge_index" in changed:
         graph = batch.batch[changed["edge_index"][0]]
-        count = torch.bincount(graph, minlength=len(packed))
-        ptrs["edges left"] = torch.cat([count.new_zeros(1), count.cumsum(0)])
+        ptrs["edges left"] = to_ptr(torch.bincount(graph, minlength=len(packed)))
         changed["edge_index"] = changed["edge_index"] - batch.ptr[graph]
         layout["edge_index"] = "edges left"
     if keep is not None:
@@ -109,77 +108,52 @@ def _change_packed(
     )
 
 
-def _change_list(
-    graphs: Sequence[Data], level: float, generator: torch.Generator, change: _Change
-) -> list[Data]:
-    """As `_change_packed`: the graphs are changed as one, so noise and shares mean the same."""
-    copies = [graph.__copy__() for graph in graphs]
-    changed = change(copies[0] if len(copies) == 1 else _joined(copies), level, generator)
-    keep = changed.pop(_KEEP, None)
-    if "x" in changed:
-        features = _parted(changed["x"], [graph.x for graph in copies])
-        for copy, x in zip(copies, features, strict=True):
-            copy.x = x
-        return copies
-    edges = [copy.edge_index.size(1) for copy in copies]
-    ptr = to_ptr(torch.tensor([int(copy.num_nodes or 0) for copy in copies]))
-    if keep is None:
-        keep = torch.ones(sum(edges), dtype=torch.bool)
-    masks = torch.split(keep, edges)
-    parts = torch.split(changed["edge_index"], [int(mask.sum()) for mask in masks], dim=1)
-    for key in sorted({key for copy in copies for key in copy.keys()}):  # noqa: SIM118
-        _drop_rows(key, copies, masks)
-    for copy, part, start in zip(copies, parts, ptr[:-1].tolist(), strict=True):
-        copy.edge_index = part - start
-    return copies
-
-
-def _drop_rows(key: str, graphs: Sequence[Data], masks: Sequence[Tensor]) -> None:
-    """Keep the marked rows of an attribute, if it has one row an edge."""
-    having = [(g, mask) for g, mask in zip(graphs, masks, strict=True) if key in g]
-    values = [g[key] for g, _ in having]
-    if not all(isinstance(value, Tensor) and value.dim() > 0 for value in values):
-        return
-    edges = [mask.numel() for _, mask in having]
-    nodes = [int(g.num_nodes or 0) for g, _ in having]
-    if _is_edge_level(key, [value.size(0) for value in values], edges, nodes):
-        for graph, mask in having:
-            graph[key] = graph[key][mask]
-
-
 def _is_edge_level(key: str, sizes: list[int], edges: list[int], nodes: list[int]) -> bool:
-    """Whether an attribute of so many rows a graph has one an edge; where the numbers leave it open
-    (as many nodes as edges in every graph, or one edge each), its name must say so."""
+    """Whether an attribute of so many rows per graph has one per edge; where the numbers leave it
+    open (as many nodes as edges in every graph, or one edge each), its name must say so."""
     if key in _NO_EDGES or "index" in key or sizes != edges:
         return False
     return "edge" in key or (sizes != nodes and any(size != 1 for size in sizes))
 
 
-def _joined(graphs: Sequence[Data]) -> Data:
-    """Features and edges of graphs that cannot be packed, as one large graph."""
-    sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
-    ptr, joined = to_ptr(sizes), Data(num_nodes=int(sizes.sum()))
+# -- graphs that cannot be packed: sparse, alone, or of different attributes ----------------------
+
+
+def _bare(graphs: Sequence[Data]) -> Packed:
+    """Only the entries of their features, their edges, and a number per edge."""
+    bare = [Data(num_nodes=int(graph.num_nodes or 0)) for graph in graphs]
     if all(graph.get("x") is not None for graph in graphs):
-        values = [_entries(_features(graph)) for graph in graphs]
-        if len({tuple(value.shape[1:]) for value in values}) > 1:
-            raise InputError("features x of one width", "graphs of different ones")
-        joined.x = torch.cat(values)
+        values = [_entries(_features(graph)).detach() for graph in graphs]
+        dtype = reduce(torch.promote_types, {value.dtype for value in values})
+        for one, value in zip(bare, values, strict=True):
+            one.x = value.to(dtype)
     if all(graph.get("edge_index") is not None for graph in graphs):
-        pairs = zip(graphs, ptr[:-1].tolist(), strict=True)
-        joined.edge_index = torch.cat([graph.edge_index + start for graph, start in pairs], dim=1)
-    joined.batch, joined.ptr = torch.repeat_interleave(torch.arange(sizes.numel()), sizes), ptr
-    return joined
+        for one, graph in zip(bare, graphs, strict=True):
+            one.edge_index = graph.edge_index
+            one.edge_number = torch.arange(graph.edge_index.size(1))
+    return Packed.pack(bare)
 
 
-def _parted(values: Tensor, features: Sequence[Tensor]) -> list[Tensor]:
-    """New features of each graph, in the form of its old ones."""
-    if len(features) == 1:
-        return [values]
-    parts = torch.split(values, [_entries(x).size(0) for x in features])
-    return [
-        _with_values(x, part.to(x.dtype) if x.is_floating_point() else part)
-        for x, part in zip(features, parts, strict=True)
-    ]
+def _put_back(graphs: Sequence[Data], before: Packed, after: Packed) -> None:
+    """Write on the graphs, in place, what has changed."""
+    nodes = before.num_nodes.tolist()
+    if after.tensors.get("x") is not before.tensors.get("x"):
+        for graph, new in zip(graphs, after, strict=True):
+            values = new.x.to(graph.x.dtype) if graph.x.is_floating_point() else new.x
+            graph.x = _with_values(graph.x, values)
+        return
+    kept = [new.edge_number for new in after]
+    for key in {key for graph in graphs for key in graph.keys()}:  # noqa: SIM118
+        having = [i for i, graph in enumerate(graphs) if key in graph]
+        values = [graphs[i][key] for i in having]
+        if not all(isinstance(value, Tensor) and value.dim() > 0 for value in values):
+            continue
+        edges, sizes = [graphs[i].edge_index.size(1) for i in having], [len(v) for v in values]
+        if _is_edge_level(key, sizes, edges, [nodes[i] for i in having]):
+            for i, value in zip(having, values, strict=True):
+                graphs[i][key] = value[kept[i]]
+    for graph, new in zip(graphs, after, strict=True):
+        graph.edge_index = new.edge_index
 
 
 # -- changes of one (large) graph: attribute to its new value --------------------------------------
