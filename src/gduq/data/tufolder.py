@@ -40,9 +40,12 @@ class TUFolder:
         folder: The folder, or its parent when the files are in ``raw``.
         class_names: Labels in the order of their numbers; ``None``: as found, in order. Pass those
             of the training set when a test set may not hold every class.
+        attributes: ``False`` leaves attributes of edges out, and those of nodes that have labels.
     """
 
-    def __init__(self, folder: Path, class_names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, class_names: Sequence[str] | None = None, attributes: bool = True
+    ) -> None:
         self.folder, self.name = _find(folder)
         self._bad: dict[int, Reject] = {}  # graph -> its first complaint
         owner = self._whole_numbers("graph_indicator", 1)[:, 0] - 1
@@ -52,14 +55,13 @@ class TUFolder:
         self._order: _Ints = np.argsort(owner, kind="stable")
         self._node_ptr = _offsets(owner, self._count)
         self._read_edges(owner)
-        self._node_parts = [
-            self._column("node_attributes", owner, one_hot=False),
-            self._column("node_labels", owner, one_hot=True),
-        ]
-        self._edge_parts = [
-            self._column("edge_attributes", self._edge_owner, one_hot=False),
-            self._column("edge_labels", self._edge_owner, one_hot=True),
-        ]
+        self._node_parts = [self._column("node_labels", owner, one_hot=True)]
+        if attributes or not self._path("node_labels").exists():
+            self._node_parts.insert(0, self._column("node_attributes", owner, one_hot=False))
+        self._edge_parts = [self._column("edge_labels", self._edge_owner, one_hot=True)]
+        if attributes:
+            numbers = self._column("edge_attributes", self._edge_owner, one_hot=False)
+            self._edge_parts.insert(0, numbers)
         self.class_names: tuple[str, ...] = tuple(class_names or ())
         self.target_names: tuple[str, ...] = ()
         self._y = self._read_targets(class_names)

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from gduq.data.catalog import Family, limited
+from gduq.data.catalog import SHIFTS, Family, limited
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,118 +21,95 @@ __all__ = ["FAMILIES"]
 _GENERATED = "generated on the spot"
 _GRAPH2GAUSS = "npz file of graph2gauss (PyG CitationFull)"
 _SHCHUR = "npz file of gnn-benchmark (PyG Coauthor)"
-_TU = "TU collection (PyG TUDataset)"
-_MOLECULES = "table of MoleculeNet, read by RDKit ([molecules])"
+_GEOM_GCN = "text files of Geom-GCN (PyG WebKB)"
 _MNIST = "MNIST images, superpixels by scikit-image ([images])"
+_SENTENCES = "SST-2 sentences, spaCy ([text])"
+_TABLE = "table of MoleculeNet, read by RDKit ([molecules])"
+_TU = "TU collection (PyG TUDataset)"
 
 
-# -- one small function a loader: imports stay here ------------------------------------------------
+def _load(
+    where: str,
+    parts: tuple[int, ...],
+    name: list[str],
+    root: str | Path | None,
+    seed: int,
+    limit: int | None,
+    own_limit: bool = False,
+    **options: Any,
+) -> Splits:
+    """Call the loader ``"module:function"`` with some parts of a dataset's name; with
+    ``own_limit`` it builds no more than ``limit`` rows, else the others are left out afterwards."""
+    module, _, function = where.partition(":")
+    load = getattr(import_module(f"gduq.paper.datasets.{module}"), function)
+    given = [*(name[i] for i in parts), root, seed]
+    if own_limit:
+        return load(*given, limit, **options)  # type: ignore[no-any-return]
+    return limited(load(*given, **options), limit, seed)
 
 
-def _motif(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.motif import load_motif
-
-    pe = 4 if parts[0] == "motif-lpe" else 0
-    return limited(load_motif(parts[1], parts[2], root, seed, pe), limit, seed)
-
-
-def _cbas(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.cbas import load_cbas
-
-    return limited(load_cbas(parts[2], root, seed), limit, seed)
-
-
-def _webkb(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.webkb import load_webkb
-
-    return limited(load_webkb(parts[2], root, seed), limit, seed)
+_motif = partial(_load, "motif:load_motif", (1, 2))
+_motif_lpe = partial(_load, "motif:load_motif", (1, 2), pe=4)
+_cbas = partial(_load, "cbas:load_cbas", (2,))
+_webkb = partial(_load, "webkb:load_webkb", (2,))
+_citation = partial(_load, "citation:load_citation", (0, 1, 2))
+_cmnist = partial(_load, "images:load_cmnist", (2,), own_limit=True)
+_rotmnist = partial(_load, "images:load_rotmnist", (1,), own_limit=True)
+_sst2 = partial(_load, "text:load_sst2", (2,), own_limit=True)
+_molecules = partial(_load, "molecules:load_molecules", (1, 2))
+_tu = partial(_load, "tu:load_tu", (1,))
 
 
-def _citation(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.citation import load_citation
-
-    return limited(load_citation(parts[0], parts[1], parts[2], root, seed), limit, seed)
+def _graphs(rows: int | str, *others: Any, shifts: tuple[str, ...] = SHIFTS) -> Family:
+    return Family("graph", f"{rows} graphs", *others, shifts)
 
 
-def _tu(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.tu import load_tu
-
-    return limited(load_tu(parts[1], root, seed), limit, seed)
-
-
-def _cmnist(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.images import load_cmnist
-
-    return load_cmnist(parts[2], root, seed, limit)
-
-
-def _rotmnist(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.images import load_rotmnist
-
-    return load_rotmnist(parts[1], root, seed, limit)
-
-
-def _sst2(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.text import load_sst2
-
-    return load_sst2(parts[2], root, seed, limit)
-
-
-def _molecules(parts: list[str], root: str | Path | None, seed: int, limit: int | None) -> Splits:
-    from gduq.paper.datasets.molecules import load_molecules
-
-    return limited(load_molecules(parts[1], parts[2], root, seed), limit, seed)
+def _nodes(rows: int, *others: Any) -> Family:
+    return Family("node", f"{rows} nodes", *others)
 
 
 FAMILIES: dict[str, Family] = {
-    "motif/basis": Family("graph", "30000 graphs", 3, "base graph", _GENERATED, _motif),
-    "motif/size": Family("graph", "30000 graphs", 3, "size of the base", _GENERATED, _motif),
-    "motif-lpe/basis": Family("graph", "30000 graphs", 3, "base graph", _GENERATED, _motif),
-    "motif-lpe/size": Family("graph", "30000 graphs", 3, "size of the base", _GENERATED, _motif),
-    "cbas/color": Family("node", "700 nodes", 4, "colour", _GENERATED, _cbas),
-    "webkb/university": Family(
-        "node", "617 nodes", 5, "university", "text files of Geom-GCN (PyG WebKB)", _webkb
-    ),
-    "cora/word": Family("node", "19793 nodes", 70, "word count", _GRAPH2GAUSS, _citation),
-    "cora/degree": Family("node", "19793 nodes", 70, "degree", _GRAPH2GAUSS, _citation),
-    "cora-ml/word": Family("node", "2995 nodes", 7, "word count", _GRAPH2GAUSS, _citation),
-    "cora-ml/degree": Family("node", "2995 nodes", 7, "degree", _GRAPH2GAUSS, _citation),
-    "citeseer/word": Family("node", "4230 nodes", 6, "word count", _GRAPH2GAUSS, _citation),
-    "citeseer/degree": Family("node", "4230 nodes", 6, "degree", _GRAPH2GAUSS, _citation),
-    "dblp/word": Family("node", "17716 nodes", 4, "word count", _GRAPH2GAUSS, _citation),
-    "dblp/degree": Family("node", "17716 nodes", 4, "degree", _GRAPH2GAUSS, _citation),
-    "pubmed/word": Family("node", "19717 nodes", 3, "word count", _GRAPH2GAUSS, _citation),
-    "pubmed/degree": Family("node", "19717 nodes", 3, "degree", _GRAPH2GAUSS, _citation),
-    "coauthor-cs/word": Family("node", "18333 nodes", 15, "word count", _SHCHUR, _citation),
-    "coauthor-cs/degree": Family("node", "18333 nodes", 15, "degree", _SHCHUR, _citation),
-    "coauthor-physics/word": Family("node", "34493 nodes", 5, "word count", _SHCHUR, _citation),
-    "coauthor-physics/degree": Family("node", "34493 nodes", 5, "degree", _SHCHUR, _citation),
-    "cmnist/color": Family("graph", "70000 graphs", 10, "colour", _MNIST, _cmnist),
-    "rotmnist": Family(
-        "graph", "70000 graphs", 10, "angle or noise", _MNIST, _rotmnist, ("rotation", "noise")
-    ),
-    "sst2/length": Family(
-        "graph", "70042 graphs", 2, "sentence length", "SST-2 sentences, spaCy ([text])", _sst2
-    ),
-    "molecules/esol": Family(
-        "graph", "1128 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
-    ),
-    "molecules/freesolv": Family(
-        "graph", "642 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
-    ),
-    "molecules/lipo": Family(
-        "graph", "4200 graphs", 0, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
-    ),
-    "molecules/bbbp": Family(
-        "graph", "2039 graphs", 2, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
-    ),
-    "molecules/bace": Family(
-        "graph", "1513 graphs", 2, "scaffold or size", _MOLECULES, _molecules, ("scaffold", "size")
-    ),
-    "tu/NCI1": Family("graph", "4110 graphs", 2, "graph size", _TU, _tu, ("size",)),
-    "tu/NCI109": Family("graph", "4127 graphs", 2, "graph size", _TU, _tu, ("size",)),
-    "tu/PROTEINS": Family("graph", "1113 graphs", 2, "graph size", _TU, _tu, ("size",)),
-    "tu/DD": Family("graph", "1178 graphs", 2, "graph size", _TU, _tu, ("size",)),
-    "tu/MUTAG": Family("graph", "188 graphs", 2, "graph size", _TU, _tu, ("size",)),
-    "tu/*": Family("graph", "any number of graphs", 2, "graph size", _TU, _tu, ("size",)),
+    "motif/basis": _graphs(30000, 3, "base graph", _GENERATED, _motif),
+    "motif/size": _graphs(30000, 3, "size of the base", _GENERATED, _motif),
+    "motif-lpe/basis": _graphs(30000, 3, "base graph", _GENERATED, _motif_lpe),
+    "motif-lpe/size": _graphs(30000, 3, "size of the base", _GENERATED, _motif_lpe),
+    "cbas/color": _nodes(700, 4, "colour", _GENERATED, _cbas),
+    "webkb/university": _nodes(617, 5, "university", _GEOM_GCN, _webkb),
 }
+for _name, _rows, _classes, _source in (
+    ("cora", 19793, 70, _GRAPH2GAUSS),
+    ("cora-ml", 2995, 7, _GRAPH2GAUSS),
+    ("citeseer", 4230, 6, _GRAPH2GAUSS),
+    ("dblp", 17716, 4, _GRAPH2GAUSS),
+    ("pubmed", 19717, 3, _GRAPH2GAUSS),
+    ("coauthor-cs", 18333, 15, _SHCHUR),
+    ("coauthor-physics", 34493, 5, _SHCHUR),
+):
+    FAMILIES[f"{_name}/word"] = _nodes(_rows, _classes, "word count", _source, _citation)
+    FAMILIES[f"{_name}/degree"] = _nodes(_rows, _classes, "degree", _source, _citation)
+FAMILIES |= {
+    "cmnist/color": _graphs(70000, 10, "colour", _MNIST, _cmnist),
+    "rotmnist": _graphs(
+        70000, 10, "angle or noise", _MNIST, _rotmnist, shifts=("rotation", "noise")
+    ),
+    "sst2/length": _graphs(70042, 2, "sentence length", _SENTENCES, _sst2),
+}
+for _name, _rows, _classes in (
+    ("esol", 1128, 0),
+    ("freesolv", 642, 0),
+    ("lipo", 4200, 0),
+    ("bbbp", 2039, 2),
+    ("bace", 1513, 2),
+):
+    FAMILIES[f"molecules/{_name}"] = _graphs(
+        _rows, _classes, "scaffold or size", _TABLE, _molecules, shifts=("scaffold", "size")
+    )
+for _name, _rows in {
+    "NCI1": 4110,
+    "NCI109": 4127,
+    "PROTEINS": 1113,
+    "DD": 1178,
+    "MUTAG": 188,
+}.items():
+    FAMILIES[f"tu/{_name}"] = _graphs(_rows, 2, "graph size", _TU, _tu, shifts=("size",))
+FAMILIES["tu/*"] = _graphs("any number of", 2, "graph size", _TU, _tu, shifts=("size",))
