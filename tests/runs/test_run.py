@@ -320,7 +320,7 @@ def test_killed_in_training_it_goes_on(tmp_path):
 
 def test_a_lock_keeps_others_waiting(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from gduq.runs.folder import locked\n"
+        "import sys; from pathlib import Path; from gduq.disk import locked\n"
         "print('ready', flush=True)\n"
         "with locked(Path(sys.argv[1])): print('in', flush=True)"
     )

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from gduq.data.cache import cache_root
 from gduq.data.view import Splits, View
+from gduq.disk import locked
 from gduq.errors import InputError
 from gduq.paper.molecules import chemprop_side
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
 from gduq.paper.molecules.cells import MEMBERS, Job
 from gduq.prediction import Hypotheses, Prediction, ValuePrediction
-from gduq.runs.folder import locked
 
 __all__ = ["VERSION", "environment", "run"]
 
