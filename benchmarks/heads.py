@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gduq.anchoring.linear import AnchoredLinear
+from gduq.prediction.predictor import HeadJob
 from gduq.targets import Classes
+from gduq.training.fit_settings import Settings
 from gduq.training.side_by_side import RowSet, train_heads
 
 DRAWS, STEPS = 10, 12
@@ -33,17 +35,17 @@ def milliseconds(heads: int, rows: int, width: int, classes: int) -> float:
     h = torch.randn(rows * STEPS, width)
     train = RowSet(h, torch.randint(classes, (len(h),)))
     clock = [time.process_time()]  # of the CPU: other work on the machine matters less
-    train_heads(
+    job = HeadJob(
         [Head(width, classes) for _ in range(heads)],
-        train,
-        target=Classes(classes),
-        masks=[0.1 * (1 + g) for g in range(heads)],
+        [0.1 * (1 + g) for g in range(heads)],
+        bank=None,
         draw=lambda count, generator: h[torch.randint(len(h), (count,), generator=generator)],
         draws=DRAWS,
-        epochs=4,
-        batch_size=rows,
-        on_epoch=lambda _: clock.append(time.process_time()),
+        keep_all=True,
     )
+    settings = Settings(epochs=4, given_batch_size=rows)
+    tell = lambda _: clock.append(time.process_time())  # noqa: E731
+    train_heads(job, train, None, Classes(classes), settings, on_epoch=tell)
     return 1e3 * min(b - a for a, b in itertools.pairwise(clock)) / STEPS
 
 

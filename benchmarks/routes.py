@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 import gduq
 from gduq.errors import InputError
+from gduq.training.fit_settings import Settings
 from gduq.training.side_by_side import RowSet, train_heads
 from timing import Row, at_most, medians
 
@@ -103,16 +105,11 @@ def _masks(model: gduq.Anchored, train: object, val: object, repeats: int) -> fl
         job = model.head_job(seen.features)
         assert job is not None
         train_heads(
-            job.heads[:count],
+            replace(job, heads=job.heads[:count], masks=job.masks[:count]),
             RowSet(seen.features, seen.require_target()),
             RowSet(held.features, held.require_target()),
-            target=model.target,
-            masks=job.masks[:count],
-            bank=job.bank,
-            draw=job.draw,
-            draws=job.draws,
-            epochs=10,
-            batch_size=128,
+            model.target,
+            Settings(epochs=10, given_batch_size=128),
         )
 
     seconds = medians({"one": lambda: run(1), "five": lambda: run(5)}, min(3, repeats))

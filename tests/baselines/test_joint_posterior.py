@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from scipy import optimize
 from torch import Tensor, nn
 
-from gduq.baselines import posterior as module
+from gduq.baselines import joint_posterior as module
 from gduq.baselines.gaussian_layer import best_precision
 from gduq.baselines.joint_posterior import LastLayerPosterior
 from gduq.errors import InputError, NotFittedError

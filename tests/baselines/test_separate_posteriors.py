@@ -11,7 +11,7 @@ from scipy import optimize
 from sklearn.linear_model import BayesianRidge
 from torch import Tensor, nn
 
-from gduq.baselines import separate as module
+from gduq.baselines import separate_posteriors as module
 from gduq.baselines.joint_posterior import LastLayerPosterior
 from gduq.baselines.separate_posteriors import SeparatePosteriors, best_noise
 from gduq.errors import InputError, NotFittedError

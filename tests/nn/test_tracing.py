@@ -18,7 +18,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from gduq.errors import InputError
 from gduq.nn.call import call_network
 from gduq.nn.recording import record
-from gduq.nn.tracing import Head, Step, Trace, build_tail, trace
+from gduq.nn.tracing import FoundHead, Step, Trace, build_tail, trace
 
 DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
 
@@ -73,7 +73,7 @@ def check(net: nn.Module, graph: Any = None, call: Any = None) -> Trace:
     return found
 
 
-def names(head: Head | None) -> list[str] | None:
+def names(head: FoundHead | None) -> list[str] | None:
     return None if head is None else [head.path, *(step.name for step in head.steps)]
 
 
@@ -180,9 +180,9 @@ def test_a_single_linear_map() -> None:
         "graph",
         3,
         ("conv1", "conv2"),
-        Head("lin1", ()),
+        FoundHead("lin1", ()),
         None,
-        True,
+        False,
         "head: lin1 (8 -> 3); one row per graph",
     )
 
@@ -742,4 +742,4 @@ def test_a_tail_of_another_network_is_an_error() -> None:
 )
 def test_outputs_that_nothing_bounds(end: Callable[[Tensor], Tensor], expected: bool) -> None:
     net = Own(lambda n, h: end(n.lin1(h)), **linears(8, 3)).double()
-    assert trace(net, graphs()).linear is expected
+    assert trace(net, graphs()).bounded is not expected

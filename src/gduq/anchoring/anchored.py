@@ -162,12 +162,7 @@ class Anchored(Predictor):
         rows = label_rows(graph, outputs.size(1))
         outputs, masked = self._formed(outputs[:, rows]), masked[:, rows]
         y = self.target.check(_truth(graph, outputs.size(1)), "train")
-        losses = self.target.losses_where(masked, outputs, y)
-        counts, weights = torch.ones_like(losses), self.target.row_weights(y)
-        if weights is not None:
-            known = self.target.masked_weight(y)
-            counts = torch.where(masked, counts * known, weights.to(losses))
-        return losses * counts, counts
+        return self.target.weighted_losses(outputs, y, masked)
 
     def training_pass(
         self,

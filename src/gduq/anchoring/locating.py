@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,12 +14,12 @@ from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean
 from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call, call_network
+from gduq.nn.endings import check_logits
 from gduq.nn.modes import evaluating
 from gduq.nn.origins import computed_rows
 from gduq.nn.recording import record
-from gduq.nn.replay import first_input, one_pass
 from gduq.nn.tracing import Trace, row_counts, trace
-from gduq.nn.trunk import Trunk, as_chain, check_logits, no_place
+from gduq.nn.trunk import Trunk, as_chain, no_place
 from gduq.nn.widths import anchor_names, check_complete, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
@@ -63,7 +62,7 @@ def make_point(
     seen = trace(net, graph, call)
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
-            check_logits(call_network(net, graph, call), known=seen.linear)
+            check_logits(call_network(net, graph, call), known=not seen.bounded)
     if recipe.at == "input":
         return InputPoint(net, call, seen.rows, seen.ending)
     path = _path(net, seen, recipe.at)
@@ -117,38 +116,26 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if path in seen.layers:
         return "node"
     do = "See gduq.cut_points(net, graph) for the places one can anchor at."
-    shapes, counts = _shapes(net, graph, call).get(path, []), row_counts(graph)
-    if len(shapes) != 1:
-        raise InputError(f"'{path}' to be called once in a pass", f"{len(shapes)} calls", do)
-    if len(shapes[0]) != 2:
-        got = f"shape {list(shapes[0])}" if shapes[0] else "something else"
+    counts, (_, passed) = row_counts(graph), record(net, graph, call)
+    entries = passed.entered.get(path, [])
+    if len(entries) != 1:
+        raise InputError(f"'{path}' to be called once in a pass", f"{len(entries)} calls", do)
+    shape, value = entries[0]
+    if value is None or len(shape) != 2:
+        got = f"shape {list(shape)}" if shape else "something else"
         raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
-    fits = [kind for kind, count in counts.items() if count == shapes[0][0]]
+    fits = [kind for kind, count in counts.items() if count == shape[0]]
     if not fits:
         have = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
-        raise InputError(f"one row each of {have} at '{path}'", f"{shapes[0][0]} rows", do)
-    kind = fits[0] if len(fits) == 1 else _computed(net, path, graph, call)
+        raise InputError(f"one row each of {have} at '{path}'", f"{shape[0]} rows", do)
+    kind = fits[0] if len(fits) == 1 else computed_rows(net, passed, graph, value)
     if kind not in fits:
         raise InputError(
-            f"a graph that shows what the {shapes[0][0]} row(s) at '{path}' are",
+            f"a graph that shows what the {shape[0]} row(s) at '{path}' are",
             f"one with as many {'s as '.join(fits)}s",
             "Pass a larger graph.",
         )
     return kind
-
-
-def _computed(net: nn.Module, path: str, graph: Any, call: Call | None) -> Rows | None:
-    """What the rows are that a submodule reads, told from how they were computed."""
-    read: list[Tensor] = []
-    handle = net.get_submodule(path).register_forward_pre_hook(
-        lambda _, args, kwargs: read.append(first_input(args, kwargs)), with_kwargs=True
-    )
-    try:
-        with one_pass():
-            _, seen = record(net, graph, call)
-    finally:
-        handle.remove()
-    return computed_rows(net, seen, graph, read[0])
 
 
 def cut_points(
@@ -168,51 +155,21 @@ def cut_points(
         >>> cut_points(GNN(4, 8, 2, num_layers=2, conv="gcn"), graph)
         [('input', (3, 4)), (1, (3, 8)), ('readout', (1, 8))]
     """
-    found: list[tuple[int | str, tuple[int, int]]] = []
     chain = as_chain(net)
-    with torch.no_grad(), evaluating(net):
-        if chain is not None:
-            for point in chain.points:
-                rows, width = chain.prefix(graph, point)[0].shape
-                found.append((point, (rows, width)))
-            return found
-        check_graph(graph)
-        x = graph.get("x") if hasattr(graph, "get") else None
-        if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
-            found.append(("input", (x.size(0), x.size(1))))
-        sizes = row_counts(graph).values()
-        return found + [
-            (name, (shapes[0][0], shapes[0][1]))
-            for name, shapes in _shapes(net, graph, call).items()
-            if len(shapes) == 1
-            and len(shapes[0]) == 2
-            and shapes[0][0] in sizes
-            and shapes[0][1] == input_width(net.get_submodule(name))
-        ]
-
-
-def _shapes(net: nn.Module, graph: Any, call: Call | None) -> dict[str, list[tuple[int, ...]]]:
-    """Shapes of what every submodule reads in a pass, by its name, in the order of the calls."""
-    seen: dict[str, list[tuple[int, ...]]] = {}
-
-    def watch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-            h = first_input(args, kwargs)
-            shape = tuple(h.shape) if isinstance(h, Tensor) and h.is_floating_point() else ()
-            seen.setdefault(name, []).append(shape)
-
-        return hook
-
-    names = set(anchor_names(net))
-    handles = [
-        module.register_forward_pre_hook(watch(name), with_kwargs=True)
-        for name, module in net.named_modules()
-        if name in names
-    ]
-    try:
+    if chain is not None:
         with torch.no_grad(), evaluating(net):
-            call_network(net, graph, call)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
+            shapes = [(point, chain.prefix(graph, point)[0].shape) for point in chain.points]
+        return [(point, (shape[0], shape[1])) for point, shape in shapes]
+    check_graph(graph)
+    found: list[tuple[int | str, tuple[int, int]]] = []
+    x = graph.get("x") if hasattr(graph, "get") else None
+    if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
+        found.append(("input", (x.size(0), x.size(1))))
+    names, sizes = set(anchor_names(net)), row_counts(graph).values()
+    for name, entries in record(net, graph, call)[1].entered.items():
+        shape = entries[0].shape
+        if name not in names or len(entries) != 1 or len(shape) != 2 or shape[0] not in sizes:
+            continue
+        if shape[1] == input_width(net.get_submodule(name)):
+            found.append((name, (shape[0], shape[1])))
+    return found

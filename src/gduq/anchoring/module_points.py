@@ -14,8 +14,8 @@ from gduq.anchoring.points import Point, Read, State, identity_map
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph, num_rows
 from gduq.nn.call import Call, call_network
+from gduq.nn.endings import Ending, as_logits, undone
 from gduq.nn.replay import Slot, one_pass, replaying
-from gduq.nn.trunk import Ending, as_logits, undone
 from gduq.nn.widths import anchor_names, input_width, take_linear
 
 __all__ = ["InputPoint", "ModulePoint"]

@@ -179,7 +179,7 @@ class HeadEnsemble(OnTrunk):
             self._widen(target.num_values, outputs)
             for noise in self._noises:
                 noise.start(target.residual(outputs, y).to(outputs))
-                if not self._trunk.ends_linear:  # fresh heads are bounded as the network's was
+                if self._trunk.bounded:  # fresh heads are bounded as the network's was
                     shift, scale = (
                         outputs.new_tensor(target.shift),
                         outputs.new_tensor(target.scale),

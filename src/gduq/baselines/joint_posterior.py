@@ -26,7 +26,7 @@ from gduq.randomness import normal
 
 __all__ = ["LastLayerPosterior"]
 
-Structure = Literal["auto", "full", "kron"]
+Form = Literal["auto", "full", "kron"]
 
 _LARGEST = (
     256  # weights for which the whole matrix is decomposed: more would cost more than it gives
@@ -77,7 +77,7 @@ class LastLayerPosterior(GaussianLayer):
         phi: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
-        structure: Structure = "auto",
+        structure: Form = "auto",
     ) -> LastLayerPosterior:
         """Fit to the features of training rows and a trained layer.
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows, targets
 from gduq.nn.call import Call, call_network
+from gduq.nn.endings import Ending, as_logits, check_logits
 from gduq.nn.modes import evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.replay import one_pass
 from gduq.nn.tracing import trace
-from gduq.nn.trunk import Ending, Trunk, as_chain, as_logits, check_logits
+from gduq.nn.trunk import Trunk, as_chain
 from gduq.nn.widths import LAZY
 from gduq.novelty.nearest import Novelty
 from gduq.prediction.predictor import Answer, Calibrate, HeadJob, Predictor, Supply
@@ -31,12 +32,12 @@ class _Found(NamedTuple):
     Attributes:
         trunk: The network before its last part, where there is such a part.
         ending: What it ends in, where its outputs are no logits.
-        linear: Whether nothing bounds its outputs.
+        bounded: Whether something bounds its outputs.
     """
 
     trunk: Trunk | None
     ending: Ending | None
-    linear: bool
+    bounded: bool
 
 
 @torch.no_grad()
@@ -81,13 +82,13 @@ class Network(Predictor):
         self._found: _Found | None = None
         self._fitted: Tensor | None = None  # fingerprint of the weights that were calibrated
         if as_chain(net) is not None:
-            self._found = _Found(Trunk.of(net), None, linear=True)
+            self._found = _Found(Trunk.of(net), None, bounded=False)
 
     def locate(self, graph: Any) -> None:
         if self._found is None and not self._lazy:
             seen = trace(self.net, graph, self.call)
             trunk = Trunk.seen(self.net, seen, self.call)  # it may answer without one, too
-            self._found = _Found(trunk, seen.ending, seen.linear)
+            self._found = _Found(trunk, seen.ending, seen.bounded)
 
     @property
     def _lazy(self) -> bool:
@@ -111,7 +112,7 @@ class Network(Predictor):
 
     @property
     def bounded(self) -> bool:
-        return self._found is not None and not self._found.linear and self._found.ending is None
+        return self._found is not None and self._found.bounded and self._found.ending is None
 
     def forward(self, graph: Any) -> Tensor:
         """Logits ``[rows, O]``."""
@@ -124,7 +125,7 @@ class Network(Predictor):
 
     def _checked(self, outputs: Tensor) -> Tensor:
         assert self._found is not None
-        known = self._found.linear or self._found.ending is not None
+        known = not self._found.bounded or self._found.ending is not None
         values = self.target is not None and self.target.kind == "values"
         return outputs if values else check_logits(outputs, known)
 
@@ -193,8 +194,8 @@ class Network(Predictor):
         )
 
     def share_trunk(self, trunk: Trunk) -> None:
-        linear = trunk.has_head if self._found is None else self._found.linear
-        self.net, self._found = trunk.net, _Found(trunk, trunk.ending, linear)
+        bounded = not trunk.has_head if self._found is None else self._found.bounded
+        self.net, self._found = trunk.net, _Found(trunk, trunk.ending, bounded)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
@@ -207,15 +208,12 @@ class Network(Predictor):
         if y is None:
             raise InputError("graphs with labels y", "a batch without")
         y = self.target.check(y, "train")
-        losses = self.target.losses(outputs, y).unsqueeze(0)
-        weights = self.target.row_weights(y)
-        counts = torch.ones_like(losses) if weights is None else weights.to(losses).unsqueeze(0)
-        return losses * counts, counts
+        return self.target.weighted_losses(outputs.unsqueeze(0), y)
 
     def spec(self) -> dict[str, Any]:
         found = self._found
         trunk = self.trunk
-        known = None if found is None else {"ending": found.ending, "linear": found.linear}
+        known = None if found is None else {"ending": found.ending, "bounded": found.bounded}
         return {
             "kind": self.kind,
             "call": self.call is not None,
@@ -230,7 +228,7 @@ class Network(Predictor):
         found, trunk = spec["found"], spec["trunk"]
         if found is not None:
             known = None if trunk is None else Trunk.from_spec(trunk, model.net, model.call)
-            model._found = _Found(known, found["ending"], found["linear"])
+            model._found = _Found(known, found["ending"], found["bounded"])
         return model
 
     def __repr__(self) -> str:

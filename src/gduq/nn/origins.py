@@ -34,14 +34,14 @@ _MOVES = (  # what was a row is a row no more, or not all of them are there
 )
 
 
-def computed_rows(net: nn.Module, seen: Recording, graph: Any, out: Tensor) -> Rows | None:
-    """What the rows of a network's output are, or ``None`` where its pass does not show it.
+def computed_rows(net: nn.Module, seen: Recording, graph: Any, value: int) -> Rows | None:
+    """What the rows of a value are, or ``None`` where the pass does not show it.
 
     Args:
         net: The network.
         seen: Its recorded pass.
         graph: The graph that was read.
-        out: The output.
+        value: The value's number.
     """
     known = {seen.number(weight): "" for weight in (*net.parameters(), *net.buffers())}
     known |= {seen.number(tensor): _ATTRIBUTES[name] for name, tensor in _tensors(graph)}
@@ -49,7 +49,7 @@ def computed_rows(net: nn.Module, seen: Recording, graph: Any, out: Tensor) -> R
         found = _rows(event, known)
         if found is not None:
             known |= dict.fromkeys(event.made, found)
-    answer = known.get(seen.number(out))
+    answer = known.get(value)
     return answer if answer in ("node", "graph", "edge") else None  # type: ignore[return-value]
 
 

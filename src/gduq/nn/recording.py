@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from gduq.nn.call import Call, call_network
 from gduq.nn.modes import evaluating
 from gduq.nn.replay import first_input, one_pass
 
-__all__ = ["LINEAR", "Event", "Recording", "record"]
+__all__ = ["LINEAR", "Entry", "Event", "Recording", "record"]
 
 LINEAR = (nn.Linear, PyGLinear)
 
@@ -64,21 +64,32 @@ class Event:
         return self.tensors == len(self.read) == len(self.made) == 1
 
 
+class Entry(NamedTuple):
+    """What a module read first in one of its calls.
+
+    Attributes:
+        shape: Its shape; ``()`` where it is no tensor of floats.
+        value: Its number, ``None`` where it is no such tensor.
+    """
+
+    shape: tuple[int, ...]
+    value: int | None
+
+
 class Recording(TorchFunctionMode):
     """Notes what happens while it is entered.
 
     Attributes:
         events: All calls, in order.
         makers: The call that made a value, by the value's number.
-        entered: For each module by its path, in the order of first calls: the shape of the first
-            input of each of its calls, ``()`` where that is no tensor of floats.
+        entered: The calls of each module by its path, in the order of first calls.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
         self.makers: dict[int, Event] = {}
-        self.entered: dict[str, list[tuple[int, ...]]] = {}
+        self.entered: dict[str, list[Entry]] = {}
         self._numbers: dict[tuple[int, int], int] = {}
         self._count = itertools.count()
         self._kept: list[Tensor] = []  # a tensor that lives keeps its id to itself
@@ -163,12 +174,12 @@ class Recording(TorchFunctionMode):
     def _hooks(self, path: str, whole: bool) -> tuple[Callable[..., None], Callable[..., None]]:
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = first_input(args, kwargs)
-            is_float = isinstance(h, Tensor) and h.is_floating_point()
-            shape = tuple(h.shape) if is_float else ()
-            self.entered.setdefault(path, []).append(shape)
+            known = isinstance(h, Tensor) and h.is_floating_point()
+            entry = Entry(tuple(h.shape), self.number(h)) if known else Entry((), None)
+            self.entered.setdefault(path, []).append(entry)
             self._stack.append(path)
-            if whole and self._whole is None and is_float:
-                self._whole = (path, (self.number(h),), shape)
+            if whole and self._whole is None and entry.value is not None:
+                self._whole = (path, (entry.value,), entry.shape)
 
         def leave(_: nn.Module, __: Any, out: Any) -> None:
             self._stack.pop()

@@ -167,7 +167,7 @@ def build_tail(net: nn.Module, steps: Sequence[Step]) -> nn.Sequential:
 
     Args:
         net: The network the steps were found in, or one of the same make.
-        steps: `Head.steps`.
+        steps: `FoundHead.steps`.
 
     Returns:
         ``tail``, with ``tail(first(h))`` the network's logits ``[rows, O]`` before its ending.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,13 @@ from torch_geometric.nn import Sequential as PyGSequential
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph, num_rows, row_kind
 from gduq.nn.call import Call
+from gduq.nn.endings import Ending
 from gduq.nn.origins import computed_rows
 from gduq.nn.recording import LINEAR, Event, Recording, record
 from gduq.nn.steps import Step, build_tail, function_step
 from gduq.nn.widths import as_linear, check_complete, input_width
 
-__all__ = ["Ending", "Head", "Step", "Trace", "build_tail", "row_counts", "trace"]
-
-Ending = Literal["softmax", "log_softmax", "sigmoid"]
+__all__ = ["FoundHead", "Step", "Trace", "build_tail", "row_counts", "trace"]
 
 _SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
 _SUMS = (
@@ -33,7 +32,7 @@ _IDLE = Step("function", "dropout", (("p", 0.0),))
 
 
 @dataclass(frozen=True)
-class Head:
+class FoundHead:
     """The last part of a network that reads every row by itself.
 
     Attributes:
@@ -57,17 +56,17 @@ class Trace:
         head: The last chain of linear maps, activations, dropout and norms, or ``None`` where the
             output comes from something else.
         ending: The function the network ends in that makes probabilities of logits, if any.
-        linear: Whether the output comes straight from a sum or a linear map, so that nothing
-            bounds it.
+        bounded: Whether something bounds the output, which then comes neither from a sum nor
+            from a linear map.
         description: All of that in one line.
     """
 
     rows: Rows
     outputs: int
     layers: tuple[str, ...]
-    head: Head | None
+    head: FoundHead | None
     ending: Ending | None
-    linear: bool
+    bounded: bool
     description: str
 
 
@@ -106,7 +105,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         tuple(sorted(layers, key=order.index)),
         head,
         ending,
-        _is_sum(seen, value),
+        not _is_sum(seen, value),
         "; ".join(parts + ([f"ends in {ending}"] if ending else [])),
     )
 
@@ -137,7 +136,11 @@ def _kind_of_rows(
             f"{out.size(0)} rows",
             "Pass call=lambda net, graph: ... that returns one row for each.",
         )
-    for kind in (computed_rows(net, seen, graph, out), row_kind(graph), _masked(graph)):
+    for kind in (
+        computed_rows(net, seen, graph, seen.number(out)),
+        row_kind(graph),
+        _masked(graph),
+    ):
         if kind in fits:
             return kind
     raise InputError(
@@ -202,7 +205,7 @@ def _is_sum(seen: Recording, value: int) -> bool:
 
 def _head(
     net: nn.Module, seen: Recording, value: int, rows: int
-) -> tuple[Head | None, Event | None]:
+) -> tuple[FoundHead | None, Event | None]:
     """The head that made the logits, and the call at which the way back from them ended."""
     steps: list[Step] = []
     event = seen.makers.get(value)
@@ -219,7 +222,7 @@ def _head(
         return None, event
     first = linear.index(True)
     rest = tuple(step for step in steps[first + 1 :] if step != _IDLE)
-    return Head(steps[first].name, rest), event
+    return FoundHead(steps[first].name, rest), event
 
 
 def _is_linear(net: nn.Module, path: str) -> bool:
@@ -244,7 +247,7 @@ def _is_plain(net: nn.Module, path: str) -> bool:
         return as_linear(net, path) is not None
 
 
-def _said(net: nn.Module, head: Head | None, stop: Event | None) -> str:
+def _said(net: nn.Module, head: FoundHead | None, stop: Event | None) -> str:
     """The head in words or, without one, where the output comes from."""
     if head is not None:
         first = Step("module", head.path)
@@ -281,7 +284,7 @@ def _layers(module: nn.Module, path: str, seen: Recording, nodes: int) -> list[s
             # a sequence of one such part and a head is a network, not a stack of layers
             or (isinstance(module, (nn.Sequential, PyGSequential)) and len(children) > 1)
         )
-        shapes = seen.entered.get(inner, [])
+        shapes = [entry.shape for entry in seen.entered.get(inner, [])]
         if layer and shapes == [(nodes, input_width(child))]:
             found.append(inner)
         else:

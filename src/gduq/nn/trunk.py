@@ -10,29 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.export_mode import exporting
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
 from gduq.nn.call import Call, call_network
+from gduq.nn.endings import Ending, as_logits, undone
 from gduq.nn.gnn import GNN
 from gduq.nn.noise import ends_linear
-from gduq.nn.replay import Slot, first_input, one_pass
+from gduq.nn.replay import Slot, one_pass
 from gduq.nn.tracing import Step, Trace, build_tail, trace
 from gduq.nn.widths import as_linear
 
-__all__ = [
-    "Ending",
-    "Trunk",
-    "as_chain",
-    "as_logits",
-    "check_logits",
-    "no_place",
-    "undone",
-]
-
-Ending = str  # "softmax", "log_softmax", "sigmoid"
+__all__ = ["Trunk", "as_chain", "no_place"]
 
 _CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain
-_ENOUGH = 20  # rows of a single column that all lie in (0, 1): hardly by chance
 
 
 def as_chain(net: nn.Module) -> GNN | None:
@@ -132,9 +121,10 @@ class Trunk(nn.Module):
         return found, build_tail(self.net, self.steps)
 
     @property
-    def ends_linear(self) -> bool:
-        """Whether nothing bounds what the head gives."""
-        return self.path is None or not self.has_head or ends_linear(nn.Sequential(*self.head()))
+    def bounded(self) -> bool:
+        """Whether something bounds what the head gives, such as a ReLU at its end."""
+        alone = self.path is not None and self.has_head
+        return alone and not ends_linear(nn.Sequential(*self.head()))
 
     def forward(self, graph: Any) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
@@ -151,18 +141,15 @@ class Trunk(nn.Module):
         if self.path is None:
             h = self(graph)
             return h, self.net.head(h)  # type: ignore[operator]
-        seen: list[Any] = []
-        module = self.net.get_submodule(self.path)
-        with one_pass():  # the hook would note the passes of other threads too
-            handle = module.register_forward_pre_hook(
-                lambda _, args, kwargs: seen.append(first_input(args, kwargs)), with_kwargs=True
-            )
-            try:
-                outputs = call_network(self.net, graph, self.call)
-            finally:
-                handle.remove()
-        if len(seen) != 1:
-            raise InputError(f"'{self.path}' to be called once in a pass", f"{len(seen)} calls")
+        assert self._slot is not None
+        seen: list[Tensor] = []
+
+        def note(h: Tensor) -> Tensor:
+            seen.append(h)
+            return h
+
+        with one_pass(), self._slot.reading(self.net, note):
+            outputs = call_network(self.net, graph, self.call)
         return seen[0], as_logits(outputs, self.ending)
 
     def labelled(self, values: Tensor, graph: Any) -> Tensor:
@@ -209,57 +196,8 @@ class Trunk(nn.Module):
         return f"{where}, one row per {self.answers}{undone(self.ending)}"
 
 
-def undone(ending: Ending | None) -> str:
-    """What to say of a network that makes probabilities of its logits itself."""
-    return f"; it ends in {ending}, which is undone" if ending else ""
-
-
 def mean_by_graph(h: Tensor, graph: Any) -> Tensor:
     """The mean of the nodes of each graph, ``[G, d]``."""
     batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
     total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
     return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)
-
-
-def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
-    """Logits of a network whose outputs are probabilities, or nearly so.
-
-    Example:
-        >>> as_logits(torch.tensor([[0.5, 0.5]]), "softmax").softmax(dim=1)
-        tensor([[0.5000, 0.5000]])
-    """
-    if ending is None or ending == "log_softmax":
-        return outputs
-    tiny = torch.finfo(outputs.dtype).tiny
-    if ending == "softmax":
-        return outputs.clamp_min(tiny).log()
-    return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
-
-
-def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
-    """The outputs, unless they are probabilities by means that cannot be undone.
-
-    Args:
-        outputs: ``[rows, O]``, with what is known to make probabilities undone. In training they
-            are not looked at.
-        known: Whether it is known what made them, so that a single column in (0, 1) is chance.
-    """
-    if exporting() or outputs.size(0) == 0 or outputs.requires_grad:
-        return outputs
-    if outputs.size(1) == 1:
-        inside = not known and bool(((outputs > 0) & (outputs < 1)).all())
-        if inside and outputs.size(0) >= _ENOUGH:
-            raise InputError(
-                "logits from the network",
-                f"what looks like probabilities: all {outputs.size(0)} outputs lie in (0, 1)",
-                "Return what the sigmoid is applied to, or pass call= that applies torch.logit.",
-            )
-        return outputs
-    inside = bool(((outputs >= 0) & (outputs <= 1)).all())
-    if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):
-        raise InputError(
-            "logits from the network",
-            "probabilities: all outputs lie in [0, 1] and every row sums to 1",
-            "Return what softmax is applied to, or pass call= that takes the logarithm.",
-        )
-    return outputs

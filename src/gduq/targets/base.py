@@ -86,6 +86,20 @@ class Target(ABC):
         """`masked_losses` where ``masked`` ``[..., m]`` is true, `losses` elsewhere."""
         return torch.where(masked, self.masked_losses(outputs), self.losses(outputs, y))
 
+    def weighted_losses(
+        self, outputs: Tensor, y: Tensor, masked: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses ``[..., m]`` times how much each row counts, and how much that is."""
+        losses = (
+            self.losses(outputs, y) if masked is None else self.losses_where(masked, outputs, y)
+        )
+        counts, weights = torch.ones_like(losses), self.row_weights(y)
+        if weights is not None:
+            counts = counts * weights.to(losses)
+            if masked is not None:
+                counts = counts.masked_fill(masked, self.masked_weight(y))
+        return losses * counts, counts
+
     def row_weights(self, y: Tensor) -> Tensor | None:
         """How much each row counts in training ``[m]``; ``None`` means alike."""
         return None

@@ -30,13 +30,8 @@ from gduq.training.batches import as_batches, first_graph, labels, some, truths
 from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, settle
 from gduq.training.fit_settings import Settings
 from gduq.training.fitting import Fit
-from gduq.training.trunk_rows import (
-    TrunkRows,
-    calibrate_on_rows,
-    judged_on_rows,
-    learn_on_rows,
-    train_job,
-)
+from gduq.training.side_by_side import train_heads
+from gduq.training.trunk_rows import TrunkRows, calibrate_on_rows, judged_on_rows, learn_on_rows
 
 __all__ = ["Candidate", "Candidates"]
 
@@ -145,7 +140,7 @@ class Candidates:
         job = first.head_job(rows.train.h)
         assert job is not None
         assert first.target is not None
-        train_job(job, first.target, rows, self._head_settings)
+        train_heads(job, rows.train, rows.val, first.target, self._head_settings, tempered=True)
         for mask, head in zip(recipe.masks, job.heads, strict=True):
             model = self._on_trunk(recipe.with_(mask=mask))
             model.set_bank(first.bank)

@@ -276,7 +276,7 @@ class Run:
         self.processes.share(self.model.buffers())
         figures = self._judge()
         if not all(math.isfinite(value) for value in figures.values()):
-            raise self._diverged(epoch, loss)
+            raise self.settings.diverged(loss, epoch)
         record = Epoch(epoch, loss, lr, time.perf_counter() - start, **figures)
         return self.fabric.broadcast(record)
 
@@ -297,7 +297,7 @@ class Run:
         total = self.processes.reduced(total, "sum")
         loss = float(total[0] / total[1])
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.parameters):
-            raise self._diverged(epoch, loss)
+            raise self.settings.diverged(loss, epoch)
         return loss
 
     def _train_step(self, graph: Any) -> Tensor:
@@ -311,13 +311,6 @@ class Run:
         self.fabric.backward(losses.sum() / share)
         self.optimizer.step()
         return torch.stack([losses.detach().sum(), counts.sum()]).double()
-
-    def _diverged(self, epoch: int, loss: float) -> InputError:
-        return InputError(
-            "a training loss and weights that stay finite",
-            f"a loss of {loss} in epoch {epoch}",
-            f"Use a learning rate below {self.settings.lr_at(epoch):g}, or rescale the features.",
-        )
 
     def _judge(self) -> dict[str, float]:
         if self.val is None:

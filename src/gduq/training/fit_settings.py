@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from gduq.errors import InputError
+from gduq.whole import whole
 
 __all__ = ["Select", "Settings", "known_by"]
 
@@ -24,32 +25,33 @@ _LONG = 10_000_000  # epochs: more are a slip of the keyboard
 class Settings:
     """What `gduq.fit` was asked to do; it describes the fields."""
 
-    epochs: int | None
-    given_lr: float | None
-    given_batch_size: int | None
-    weight_decay: float
-    milestones: tuple[int, ...]
-    gamma: float
-    select: Select
-    patience: int | None
-    seed: int
+    epochs: int | None = None
+    given_lr: float | None = None
+    given_batch_size: int | None = None
+    weight_decay: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+    select: Select = "best"
+    patience: int | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_whole("seed", self.seed, 0, 2**63)
-        if self.epochs is not None:
-            _check_whole("epochs", self.epochs, 0, _LONG)
-        for name, value in (
-            ("batch_size", self.given_batch_size),
-            ("patience", self.patience),
-            *(("milestones", milestone) for milestone in self.milestones),
-        ):
-            if value is not None:
-                _check_whole(name, value, 1, _LONG)
+        self._whole("seed", 0, 2**63 - 1)
+        self._whole("epochs", 0, _LONG)
+        self._whole("given_batch_size", 1, _LONG)
+        self._whole("patience", 1, _LONG)
+        for milestone in self.milestones:
+            whole("milestones", milestone, 1, _LONG)
         _check_range("lr", self.lr, self.lr > 0, "above 0")
         _check_range("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
         _check_range("gamma", self.gamma, 0 < self.gamma <= 1, "above 0 and at most 1")
         if self.select not in ("best", "last"):
             raise InputError("select 'best' or 'last'", repr(self.select))
+
+    def _whole(self, name: str, least: int, most: int) -> None:
+        if getattr(self, name) is not None:
+            value = whole(name.removeprefix("given_"), getattr(self, name), least, most)
+            object.__setattr__(self, name, value)
 
     def until_stopped(self, judged: bool) -> Settings:
         """The same with as many epochs as validation rows ask for; without them, with a few.
@@ -74,6 +76,14 @@ class Settings:
     def lr_at(self, epoch: int) -> float:
         r"""The learning rate in an epoch (from 1): :math:`lr \cdot \gamma^{\#\{m < epoch\}}`."""
         return self.lr * self.gamma ** sum(milestone < epoch for milestone in self.milestones)
+
+    def diverged(self, loss: float, epoch: int) -> InputError:
+        """For training that went astray."""
+        return InputError(
+            "a training loss and weights that stay finite",
+            f"a loss of {loss} in epoch {epoch}",
+            f"Use a learning rate below {self.lr_at(epoch):g}, or rescale the features.",
+        )
 
     def identity(self, model: nn.Module, train: str, **more: Any) -> dict[str, Any]:
         """What a resumed run must have in common with the one before; epochs may grow."""
@@ -112,12 +122,6 @@ def _attributes(module: nn.Module) -> dict[str, object]:
 
 def _short(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
-
-
-def _check_whole(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        upper = "" if most == _LONG else f" and below {most}"
-        raise InputError(f"{name} as a whole number of at least {least}{upper}", repr(value))
 
 
 def _check_range(name: str, value: float, fine: bool, allowed: str) -> None:

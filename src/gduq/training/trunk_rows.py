@@ -31,13 +31,11 @@ from gduq.training.side_by_side import TEMPERATURES, HeadRun, RowSet, train_head
 
 __all__ = [
     "Learned",
-    "Seen",
     "TrunkRows",
     "calibrate_on_rows",
     "fit_on_rows",
     "judged_on_rows",
     "learn_on_rows",
-    "train_job",
 ]
 
 
@@ -49,12 +47,10 @@ _ONE_VOICE = (
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What the trunk gave of some rows: representation, the network's own outputs, the truth."""
+class Seen(RowSet):
+    """Rows with what the network itself says of them, ``outputs`` ``[m, O]``."""
 
-    h: Tensor
     outputs: Tensor
-    y: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,21 +84,16 @@ class TrunkRows:
     ) -> TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
-        seen = _seen(trunk, train, batch_size)
-        target = read_target(seen.y, seen.outputs, seen.y, True, not trunk.ends_linear)
-        first = Seen(seen.h, seen.outputs, target.check(seen.y, "train"))
-        held, copies = None, []
+        first, held, copies = _seen(trunk, train, batch_size), None, []
+        target = read_target(first.y, first.outputs, first.y, True, trunk.bounded)
+        first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
-            found_val = _seen(trunk, val, batch_size)
-            held = Seen(found_val.h, found_val.outputs, target.check_val(found_val.y))
+            held = _seen(trunk, val, batch_size)
+            held = replace(held, y=target.check_val(held.y))
             if calibrate == "shifted":
                 found = (_seen(trunk, copy, batch_size) for copy in copies_of(val, seed))
-                copies = [_checked(copy, target) for copy in found]
+                copies = [replace(copy, y=target.check(copy.y, "val")) for copy in found]
         return cls(first, held, tuple(copies), target, time.perf_counter() - start)
-
-
-def _checked(seen: Seen, target: Target) -> Seen:
-    return Seen(seen.h, seen.outputs, target.check(seen.y, "val"))
 
 
 def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
@@ -114,7 +105,7 @@ def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
             h, outputs = trunk.run(graph)
             outputs = trunk.labelled(outputs, graph)
             y = targets(graph, outputs.size(0))
-            parts.append((trunk.labelled(h, graph), outputs, labels(graph) if y is None else y))
+            parts.append((trunk.labelled(h, graph), labels(graph) if y is None else y, outputs))
     return Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -184,7 +175,10 @@ def learn_on_rows(
     found = Learned([HeadRun()], 0)
     if job is not None:
         job = _with_one_mask(job) if rows.val is None else job
-        runs = train_job(job, model.target, rows, settings, on_epoch, tempered)
+        # Masking leaves a head less sure of itself, and likelihood without the temperature that
+        # is fitted afterwards would blame it for that.
+        known = rows.train, rows.val, model.target
+        runs = train_heads(job, *known, settings, tempered, on_epoch)
         kept = _take(model, job, rows)
         found = Learned(runs, None if job.keep_all else kept)
     model.fit_rows(rows.train.h, rows.train.y)
@@ -196,45 +190,7 @@ def _with_one_mask(job: HeadJob) -> HeadJob:
     if job.keep_all or len(job.heads) == 1:
         return job
     index = min(range(len(job.masks)), key=lambda i: abs(job.masks[i] - 0.05))
-    return HeadJob([job.heads[index]], [job.masks[index]], job.bank, job.draw, job.draws, False)
-
-
-def train_job(
-    job: HeadJob,
-    target: Target,
-    rows: TrunkRows,
-    settings: Settings,
-    on_epoch: Callable[[Epoch], None] = lambda _: None,
-    tempered: bool = True,
-) -> list[HeadRun]:
-    """Train heads side by side, in place.
-
-    Epochs are judged with the best temperature where one is fitted afterwards: masking leaves a
-    head less sure of itself, and likelihood without a temperature would blame it for that. The
-    other arguments are those of `fit_on_rows`.
-    """
-    val = rows.val
-    return train_heads(
-        job.heads,
-        RowSet(rows.train.h, rows.train.y),
-        None if val is None else RowSet(val.h, val.y),
-        target=target,
-        masks=job.masks,
-        bank=job.bank,
-        draw=job.draw,
-        draws=job.draws,
-        epochs=settings.epochs,
-        lr=settings.given_lr,
-        batch_size=settings.given_batch_size,
-        weight_decay=settings.weight_decay,
-        milestones=settings.milestones,
-        gamma=settings.gamma,
-        patience=settings.patience,
-        select=settings.select,
-        tempered=tempered,
-        seed=settings.seed,
-        on_epoch=on_epoch,
-    )
+    return replace(job, heads=[job.heads[index]], masks=[job.masks[index]])
 
 
 def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int:
