@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gduq import metrics
-from gduq.metrics.resampling import _BATCHED, Block, resample_counts
+from gduq.metrics.resampling import resample_counts, resampled
 
 CLASSES, LEVEL = 4, 0.95
 SIZES = (150, 500, 2000)
@@ -36,7 +36,7 @@ def draw(rows: int, factor: float, seed: int) -> metrics.Rows:
 def resampled_ece(rows: metrics.Rows, resamples: int, seed: int) -> Tensor:
     """The ECE of every resample, ``[R]``."""
     blocks = resample_counts(len(rows), resamples, seed)
-    return torch.cat([_BATCHED[metrics.ece](Block(rows, counts)) for counts in blocks])
+    return torch.cat([resampled(metrics.ece, rows.weighted(counts)) for counts in blocks])
 
 
 def held(factor: float, size: int, truth: float, samples: int, resamples: int) -> tuple[int, int]:

@@ -19,8 +19,6 @@ from sklearn.metrics import (
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.metrics.forms import BATCHED as BATCHED_CLASSES
-from gduq.metrics.forms import Block, LabelBlock, label_form
 from gduq.metrics.label_rows import read_labels
 from gduq.metrics.resampling import resample_counts
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -152,8 +150,7 @@ def test_thresholds_decide_answers_and_nothing_else():
         expected = np.mean([oracle(y, s >= limit) for (y, s), limit in cut])
         assert metric(eager) == pytest.approx(expected) != metric(p)
         (counts,) = resample_counts(300, 2, seed=0)
-        form = label_form(metric, {})
-        drawn = form(LabelBlock(read_labels(eager), counts))
+        drawn = metric(read_labels(eager).weighted(counts))
         assert drawn[0].item() == pytest.approx(metric(eager[drawn_rows(counts[0])]))
     assert metrics.balanced_accuracy(eager) > metrics.balanced_accuracy(p)
     for metric in (metrics.roc_auc, metrics.nll, metrics.ece):
@@ -176,7 +173,7 @@ def test_a_column_answers_as_its_label_does():
         assert metric(p) == pytest.approx(np.mean([metric(p.column(t)) for t in range(3)]))
     assert metrics.risk_coverage(p.column(0)).risk[-1] == pytest.approx(1 - table["accuracy"][0])
     (counts,) = resample_counts(len(one), 2, seed=0)
-    drawn = BATCHED_CLASSES[metrics.aurc](Block(metrics.read(one), counts))
+    drawn = metrics.aurc(metrics.read(one).weighted(counts))
     assert drawn[1].item() == pytest.approx(metrics.aurc(one[drawn_rows(counts[1])]))
 
 
@@ -288,7 +285,7 @@ def test_labels_without_positives_or_rows_are_nan_not_errors():
 # -- bootstrap ---------------------------------------------------------------------------------
 
 BATCHED = [
-    *(partial(f) for f in MACRO if label_form(f, {}) is not None),
+    *(partial(f) for f in MACRO),
     partial(metrics.ece, bins=5, norm="l2", debias=True, strict=False),
 ]
 
@@ -299,8 +296,7 @@ def test_batched_resamples_equal_one_by_one(metric, missing):
     p = make(m=120, missing=missing)
     (counts,) = resample_counts(120, 10, seed=3)
     expected = [metric(p[drawn_rows(count)]) for count in counts]
-    form = label_form(metric.func, metric.keywords)
-    batched = form(LabelBlock(read_labels(p), counts))
+    batched = metric(read_labels(p).weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 

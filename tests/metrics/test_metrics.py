@@ -17,8 +17,9 @@ from torch_geometric.data import Batch, Data
 from gduq import metrics
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.metrics.forms import BATCHED, Block
-from gduq.metrics.resampling import resample_counts, take
+from gduq.metrics.reading import take
+from gduq.metrics.resampling import resample_counts
+from gduq.metrics.weighted import ABOUT
 from gduq.prediction import Prediction
 
 FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
@@ -504,12 +505,15 @@ def test_batched_resamples_equal_one_by_one(metric, ties):
     expected = [
         metric(take(rows, torch.repeat_interleave(torch.arange(50), c.long()))) for c in counts
     ]
-    batched = BATCHED[metric.func](Block(rows, counts), **metric.keywords)
+    batched = metric(rows.weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
-def test_every_metric_has_a_batched_form():
-    assert set(BATCHED) == set(FLOATS.values())
+OURS = {getattr(metrics, name) for name in metrics.__all__}
+
+
+def test_every_metric_is_defined_on_weighted_rows():
+    assert {f for f in ABOUT if f in OURS and "classes" in ABOUT[f]} == set(FLOATS.values())
 
 
 def test_accuracy_has_its_wilson_interval():

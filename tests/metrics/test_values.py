@@ -16,10 +16,10 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.metrics.draws import ValueBlock
-from gduq.metrics.resampling import resample_counts, take
+from gduq.metrics.reading import take
+from gduq.metrics.resampling import resample_counts
 from gduq.metrics.value_rows import read_values
-from gduq.metrics.values import FORMS
+from gduq.metrics.weighted import ABOUT
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 BENT = torch.tensor([[0.0, 0.0], [0.2, 0.35], [0.7, 0.6], [1.0, 1.0]], dtype=torch.float64)
@@ -284,8 +284,9 @@ def test_risk_band_of_values():
 
 # -- bootstrap ---------------------------------------------------------------------------------
 
+OF_VALUES = [f for f, kinds in ABOUT.items() if "values" in kinds and f.__name__ in dir(metrics)]
 OPTIONS = [
-    *(partial(f) for f in FORMS),
+    *(partial(f) for f in OF_VALUES),
     partial(metrics.coverage, level=0.5),
     partial(metrics.width, level=0.5),
     partial(metrics.ence, bins=4),
@@ -301,16 +302,16 @@ def test_batched_resamples_equal_one_by_one(metric, ties):
     expected = [
         metric(take(p, torch.repeat_interleave(torch.arange(40), c.long()))) for c in counts
     ]
-    batched = FORMS[metric.func](ValueBlock(read_values(p), counts), **metric.keywords)
+    batched = metric(read_values(p).weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
 
-def test_every_number_has_a_batched_form():
+def test_every_number_is_defined_on_weighted_rows():
     others = {"CalibrationCurve", "calibration_curve"}
     from gduq.metrics import values
 
     shared = {"nll", "sharpness", "aurc", "excess_aurc"}
-    assert {f.__name__ for f in FORMS} == (set(values.__all__) - others) | shared
+    assert {f.__name__ for f in OF_VALUES} == (set(values.__all__) - others) | shared
 
 
 def test_intervals_hold_the_truth():
@@ -397,7 +398,7 @@ def test_bad_input(call, message):
         call()
 
 
-@pytest.mark.parametrize("metric", [f for f in FORMS if f is not metrics.nll])
+@pytest.mark.parametrize("metric", [f for f in OF_VALUES if f is not metrics.nll])
 def test_several_values_are_refused_with_the_remedy(metric):
     samples, target = torch.zeros(2, 30, 4), torch.arange(60.0).view(30, 2)
     p = ValuePrediction(samples, target)

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from gduq import metrics
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.curve import Curve
+from gduq.metrics.ranking import Curve
 from gduq.novelty import ood_scores as ood
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 

@@ -10,15 +10,10 @@ from torch import Tensor
 
 from gduq import metrics
 from gduq.metrics import Interval
-from gduq.metrics.forms import LabelBlock
-from gduq.metrics.label_rows import LabelRows
-from gduq.metrics.resampling import (
-    blocked,
-    interval,
-    read_any,
-    resample_counts,
-    share_interval,
-)
+from gduq.metrics.reading import read_any, read_ranked
+from gduq.metrics.resampling import interval, resample_counts, resampled, share_interval
+from gduq.metrics.rows import Rows
+from gduq.metrics.weighted import metric
 
 __all__ = ["PROMISED", "gap", "gap_of_draws"]
 
@@ -63,15 +58,12 @@ def _below(promised: float, held: Interval) -> Interval:
 
 def gap_of_draws(p: Any, counts: Tensor) -> Tensor:
     """The gap in each resample ``[R]``, given how often each row is drawn ``[R, m]``."""
-    rows = read_any(p)
-    if isinstance(rows, LabelRows):
-        return LabelBlock(rows, counts).macro(_of_classes).cpu()
-    block = blocked(rows, counts)
-    if p.kind == "values":
-        return PROMISED - block.mean((block.rows.depth <= PROMISED).double()).cpu()  # type: ignore[union-attr]
-    return _of_classes(block).cpu()
+    return resampled(_gap, read_any(p).weighted(counts))
 
 
-def _of_classes(block: Any) -> Tensor:
-    found: Tensor = block.mean(block.rows.confidence.double() - block.rows.correct)
-    return found
+@metric(classes=(-1.0, 1.0), labels=(-1.0, 1.0), values=(-1.0, 1.0))
+def _gap(p: Any, target: Tensor | None = None) -> float:
+    rows = read_ranked(p, target)
+    if isinstance(rows, Rows):
+        return rows.out(rows.mean(rows.confidence.double() - rows.correct))
+    return rows.out(PROMISED - rows.mean(rows.depth <= PROMISED))

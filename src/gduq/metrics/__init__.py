@@ -1,7 +1,6 @@
 """Metrics: pure functions of a prediction of any kind, or of logits and labels."""
 
-from gduq.metrics.band import RiskBand, risk_band
-from gduq.metrics.binned import (
+from gduq.metrics.calibration_errors import (
     Binning,
     Norm,
     Reliability,
@@ -39,7 +38,14 @@ from gduq.metrics.scores import (
     nll,
     sharpness,
 )
-from gduq.metrics.selective import RiskCoverage, aurc, excess_aurc, risk_coverage
+from gduq.metrics.selective import (
+    RiskBand,
+    RiskCoverage,
+    aurc,
+    excess_aurc,
+    risk_band,
+    risk_coverage,
+)
 from gduq.metrics.structure import degree, distance, graph_columns, homophily, size
 from gduq.metrics.values import (
     CalibrationCurve,

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.binned import ece
+from gduq.metrics.calibration_errors import ece
 from gduq.metrics.labels import average_precision, balanced_accuracy, roc_auc
-from gduq.metrics.resampling import Interval, bootstrap_all, read_any, take
+from gduq.metrics.reading import read_any, take
+from gduq.metrics.resampling import Interval, bootstrap_all
 from gduq.metrics.rows import kind_of
 from gduq.metrics.scores import accuracy, brier, nll
 from gduq.metrics.values import coverage, crps, mae, rmse

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.rows import read
+from gduq.metrics.weighted import UNIT, metric
 
 __all__ = ["smooth_ece"]
 
-CELLS = 512  # finer than any bandwidth the fixed point returns on real sample sizes
+_CELLS = 512  # finer than any bandwidth the fixed point returns on real sample sizes
 
 
+@metric(classes=UNIT)
 def smooth_ece(p: Any, target: Tensor | None = None, *, bandwidth: float | None = None) -> float:
     r"""Smooth calibration error: residuals averaged by a kernel, then in absolute value.
 
@@ -42,16 +44,17 @@ def smooth_ece(p: Any, target: Tensor | None = None, *, bandwidth: float | None 
     if bandwidth is not None and not bandwidth > 0:
         raise InputError("bandwidth > 0", bandwidth)
     residual = rows.correct - rows.confidence.double()
-    cells = torch.bincount(cell_index(rows.confidence), weights=residual, minlength=CELLS)
-    return float(smooth_error(cells / len(rows), bandwidth))
+    cells = rows.sums(_cell(rows.confidence), _CELLS, residual)
+    size = rows.weights.sum(dim=1, keepdim=True)
+    return rows.out(_smooth_error(cells / size, bandwidth))
 
 
-def cell_index(confidence: Tensor) -> Tensor:
+def _cell(confidence: Tensor) -> Tensor:
     """The cell of a fine grid over [0, 1] that each confidence lies in."""
-    return (confidence.double() * CELLS).long().clamp_max_(CELLS - 1)
+    return (confidence.double() * _CELLS).long().clamp_max_(_CELLS - 1)
 
 
-def smooth_error(cells: Tensor, bandwidth: float | None) -> Tensor:
+def _smooth_error(cells: Tensor, bandwidth: float | None) -> Tensor:
     """The smooth calibration error ``[...]`` of mean residuals per cell ``[..., cells]``."""
     # reflection at both ends makes the signal even and periodic: a product in frequency
     spectrum = torch.fft.rfft(torch.cat([cells, cells.flip(-1)], dim=-1))

@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.weighted import Uneven, WeightedRows
 
 __all__ = ["LabelRows", "over_labels", "read_labels"]
 
 
-@dataclass(frozen=True, eq=False)
-class LabelRows:
+@dataclass(eq=False)
+class LabelRows(WeightedRows):
     """m rows of a `gduq.LabelPrediction`, label by label.
 
     `read_labels` makes one; every metric that takes labels takes one too.
@@ -31,6 +32,18 @@ class LabelRows:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = self.source.samples.device
+        return found
+
+    def weighted(self, counts: Tensor) -> LabelRows:
+        parts, other = self.parts, super().weighted(counts)
+        other.__dict__["parts"] = {
+            t: (known, rows.weighted(counts[:, known.cpu()])) for t, (known, rows) in parts.items()
+        }
+        return other
+
     @cached_property
     def parts(self) -> dict[int, tuple[Tensor, Rows]]:
         """Per label that is known somewhere: the numbers of the rows where it is, and those rows
@@ -41,6 +54,10 @@ class LabelRows:
             if known.numel():
                 found[t] = known, read(p.column(t), labelled=False)
         return found
+
+    def take(self, index: Tensor) -> LabelRows:
+        """Some of the rows."""
+        return LabelRows(self.source[index])
 
 
 def read_labels(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> LabelRows:
@@ -69,9 +86,20 @@ def over_labels(
 ) -> float:
     """The mean of a metric over the labels for which it is defined; NaN if that is none."""
     rows = read_labels(p, target, labelled=False)
-    found = [metric(part, **options) for _, part in rows.parts.values()]
-    defined = [value for value in found if not math.isnan(value)]
-    return sum(defined) / len(defined) if defined else math.nan
+    found = [_each(metric, part, options) for _, part in rows.parts.values()]
+    if rows.counts is None:
+        defined = [value for value in found if not math.isnan(value)]
+        return sum(defined) / len(defined) if defined else math.nan
+    return rows.out(torch.stack(cast("list[Tensor]", found)).nanmean(dim=0))
+
+
+def _each(metric: Callable[..., float], rows: Rows, options: dict[str, Any]) -> float:
+    """The metric of one label; resamples that differ in size go one by one, where order counts."""
+    try:
+        return metric(rows, **options)
+    except Uneven:
+        alone = [rows.weighted(count.unsqueeze(0)) for count in rows.weights]
+        return cast(float, torch.cat([cast(Tensor, metric(r, **options)) for r in alone]))
 
 
 def _known(p: Any, t: int) -> Tensor:

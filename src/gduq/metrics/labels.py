@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gduq.metrics.binned import ece
-from gduq.metrics.curve import Curve
-from gduq.metrics.label_rows import over_labels, read_labels
+from gduq.metrics.calibration_errors import ece
+from gduq.metrics.label_rows import read_labels
+from gduq.metrics.ranking import Curve
 from gduq.metrics.rows import Rows, kind_of, read
 from gduq.metrics.scores import accuracy, brier, nll
+from gduq.metrics.weighted import UNIT, metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 
+@metric(classes=UNIT, labels=UNIT)
 def roc_auc(p: Any, target: Tensor | None = None) -> float:
     """Area under the ROC curve of the probability of "yes", the second of two classes.
 
@@ -42,11 +45,11 @@ def roc_auc(p: Any, target: Tensor | None = None) -> float:
         >>> roc_auc(torch.tensor([0.1, -2.0, 3.0, -1.0]), torch.tensor([0, 0, 1, 1]))
         0.75
     """
-    if kind_of(p) == "labels":
-        return over_labels(roc_auc, p, target)
-    return _once(areas, read(p, target))
+    rows = read(p, target)
+    return rows.out(_over_classes(rows, Curve.auroc))
 
 
+@metric(classes=UNIT, labels=UNIT)
 def average_precision(p: Any, target: Tensor | None = None) -> float:
     r"""Average precision of the probability of "yes", :math:`\sum_t (R_t - R_{t-1}) P_t`.
 
@@ -57,11 +60,11 @@ def average_precision(p: Any, target: Tensor | None = None) -> float:
         >>> average_precision(torch.tensor([0.1, -2.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 1]))
         1.0
     """
-    if kind_of(p) == "labels":
-        return over_labels(average_precision, p, target)
-    return _once(precisions, read(p, target))
+    rows = read(p, target)
+    return rows.out(_over_classes(rows, Curve.average_precision))
 
 
+@metric(classes=UNIT, labels=UNIT)
 def balanced_accuracy(p: Any, target: Tensor | None = None) -> float:
     """Share of right answers within each class, averaged over classes.
 
@@ -73,9 +76,9 @@ def balanced_accuracy(p: Any, target: Tensor | None = None) -> float:
         >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
         0.5
     """
-    if kind_of(p) == "labels":
-        return over_labels(balanced_accuracy, p, target)
-    return _once(recalls, read(p, target))
+    rows = read(p, target)
+    hits = rows.sums(rows.labels, rows.num_classes, rows.right)
+    return rows.out((hits / rows.sums(rows.labels, rows.num_classes)).nanmean(dim=1))
 
 
 class Majority(NamedTuple):
@@ -152,47 +155,20 @@ def _measured(rows: Rows) -> dict[str, float]:
     return dict(zip(_COLUMNS, values, strict=True))
 
 
-# -- on R resamples at once: rows count as often as ``counts`` [R, m] says, results are [R] --------
+def _over_classes(rows: Rows, measure: Callable[[Curve], Tensor]) -> Tensor:
+    """The mean over classes, each against the rest, of those with two kinds of rows ``[R]``.
 
-
-def areas(rows: Rows, counts: Tensor) -> Tensor:
-    """`roc_auc`; NaN where there are no two kinds of rows."""
-    return torch.stack([curve.auroc() for curve in _curves(rows, counts)]).nanmean(dim=0)
-
-
-def precisions(rows: Rows, counts: Tensor) -> Tensor:
-    """`average_precision`; NaN where there are no two kinds of rows."""
-    found = []
-    for curve in _curves(rows, counts):
-        some = curve.total_n.squeeze(1) > 0  # without positives it is NaN already
-        found.append(curve.average_precision().masked_fill(~some, math.nan))
-    return torch.stack(found).nanmean(dim=0)
-
-
-def recalls(rows: Rows, counts: Tensor) -> Tensor:
-    """`balanced_accuracy`; NaN without rows."""
-    right = counts * rows.right.to(counts.dtype)
-    size, hits = (
-        counts.new_zeros(len(counts), rows.num_classes).index_add_(1, rows.labels, part)
-        for part in (counts, right)
-    )
-    return (hits / size).nanmean(dim=1)
-
-
-def _once(form: Any, rows: Rows) -> float:
-    counts = torch.ones(1, len(rows), dtype=torch.float64, device=rows.logits.device)
-    return float(form(rows, counts))
-
-
-def _curves(rows: Rows, counts: Tensor) -> list[Curve]:
-    """Each class against the rest; of two classes only the second."""
-    first = 1 if rows.num_classes == 2 else 0
+    Of two classes only the second is looked at.
+    """
+    first, counts = (1 if rows.num_classes == 2 else 0), rows.weights
     found, logits = [], rows.logits.double()
     for c in range(first, rows.num_classes):
         inside, score = rows.labels == c, _log_odds(logits, c)
         curve = Curve(score[~inside], score[inside])
-        found.append(curve.drawn(counts[:, ~inside], counts[:, inside]))
-    return found
+        curve = curve.drawn(counts[:, ~inside], counts[:, inside])
+        some = (curve.total_n.squeeze(1) > 0) & (curve.total_k.squeeze(1) > 0)
+        found.append(measure(curve).masked_fill(~some, math.nan))
+    return torch.stack(found).nanmean(dim=0)
 
 
 def _log_odds(logits: Tensor, c: int) -> Tensor:

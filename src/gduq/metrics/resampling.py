@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics import binned, labels, scores, values
-from gduq.metrics.draws import ValueBlock
-from gduq.metrics.forms import BATCHED, Block, LabelBlock, label_form
-from gduq.metrics.label_rows import LabelRows, read_labels
-from gduq.metrics.rows import Rows, kind_of, read
-from gduq.metrics.value_rows import ValueRows, read_values
+from gduq.metrics.bins import wilson
+from gduq.metrics.label_rows import LabelRows
+from gduq.metrics.reading import AnyRows, read_any, take
+from gduq.metrics.rows import Rows, kind_of
+from gduq.metrics.weighted import ABOUT, ANY, Limits
 
-__all__ = ["Block", "Interval", "bootstrap", "bootstrap_all"]
+__all__ = ["Interval", "bootstrap", "bootstrap_all"]
 
 Metric = Callable[..., float]
-_CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
 FEWEST = 5  # rows of a class below which a ranking has no interval
+_CHUNK = 4_000_000  # entries of a block of resamples: bounds memory at about 100 MB
 _KEPT = 10_000_000  # draws that are kept for the next call: 20 MB each
+_SHARES = {("accuracy", "classes"), ("coverage", "values")}  # of rows: Wilson's interval
+_RANKINGS = ("roc_auc", "average_precision")
 
 
 class Interval(NamedTuple):
@@ -70,8 +71,9 @@ def bootstrap(
         **options: Passed to the metric.
 
     Example:
+        >>> from gduq.metrics import accuracy
         >>> logits = torch.tensor([[0.0, 1.0]] * 50 + [[1.0, 0.0]] * 50)
-        >>> value, low, high = bootstrap(scores.accuracy, logits, torch.ones(100).long())
+        >>> value, low, high = bootstrap(accuracy, logits, torch.ones(100).long())
         >>> value, low < 0.45, high > 0.55
         (0.5, True, True)
     """
@@ -92,32 +94,35 @@ def bootstrap_all(
     """`bootstrap` for several metrics on the same resamples; options by `functools.partial`.
 
     Example:
+        >>> from gduq.metrics import accuracy
         >>> logits, y = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0])
-        >>> bootstrap_all({"acc": scores.accuracy}, logits, y, resamples=10)
+        >>> bootstrap_all({"acc": accuracy}, logits, y, resamples=10)
         {'acc': Interval(value=1.0, low=0.342..., high=1.0)}
     """
     check_sampling(resamples, level)
     rows, kind = read_any(p, target, labelled=False), kind_of(p)
     source = p if target is None and (hasattr(p, "logits") or kind != "classes") else rows
-    forms = {name: _form(metric, kind) for name, metric in metrics.items()}
+    ours = {name: _limits(metric, kind) for name, metric in metrics.items()}
     point = {
-        name: _number(metric, source if forms[name] is None else rows)
+        name: _number(metric, source if ours[name] is None else rows)
         for name, metric in metrics.items()
     }
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
-        block = LabelBlock(rows, counts) if isinstance(rows, LabelRows) else blocked(rows, counts)
-        for name, form in forms.items():
-            part = _one_by_one(metrics[name], counts, source) if form is None else form(block)
-            draws[name].append(part.cpu())
+        drawn = rows.weighted(counts)  # shared, so that what several metrics need is made once
+        for name, metric in metrics.items():
+            own = ours[name] is None
+            part = _one_by_one(metric, counts, source) if own else resampled(metric, drawn)
+            draws[name].append(part)
     found = {
-        name: interval(point[name], torch.cat(draws[name]), level, *_limits(metric, kind))
-        for name, metric in metrics.items()
+        name: interval(point[name], torch.cat(draws[name]), level, *(ours[name] or ANY))
+        for name in metrics
     }
     for name, metric in metrics.items():
-        if _is_share(metric, kind):
+        called = _unwrap(metric)[0].__name__ if ours[name] is not None else ""
+        if (called, kind) in _SHARES:
             found[name] = share_interval(point[name], len(rows), level)
-        if _unwrap(metric)[0] in _RANKINGS and _few(rows):
+        if called in _RANKINGS and _few(rows):
             found[name] = Interval(point[name], math.nan, math.nan)
     return found
 
@@ -145,7 +150,7 @@ def _number(metric: Metric, source: Any) -> float:
 def share_interval(share: float, rows: int, level: float) -> Interval:
     """A share of rows with its Wilson interval."""
     rate, count = (torch.tensor(float(v), dtype=torch.float64) for v in (share, rows))
-    low, high = (float(end) for end in binned.wilson(rate, count, level))
+    low, high = (float(end) for end in wilson(rate, count, level))
     return Interval(share, min(low, share), max(high, share))
 
 
@@ -159,11 +164,20 @@ def interval(
     draws = draws[~draws.isnan()]
     if math.isnan(value) or draws.numel() == 0:
         return Interval(value, math.nan, math.nan)
-    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
-    down, up = (torch.quantile(draws, tail) - draws.mean()).tolist()
-    shift = float(draws.mean()) - value
-    low, high = value + down - max(shift, 0.0), value + up - min(shift, 0.0)
+    low, high = (float(end) for end in ends_around(draws.new_tensor(value), draws, level))
     return Interval(value, max(min(low, value), least), min(max(high, value), most))
+
+
+def ends_around(value: Tensor, draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The middle ``level`` of deviations of resamples ``[R, ...]`` from their mean, around values.
+
+    Where that mean is off a value, the end on the other side moves out by as much.
+    """
+    tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
+    mean = draws.mean(dim=0)
+    down, up = draws.quantile(tail, dim=0) - mean
+    shift = mean - value
+    return value + down - shift.clamp_min(0), value + up - shift.clamp_max(0)
 
 
 def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> Iterator[Tensor]:
@@ -194,50 +208,16 @@ def _drawn(rows: int, size: int, generator: torch.Generator) -> Tensor:
     return torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
 
 
-def read_any(
-    p: Any, target: Tensor | None = None, *, labelled: bool = True
-) -> Rows | ValueRows | LabelRows:
-    """Check predictions of any kind, or logits, and hand them to metrics."""
-    if kind_of(p) == "values":
-        return read_values(p, target, labelled=labelled)
-    if kind_of(p) == "labels":
-        return read_labels(p, target, labelled=labelled)
-    return read(p, target, labelled=labelled)
-
-
-def blocked(rows: Rows | ValueRows, counts: Tensor) -> Block | ValueBlock:
-    """Resamples of rows about classes or values, where the rows are."""
-    if isinstance(rows, Rows):
-        return Block(rows, counts.to(rows.logits.device))
-    return ValueBlock(rows, counts.to(rows.source.samples.device))
-
-
-def _form(metric: Metric, kind: str) -> Callable[[Any], Tensor] | None:
-    """The metric on a block of resamples, if it is one of ours."""
-    base, options = _unwrap(metric)
-    if kind == "labels":
-        return label_form(base, options)
-    form = (values.FORMS if kind == "values" else BATCHED).get(base)
-    return None if form is None else partial(form, **options)
+def resampled(metric: Metric, rows: AnyRows) -> Tensor:
+    """One of our metrics in each resample ``[R]`` of weighted rows."""
+    return cast(Tensor, metric(rows)).cpu()
 
 
 def _one_by_one(metric: Metric, counts: Tensor, source: Any) -> Tensor:
     """A user's metric on each resample ``[R]``."""
     numbers = torch.arange(counts.size(1))
-    results = [
-        float(metric(take(source, numbers.repeat_interleave(count)))) for count in counts.long()
-    ]
-    return torch.tensor(results, dtype=torch.float64)
-
-
-def take(source: Any, index: Tensor) -> Any:
-    """Some rows of a prediction or of what metrics read."""
-    if isinstance(source, Rows):
-        columns = (source.logits, source.target, source.decided)
-        return Rows(*(None if c is None else c[index.to(c.device)] for c in columns))  # type: ignore[arg-type]
-    if isinstance(source, ValueRows | LabelRows):
-        return type(source)(source.source[index])
-    return source[index]
+    drawn = (numbers.repeat_interleave(count) for count in counts.long())
+    return torch.tensor([float(metric(take(source, rows))) for rows in drawn], dtype=torch.float64)
 
 
 def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
@@ -248,19 +228,14 @@ def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:
     return metric, options
 
 
-def _limits(metric: Metric, kind: str) -> tuple[float, float]:
+def _limits(metric: Metric, kind: str) -> Limits | None:
+    """What one of our metrics can be; ``None`` for a user's own, which go resample by resample."""
     base, options = _unwrap(metric)
-    if _form(metric, kind) is None or options.get("term") == "within_bin":
-        return -math.inf, math.inf
-    if kind == "values":
-        return values.LIMITS.get(base, (0.0, math.inf))
-    return 0.0, {scores.brier_term: 2.0, scores.nll: math.inf, scores.brier: 2.0}.get(base, 1.0)
+    found = ABOUT.get(base, {}).get(kind)
+    return ANY if found is not None and options.get("term") == "within_bin" else found
 
 
-_RANKINGS = (labels.roc_auc, labels.average_precision)
-
-
-def _few(rows: Rows | ValueRows | LabelRows) -> bool:
+def _few(rows: AnyRows) -> bool:
     """Whether a class that counts in a ranking, or the rest of the rows, is too small for it."""
     if isinstance(rows, LabelRows):
         return any(_few(part) for _, part in rows.parts.values())
@@ -269,10 +244,3 @@ def _few(rows: Rows | ValueRows | LabelRows) -> bool:
     size = rows.target.bincount(minlength=rows.num_classes)
     fewest = torch.minimum(size, len(rows) - size)
     return bool(((fewest > 0) & (fewest < FEWEST)).any())
-
-
-def _is_share(metric: Metric, kind: str) -> bool:
-    return (_unwrap(metric)[0], kind) in (
-        (scores.accuracy, "classes"),
-        (values.coverage, "values"),
-    )

@@ -1,15 +1,17 @@
-"""What every metric reads: logits and labels, checked once, and what follows from them."""
+"""What metrics of classes read: logits and labels, checked once, and what follows per row."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.metrics.weighted import RankedRows
 
 __all__ = ["Rows", "kind_of", "read"]
 
@@ -19,8 +21,8 @@ _ELSEWHERE = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
+@dataclass(eq=False)
+class Rows(RankedRows):
     """m rows of logits over C classes, with labels where they are known.
 
     `read` makes one from a tensor or a `gduq.Prediction`; every metric takes one too, so that
@@ -33,12 +35,18 @@ class Rows:
             probability.
     """
 
+    kind: ClassVar[str] = "classes"
+
     logits: Tensor
     target: Tensor | None = None
     decided: Tensor | None = None
 
     def __len__(self) -> int:
         return self.logits.size(0)
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
 
     @property
     def num_classes(self) -> int:
@@ -90,6 +98,45 @@ class Rows:
     def right(self) -> Tensor:
         """1.0 where the class answered is the true one ``[m]``, float64."""
         return self.correct if self.decided is None else (self.decided == self.labels).double()
+
+    @property
+    def loss(self) -> Tensor:
+        """1.0 where the class answered is a wrong one ``[m]``."""
+        return 1.0 - self.right
+
+    @property
+    def nll(self) -> Tensor:
+        """Negative log-likelihood of the true class ``[m]``, float64."""
+        picked = self.logits.gather(1, self.labels.unsqueeze(1)).squeeze(1)
+        return (self.logits.logsumexp(dim=-1) - picked).double()
+
+    @property
+    def brier(self) -> Tensor:
+        """Squared distance of the probabilities to the truth ``[m]``, float64."""
+        picked = self.probs.gather(1, self.labels.unsqueeze(1)).squeeze(1).double()
+        return self.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
+
+    @property
+    def sharpness(self) -> Tensor:
+        """How far from uniform the probabilities are ``[m]``, from 0 to 1, float64."""
+        entropy: Tensor = torch.special.entr(self.probs).sum(dim=-1).double()
+        return 1.0 - entropy / math.log(self.num_classes)
+
+    def by_confidence(self) -> tuple[Tensor, Tensor]:
+        """Confidence, ascending, and tie-averaged `correct` in each resample ``[R, m]``."""
+        return self.kept("confidence", lambda: self.by(self.confidence, self.correct))
+
+    def ranked(self) -> tuple[Tensor, Tensor]:
+        if self.decided is None:
+            confidence, right = self.by_confidence()
+        else:
+            confidence, right = self.by(self.confidence, self.right)
+        return confidence.flip(-1), 1.0 - right.flip(-1)
+
+    def take(self, index: Tensor) -> Rows:
+        """Some of the rows."""
+        parts = (self.logits, self.target, self.decided)
+        return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
 
 
 def kind_of(p: Any) -> str:

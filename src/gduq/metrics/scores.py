@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
-import torch
+import torch  # noqa: F401  (for the examples)
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.binned import check_bins, class_sums
-from gduq.metrics.label_rows import over_labels
-from gduq.metrics.rows import Rows, kind_of, read
-from gduq.metrics.value_rows import read_values
+from gduq.metrics.bins import check_bins, class_sums
+from gduq.metrics.reading import read_ranked
+from gduq.metrics.rows import Rows, read
+from gduq.metrics.weighted import ANY, POSITIVE, UNIT, metric
 
 __all__ = [
     "BrierDecomposition",
@@ -25,6 +24,7 @@ __all__ = [
 ]
 
 
+@metric(classes=UNIT, labels=UNIT)
 def accuracy(p: Any, target: Tensor | None = None) -> float:
     r"""Share of rows whose answer is right: the most likely class, unless a threshold decides.
 
@@ -38,12 +38,11 @@ def accuracy(p: Any, target: Tensor | None = None) -> float:
         >>> accuracy(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0]))
         0.5
     """
-    if kind_of(p) == "labels":
-        return over_labels(accuracy, p, target)
     rows = read(p, target)
-    return float(rows.right.mean())
+    return rows.out(rows.mean(rows.right))
 
 
+@metric(classes=POSITIVE, labels=POSITIVE, values=ANY)
 def nll(p: Any, target: Tensor | None = None) -> float:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
@@ -59,13 +58,11 @@ def nll(p: Any, target: Tensor | None = None) -> float:
         >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
         0.6931
     """
-    if kind_of(p) == "labels":
-        return over_labels(nll, p, target)
-    if kind_of(p) == "values":
-        return float(read_values(p, target).nll.mean())
-    return float(row_nll(read(p, target)).mean())
+    rows = read_ranked(p, target)
+    return rows.out(rows.mean(rows.nll))
 
 
+@metric(classes=(0.0, 2.0), labels=(0.0, 2.0))
 def brier(p: Any, target: Tensor | None = None) -> float:
     r"""Brier score :math:`\frac1m \sum_i \sum_c (p_{ic} - [y_i = c])^2`, from 0 to 2.
 
@@ -75,11 +72,11 @@ def brier(p: Any, target: Tensor | None = None) -> float:
         >>> brier(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
         0.5
     """
-    if kind_of(p) == "labels":
-        return over_labels(brier, p, target)
-    return float(row_brier(read(p, target)).mean())
+    rows = read(p, target)
+    return rows.out(rows.mean(rows.brier))
 
 
+@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
 def sharpness(p: Any, target: Tensor | None = None) -> float:
     r"""How far from uniform the predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`.
 
@@ -93,11 +90,10 @@ def sharpness(p: Any, target: Tensor | None = None) -> float:
         >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
         0.725
     """
-    if kind_of(p) == "labels":
-        return over_labels(sharpness, p, target)
-    if kind_of(p) == "values":
-        return float(read_values(p, target, labelled=False).variance.mean().sqrt())
-    return float(row_sharpness(read(p, target, labelled=False)).mean())
+    rows = read_ranked(p, target, labelled=False)
+    if isinstance(rows, Rows):
+        return rows.out(rows.mean(rows.sharpness))
+    return rows.out(rows.mean(rows.variance).sqrt())
 
 
 class BrierDecomposition(NamedTuple):
@@ -134,12 +130,11 @@ def brier_decomposition(
         >>> brier_decomposition(logits, y, bins=4)
         BrierDecomposition(reliability=0.125, resolution=0.0, uncertainty=0.375, within_bin=0.0)
     """
-    rows = read(p, target)
-    check_bins(rows, bins, strict)
-    found = terms(*class_sums(rows, bins), row_brier(rows).mean())
+    found = _terms(read(p, target), bins, strict)
     return BrierDecomposition(**{name: float(value) for name, value in found.items()})
 
 
+@metric(classes=(0.0, 2.0))
 def brier_term(
     p: Any,
     target: Tensor | None = None,
@@ -161,11 +156,14 @@ def brier_term(
     """
     if term not in BrierDecomposition._fields:
         raise InputError(f"a term from {', '.join(BrierDecomposition._fields)}", repr(term))
-    return float(getattr(brier_decomposition(p, target, bins=bins, strict=strict), term))
+    rows = read(p, target)
+    return rows.out(_terms(rows, bins, strict)[term])
 
 
-def terms(count: Tensor, prob: Tensor, hit: Tensor, brier: Tensor) -> dict[str, Tensor]:
-    """The decomposition ``[...]`` from class-wise bin sums ``[..., C, B]`` and Brier scores."""
+def _terms(rows: Rows, bins: int, strict: bool) -> dict[str, Tensor]:
+    """The decomposition in each resample ``[R]``."""
+    check_bins(rows, bins, strict)
+    (count, prob, hit), brier = class_sums(rows, bins), rows.mean(rows.brier)
     size = count.sum(dim=-1, keepdim=True)
     share, filled = count / size, count.clamp_min(1)
     rate = hit.sum(dim=-1, keepdim=True) / size
@@ -179,24 +177,3 @@ def terms(count: Tensor, prob: Tensor, hit: Tensor, brier: Tensor) -> dict[str, 
         "uncertainty": uncertainty,
         "within_bin": within,
     }
-
-
-# -- one value per row: what averages and bootstrap resamples are made of --------------------------
-
-
-def row_nll(rows: Rows) -> Tensor:
-    """``[m]``, float64."""
-    picked = rows.logits.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
-    return (rows.logits.logsumexp(dim=-1) - picked).double()
-
-
-def row_brier(rows: Rows) -> Tensor:
-    """``[m]``, float64."""
-    picked = rows.probs.gather(1, rows.labels.unsqueeze(1)).squeeze(1).double()
-    return rows.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
-
-
-def row_sharpness(rows: Rows) -> Tensor:
-    """``[m]``, float64."""
-    entropy: Tensor = torch.special.entr(rows.probs).sum(dim=-1).double()
-    return 1.0 - entropy / math.log(rows.num_classes)

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gduq.metrics.binned import ordered
-from gduq.metrics.draws import running_mean
-from gduq.metrics.label_rows import over_labels
-from gduq.metrics.rows import Rows, kind_of, read
-from gduq.metrics.value_rows import ValueRows, read_values
+from gduq.errors import InputError
+from gduq.metrics.bins import wilson
+from gduq.metrics.reading import read_ranked
+from gduq.metrics.resampling import check_sampling, ends_around, resample_counts
+from gduq.metrics.rows import Rows
+from gduq.metrics.weighted import POSITIVE, UNIT, metric, running_mean
 
-__all__ = ["RiskCoverage", "aurc", "excess_aurc", "risk_coverage"]
+__all__ = ["RiskBand", "RiskCoverage", "aurc", "excess_aurc", "risk_band", "risk_coverage"]
 
 
 class RiskCoverage(NamedTuple):
@@ -39,11 +40,13 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
         >>> risk_coverage(logits, torch.tensor([1, 0])).risk
         tensor([0.0000, 0.5000], dtype=torch.float64)
     """
-    threshold, loss = _ranked(ranked_rows(p, target))
+    rows = read_ranked(p, target)
+    threshold, loss = (part[0] for part in rows.ranked())
     size = torch.arange(1, len(loss) + 1, dtype=torch.float64, device=loss.device)
     return RiskCoverage(size / len(loss), running_mean(loss), threshold)
 
 
+@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
 def aurc(p: Any, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
@@ -54,11 +57,11 @@ def aurc(p: Any, target: Tensor | None = None) -> float:
         >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.25
     """
-    if kind_of(p) == "labels":
-        return over_labels(aurc, p, target)
-    return float(risk_coverage(p, target).risk.mean())
+    rows = read_ranked(p, target)
+    return rows.out(rows.risks().mean(dim=-1))
 
 
+@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
 def excess_aurc(p: Any, target: Tensor | None = None) -> float:
     """`aurc` minus that of the same errors ranked last: 0 means confidence ranks perfectly.
 
@@ -66,35 +69,61 @@ def excess_aurc(p: Any, target: Tensor | None = None) -> float:
         >>> excess_aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.0
     """
-    if kind_of(p) == "labels":
-        return over_labels(excess_aurc, p, target)
-    rows = ranked_rows(p, target)
-    risk = risk_coverage(rows).risk
-    if isinstance(rows, ValueRows):
-        return float(risk.mean() - running_mean(rows.loss.sort().values).mean())
-    errors = (risk[-1] * len(risk)).round()
-    return float(risk.mean() - best_aurc(errors, len(risk)))
+    rows = read_ranked(p, target)
+    return rows.out((rows.risks() - rows.best_risks()).mean(dim=-1))
 
 
-def ranked_rows(p: Any, target: Tensor | None) -> Rows | ValueRows:
-    """Rows that have a certainty and a loss each."""
-    return read_values(p, target) if kind_of(p) == "values" else read(p, target)
+class RiskBand(NamedTuple):
+    """Points of a risk-coverage curve, each with its interval."""
+
+    coverage: Tensor  # [n]
+    risk: Tensor  # [n]
+    low: Tensor  # [n]
+    high: Tensor  # [n]
 
 
-def _ranked(rows: Rows | ValueRows) -> tuple[Tensor, Tensor]:
-    """Certainty's own measure and loss per row, from the most certain row to the least."""
-    if isinstance(rows, ValueRows):
-        return ordered(rows.std, rows.loss)
-    confidence, right = ordered(rows.confidence, rows.right)
-    return confidence.flip(0), 1.0 - right.flip(0)
+def risk_band(
+    p: Any,
+    target: Tensor | None = None,
+    *,
+    points: int = 200,
+    resamples: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> RiskBand:
+    """`risk_coverage` at evenly spread coverages, with bootstrap intervals.
 
+    As in `bootstrap`, the middle ``level`` of the resamples' deviations from their mean lies around
+    each risk. But certain rows are often all right and have no error to resample, so no interval is
+    narrower than the Wilson interval of so many rows; of values, whose risk is no share but a mean
+    squared error, the bootstrap has to do. Each interval is for its coverage alone: a
+    curve may well leave the band somewhere.
 
-def best_aurc(errors: Tensor, rows: int) -> Tensor:
-    r"""The smallest `aurc` with that many errors ``[...]`` among ``rows``.
+    Args:
+        p: As in `risk_coverage`.
+        target: Labels ``[m]``, next to logits only.
+        points: At most so many coverages; the last one is 1.
+        resamples: How many resamples.
+        level: Coverage of the intervals.
+        seed: Seed of the resampling.
 
-    All e errors last: :math:`\frac1m \sum_{i > m - e} \frac{i - (m - e)}{i}`, which is
-    :math:`\frac1m \big(e - (m - e)(H_m - H_{m-e})\big)` with harmonic numbers H.
+    Example:
+        >>> logits = torch.linspace(0.1, 3, 50).double()[:, None] * torch.tensor([1.0, 0.0])
+        >>> band = risk_band(logits, torch.zeros(50).long())  # all right, which proves little
+        >>> bool(band.risk.max() == 0), round(float(band.high[-1]), 3)
+        (True, 0.071)
     """
-    good = rows - errors.double()
-    harmonic = torch.digamma(errors.new_tensor(rows + 1.0).double()) - torch.digamma(good + 1.0)
-    return (errors - good * harmonic) / rows
+    check_sampling(resamples, level)
+    if points < 1:
+        raise InputError("points >= 1", points)
+    rows = read_ranked(p, target)
+    curve, m = risk_coverage(rows), len(rows)
+    at = torch.linspace(0, m - 1, min(points, m), dtype=torch.float64).round().long().unique()
+    blocks = (rows.weighted(counts) for counts in resample_counts(m, resamples, seed))
+    draws = torch.cat([block.risks()[:, at].cpu() for block in blocks])  # [R, n]
+    coverage, risk = curve.coverage[at].cpu(), curve.risk[at].cpu()
+    low, high = ends_around(risk, draws, level)
+    if isinstance(rows, Rows):
+        least, most = wilson(risk, at + 1.0, level)
+        low, high = low.minimum(least), high.maximum(most).clamp_max(1)
+    return RiskBand(coverage, risk, low.clamp_min(0), high)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.binned import folded_mean
+from gduq.metrics.bins import folded_mean
 from gduq.metrics.rows import kind_of
+from gduq.metrics.weighted import RankedRows
 
 __all__ = ["ValueRows", "read_values"]
 
@@ -19,8 +20,8 @@ _STEPS = 64  # per hypothesis, of the grid a recalibrated distribution is integr
 _REACH = 6.5  # deviations to either side of a hypothesis that the grid covers
 
 
-@dataclass(frozen=True, eq=False)
-class ValueRows:
+@dataclass(eq=False)
+class ValueRows(RankedRows):
     """m rows of a `gduq.ValuePrediction`; every property is ``[m]`` and float64.
 
     `read_values` makes one; every metric of values takes one too, so that several metrics on the
@@ -33,6 +34,18 @@ class ValueRows:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = self.source.samples.device
+        return found
+
+    def ranked(self) -> tuple[Tensor, Tensor]:
+        return self.by(self.std, self.loss)
+
+    def take(self, index: Tensor) -> ValueRows:
+        """Some of the rows."""
+        return ValueRows(self.source[index])
 
     @property
     def one(self) -> Any:

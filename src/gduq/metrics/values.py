@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics import scores, selective, value_forms
-from gduq.metrics.binned import wilson
-from gduq.metrics.draws import ValueBlock
+from gduq.metrics.bins import mass_sums, wilson
 from gduq.metrics.value_rows import ValueRows, read_values
+from gduq.metrics.weighted import POSITIVE, metric
 
 __all__ = [
     "CalibrationCurve",
@@ -29,9 +27,8 @@ __all__ = [
     "width",
 ]
 
-Form = Callable[..., Tensor]
 
-
+@metric(values=POSITIVE)
 def rmse(p: Any) -> float:
     r"""Root mean squared error of the mean, :math:`\big(\frac1m \sum_i (y_i - \mu_i)^2\big)^{1/2}`.
 
@@ -44,23 +41,32 @@ def rmse(p: Any) -> float:
         >>> round(rmse(p), 4)
         1.8708
     """
-    return _once(value_forms.rmse, read_values(p))
+    rows = read_values(p)
+    return rows.out(rows.mean(rows.loss).sqrt())
 
 
+@metric(values=POSITIVE)
 def mae(p: Any) -> float:
     r"""Mean absolute error of the mean, :math:`\frac1m \sum_i |y_i - \mu_i|`."""
-    return _once(value_forms.mae, read_values(p))
+    rows = read_values(p)
+    return rows.out(rows.mean(rows.error.abs()))
 
 
+@metric(values=(-math.inf, 1.0))
 def r2(p: Any) -> float:
     r"""Coefficient of determination, the share of the variance of the truth that is explained.
 
     :math:`1 - \sum_i (y_i - \mu_i)^2 / \sum_i (y_i - \bar y)^2`: 1 is perfect, 0 is what
     the mean of these rows reaches; NaN if all true values are equal.
     """
-    return _once(value_forms.r2, read_values(p))
+    rows = read_values(p)
+    centred = rows.target - rows.target.mean()
+    spread = rows.mean(centred.square()) - rows.mean(centred).square()
+    spread = spread.masked_fill(spread <= 1e-14 * centred.square().max(), math.nan)
+    return rows.out(1.0 - rows.mean(rows.loss) / spread)
 
 
+@metric(values=POSITIVE)
 def crps(p: Any) -> float:
     r"""Continuous ranked probability score, in the units of the values; smaller is better.
 
@@ -80,9 +86,11 @@ def crps(p: Any) -> float:
         >>> round(crps(ValuePrediction(torch.zeros(1, 2), torch.tensor([0.0]))), 4)
         0.2337
     """
-    return _once(value_forms.crps, read_values(p))
+    rows = read_values(p)
+    return rows.out(rows.mean(rows.crps))
 
 
+@metric(values=POSITIVE)
 def coverage(p: Any, level: float = 0.9) -> float:
     """Share of rows whose central interval of that level holds the truth; should be ``level``.
 
@@ -96,15 +104,18 @@ def coverage(p: Any, level: float = 0.9) -> float:
         >>> coverage(p, 0.8)
         0.5
     """
-    return _once(value_forms.coverage, read_values(p), level=_checked(level))
+    rows = read_values(p)
+    return rows.out(rows.mean(rows.depth <= _checked(level)))
 
 
+@metric(values=POSITIVE)
 def width(p: Any, level: float = 0.9) -> float:
     """Mean length of the central intervals of that level, in the units of the values.
 
     It needs no truth. Of two models with the same `coverage` the one with less width is better.
     """
-    return _once(value_forms.width, read_values(p, labelled=False), level=_checked(level))
+    rows = read_values(p, labelled=False)
+    return rows.out(rows.mean(rows.width(_checked(level))))
 
 
 class CalibrationCurve(NamedTuple):
@@ -126,12 +137,13 @@ def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> Cali
         points: How many levels, 0 and 1 among them.
         level: Coverage of the Wilson intervals around the shares.
     """
-    rows, grid = read_values(p), value_forms.levels(points)
-    share = value_forms.shares(_whole(rows), points).squeeze(0).cpu()
+    rows, grid = read_values(p), _levels(points)
+    share = _shares(rows, grid).squeeze(0).cpu()
     ends = wilson(share, torch.full_like(share, len(rows)), _checked(level))
     return CalibrationCurve(grid, share, *ends)
 
 
+@metric(values=(0.0, 0.5))
 def miscalibration_area(p: Any, *, points: int = 100) -> float:
     """Area between `calibration_curve` and the diagonal, from 0 to one half.
 
@@ -141,10 +153,16 @@ def miscalibration_area(p: Any, *, points: int = 100) -> float:
         p: A `gduq.ValuePrediction` of one value per row.
         points: How many levels; between them the curve is a straight line.
     """
-    value_forms.levels(points)
-    return _once(value_forms.area, read_values(p), points=points)
+    rows, grid = read_values(p), _levels(points)
+    gap = _shares(rows, grid) - grid.to(rows.device)
+    left, right = gap[:, :-1], gap[:, 1:]
+    ends = left.abs() + right.abs()
+    crossed = (left.square() + right.square()) / ends.clamp_min(1e-300)  # two triangles
+    total = torch.where(left * right < 0, crossed, ends).sum(dim=1)
+    return rows.out(total / (2 * (points - 1)))
 
 
+@metric(values=POSITIVE)
 def ence(p: Any, *, bins: int = 10) -> float:
     r"""Expected normalised calibration error: does ``std`` say how large errors are, everywhere?
 
@@ -165,16 +183,27 @@ def ence(p: Any, *, bins: int = 10) -> float:
             f"{len(rows)} rows",
             f"Pass bins={len(rows)} or fewer.",
         )
-    return _once(value_forms.ence, rows, bins=bins)
+    count, variance, loss = mass_sums(*rows.by(rows.variance, rows.loss), bins)
+    deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
+    return rows.out(((deviation - error).abs() / deviation).mean(dim=-1))
 
 
+@metric(values=(-1.0, 1.0))
 def spearman(p: Any) -> float:
     """Rank correlation of ``std`` and absolute error: are uncertain rows the wrong ones?
 
     Even a perfect ``std`` is far from 1, since errors are random around it. NaN if all rows have
     the same ``std`` or the same error.
     """
-    return _once(value_forms.spearman, read_values(p))
+    rows = read_values(p)
+    weights = rows.weights
+    one, two = (_ranks(v, weights) for v in (rows.variance, rows.error.abs()))
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        return torch.einsum("rm,rm,rm->r", weights, a, b) / weights.sum(dim=1)
+
+    scale = (product(one, one) * product(two, two)).sqrt()
+    return rows.out(product(one, two) / scale.masked_fill(scale == 0, math.nan))
 
 
 def _checked(level: float) -> float:
@@ -183,35 +212,24 @@ def _checked(level: float) -> float:
     return level
 
 
-def _whole(rows: ValueRows) -> ValueBlock:
-    """Every row once."""
-    device = rows.source.samples.device
-    return ValueBlock(rows, torch.ones(1, len(rows), dtype=torch.float64, device=device))
+def _levels(points: int) -> Tensor:
+    """So many levels from 0 to 1, evenly spread."""
+    if points < 2:
+        raise InputError("points >= 2", points)
+    return torch.linspace(0, 1, points, dtype=torch.float64)
 
 
-def _once(form: Form, rows: ValueRows, **options: Any) -> float:
-    return float(form(_whole(rows), **options))
+def _shares(rows: ValueRows, levels: Tensor) -> Tensor:
+    """Which share of the truth lies in central intervals of each level ``[R, points]``."""
+    depth = rows.depth.unsqueeze(1)
+    inside = (depth <= levels.to(depth.device)).double()
+    return rows.weights @ inside / rows.weights.sum(dim=1, keepdim=True)
 
 
-# What bootstrap resamples, and what each metric can be.
-FORMS: dict[Callable[..., float], Form] = {
-    rmse: value_forms.rmse,
-    mae: value_forms.mae,
-    r2: value_forms.r2,
-    crps: value_forms.crps,
-    coverage: value_forms.coverage,
-    width: value_forms.width,
-    miscalibration_area: value_forms.area,
-    ence: value_forms.ence,
-    spearman: value_forms.spearman,
-    scores.nll: lambda block: block.mean(block.rows.nll),
-    scores.sharpness: value_forms.sharpness,
-    selective.aurc: lambda block: block.aurc,
-    selective.excess_aurc: lambda block: block.aurc - block.best_aurc,
-}
-LIMITS: dict[Callable[..., float], tuple[float, float]] = {
-    scores.nll: (-math.inf, math.inf),
-    r2: (-math.inf, 1.0),
-    spearman: (-1.0, 1.0),
-    miscalibration_area: (0.0, 0.5),
-}
+def _ranks(values: Tensor, counts: Tensor) -> Tensor:
+    """Ranks of each row in each resample ``[R, m]``, equal for equal values, with mean 0."""
+    _, group = torch.unique(values, return_inverse=True)
+    size = counts.new_zeros(len(counts), int(group.max()) + 1).index_add_(1, group, counts)
+    upto = size.cumsum(dim=1)
+    middle = upto - (size + upto[:, -1:]) / 2  # ranks average (m + 1) / 2
+    return middle[:, group]
