@@ -61,7 +61,7 @@ _tu = partial(_load, "tu:load_tu", (1,))
 
 
 def _graphs(rows: int | str, *others: Any, shifts: tuple[str, ...] = SHIFTS) -> Family:
-    return Family("graph", f"{rows} graphs", *others, shifts)
+    return Family("graph", f"{rows} graphs", *others, shifts=shifts)
 
 
 def _nodes(rows: int, *others: Any) -> Family:

@@ -24,7 +24,7 @@ from gduq.disk import locked
 from gduq.errors import InputError
 from gduq.paper.molecules import chemprop_side
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
-from gduq.paper.molecules.cells import MEMBERS, Job
+from gduq.paper.molecules.plan import MEMBERS, Job
 from gduq.prediction import Hypotheses, Prediction, ValuePrediction
 
 __all__ = ["VERSION", "environment", "run"]
