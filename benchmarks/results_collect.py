@@ -15,7 +15,7 @@ from typing import Any, get_args
 from gduq.errors import InputError
 from gduq.evaluation.fixed_maps import FIXED
 from gduq.paper.bench import results_path
-from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.bench_result import BenchResult, record, verdicts
 from gduq.paper.specs import ScaleName, Setting, Table
 from gduq.paper.tables import TABLES
 from gduq.runs.config import RunConfig

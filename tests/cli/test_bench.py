@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.bench_result import BenchResult, record, verdicts
 from gduq.paper.tables import TABLES
 from tests.cli.cases import run
 

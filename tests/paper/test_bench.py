@@ -19,7 +19,7 @@ import pytest
 from gduq.errors import InputError
 from gduq.paper import bench as bench_module
 from gduq.paper import printed, specs
-from gduq.paper.result import COLUMNS, BenchResult, record, verdicts
+from gduq.paper.bench_result import COLUMNS, BenchResult, record, verdicts
 from gduq.paper.tables import TABLES, bench
 from gduq.runs import tracking
 from gduq.runs.build import recipe_of

@@ -15,11 +15,11 @@ import torch
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.paper.bench import bench
-from gduq.paper.molecules import cells, chemprop_side, ours, peer
+from gduq.paper.molecules import chemprop_side, ours, peer, plan
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
 from gduq.paper.molecules.bars import Found, bars
-from gduq.paper.molecules.cells import Job, Scale, jobs
-from gduq.paper.molecules.run import collect
+from gduq.paper.molecules.molecules_table import collect
+from gduq.paper.molecules.plan import Job, Scale, jobs
 from gduq.paper.molecules.scoring import MEASURES, likelihood, score
 from gduq.prediction import Prediction, ValuePrediction
 
@@ -45,7 +45,7 @@ def tables(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDUQ_DATA", str(folder))
         patch.setenv("GDUQ_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setitem(cells.SCALES, "smoke", Scale(("freesolv", "bace"), 1, 1, peer=True))
+        patch.setitem(plan.SCALES, "smoke", Scale(("freesolv", "bace"), 1, 1, peer=True))
         yield
 
 
@@ -303,7 +303,7 @@ def test_bars_are_met_missed_or_open():
         "chemprop": cell(),
         "chemprop-mve": cell(),
     }
-    places = [(d, s, seed) for d in cells.VALUES for s in cells.SHIFTS for seed in (0, 1)]
+    places = [(d, s, seed) for d in plan.VALUES for s in plan.SHIFTS for seed in (0, 1)]
     assert [bar.met for bar in bars(dict.fromkeys(places, good))] == [True] * 6
     assert [bar.met for bar in bars({})] == [None] * 6
     worse = good | {
@@ -328,7 +328,7 @@ def test_the_hardest_calibration_of_the_peer_counts():
     mve = cell()
     mve.scores["validation"] = {"ood_test": {**mve.scores["none"]["ood_test"], "nll": 0.5}}
     methods = {"gduq-best": cell(nll=0.9), "chemprop-mve": mve}
-    places = [(d, s, 0) for d in cells.VALUES for s in cells.SHIFTS]
+    places = [(d, s, 0) for d in plan.VALUES for s in plan.SHIFTS]
     found = bars(dict.fromkeys(places, methods))[1]
     assert found.met is False
     assert "6 with none, 0 with validation rows, 6 with shifted copies too" in found.got
@@ -338,14 +338,14 @@ def test_the_hardest_calibration_of_the_peer_counts():
 
 
 def test_the_bench_is_made_once_and_goes_on_where_it_ended(tmp_path, fake_chemprop, monkeypatch):
-    monkeypatch.setattr(cells, "SHIFTS", ("size",))
+    monkeypatch.setattr(plan, "SHIFTS", ("size",))
     options = {"workers": 0, "progress": False}
     result = bench("molecules", "smoke", tmp_path, **options)
     assert not result.failures
     places = {(r["dataset"], r["shift"]) for r in result.records}
     assert places == {("freesolv", "size"), ("bace", "size")}
     variants = {r["variant"] for r in result.records if r["dataset"] == "freesolv"}
-    assert variants == {*cells.OURS, "gduq-best", *cells.PEERS}
+    assert variants == {*plan.OURS, "gduq-best", *plan.PEERS}
     assert all(r["seeds"] == 1 for r in result.records if r["metric"] == "nll")
     assert len(fake_chemprop) == 3 + 2
 
@@ -374,8 +374,8 @@ def test_the_bench_is_made_once_and_goes_on_where_it_ended(tmp_path, fake_chempr
 
 
 def test_a_failed_job_leaves_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setitem(cells.SCALES, "smoke", Scale(("freesolv",), 1, 1))
-    monkeypatch.setattr(cells, "SHIFTS", ("size",))
+    monkeypatch.setitem(plan.SCALES, "smoke", Scale(("freesolv",), 1, 1))
+    monkeypatch.setattr(plan, "SHIFTS", ("size",))
 
     def broken(python, folder):
         raise RuntimeError("no such wheel")
@@ -387,6 +387,6 @@ def test_a_failed_job_leaves_the_rest(tmp_path, monkeypatch):
     assert len(result.failures) == 3
     text = result.to_markdown()
     assert "no such wheel" in text
-    assert f"{len(cells.OURS) - 1 + 3} of the methods' answers are missing" in text
+    assert f"{len(plan.OURS) - 1 + 3} of the methods' answers are missing" in text
     assert {r["variant"] for r in result.records} == {"vanilla"}
     assert [bar.met for bar in result.bars] == [None] * 6

@@ -12,7 +12,7 @@ from gduq.cli.completion import TABLES, among
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.paper.result import BenchResult
+    from gduq.paper.bench_result import BenchResult
 
 __all__ = ["bench", "write_table"]
 
@@ -77,7 +77,7 @@ def bench(
 
 def _listed() -> list[dict[str, Any]]:
     from gduq.paper.bench import MOLECULES
-    from gduq.paper.molecules.run import TITLE
+    from gduq.paper.molecules.molecules_table import TITLE
     from gduq.paper.tables import TABLES
 
     tables = [

@@ -12,7 +12,7 @@ from gduq.cli.base import AsJson, app, print_json, status
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.paper.result import BenchResult
+    from gduq.paper.bench_result import BenchResult
 
 __all__ = ["report"]
 
@@ -102,7 +102,7 @@ def _place(path: Path) -> tuple[bool, str, str, int]:
 
 
 def _table(path: Path) -> BenchResult:
-    from gduq.paper.result import BenchResult
+    from gduq.paper.bench_result import BenchResult
 
     return BenchResult.from_json(path)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from gduq.errors import InputError, did_you_mean
 from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
-from gduq.paper.result import BenchResult, record, verdicts
+from gduq.paper.bench_result import BenchResult, record, verdicts
 from gduq.paper.specs import ScaleName, Setting, Table
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, RunFolder
@@ -65,7 +65,7 @@ def bench(
     command = f"gduq bench {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
     work = _Work(root, engine, workers, progress, address)
     if table is None:
-        from gduq.paper.molecules.run import bench as molecules
+        from gduq.paper.molecules.molecules_table import bench as molecules
 
         options = work.options
         result: BenchResult = molecules(scale, root, seeds, command, progress=progress, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gduq.paper.bench import bench
-from gduq.paper.result import BenchResult
+from gduq.paper.bench_result import BenchResult
 from gduq.paper.specs import Setting, Table
 from gduq.runs.scores import CORRUPTED, DETECTORS, ESTIMATORS
 

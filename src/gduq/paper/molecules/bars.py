@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gduq.paper.molecules.cells import SHIFTS, VALUES
+from gduq.paper.molecules.plan import SHIFTS, VALUES
 from gduq.paper.molecules.scoring import LEVELS, Scores
 
 __all__ = ["Bar", "Found", "bars"]

@@ -17,7 +17,7 @@ from gduq.bundle import load, save
 from gduq.data.view import Splits, View
 from gduq.nn.molecules import BondGNN
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
-from gduq.paper.molecules.cells import MEMBERS, Job
+from gduq.paper.molecules.plan import MEMBERS, Job
 from gduq.prediction import predict
 from gduq.prediction.predictor import Predictor
 from gduq.shifts.copies import changes_of

@@ -12,7 +12,7 @@ from typing import Any
 
 from gduq.disk import write_json
 from gduq.errors import InputError
-from gduq.paper import printing
+from gduq.paper import table_text
 from gduq.paper.printed import lookup
 from gduq.runs.scores import HIGHER, MEASURES
 
@@ -68,7 +68,7 @@ class BenchResult:
 
     def wins(self) -> list[dict[str, Any]]:
         """Per variant and metric: cells compared with vanilla, better ones, and which for sure."""
-        return printing.win_counts(self.records)
+        return table_text.win_counts(self.records)
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything, as JSON; also written to ``path`` if given."""
@@ -100,15 +100,15 @@ class BenchResult:
 
     def to_csv(self, path: str | Path | None = None) -> str:
         """One line per record."""
-        return _written(printing.csv(self.records, COLUMNS), path)
+        return _written(table_text.csv(self.records, COLUMNS), path)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table per dataset, shift and model, the paper's figures in brackets, and win counts."""
-        return _written(printing.markdown(self), path)
+        return _written(table_text.markdown(self), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The same as LaTeX tables (booktabs)."""
-        return _written(printing.latex(self), path)
+        return _written(table_text.latex(self), path)
 
 
 def _written(text: str, path: str | Path | None) -> str:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gduq.disk import write_json
+from gduq.paper.bench_result import BenchResult, Record
 from gduq.paper.molecules.bars import BEST, Bar
-from gduq.paper.molecules.cells import OURS, PEERS
+from gduq.paper.molecules.plan import OURS, PEERS
 from gduq.paper.molecules.scoring import MEASURES
-from gduq.paper.printing import markdown_table
-from gduq.paper.result import BenchResult, Record
+from gduq.paper.table_text import markdown_table
 
 __all__ = ["MoleculesResult"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from gduq.disk import write_json
 from gduq.jobs.engines import map_cells
+from gduq.paper.bench_result import record
 from gduq.paper.molecules import ours, peer
 from gduq.paper.molecules.answers import Answers
 from gduq.paper.molecules.bars import BEST, Found, bars
-from gduq.paper.molecules.cells import OURS, PEERS, Job, jobs
-from gduq.paper.molecules.printing import MoleculesResult
+from gduq.paper.molecules.molecules_result import MoleculesResult
+from gduq.paper.molecules.plan import OURS, PEERS, Job, jobs
 from gduq.paper.molecules.scoring import LEVELS, likelihood, score
-from gduq.paper.result import record
 from gduq.paper.specs import ScaleName
 
 __all__ = ["TITLE", "bench", "collect"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gduq.runs.scores import HIGHER
 
 if TYPE_CHECKING:
-    from gduq.paper.result import BenchResult
+    from gduq.paper.bench_result import BenchResult
 
 __all__ = ["cell", "csv", "latex", "markdown", "markdown_table", "win_counts"]
 
