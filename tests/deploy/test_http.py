@@ -104,6 +104,9 @@ def test_models_in_double_precision_answer():
 
 # -- bad graphs ----------------------------------------------------------------------------------
 
+
+# thousands of atoms, each bound to its neighbours and to one 37 places away
+BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 200
 GOOD = {"x": [[0.0] * 9] * 2, "edge_index": [[0], [1]], "edge_attr": [[0.0] * 3]}
 BAD = [
     ({}, "an object with edge_index, got only []"),
@@ -299,7 +302,7 @@ def test_a_full_queue_sends_requests_away():
 def test_a_request_that_takes_too_long_is_told_so():
     gate = Gate()
     with TestClient(app(gate, Limits(seconds=0.3))) as client, ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(ask, client, 504, smiles=["C"]) for _ in range(2)]
+        both = [pool.submit(ask, client, 504, graphs=[GOOD]) for _ in range(2)]
         assert all("within 0.3 seconds" in one.result()["error"] for one in both)
         gate.open.set()
         wait_for(lambda: client.get("/health").json()["waiting"] == 0)
@@ -338,6 +341,21 @@ def test_a_request_that_fails_takes_no_other_with_it():
         for one, smiles in zip(good, SMILES, strict=False):
             assert [a["smiles"] for a in one.result()["answers"]] == [smiles]
             assert len(one.result()["rejected"]) == 1
+
+
+def test_a_molecule_that_keeps_rdkit_busy_is_named_and_the_service_goes_on():
+    late = "RDKit did not end within 0.5 seconds"
+    with TestClient(app(service(), Limits(reading=0.5, smiles=100_000))) as client:
+        found = ask(client, smiles=["CCO", BUSY, "CCC"])
+        assert [a["smiles"] for a in found["answers"]] == ["CCO"]
+        assert [r["reason"] for r in found["rejected"]] == [
+            late,
+            "not read: RDKit did not end with row 1 of this request",
+        ]
+        reply = client.get("/draw", params={"smiles": BUSY})
+        assert (reply.status_code, reply.json()) == (422, {"error": late})
+        assert ask(client, smiles=["CCO"])["answers"], "a new process reads the next ones"
+        assert client.get("/draw", params={"smiles": "CCO"}).status_code == 200
 
 
 def test_edges_are_not_served():
@@ -384,7 +402,7 @@ def test_molecules_are_drawn(client):
     assert reply.headers["content-type"].startswith("image/svg+xml")
     assert "default-src 'none'" in reply.headers["content-security-policy"]
     assert reply.text.count("<path") > 5
-    assert client.get("/draw", params={"smiles": "C" * 201}).status_code == 413
+    assert client.get("/draw", params={"smiles": "C" * 201}).status_code == 422
     assert client.get("/draw", params={"smiles": "C" * 2001}).status_code == 413
     assert client.get("/draw", params={"smiles": EVIL}).status_code == 422
     assert client.get("/draw").status_code == 422

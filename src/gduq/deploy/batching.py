@@ -16,7 +16,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.deploy.limits import Limits, Refused
-from gduq.deploy.reading import Item, graph_from
+from gduq.deploy.rdkit_process import RDKitProcess
+from gduq.deploy.reading import Item, graphs_from
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 
@@ -78,6 +79,7 @@ class Batcher:
         self._waiting: queue.Queue[_Job | None] = queue.Queue(limits.queue)
         self._thread = threading.Thread(target=self._run, name="gduq-predict", daemon=True)
         self._closed = False
+        self._rdkit = RDKitProcess(limits.reading)
 
     def __enter__(self) -> Batcher:
         self._thread.start()
@@ -87,6 +89,7 @@ class Batcher:
         self._closed = True
         self._waiting.put(None)
         self._thread.join()
+        self._rdkit.close()
 
     @property
     def alive(self) -> bool:
@@ -174,13 +177,12 @@ class Batcher:
     def _read(self, jobs: Sequence[_Job]) -> Iterator[_Place]:
         """The sound graphs of all requests; the others are noted with the reason."""
         for job in jobs:
-            for number, item in enumerate(job.items):
-                try:
-                    graph, nodes, edges = graph_from(item, self.limits)
-                    yield _Place(job, number, graph, nodes, edges)
-                except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-                    reason = " ".join(str(error).split())[:300]
-                    job.rejected[number] = reason or type(error).__name__
+            found = graphs_from(job.items, self.limits, self._rdkit)
+            for number, graph in enumerate(found):
+                if isinstance(graph, str):
+                    job.rejected[number] = graph
+                else:
+                    yield _Place(job, number, *graph)
 
     def _passes(self, places: Iterator[_Place]) -> Iterator[list[_Place]]:
         """Graphs with the same attributes, as many as one pass may hold."""

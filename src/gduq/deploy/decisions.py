@@ -13,7 +13,7 @@ from torch import Tensor
 from gduq.abstention import Abstention
 from gduq.conformal import ConformalIntervals, ConformalLabels, SplitConformal
 from gduq.errors import InputError
-from gduq.novelty import ood_scores as ood
+from gduq.novelty import SCORES
 
 __all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "unlike"]
 
@@ -59,8 +59,8 @@ class Settings:
         for name in ("max_novelty", "max_epistemic"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} from 0 to 1", getattr(self, name))
-        if self.score not in (None, *ood.SCORES, *NEEDS_FEATURES):
-            names = ", ".join([*ood.SCORES, *NEEDS_FEATURES])
+        if self.score not in (None, *SCORES, *NEEDS_FEATURES):
+            names = ", ".join([*SCORES, *NEEDS_FEATURES])
             raise InputError(f"an OOD score from {names}", repr(self.score))
 
     def abstention(self, share: float = 1.0) -> Abstention:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
@@ -16,11 +16,14 @@ from pydantic_core import to_json
 import gduq
 from gduq.deploy import pages
 from gduq.deploy.batching import Batcher
-from gduq.deploy.drawing import draw
 from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.rdkit_process import RDKitProcess
 from gduq.deploy.reading import Query, read_query
 from gduq.deploy.service import Service
 from gduq.errors import InputError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 __all__ = ["make_app"]
 
@@ -78,9 +81,7 @@ def make_app(
     """
     try:
         from fastapi import FastAPI, Request
-        from fastapi.responses import HTMLResponse, JSONResponse, Response
-        from fastapi.routing import APIRoute
-        from starlette.concurrency import run_in_threadpool
+        from fastapi.responses import JSONResponse, Response
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise InputError(
@@ -88,13 +89,14 @@ def make_app(
         ) from error
     if service.rows == "edge":
         raise InputError("a model that answers for graphs or nodes", "one for edges")
-    bounds = limits or Limits()
-    batcher = Batcher(service, bounds)
+    batcher = Batcher(service, limits or Limits())
+    pencil = RDKitProcess(batcher.limits.reading)
 
     @asynccontextmanager
     async def working(_: FastAPI) -> AsyncIterator[None]:
         with batcher:
             yield
+        pencil.close()
 
     app = FastAPI(
         title="gduq",
@@ -112,6 +114,15 @@ def make_app(
     async def refused(_: Request, error: Refused) -> Response:
         return JSONResponse({"error": error.reason}, error.status)
 
+    _add_predict(app, batcher)
+    _add_facts(app, batcher, card)
+    _add_pages(app, batcher.limits, pencil, card)
+    return app
+
+
+def _add_predict(app: "FastAPI", batcher: Batcher) -> None:
+    from fastapi.routing import APIRoute
+
     class Direct(APIRoute):
         """Described by FastAPI, answered past it, which takes about half of the time."""
 
@@ -124,15 +135,20 @@ def make_app(
     async def predict() -> None:
         """One entry per graph, or per node where the model answers for nodes."""
 
+    body = {"application/json": {"schema": Query.model_json_schema()}}
     app.router.add_api_route(
         "/predict",
         predict,
         methods=["POST"],
         summary="Answers for molecules or graphs",
         responses={200: {"model": Answers}, **_PROBLEMS},
-        openapi_extra={"requestBody": {"required": True, "content": _schema()}},
+        openapi_extra={"requestBody": {"required": True, "content": body}},
         route_class_override=Direct,
     )
+
+
+def _add_facts(app: "FastAPI", batcher: Batcher, card: Mapping[str, Any]) -> None:
+    from fastapi.responses import JSONResponse, Response
 
     @app.get("/health", summary="Whether requests are answered, and how many were")
     async def health() -> Response:
@@ -144,12 +160,21 @@ def make_app(
     async def model() -> Response:
         return JSONResponse(dict(card))
 
+
+def _add_pages(
+    app: "FastAPI", limits: Limits, pencil: RDKitProcess, card: Mapping[str, Any]
+) -> None:
+    from fastapi.responses import HTMLResponse, Response
+    from starlette.concurrency import run_in_threadpool
+
     @app.get("/draw", summary="A picture of a molecule", responses=_PROBLEMS)
     async def picture(smiles: str) -> Response:
-        if len(smiles) > bounds.smiles:
-            raise Refused(413, f"expected at most {bounds.smiles} characters, got {len(smiles)}")
-        found = await _in_time(run_in_threadpool(draw, smiles), bounds)
-        return Response(found, media_type="image/svg+xml", headers=pages.PICTURE)
+        if len(smiles) > limits.smiles:
+            raise Refused(413, f"expected at most {limits.smiles} characters, got {len(smiles)}")
+        found = await _in_time(run_in_threadpool(pencil.draw, smiles), limits)
+        if found.reason is not None:
+            raise Refused(422, found.reason)
+        return Response(found.value, media_type="image/svg+xml", headers=pages.PICTURE)
 
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
@@ -158,12 +183,6 @@ def make_app(
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
         return HTMLResponse(*pages.docs(app.openapi()))
-
-    return app
-
-
-def _schema() -> dict[str, Any]:
-    return {"application/json": {"schema": Query.model_json_schema()}}
 
 
 async def _in_time(work: Any, limits: Limits) -> Any:

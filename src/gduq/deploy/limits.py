@@ -30,6 +30,7 @@ class Limits:
         batch: Graphs in one pass.
         queue: Requests that may wait; more are told to come back.
         seconds: Time for a request to arrive, and time for it to be answered.
+        reading: Seconds for RDKit to read the SMILES of a request, or to draw one.
         connections: Open connections.
 
     Example:
@@ -47,6 +48,7 @@ class Limits:
     batch: int = 256
     queue: int = 256
     seconds: float = 30.0
+    reading: float = 5.0
     connections: int = 1024
 
     def __post_init__(self) -> None:

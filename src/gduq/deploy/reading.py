@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -10,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.table import molecule
 from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.rdkit_process import Found, RDKitProcess
 from gduq.errors import InputError
 from gduq.graph import check_graph
 
-__all__ = ["Item", "Query", "graph_from", "read_query"]
+__all__ = ["Item", "Query", "graphs_from", "read_query"]
 
 Item = tuple[str, Any]  # "smiles" or "graph", and what the request holds
 
@@ -79,32 +80,59 @@ def read_query(body: bytes, limits: Limits) -> list[Item]:
     return found
 
 
-def graph_from(item: Item, limits: Limits) -> tuple[Data, int, int]:
-    """One item as a sound graph, its nodes and its edges; a ``ValueError`` says why it is none.
+def graphs_from(
+    items: Sequence[Item], limits: Limits, rdkit: RDKitProcess
+) -> Iterator[tuple[Data, int, int] | str]:
+    """Per item a sound graph, its nodes and its edges, or the reason why it is none.
 
     Example:
-        >>> graph_from(("graph", {"x": [[1, 0]], "edge_index": [[0], [1]]}), Limits())
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected edge_index with node numbers from 0 to 0, got 0 to 1.
+        >>> item = ("graph", {"x": [[1, 0]], "edge_index": [[0], [1]]})
+        >>> list(graphs_from([item], Limits(), RDKitProcess(1)))
+        ['expected edge_index with node numbers from 0 to 0, got 0 to 1.']
     """
-    kind, value = item
-    graph = _from_text(value, limits) if kind == "smiles" else _from_arrays(value)
+    texts = [value.strip() for kind, value in items if _is_text(kind, value, limits)]
+    molecules = iter(rdkit.read(texts) if texts else ())
+    for kind, value in items:
+        try:
+            if kind == "graph":
+                found = _sized(_from_arrays(value), limits)
+                check_graph(found[0])
+                yield found
+            else:
+                _check_text(value, limits)
+                yield _sized(_from_molecule(value.strip(), next(molecules)), limits)
+        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+            yield " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _sized(graph: Data, limits: Limits) -> tuple[Data, int, int]:
     nodes, edges = int(graph.num_nodes or 0), graph.edge_index.size(-1)
     for name, count, most in (("nodes", nodes, limits.nodes), ("edges", edges, limits.edges)):
         if count > most:
             raise InputError(f"a graph of at most {most} {name}", count)
-    if kind != "smiles":  # what RDKit makes is sound
-        check_graph(graph)
     return graph, nodes, edges
 
 
-def _from_text(smiles: Any, limits: Limits) -> Data:
-    if not isinstance(smiles, str):
-        raise InputError("a SMILES text", _kind(smiles))
-    if len(smiles) > limits.smiles:
-        raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(smiles))
-    return molecule(smiles.strip())
+def _is_text(kind: str, value: Any, limits: Limits) -> bool:
+    return kind == "smiles" and isinstance(value, str) and len(value) <= limits.smiles
+
+
+def _check_text(value: Any, limits: Limits) -> None:
+    if not isinstance(value, str):
+        raise InputError("a SMILES text", _kind(value))
+    if len(value) > limits.smiles:
+        raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(value))
+
+
+def _from_molecule(smiles: str, found: Found) -> Data:
+    """As `gduq.data.table.molecule` makes it; what RDKit makes is sound."""
+    if found.reason is not None:
+        raise ValueError(found.reason)
+    shapes = {"x": (-1, 9), "edge_index": (2, -1), "edge_attr": (-1, 3)}
+    made = {name: torch.tensor(found.value[name]).view(shapes[name]) for name in shapes}
+    return Data(
+        made["x"].float(), made["edge_index"].long(), made["edge_attr"].float(), smiles=smiles
+    )
 
 
 def _from_arrays(item: Any) -> Data:

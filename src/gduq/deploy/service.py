@@ -17,7 +17,7 @@ from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
 from gduq.deploy.rowfiles import Kind
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph
-from gduq.novelty import ood_scores as ood
+from gduq.novelty import KNN, SCORES, Mahalanobis, scores_for
 from gduq.prediction import predict
 
 __all__ = ["Service", "Settings"]
@@ -64,7 +64,7 @@ class Service:
         fallback = "novelty" if self.model.novelty.fitted else _SCORE[self.kind]
         self.score: str = self._checked(self.settings.score or fallback)
         self.reference: Any = None
-        self._score: Any = ood.SCORES.get(self.score)
+        self._score: Any = SCORES.get(self.score)
 
     @property
     def kind(self) -> str:
@@ -80,7 +80,7 @@ class Service:
         return {name: unit for name, unit in zip(names, units, strict=False) if unit}
 
     def _checked(self, score: str) -> str:
-        names = (*ood.scores_for(self.kind), *NEEDS_FEATURES)
+        names = (*scores_for(self.kind), *NEEDS_FEATURES)
         if score not in names:
             raise InputError(f"an OOD score for {self.kind} from {', '.join(names)}", repr(score))
         return score
@@ -108,7 +108,7 @@ class Service:
         self._decisions = Decisions(self.settings, known)
         self.reference = known
         if self.score in NEEDS_FEATURES:
-            score = ood.Mahalanobis() if self.score == "mahalanobis" else ood.KNN()
+            score = Mahalanobis() if self.score == "mahalanobis" else KNN()
             self._score = score.fit(known)
         self._known_scores = self._score(known).double().sort().values
         return self
