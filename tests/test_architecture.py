@@ -1,0 +1,141 @@
+"""What docs/architecture.md says is so, and the examples of how to add things run."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from gduq.calibration import METHODS
+from gduq.data import catalog
+from gduq.paper import specs, tables
+from gduq.targets import base as targets
+from tests.calibration.battery import CalibratorBattery
+from tests.test_house import FILES, ROOT, imports
+
+rooms = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "rooms.py")))
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("architecture.md", "extend.md")}
+NAMED = sorted({match for page in PAGES.values() for match in rooms.NAMED.findall(page)})
+ADD = ROOT / "docs" / "extend"
+
+
+# -- the picture and the places ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", rooms.written(), ids=lambda path: path.name)
+def test_the_pages_are_as_the_house_is(path):
+    assert path.read_text() == rooms.written()[path], "run: python docs/rooms.py"
+
+
+def test_the_picture_shows_every_room_and_every_import():
+    found = rooms.rooms()
+    tops = {name.split(".")[1] for name in FILES if name.count(".")} - {"__main__"}
+    assert {name.split(".")[0] for name in found} == tops
+    for name in FILES:
+        here = [room for room in found if name.startswith(f"gduq.{room}")]
+        for there in ("cli", "paper", "report"):  # that no front door hides
+            if any(m.startswith(f"gduq.{there}.") for m in imports(name)):
+                assert any(there in found[room].on or room == there for room in here), name
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_what_is_named_is_there(file, name):
+    module = "gduq." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    assert module in FILES, f"{file} has moved"
+    assert name in rooms.defined(module)
+
+
+def test_other_files_that_are_named_exist():
+    for page in PAGES.values():
+        for path in re.findall(r"`((?:tests|docs|src)/[\w./]+)`", page):
+            assert (ROOT / path).exists(), path
+
+
+# -- how to add things ---------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    """What the examples register is gone after them."""
+    known = (METHODS, tables.TABLES, specs.VARIANTS, targets._KINDS)
+    before = [dict(one) for one in known]
+    yield
+    for one, kept in zip(known, before, strict=True):
+        one.clear()
+        one.update(kept)
+    catalog.families.cache_clear()
+
+
+def run(name: str) -> dict[str, object]:
+    return runpy.run_path(str(ADD / name), run_name="__main__")
+
+
+def test_every_example_is_short_and_runs_here():
+    assert {path.name for path in rooms.EXAMPLES} == {
+        f"add_{what}.py" for what in ("backbone", "calibrator", "dataset", "table", "target")
+    }
+    for path in rooms.EXAMPLES:
+        assert len(path.read_text().splitlines()) < 60, path
+        assert f"](extend/{path.name})" in PAGES["extend.md"]
+
+
+def test_add_a_backbone():
+    made = run("add_backbone.py")
+    assert made["p"].num_samples == 10
+    assert made["inner"].bank.shape == (4, 16)
+
+
+def test_add_a_target():
+    made = run("add_target.py")
+    assert made["model"].target.kind == "counts"
+    assert 3 < made["model"].target.mean < 6  # rates from 1 to 8
+    assert made["p"].kind == "values"
+    assert targets.target_from(made["model"].target.spec()) == made["model"].target
+
+
+def test_add_a_calibrator():
+    made = run("add_calibrator.py")
+    assert 0.1 < float(made["calibrator"].state()["share"]) < 0.9
+
+
+class TestEvenBlend(CalibratorBattery):
+    """The battery, for the calibrator of the example."""
+
+    kind_of_it = runpy.run_path(str(ADD / "add_calibrator.py"))["EvenBlend"]
+
+    @pytest.fixture(autouse=True)
+    def known(self, nothing_stays):
+        METHODS["even_blend"] = self.kind_of_it
+
+    def make(self, case):
+        return self.kind_of_it()
+
+
+def test_add_a_dataset(tmp_path, monkeypatch):
+    """With the entry point that the page shows, as an installed package has it."""
+    group, line = re.search(
+        r'\[project\.entry-points\."([\w.]+)"\]\n(.*)\n', PAGES["extend.md"]
+    ).groups()
+    about = tmp_path / "rings-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rings\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{line.replace(chr(34), '')}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(ADD)
+    catalog.families.cache_clear()
+    made = run("add_dataset.py")
+    assert "rings/size/no_shift" in catalog.names()
+    sizes = [int(g.num_nodes) for g in made["splits"].train.graphs]
+    assert max(sizes) < min(int(g.num_nodes) for g in made["splits"].ood_test.graphs)
+    sys.modules.pop("add_dataset")
+
+
+def test_add_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["add_table.py", str(tmp_path)])
+    result = run("add_table.py")["result"]
+    assert {row["variant"] for row in result.records} >= {"gduq", "three-heads", "vanilla"}
+    assert all(row["seeds"] == 1 for row in result.records)
+    assert (tmp_path / "tables" / "heads-smoke.json").is_file()
