@@ -159,9 +159,9 @@ def test_public_names_exist():
 def test_arguments_of_other_types(root):
     with pytest.raises(InputError, match="the name of a dataset, got None"):
         load(None)
-    with pytest.raises(InputError, match="a whole number as limit, got '10'"):
+    with pytest.raises(InputError, match="limit as a whole number, got '10'"):
         load("cbas/color/covariate", root, limit="10")
-    with pytest.raises(InputError, match="a whole number as seed"):
+    with pytest.raises(InputError, match="seed as a whole number"):
         load("cbas/color/covariate", root, seed="3")
     one, two = (load("cbas/color/covariate", root, seed=s) for s in (3, np.int64(3)))
     assert torch.equal(one.train.rows, two.train.rows)

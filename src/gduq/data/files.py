@@ -192,7 +192,7 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
     if isinstance(graphs, Data):
         raise InputError("a list of graphs", "one graph", "Write save([graph], path).")
     if isinstance(graphs, Packed):
-        write_graphs(path, graphs, class_names)
+        write_graphs(path, replace(graphs, extras={}), class_names)
         return path
     plain = [graph if type(graph) is Data else _plain(graph) for graph in graphs]
     write_graphs(path, plain, class_names)

@@ -1,19 +1,17 @@
-"""One safetensors file of graphs: packed tensors, their offsets, and a few words of JSON.
+"""One safetensors file of graphs: users' own files, and what the cache keeps.
 
-Layout, version 2. ``data/<attribute>`` holds an attribute of all graphs, one after the other (on
-the last axis for ``edge_index``); ``ptr/<name>`` holds the offsets ``[G + 1]`` at which each graph
-starts; ``ptr/node`` is always there. The metadata says ``format`` (``gduq.graphs``), ``version``,
-``layout`` (attribute to offsets), ``deliver`` (attribute to the dtype it is handed out in),
-``class_names`` and ``target_names``, and ``seal``: a CRC-32 of all that and of the names, shapes
-and dtypes of the tensors, which files of version 1 lack. Nothing in it is executed when it is read,
-and all of it is checked.
+``data/<attribute>`` holds an attribute of all graphs, one after the other (on the last axis for
+``edge_index``); ``ptr/<name>`` holds the offsets ``[G + 1]`` at which each graph starts,
+``ptr/node`` always; ``extra/<name>`` what lies beside the graphs (the cache keeps splits there).
+The metadata says ``format`` (``gduq.graphs``), ``version``, ``layout`` (attribute to offsets),
+``deliver`` (attribute to the dtype it is handed out in), ``class_names``, ``target_names`` and, in
+the cache, ``key``. Nothing in it is executed when it is read, and all of it is checked.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,20 +26,29 @@ from gduq.data.packed import Packed, cat_dim, join_layouts
 from gduq.data.tensorfile import DamagedFile, Stream
 from gduq.errors import InputError
 
-__all__ = ["FORMAT", "VERSION", "read_graphs", "write_graphs", "write_parts"]
+__all__ = ["FORMAT", "VERSION", "join_files", "open_graphs", "read_graphs", "write_graphs",
+           "write_parts"]  # fmt: skip
 
 FORMAT, VERSION = "gduq.graphs", 2
 _DELIVER = {"text", "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
 _PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch.save's zip around one
 
 
-def write_graphs(path: Path, graphs: Sequence[Data], class_names: Sequence[str] = ()) -> None:
-    """Check the graphs and write them to ``path`` in one atomic step."""
+# -- out -----------------------------------------------------------------------------------------
+
+
+def write_graphs(
+    path: Path, graphs: Sequence[Data], class_names: Sequence[str] = (), key: str = ""
+) -> None:
+    """Check the graphs and write them to ``path`` in one atomic step; ``key`` is the cache's."""
     packed = graphs.materialise() if isinstance(graphs, Packed) else Packed.pack(list(graphs))
     _check_packed(packed)
     tensors: dict[str, Tensor | Stream] = {f"data/{k}": v for k, v in packed.tensors.items()}
     tensors |= {f"ptr/{k}": packed.ptrs[k] for k in {"node", *packed.layout.values()}}
-    _write(path, tensors, packed, class_names or packed.class_names, packed.target_names)
+    tensors |= {f"extra/{k}": v for k, v in packed.extras.items()}
+    _write(
+        path, tensors, replace(packed, class_names=tuple(class_names or packed.class_names)), key
+    )
 
 
 def write_parts(
@@ -62,94 +69,45 @@ def write_parts(
             write_graphs(files[-1], part)
         if not files:
             raise InputError("at least one readable graph", "none")
-        packed = [_unpack(*tensorfile.read(file)) for file in files]
-        _check_alike(packed)
-        ptrs, layout = join_layouts(packed)
-        whole = replace(packed[0], ptrs=ptrs, layout=layout)
-        tensors: dict[str, Tensor | Stream] = {f"ptr/{k}": v for k, v in ptrs.items()}
-        tensors |= {f"data/{key}": _joined(key, packed) for key in layout}
-        _write(path, tensors, whole, class_names, target_names)
+        return join_files(path, files, "", class_names, target_names)
+
+
+def join_files(
+    path: Path,
+    files: Sequence[Path],
+    key: str = "",
+    class_names: Sequence[str] = (),
+    target_names: Sequence[str] = (),
+) -> int:
+    """Stream files of graphs, all with the same ``key``, into one, in order; returns how many."""
+    parts = [open_graphs(file, key) for file in files]
+    _check_alike(parts)
+    ptrs, layout = join_layouts(parts)
+    tensors: dict[str, Tensor | Stream] = {f"ptr/{k}": v for k, v in ptrs.items()}
+    for k in layout:
+        tensors[f"data/{k}"] = tensorfile.joined([p.tensors[k] for p in parts], cat_dim(k))
+    for k in parts[0].extras:
+        tensors[f"extra/{k}"] = tensorfile.joined([p.extras[k] for p in parts], 0)
+    whole = replace(
+        parts[0],
+        layout=layout,
+        class_names=tuple(class_names or parts[0].class_names),
+        target_names=tuple(target_names or parts[0].target_names),
+    )
+    _write(path, tensors, whole, key)
     return ptrs["node"].numel() - 1
 
 
-def read_graphs(path: Path) -> Packed:
-    """Memory-map a file of graphs, or raise `InputError`."""
-    do = "Write it with gduq.data.save or gduq data convert."
-    with path.open("rb") as file:
-        head = file.read(9)  # a safetensors file: the header's length in 8 bytes, then JSON
-        if head[8:] != b"{" and head.startswith(_PICKLE_STARTS):
-            raise InputError(
-                f"a safetensors file of graphs in {path}",
-                "a pickle or torch.save file, which could run any code when loaded",
-                "Load it yourself if you trust it, then call gduq.data.save(graphs, path).",
-            )
-    try:
-        tensors, metadata = tensorfile.read(path)
-    except DamagedFile as error:
-        raise InputError(f"a safetensors file of graphs in {path}", error, do) from error
-    _check_header(path, metadata, do)
-    if tensorfile.checksum(path) != metadata.get("crc32"):
-        raise InputError(f"CRC-32 {metadata.get('crc32')} in {path}", "another: it is damaged", do)
-    sealed = metadata["version"] != "1" or "seal" in metadata
-    if sealed and metadata.get("seal") != _seal(tensors, metadata):
-        raise InputError(f"a header with its seal in {path}", "another: it is damaged", do)
-    try:
-        packed = _unpack(tensors, metadata)
-        _check_packed(packed)
-        return replace(
-            packed,
-            class_names=_names(metadata["class_names"]),
-            target_names=_names(metadata.get("target_names", "[]")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"sound graphs in {path}", str(error).rstrip("."), do) from error
-
-
-def _write(
-    path: Path,
-    tensors: Mapping[str, Tensor | Stream],
-    packed: Packed,
-    class_names: Sequence[str],
-    target_names: Sequence[str],
-) -> None:
+def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, key: str) -> None:
     text = {
         "format": FORMAT,
         "version": str(VERSION),
         "layout": json.dumps(dict(packed.layout)),
         "deliver": json.dumps(dict(packed.deliver)),
-        "class_names": json.dumps([str(name) for name in class_names]),
-        "target_names": json.dumps([str(name) for name in target_names]),
+        "class_names": json.dumps([str(name) for name in packed.class_names]),
+        "target_names": json.dumps([str(name) for name in packed.target_names]),
     }
-    tensorfile.write(path, tensors, {**text, "seal": _seal(tensors, text)})
-
-
-def _seal(tensors: Mapping[str, Tensor | Stream], metadata: Mapping[str, str]) -> str:
-    """CRC-32 of what the header says; that of the tensors' bytes is the file's own."""
-    words = {key: text for key, text in metadata.items() if key not in ("seal", "crc32")}
-    kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
-    return f"{zlib.crc32(json.dumps([words, kinds], sort_keys=True).encode()):08x}"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(str(name) for name in json.loads(text))
-
-
-def _joined(key: str, parts: Sequence[Packed]) -> Stream:
-    tensors = [part.tensors[key] for part in parts]
-    dim = cat_dim(key)
-    shape = list(tensors[0].shape)
-    shape[dim] = sum(t.size(dim) for t in tensors)
-    return Stream(tuple(shape), tensors[0].dtype, _pieces(tensors, dim))
-
-
-def _pieces(tensors: Sequence[Tensor], dim: int) -> Iterator[memoryview]:
-    """Bytes of the tensors joined on an axis: row by row for the last one, else one by one."""
-    rows = [t.flatten(0, -2) if dim == -1 else t.unsqueeze(0) for t in tensors]
-    for row in range(rows[0].size(0)):
-        for tensor in rows:
-            piece = tensor[row].reshape(-1)
-            if piece.numel():
-                yield piece.view(torch.uint8).numpy().data
+    tensorfile.write(path, tensors, {**text, **({"key": key} if key else {})})
 
 
 def _check_alike(parts: Sequence[Packed]) -> None:
@@ -168,29 +126,55 @@ def _width(key: str, part: Packed) -> tuple[int, ...]:
     return tuple(shape[:-1] if cat_dim(key) == -1 else shape[1:])
 
 
-# -- checks --------------------------------------------------------------------------------------
+# -- in ------------------------------------------------------------------------------------------
 
 
-def _check_header(path: Path, metadata: Mapping[str, str], do: str) -> None:
-    if metadata.get("format") != FORMAT:
-        got = f"one of format {metadata.get('format', 'unknown')!r}"
-        raise InputError(f"a safetensors file of graphs ({FORMAT}) in {path}", got, do)
-    version = metadata.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
-        raise InputError(
-            f"version {VERSION} of the graph file format in {path}",
-            f"version {version}",
-            "Install a newer gduq, or write the file with this one.",
-        )
+def read_graphs(path: Path) -> Packed:
+    """Memory-map a user's file of graphs, with all its numbers checked, or raise `InputError`."""
+    do = "Write it with gduq.data.save or gduq data convert."
+    with path.open("rb") as file:
+        head = file.read(9)  # a safetensors file: the header's length in 8 bytes, then JSON
+        if head[8:] != b"{" and head.startswith(_PICKLE_STARTS):
+            raise InputError(
+                f"a safetensors file of graphs in {path}",
+                "a pickle or torch.save file, which could run any code when loaded",
+                "Load it yourself if you trust it, then call gduq.data.save(graphs, path).",
+            )
+    try:
+        packed = open_graphs(path)
+        _check_packed(packed)
+    except (DamagedFile, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"a sound file of graphs in {path}", str(error).rstrip("."), do) from error
+    return packed
 
 
-def _unpack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Packed:
-    layout: dict[str, str] = json.loads(metadata["layout"])
-    deliver: dict[str, str] = json.loads(metadata["deliver"])
-    data = {key: tensors[f"data/{key}"] for key in layout}
-    names = {"node", *layout.values()}
-    ptrs = {name: tensors[f"ptr/{name}"] for name in sorted(names)}
-    return Packed(data, ptrs, layout, deliver)
+def open_graphs(path: Path, key: str | None = None) -> Packed:
+    """Memory-map a file that this process trusts; raises `DamagedFile` where it is not sound.
+
+    Args:
+        path: The file.
+        key: The cache's key that it must have; ``None``: any.
+    """
+    tensors, text = tensorfile.read(path)
+    found = f"{text.get('format', 'another format')} {text.get('version', '')}".strip()
+    if found != f"{FORMAT} {VERSION}":
+        raise DamagedFile(f"{found} instead of {FORMAT} {VERSION}")
+    if key is not None and text.get("key", "") != key:
+        raise DamagedFile("it was made for another key")
+    layout: dict[str, str] = json.loads(text["layout"])
+    return Packed(
+        {name: tensors[f"data/{name}"] for name in layout},  # in the order they were given
+        {name: tensors[f"ptr/{name}"] for name in sorted({"node", *layout.values()})},
+        layout,
+        json.loads(text["deliver"]),
+        {k.removeprefix("extra/"): v for k, v in tensors.items() if k.startswith("extra/")},
+        class_names=_names(text["class_names"]),
+        target_names=_names(text["target_names"]),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(str(name) for name in json.loads(text))
 
 
 def _check_packed(packed: Packed) -> None:
@@ -247,4 +231,4 @@ def _check_nodes(packed: Packed) -> None:
     if x is None:
         return
     if x.dim() != 2 or not torch.equal(packed.ptrs[packed.layout["x"]], packed.ptrs["node"]):
-        raise InputError("x of shape [N, d], one row a node", list(x.shape))
+        raise InputError("x of shape [N, d], one row per node", list(x.shape))

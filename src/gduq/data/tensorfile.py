@@ -2,17 +2,16 @@
 
 The layout is the safetensors format, so any reader of it opens the files. The writer is our own
 because a set of graphs may be larger than memory: it copies pieces and never holds a whole tensor.
+The metadata holds two checksums: ``crc32`` of the tensors' bytes, and ``seal`` of all that the
+header says. `read` verifies both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-import time
+import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,21 +19,12 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
+from gduq.disk import atomic_path
 from gduq.errors import InputError
 
-__all__ = [
-    "DamagedFile",
-    "Stream",
-    "atomic_path",
-    "byte_range",
-    "checksum",
-    "is_stale",
-    "read",
-    "write",
-]
+__all__ = ["DamagedFile", "Stream", "joined", "read", "write"]
 
 PIECE = 1 << 22  # bytes copied at a time
-_MINUTE, _DAY = 60.0, 86400.0
 _CRC = "00000000"  # patched once the bytes are written
 _NAMES = {
     torch.float64: "F64",
@@ -64,54 +54,33 @@ class Stream:
 
     @property
     def nbytes(self) -> int:
-        count = self.dtype.itemsize
-        for size in self.shape:
-            count *= size
-        return count
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` that takes its place if the block ends well.
-
-    A kill leaves at most the temporary file behind, never a half ``path``.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def joined(tensors: Sequence[Tensor], dim: int) -> Stream:
+    """Tensors joined on the first (0) or last (-1) axis, without ever holding the result."""
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(t.size(dim) for t in tensors)
+    # row r of every tensor, then row r + 1: joined on the first axis there is one row
+    rows = [t.flatten(0, -2) if dim == -1 else t.unsqueeze(0) for t in tensors]
+    pieces = (piece for r in range(rows[0].size(0)) for t in rows for piece in _pieces(t[r]))
+    return Stream(tuple(shape), tensors[0].dtype, pieces)
 
 
-def is_stale(temporary: Path) -> bool:
-    """Whether a file of `atomic_path` has been left behind: a day old, or of a dead process.
-
-    Another computer's processes look dead from here, so a file must also be quiet for a minute.
-    """
-    try:
-        age = time.time() - temporary.stat().st_mtime
-    except OSError:  # gone
-        return False
-    return age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2]))
-
-
-def _alive(name: str) -> bool:
-    pid = name.split("-")[0]
-    if os.name != "posix" or not pid.isdigit():  # elsewhere signal 0 would end the process
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    flat = tensor.detach().cpu().reshape(-1)
+    raw = flat.contiguous().view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+    return (raw[start : start + PIECE] for start in range(0, len(raw), PIECE))
 
 
 def write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: Mapping[str, str]) -> None:
-    """Write tensors to ``path`` atomically, with a CRC-32 of their bytes in the header."""
-    streams = {name: _as_stream(value) for name, value in tensors.items()}
+    """Write tensors to ``path`` atomically, with the checksums of the file in its metadata."""
+    streams = {
+        name: value
+        if isinstance(value, Stream)
+        else Stream(tuple(value.shape), value.dtype, _pieces(value))
+        for name, value in tensors.items()
+    }
     # widest dtype first: every tensor then starts at a multiple of its item size
     order = sorted(streams, key=lambda name: (-streams[name].dtype.itemsize, name))
     header = _header({name: streams[name] for name in order}, metadata)
@@ -122,21 +91,12 @@ def write(path: Path, tensors: Mapping[str, Tensor | Stream], metadata: Mapping[
             crc = _copy(file, streams[name], name, crc)
         file.seek(header.index(b'"crc32":"') + len(b'"crc32":"'))
         file.write(f"{crc:08x}".encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _as_stream(value: Tensor | Stream) -> Stream:
-    if isinstance(value, Stream):
-        return value
-    value = value.detach().cpu().contiguous()
-    raw = value.reshape(-1).view(torch.uint8).numpy().data if value.numel() else memoryview(b"")
-    pieces = (raw[start : start + PIECE] for start in range(0, len(raw), PIECE))
-    return Stream(tuple(value.shape), value.dtype, pieces)
 
 
 def _header(streams: Mapping[str, Stream], metadata: Mapping[str, str]) -> bytes:
-    fields: dict[str, object] = {"__metadata__": {"crc32": _CRC, **metadata}}
+    words = {key: text for key, text in metadata.items() if key not in ("crc32", "seal")}
+    sums = {"crc32": _CRC, "seal": _seal(streams, words)}
+    fields: dict[str, object] = {"__metadata__": {**sums, **words}}
     start = 0
     for name, stream in streams.items():
         if stream.dtype not in _NAMES:
@@ -153,6 +113,12 @@ def _header(streams: Mapping[str, Stream], metadata: Mapping[str, str]) -> bytes
     return len(text).to_bytes(8, "little") + text
 
 
+def _seal(tensors: Mapping[str, Tensor | Stream], words: Mapping[str, str]) -> str:
+    """CRC-32 of what the header says."""
+    kinds = {name: [str(value.dtype), list(value.shape)] for name, value in tensors.items()}
+    return f"{zlib.crc32(json.dumps([words, kinds], sort_keys=True).encode()):08x}"
+
+
 def _copy(file: BinaryIO, stream: Stream, name: str, crc: int) -> int:
     written = 0
     for piece in stream.pieces:
@@ -165,30 +131,29 @@ def _copy(file: BinaryIO, stream: Stream, name: str, crc: int) -> int:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Memory-map the tensors of a file and return them with its metadata.
+    """Memory-map the tensors of a file and return them with its metadata, checksums left out.
 
-    The mapping is private: writing to a tensor never reaches the file.
+    The mapping is private: writing to a tensor never reaches the file. Raises `DamagedFile` for
+    anything that `write` did not write.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = dict(file.metadata() or {})
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            words = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if not {"crc32", "seal"} <= words.keys():
+            raise DamagedFile("gduq did not write it")
+        crc, seal = words.pop("crc32"), words.pop("seal")
+        if seal != _seal(tensors, words) or crc != _checksum(path):
+            raise DamagedFile("its checksum does not match")
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise DamagedFile(str(error)) from error
+    return tensors, words
 
 
-def byte_range(path: Path, name: str) -> tuple[int, int]:
-    """Where the bytes of a tensor start and end in the file."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        start, end = json.loads(file.read(length))[name]["data_offsets"]
-    return 8 + length + start, 8 + length + end
-
-
-def checksum(path: Path) -> str:
-    """CRC-32 of the tensor bytes, to hold against ``metadata["crc32"]``."""
+def _checksum(path: Path) -> str:
+    """CRC-32 of the tensors' bytes."""
     crc = 0
     with path.open("rb") as file:
         file.seek(8 + int.from_bytes(file.read(8), "little"))

@@ -23,7 +23,7 @@ from gduq.data import tensorfile
 from gduq.errors import InputError
 from gduq.training.history import Epoch
 
-__all__ = ["Checkpoint", "State", "optimizer_tensors", "restore_optimizer", "weights"]
+__all__ = ["Checkpoint", "RunState", "optimizer_tensors", "restore_optimizer", "weights"]
 
 FORMAT = 3  # no other one is read
 _NAME = "checkpoint.safetensors"
@@ -32,7 +32,7 @@ _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """A run after some epoch.
 
     Attributes:
@@ -76,7 +76,7 @@ class Checkpoint:
         when, seconds = self._written
         return time.perf_counter() - when >= _RARELY * seconds
 
-    def save(self, state: State) -> None:
+    def save(self, state: RunState) -> None:
         """Write the state; until the last byte is on disk, the one before stays in place."""
         start = time.perf_counter()
         groups = {
@@ -107,7 +107,7 @@ class Checkpoint:
         end = time.perf_counter()
         self._written = (end, end - start)
 
-    def load(self) -> State | None:
+    def load(self) -> RunState | None:
         """What is in the folder, or ``None``; raises for a damaged file or another run's."""
         for leftover in self.path.parent.glob(f".{_NAME}.*.tmp"):  # of a killed process
             leftover.unlink(missing_ok=True)
@@ -139,13 +139,13 @@ class Checkpoint:
             )
 
 
-def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> State:
+def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RunState:
     groups: dict[str, dict[str, Tensor]] = {"last": {}, "optimizer": {}, "best": {}, "final": {}}
     for key, value in tensors.items():
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    return State(
+    return RunState(
         records,
         groups["last"],
         groups["optimizer"],
