@@ -59,9 +59,13 @@ def rooms() -> dict[str, Room]:
         split = len({home[m] for m in MODULES if m.startswith(f"{module}.")} - {home[module]}) > 0
         if not split:  # the front door of a package in several layers is in none of them
             on[home[module]] |= {home[m] for m in _used(module)} - {home[module]}
-    order = sorted(members, key=lambda key: (key[1], key[0]))
-    return {names[key]: Room(names[key], _says(names[key]), frozenset(on[names[key]]))
-            for key in order}  # fmt: skip
+    files = {name for name in on if (FILES["gduq"].parent / f"{name}.py").is_file()}
+    found: dict[str, Room] = {}
+    for key in sorted(members, key=lambda key: (key[1], key[0])):
+        name = names[key]
+        ground = name in files and all(found[there].ground for there in on[name])
+        found[name] = Room(name, _says(name), frozenset(on[name]), ground)
+    return found
 
 
 def _name(package: str, found: list[str], members: Mapping[tuple[str, int], list[str]]) -> str:
@@ -104,7 +108,7 @@ def _with_table(page: str, found: Mapping[str, Room]) -> str:
     lines = ["| room | what lives there | imports from |", "|---|---|---|"]
     for one in reversed(found.values()):
         on = ", ".join(sorted(one.on - {"errors"})) or "nothing"
-        lines.append(f"| `{one.name}` | {one.says.replace('|', '&#124;')} | {on} |")
+        lines.append(f"| {one.name} | {one.says.replace('|', '&#124;')} | {on} |")
     begin, end = _TABLE
     table = "\n".join(lines)
     return f"{page.split(begin)[0]}{begin}\n{table}\n\n{end}{page.split(end)[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -14,7 +13,7 @@ __all__ = ["Room", "picture"]
 
 ABREAST = 4  # most rooms in one row
 WIDE, HIGH, GAP, DROP = 180, 86, 12, 30  # of a room, and between rooms and rows
-LINE, LINES = 29, 4  # letters in a line of a room, and lines
+LINE, LINES = 28, 4  # letters in a line of a room, and lines
 
 Way = list[tuple[int, str]]  # of an arrow, from the room it starts at: row and place
 
@@ -26,29 +25,31 @@ class Room:
     name: str
     says: str
     on: frozenset[str]  # rooms that it imports from
+    ground: bool = False  # a file that imports no folder: anybody may stand on it
 
 
 def picture(found: Mapping[str, Room]) -> str:
     """The rooms in rows, each above those it imports from; arrows that others imply are left out.
 
-    Rows come from the imports, the order within a row from where a room's neighbours are. What
-    most others import is the ground, without arrows.
+    Rows come from the imports, the order within a row from where a room's neighbours are. The
+    ground lies below a line, without arrows.
     """
-    users = Counter(name for one in found.values() for name in one.on)
-    ground = [one for n, one in found.items() if not one.on and 2 * users[n] > len(found)]
+    ground = [one for one in found.values() if one.ground]
     names = {one.name for one in ground}
     below = _needed({n: one.on - names for n, one in found.items() if n not in names})
-    rows, paths = _rows(below)
-    middle = _middles(rows, paths)
+    rows, ways = _rows(below)
+    middle = _middles(rows, ways)
     width, high = _width(rows), len(rows) * (HIGH + DROP) - DROP + 2 * GAP
-    body = [_arrow(path, middle, len(rows)) for path in paths]
+    body = [_arrow(way, middle, len(rows)) for way in ways]
     for level, row in enumerate(rows):
-        top = _top(level, len(rows))
         boxes = [(found[name], middle[level, name]) for name in row if name in found]
-        body += [_box(one, x - WIDE / 2, top, WIDE) for one, x in boxes]
-    for one in ground:
-        body.append(_box(one, GAP, high, width - 2 * GAP))
-        high += HIGH // 2 + GAP
+        body += [_box(one, x - WIDE / 2, _top(level, len(rows))) for one, x in boxes]
+    body.append(f'<path class="line" d="M{GAP} {high}H{width - GAP}"/>')
+    body.append(f'<text class="says" x="{GAP}" y="{high + 16}">{_GROUND}</text>')
+    for i, one in enumerate(ground):
+        down, across = divmod(i, ABREAST)
+        body.append(_box(one, GAP + across * (WIDE + GAP), high + 2 * GAP + down * (HIGH + GAP)))
+    high += 2 * GAP + -(-len(ground) // ABREAST) * (HIGH + GAP)
     label = "The rooms of gduq; arrows point to what a room stands on."
     head = f'viewBox="0 0 {width} {high}" width="{width}" height="{high}"'
     return "\n".join(
@@ -63,10 +64,12 @@ def picture(found: Mapping[str, Room]) -> str:
     )
 
 
+_GROUND = "The ground: any room may stand on it."
 _STYLE = (
     "text{font-family:system-ui,sans-serif;fill:#1b1b1b}.name{font-size:14px;font-weight:600}"
     ".says{font-size:11px}.page{fill:#fff}.room{fill:#eef3f8;stroke:#0072b2}"
-    ".way{fill:none;stroke:#767676;stroke-width:1.1}.tip{fill:#767676}"
+    ".line{stroke:#767676;stroke-dasharray:4 4}.tip{fill:#767676}"
+    ".way{fill:none;stroke:#767676;stroke-width:1.1}"
 )
 _HEAD = (
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
@@ -91,7 +94,7 @@ def _rows(below: Mapping[str, set[str]]) -> tuple[list[list[str]], list[Way]]:
     rows: list[list[str]] = [[] for _ in range(max(level.values()) + 1)]
     for name, at in level.items():
         rows[at].append(name)
-    paths = []
+    ways = []
     for name in level:
         for there in sorted(below[name]):
             path = [(level[name], name)]
@@ -99,8 +102,8 @@ def _rows(below: Mapping[str, set[str]]) -> tuple[list[list[str]], list[Way]]:
                 path.append((at, f"to {there}"))  # one place for all that go there
                 if f"to {there}" not in rows[at]:
                     rows[at].append(f"to {there}")
-            paths.append([*path, (level[there], there)])
-    return rows, paths
+            ways.append([*path, (level[there], there)])
+    return rows, ways
 
 
 def _levels(below: Mapping[str, set[str]]) -> dict[str, int]:
@@ -120,10 +123,10 @@ def _levels(below: Mapping[str, set[str]]) -> dict[str, int]:
     return level
 
 
-def _middles(rows: list[list[str]], paths: list[Way]) -> dict[tuple[int, str], float]:
+def _middles(rows: list[list[str]], ways: list[Way]) -> dict[tuple[int, str], float]:
     """Where the middle of every place is, after all have moved towards their neighbours."""
     near: dict[tuple[int, str], list[tuple[int, str]]] = {}
-    for path in paths:
+    for path in ways:
         for one, two in pairwise(path):
             near.setdefault(one, []).append(two)
             near.setdefault(two, []).append(one)
@@ -181,18 +184,14 @@ def _top(level: int, rows: int) -> float:
     return GAP + (rows - 1 - level) * (HIGH + DROP)
 
 
-def _box(one: Room, left: float, top: float, wide: int) -> str:
-    letters = LINE * wide // WIDE
-    words = textwrap.wrap(
-        one.says, letters, max_lines=LINES, placeholder=" …", break_long_words=False
-    )
+def _box(one: Room, left: float, top: float) -> str:
+    words = textwrap.wrap(one.says, LINE, max_lines=LINES, placeholder=" …", break_long_words=False)
     lines = "".join(
         f'<text class="says" x="{left + 9:.0f}" y="{top + 35 + 14 * i:.0f}">{escape(line)}</text>'
         for i, line in enumerate(words)
     )
-    high = HIGH if wide == WIDE else HIGH // 2
     return (
-        f'<rect class="room" x="{left:.0f}" y="{top:.0f}" width="{wide}" height="{high}" rx="5"/>'
+        f'<rect class="room" x="{left:.0f}" y="{top:.0f}" width="{WIDE}" height="{HIGH}" rx="5"/>'
         f'<text class="name" x="{left + 9:.0f}" y="{top + 19:.0f}">{escape(one.name)}</text>{lines}'
     )
 
