@@ -10,7 +10,8 @@ from torch_geometric.data import Data, HeteroData
 from gduq import shifts
 from gduq.data.describe import compare, plot, statistics
 from gduq.data.packed import Packed
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 
 

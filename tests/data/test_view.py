@@ -11,7 +11,8 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import RandomLinkSplit, ToUndirected
 
 from gduq.data.packed import Packed
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph import iterate, label_rows, row_kind, row_type, targets
 

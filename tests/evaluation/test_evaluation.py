@@ -18,7 +18,8 @@ from gduq.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
 from gduq.evaluation.calibrated import Calibrated

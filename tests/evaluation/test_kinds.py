@@ -12,7 +12,8 @@ import gduq
 from gduq import conformal, metrics
 from gduq.abstention import Abstention
 from gduq.calibration import DeviationScaling
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.inputs import whole_graph

@@ -9,7 +9,8 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from gduq import shifts
 from gduq.data.packed import Packed
-from gduq.data.view import SPLIT_NAMES, View
+from gduq.data.splits import SPLIT_NAMES
+from gduq.data.view import View
 from gduq.errors import InputError
 from tests.data.real import real
 

@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from gduq.data.files import convert, read, save, stream
     from gduq.data.laplacian import add_laplacian, laplacian_encoding
     from gduq.data.packed import Packed
-    from gduq.data.view import Splits, View
+    from gduq.data.splits import Splits
+    from gduq.data.view import View
 
 # Imported on first use: names can be listed without torch.
 _HOME = {
     "Packed": "packed",
-    "Splits": "view",
+    "Splits": "splits",
     "View": "view",
     "add_laplacian": "laplacian",
     "compare": "describe",

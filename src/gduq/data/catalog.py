@@ -18,7 +18,8 @@ from gduq.whole import whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gduq.data.view import Splits, View
+    from gduq.data.splits import Splits
+    from gduq.data.view import View
 
 __all__ = ["Family", "families", "find", "limited", "load", "names"]
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph import row_marks
 

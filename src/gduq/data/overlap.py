@@ -1,4 +1,4 @@
-"""Whether two collections of graphs hold the same ones, as far as objects and tensors show it."""
+"""Whether two views share rows, as far as the same objects or tensors show it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,36 @@ from torch.utils.data import Subset
 from torch_geometric.data import Dataset
 
 from gduq.data.packed import Packed
+from gduq.data.view import View
 from gduq.graph import Graph
 
-__all__ = ["same_graphs", "shared_graphs"]
+__all__ = ["overlap"]
 
 
-def same_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> bool:
-    """Whether the graphs are the same in the same order: so do their first ones say."""
-    return one is two or (len(one) == len(two) and _same_graph(one[0], two[0]))
-
-
-def shared_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> int:
-    """How many graphs are in both.
+def overlap(one: View, two: View) -> int:
+    """How many rows are in both views.
 
     Example:
         >>> from torch_geometric.data import Data
         >>> graphs = [Data(x=torch.ones(2, 1)) for _ in range(5)]
-        >>> shared_graphs(graphs[:3], graphs[2:]), shared_graphs(graphs, Subset(graphs, [0, 4]))
-        (1, 2)
+        >>> overlap(View(graphs[:3]), View(graphs[2:]))
+        1
     """
+    if one.task != two.task:
+        return 0
+    if one.mask is not None and two.mask is not None:
+        same = _same_graphs(one.graphs, two.graphs) and one.node_type == two.node_type
+        return int((one.mask & two.mask).sum()) if same else 0
+    return _shared_graphs(one.graphs, two.graphs)
+
+
+def _same_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> bool:
+    """Whether the graphs are the same in the same order: so do their first ones say."""
+    return one is two or (len(one) == len(two) and _same_graph(one[0], two[0]))
+
+
+def _shared_graphs(one: Sequence[Graph], two: Sequence[Graph]) -> int:
+    """How many graphs are in both."""
     if isinstance(one, Packed) and isinstance(two, Packed):
         if one.tensors is not two.tensors:
             return 0

@@ -1,11 +1,10 @@
-"""`View` and `Splits`: labelled graphs, nodes or edges, seen alike by everything downstream."""
+"""`View`: labelled graphs, nodes or edges, seen alike by everything downstream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -13,14 +12,11 @@ from torch import Tensor
 from torch_geometric.data import Data, Dataset, HeteroData
 
 from gduq.data.masks import as_mask, edge_mask, own_type, refuse_one_hot
-from gduq.data.overlap import same_graphs, shared_graphs
 from gduq.data.packed import TEXT, Packed, try_pack
 from gduq.errors import InputError
 from gduq.graph import Graph, Rows, as_labels, join, mark_rows, row_marks
 
-__all__ = ["SPLIT_NAMES", "Splits", "View", "overlap"]
-
-SPLIT_NAMES = ("train", "id_val", "id_test", "ood_val", "ood_test")
+__all__ = ["View"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,66 +247,6 @@ class View:
         if packed is None and isinstance(self._marked, (list, tuple)):
             _check_attributes(self._marked, list(range(len(self._marked))))
         return packed
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """A dataset cut for training and for judging under shift.
-
-    ``id_val``, ``ood_val`` ... may be ``None`` where a dataset has none. ``domains`` maps a split
-    name to the domain value of each of its rows; ``sources`` says where every file came from;
-    ``severities`` holds further test views of growing shift, such as ``"rotation=10"``.
-    ``target_names`` and ``units`` hold one word per target column, where they are known.
-    """
-
-    train: View
-    id_val: View | None = None
-    id_test: View | None = None
-    ood_val: View | None = None
-    ood_test: View | None = None
-    name: str = ""
-    description: str = ""
-    class_names: tuple[str, ...] = ()
-    domains: Mapping[str, Tensor] = field(default_factory=dict)
-    sources: tuple[str, ...] = ()
-    severities: Mapping[str, View] = field(default_factory=dict)
-    target_names: tuple[str, ...] = ()
-    units: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for (a, one), (b, two) in combinations(self, 2):
-            if one is two and one.task == "graph":
-                continue  # one view of graphs in two places is no slip but meant
-            what = "splits" if one.task == "graph" else f"{one.task} masks"
-            both = overlap(one, two)
-            if both:
-                raise InputError(
-                    f"{what} that do not overlap", f"{both} {one.task}(s) in both {a} and {b}"
-                )
-
-    def __repr__(self) -> str:
-        return f"Splits({self.name!r}: {', '.join(f'{k} {v!r}' for k, v in self)})"
-
-    def __iter__(self) -> Iterator[tuple[str, View]]:
-        """The splits that exist, by name, training first."""
-        for name in SPLIT_NAMES:
-            view = getattr(self, name)
-            if view is not None:
-                yield name, view
-
-    def with_(self, **changes: object) -> Splits:
-        """A copy with some fields changed."""
-        return replace(self, **changes)  # type: ignore[arg-type]
-
-
-def overlap(one: View, two: View) -> int:
-    """Rows that two views share, as far as the same objects or tensors show it."""
-    if one.task != two.task:
-        return 0
-    if one.mask is not None and two.mask is not None:
-        same = same_graphs(one.graphs, two.graphs) and one.node_type == two.node_type
-        return int((one.mask & two.mask).sum()) if same else 0
-    return shared_graphs(one.graphs, two.graphs)
 
 
 def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:

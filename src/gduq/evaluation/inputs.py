@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Dataset, HeteroData
 
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import Whole
 from gduq.evaluation.measuring import Settings

@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from gduq.calibration import METHODS, Calibrator, method_name
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation import classes, labels, values
 from gduq.evaluation.calibrated import Calibrated, check_name

@@ -7,8 +7,9 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
+from gduq.report.header import facts_of_run
 from gduq.report.seeds import pooled
 from gduq.report.subject import Subject
 from gduq.runs.folder import RunFolder
@@ -30,14 +31,17 @@ def subject_from_run(
     folder = path if isinstance(path, RunFolder) else RunFolder(path)
     predictions, info = folder.predictions(), folder.info
     names = tuple(info.get("class_names") or ())
+    called, config = name or _name(folder), folder.config.model_dump(mode="json")
     return Subject(
-        name or _name(folder),
+        called,
         {split: _with_names(p, names) for split, p in predictions.items()},
         _cost(info),
-        folder.config.model_dump(mode="json"),
+        config,
         _splits(folder, predictions) if data else None,
         folder.evaluation(),
         {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
+        facts=facts_of_run(called, config, info),
+        folder=str(folder.path),
     )
 
 

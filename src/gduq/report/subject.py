@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
-from gduq.calibration import METHODS, Calibrator
-from gduq.data.view import SPLIT_NAMES, Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.calibrated import make_calibrator
 from gduq.metrics import Interval
 from gduq.prediction import Hypotheses
-from gduq.report.scores import pool, sampling
+from gduq.report.seeds import pool
+from gduq.report.split_names import is_severity
 
-__all__ = ["Subject", "checked", "is_severity", "main_split", "shift_name", "splits_of"]
+__all__ = ["Subject", "checked"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,8 @@ class Subject:
         info: Versions and machine of the run; those of this process when missing.
         runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled` makes
             such a subject. Numbers are then means over the runs, pictures show the first.
-        whole: Of one label or value (see `parts`): the subject it is a part of, and its number.
+        facts: What it was made from, for the first lines of the page: file, target, model.
+        folder: Its run folder, for commands that the page names.
 
     Example:
         >>> import torch
@@ -55,7 +56,8 @@ class Subject:
     evaluation: Evaluation | None = field(default=None, repr=False)
     info: Mapping[str, Any] | None = None
     runs: tuple[Subject, ...] = field(default=(), repr=False)
-    whole: tuple[Subject, int] | None = field(default=None, repr=False)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.predictions, Mapping) or not self.predictions:
@@ -96,31 +98,30 @@ class Subject:
         """A number of the evaluation, or its mean over runs; NaN where it was not measured."""
         if self.runs:
             found = [run.value(split, measure, calibrator, variant) for run in self.runs]
-            return pool(found, sampling(self.result)["level"], measure)
+            return pool(found, self.sampling["level"], measure)
         missing = Interval(math.nan, math.nan, math.nan)
         return self._numbers.get((split, measure, calibrator, variant), missing)
+
+    def number(self, measure: str, split: str, calibrator: str = "none") -> Interval:
+        """The same about all it predicts: of several values the mean over values.
+
+        Its ends are then means too, as if the errors of all values went together.
+        """
+        if self.kind != "values":
+            return self.value(split, measure, calibrator)
+        found = [part.value(split, measure, calibrator) for part in self.parts]
+        return Interval(*(fmean(ends) for ends in zip(*found, strict=True)))
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Bins, resamples, level and seed its evaluation was made with."""
+        default: Mapping[str, Any] = {"bins": 15, "resamples": 1000, "level": 0.95, "seed": 0}
+        return {key: self.result.settings.get(key, value) for key, value in default.items()}
 
     @property
     def first(self) -> Subject:
         """The run that pictures are of: itself, or the first of several, which its name says."""
         return self.runs[0] if self.runs else self
-
-    @cached_property
-    def _refitted(self) -> dict[str, Calibrator | None]:
-        return {}
-
-    def calibrator(self, name: str) -> Calibrator | None:
-        """A fitted calibrator of the evaluation; one read from a file is fitted again."""
-        if name in self.result.calibrators:
-            known: Calibrator = self.result.calibrators[name]
-            return known
-        if name not in self._refitted:
-            p, kind = self.labelled(self.result.settings.get("fit_on", "id_val")), METHODS.get(name)
-            if p is None or kind is None or kind.needs_graph or kind.needs_features:
-                self._refitted[name] = None
-            else:  # as the evaluation made it: absent classes stay as they are
-                self._refitted[name] = make_calibrator(name).fit(p)
-        return self._refitted[name]
 
     # -- what it is about ------------------------------------------------------------------------
 
@@ -137,6 +138,12 @@ class Subject:
         many = getattr(p, number) if number else 1
         return tuple(p.names or map(str, range(many))) if many > 1 else ("",)
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units of its values; empty where none is known."""
+        p = next(iter(self.predictions.values()))
+        return tuple(p.units or ()) if self.kind == "values" else ()
+
     @cached_property
     def parts(self) -> tuple[Subject, ...]:
         """One subject per label, as a task of two classes, or per value; of classes itself."""
@@ -151,7 +158,6 @@ class Subject:
             predictions={split: p for split, p in columns.items() if len(p)} or columns,
             evaluation=_about(self.result, name),
             runs=tuple(run.parts[t] for run in self.runs),
-            whole=(self, t),
         )
 
     def labelled(self, split: str) -> Any:
@@ -214,61 +220,3 @@ def _counted(subjects: list[Subject]) -> list[Subject]:
         name = f"{subject.name} ({number})"
         found.append(subject if number == 1 else replace(subject, name=name))
     return found
-
-
-def is_severity(split: str) -> bool:
-    """Whether a name is a step of a growing shift, such as ``"rotation=10"``.
-
-    Example:
-        >>> is_severity("rotation=10"), is_severity("ood_test"), is_severity("noise=high")
-        (True, False, False)
-    """
-    try:
-        float(split.partition("=")[2])
-    except ValueError:
-        return False
-    return True
-
-
-def splits_of(subjects: Sequence[Subject]) -> list[str]:
-    """Splits of the report in reading order, without training data."""
-    found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
-    known = [s for s in SPLIT_NAMES if s in found]
-    other = [s for s in found if s not in known and not is_severity(s)]
-    return [*known, *other, *_by_severity(s for s in found if is_severity(s))]
-
-
-def _by_severity(names: Iterable[str]) -> list[str]:
-    parts = [(name.partition("=")[0], float(name.partition("=")[2]), name) for name in names]
-    return [name for _, _, name in sorted(parts)]
-
-
-def main_split(subjects: Sequence[Subject]) -> str | None:
-    """The split the verdict is about: the shifted test data if there is any, with labels."""
-    labelled = [s for s in splits_of(subjects) if subjects[0].labelled(s) is not None]
-    severe = [s for s in labelled if is_severity(s)]
-    wanted = ["ood_test", *severe[::-1][:1], "ood_val", "id_test", *labelled]
-    return next((s for s in wanted if s in labelled), None)
-
-
-def shift_name(subjects: Sequence[Subject], split: str) -> str:
-    """How a sentence calls the situation of a split.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.eye(2))
-        >>> subject = Subject("a", {"test": p}, config={"dataset": "tu/NCI1/size"})
-        >>> shift_name([subject], "ood_test"), shift_name([subject], "rotation=10")
-        ('Under size shift', 'At rotation=10')
-    """
-    if is_severity(split):
-        return f"At {split}"
-    if not split.startswith("ood"):
-        return "On data like its training data" if split.startswith("id") else f"On {split}"
-    config = subjects[0].config or {}
-    named = config.get("data", config.get("dataset", ""))
-    data = named.get("name", "") if isinstance(named, Mapping) else named
-    data = subjects[0].splits.name if subjects[0].splits else data
-    parts = [p for p in str(data).split("/")[1:] if p not in ("covariate", "concept")]
-    return f"Under {parts[-1]} shift" if parts else "Under shift"

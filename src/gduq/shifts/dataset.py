@@ -15,7 +15,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data.packed import Packed, try_pack
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.shifts import cuts
 

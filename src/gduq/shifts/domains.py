@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts import cuts
 from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute

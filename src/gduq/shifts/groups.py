@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts import cuts
 from gduq.shifts.dataset import DatasetRows, Graphs, Task

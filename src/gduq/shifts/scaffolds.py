@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts.dataset import attribute
 from gduq.shifts.domains import by

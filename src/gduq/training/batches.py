@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData
 
-from gduq.data.view import View, overlap
+from gduq.data.overlap import overlap
+from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import check_loader, label_rows, row_kind, targets
 from gduq.training.fit_settings import known_by

@@ -14,7 +14,7 @@ from gduq.data.catalog import SHIFTS, Family, limited
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gduq.data.view import Splits
+    from gduq.data.splits import Splits
 
 __all__ = ["FAMILIES"]
 

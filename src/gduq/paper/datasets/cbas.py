@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
 from gduq.data.cache import cached_tensors
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts.dataset import DatasetRows
 

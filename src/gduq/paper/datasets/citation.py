@@ -21,7 +21,7 @@ from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq import shifts
 from gduq.data.cache import cached_tensors, digest
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.graph.sparse import csr_of_pointers
 from gduq.paper.datasets.raw import damaged, raw_file

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from gduq.data.packed import Packed
+from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink
-from gduq.data.view import Splits, View
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.paper.datasets.idx import mnist_files, read_labels, read_mnist
 from gduq.paper.datasets.superpixels import COMPACTNESS, NEIGHBOURS, NODES, superpixels

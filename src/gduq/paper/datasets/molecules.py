@@ -17,8 +17,8 @@ from gduq import shifts
 from gduq.data.cache import cached, digest
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import RejectLog
+from gduq.data.splits import Splits
 from gduq.data.table import Table
-from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import raw_file
 from gduq.shifts.scaffolds import scaffold_ranks

@@ -16,7 +16,8 @@ from torch import Tensor
 from gduq.data.cache import cached
 from gduq.data.laplacian import add_laplacian
 from gduq.data.packed import Packed
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
 

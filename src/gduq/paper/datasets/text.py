@@ -24,8 +24,9 @@ from torch import Tensor
 from gduq.data.cache import cached_tensors
 from gduq.data.packed import Packed
 from gduq.data.parallel import default_workers
+from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink
-from gduq.data.view import Splits, View
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.paper.datasets.encoders import Encoder, TransformerEncoder, as_encoder, missing_extra
 from gduq.paper.datasets.sst2 import read_sst2, sst2_files

@@ -15,8 +15,8 @@ from gduq import shifts
 from gduq.data.cache import cache_root, cached, digest
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import Reject
+from gduq.data.splits import Splits
 from gduq.data.tufolder import TUFolder
-from gduq.data.view import Splits
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import damaged, find_raw
 

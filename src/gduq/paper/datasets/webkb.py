@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import coalesce
 
 from gduq.data.cache import cached_tensors, digest
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import damaged, raw_file
 from gduq.shifts import cuts

@@ -14,7 +14,8 @@ from torch import nn
 from gduq.anchoring import Recipe, anchor
 from gduq.baselines import Ensemble, LastLayerLaplace, MCDropout
 from gduq.bundle import load, save
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.nn.molecules import BondGNN
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
 from gduq.paper.molecules.plan import MEMBERS, Job

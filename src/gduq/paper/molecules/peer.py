@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cache_root
-from gduq.data.view import Splits, View
+from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.disk import locked
 from gduq.errors import InputError
 from gduq.paper.molecules import chemprop_side

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from gduq.data.catalog import load
-from gduq.data.view import Splits
+from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.paper.specs import ScaleName
 
