@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from gduq.anchoring import anchor
 from gduq.anchoring.anchors import Anchors, FixedAnchors
 from gduq.baselines import Ensemble, MCDropout, Network, as_predictor
-from gduq.bundle import describe, load, save
+from gduq.bundle import describe, load, load_reference, save
 from gduq.errors import BundleError, InputError, NotFittedError
 from gduq.nn import GNN
-from gduq.prediction import predict
+from gduq.prediction import ValuePrediction, predict
 from gduq.training import fit
 from tests.bundle.cases import (
     ALL,
@@ -30,6 +30,7 @@ from tests.bundle.cases import (
     NODES,
     STACKS,
     TRAIN,
+    VAL,
     Handmade,
     OnNodes,
     Reversed,
@@ -254,6 +255,44 @@ def test_an_unfitted_calibrator_is_refused(tmp_path):
 
     with pytest.raises(NotFittedError):
         save(gnn(), tmp_path / "m", calibrator=TemperatureScaling())
+
+
+@pytest.mark.parametrize("name", ["head, a branch", "own network"])
+def test_a_reference_comes_back(tmp_path, name):
+    case = FITTED[name]
+    model = case.make()
+    p = predict(model, VAL)
+    found = load_reference(save(model, tmp_path / "m", reference=p))
+    assert len(list((tmp_path / "m").iterdir())) == 3
+    for part in ("samples", "target", "novelty"):
+        assert torch.equal(getattr(found, part), getattr(p, part))
+    assert found.class_names == NAMES
+    save(model, tmp_path / "m")
+    assert load_reference(tmp_path / "m") is None
+    assert len(list((tmp_path / "m").iterdir())) == 2
+
+
+def test_a_large_reference_is_a_random_part_of_it(monkeypatch):
+    from gduq.bundle import reference
+    from gduq.targets import Values
+
+    monkeypatch.setattr(reference, "_MOST", 60)
+    y = torch.arange(50.0)
+    p = ValuePrediction(torch.stack([y, y * 0], dim=1), y)
+    kept = reference.reference_tensors(Values(shift=(0.0,), scale=(1.0,)), p)
+    found = reference.reference_from(Values(shift=(7.0,), scale=(3.0,), units=("nm",)), kept)
+    assert len(found) == 30
+    assert torch.equal(found.mean, found.target)
+    assert found.units == ("nm",)
+
+
+def test_a_reference_must_fit_the_model(tmp_path):
+    model = FITTED["network"].make()
+    with pytest.raises(InputError, match="a reference about classes"):
+        save(model, tmp_path / "m", reference=ValuePrediction(torch.zeros(1, 2, 2), torch.ones(2)))
+    with pytest.raises(InputError, match="predictions with targets"):
+        save(model, tmp_path / "m", reference=replace(predict(model, VAL), target=None))
+    assert not (tmp_path / "m").exists()
 
 
 # -- models that cannot be saved, or not be loaded like this ---

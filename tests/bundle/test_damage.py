@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from gduq.bundle import describe, files, load, save
+from gduq.bundle import describe, files, load, load_reference, save, save_load
 from gduq.errors import BundleError
 from tests.bundle.cases import CASES, FITTED, GRAPH, STACKS, anchored, fitted_calibrators, gnn
 
@@ -305,6 +305,26 @@ def test_members_share_networks_of_one_kind_only(tmp_path, place):
     for shared in ([0] * 6, [3] * 6, [-1] * 6, ["0"] * 6, [0], 7):
         with pytest.raises(BundleError):
             load(put(place, sealed(raw, edit("model", "shared", value=shared))))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"samples": torch.zeros(1, 4, 3)},
+        {"samples": torch.zeros(4), "target": torch.zeros(4)},
+        {"samples": torch.zeros(1, 4, 3), "target": torch.full((4,), 7)},
+        {"samples": torch.zeros(1, 4, 3), "target": torch.zeros(5)},
+        {"samples": torch.zeros(1, 4, 3), "target": torch.zeros(4), "novelty": torch.ones(1)},
+        {"samples": torch.zeros(1, 4, 3), "target": torch.zeros(4), "kind": torch.ones(1)},
+    ],
+)
+def test_a_reference_that_makes_no_sense_is_refused(tmp_path, monkeypatch, tensors):
+    monkeypatch.setattr(save_load, "reference_tensors", lambda *_: tensors)
+    path = save(gnn(), tmp_path / "m", class_names=["a", "b", "c"], reference=object())
+    with pytest.raises(BundleError):
+        load_reference(path)
+    assert load(path)[1] is None, "the model is sound"
 
 
 def test_a_sealed_index_cannot_have_other_files_deleted(contents, place):

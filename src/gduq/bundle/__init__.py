@@ -1,6 +1,6 @@
 """`save`, `load`, `export`: a trained model in a folder, or in a file that runs without gduq."""
 
 from gduq.bundle.exporting import export
-from gduq.bundle.save_load import BundleInfo, describe, load, save
+from gduq.bundle.save_load import BundleInfo, describe, load, load_reference, save
 
-__all__ = ["BundleInfo", "describe", "export", "load", "save"]
+__all__ = ["BundleInfo", "describe", "export", "load", "load_reference", "save"]

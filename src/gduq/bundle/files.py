@@ -32,7 +32,7 @@ FORMAT = "gduq bundle"
 VERSION = 4  # no other one is read
 
 _INDEX = "bundle.json"
-_OURS = re.compile(r"(bundle|weights|calibrator)-[0-9a-f]{8}\.(safetensors|tmp)")
+_OURS = re.compile(r"(bundle|weights|calibrator|reference)-[0-9a-f]{8}\.(safetensors|tmp)")
 _AGE = 3600.0  # seconds after which an unnamed file is a killed save's and no running one's
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,16 +20,18 @@ from gduq.baselines.network import as_predictor
 from gduq.bundle import files
 from gduq.bundle.blueprint import as_json, one_line, rebuild
 from gduq.bundle.limits import Allowance, check_names, check_spec
+from gduq.bundle.reference import reference_from, reference_tensors
 from gduq.bundle.supply import BundleSupply, Net, Spec, leaves, needs_call
 from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
+from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Target
+from gduq.targets import Classes, Target, target_from
 
 if TYPE_CHECKING:
     from gduq.calibration import Calibrator
 
-__all__ = ["BundleInfo", "describe", "load", "save"]
+__all__ = ["BundleInfo", "describe", "load", "load_reference", "save"]
 
 # what code that makes a model may raise for settings that make no sense
 _TROUBLE = (
@@ -69,6 +71,7 @@ def save(
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     overwrite: bool = True,
+    reference: Hypotheses | None = None,
 ) -> Path:
     """Save a model that can predict, with all that prediction needs, in one folder.
 
@@ -82,6 +85,8 @@ def save(
         class_names: A name per class; those given to `gduq.fit` are saved anyway.
         preprocessing: Notes on how inputs are made, as JSON holds them; see `describe`.
         overwrite: Whether a bundle that is there may be replaced.
+        reference: Predictions of labelled rows that the model was not trained on: ``gduq predict``
+            and ``gduq serve`` fit conformal sets and the rule for abstaining on them.
 
     Returns:
         The folder.
@@ -113,6 +118,8 @@ def save(
     }
     if calibrator is not None:
         document["calibrator"], parts["calibrator"] = _calibrator_parts(calibrator)
+    if reference is not None:
+        parts["reference"] = reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
     files.write(folder, document, parts)
     return folder
@@ -139,7 +146,7 @@ def load(
         BundleError: The bundle is damaged, not ours, of another format, or does not fit ``net``.
     """
     folder = Path(path)
-    document, parts = _read(folder)
+    document, parts = _read(folder, ["weights", "calibrator"])
     with _as_bundle_errors(folder):
         spec, saved = document["model"], document["calibrator"]
         tensors = _with_aliases(parts["weights"], document["aliases"])
@@ -148,6 +155,17 @@ def load(
         model = rebuild(spec, tensors, BundleSupply(spec, net, call))
         calibrator = None if saved is None else _calibrator(saved, parts["calibrator"])
     return model.eval(), calibrator
+
+
+def load_reference(path: str | PathLike[str]) -> Any:
+    """The predictions that `save` was given as ``reference``, or ``None``."""
+    folder = Path(path)
+    document, parts = _read(folder, ["reference"])
+    if not parts:
+        return None
+    with _as_bundle_errors(folder):
+        target = document["model"]["target"]
+        return reference_from(target and target_from(target), parts["reference"])
 
 
 def describe(path: str | PathLike[str]) -> BundleInfo:
@@ -264,12 +282,15 @@ def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
 # -- what is loaded ----------------------------------------------------------------------------
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def _read(
+    folder: Path, wanted: Collection[str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+    """What the index says, and those of the wanted parts that there are."""
     document = files.read_document(folder)
     while True:
         try:
             with _as_bundle_errors(folder):
-                entries = document["files"].items()
+                entries = [(part, f) for part, f in document["files"].items() if part in wanted]
                 return document, {part: files.read_tensors(folder, f) for part, f in entries}
         except FileNotFoundError as error:
             before, document = document, files.read_document(folder)

@@ -107,14 +107,15 @@ def _make(
     splits = build.splits_of(config)
     needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
     model, history = train(config, splits, needed, path, progress, logger)
+    _list_rejects(config, path)
+    seconds, predictions = _predicted(model, build.all_views(splits))
     save_bundle(
         model,
         path / "bundle",
         class_names=splits.class_names or None,
         preprocessing=_preprocessing(config),
+        reference=predictions.get("id_val"),
     )
-    _list_rejects(config, path)
-    seconds, predictions = _predicted(model, build.all_views(splits))
     (path / "predictions").mkdir(exist_ok=True)
     for split, p in predictions.items():
         p.to_npz(path / "predictions" / f"{split}.npz")
