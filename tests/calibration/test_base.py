@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from gduq import bundle, calibration
-from gduq.calibration.base import _same_label, row_index
+from gduq.calibration.base import _same_label
 from gduq.errors import InputError
 from gduq.evaluation import evaluate
 from gduq.nn import GNN
 from gduq.prediction import Prediction
+from gduq.prediction.checks import row_index
 from tests.calibration import kinds
 
 

@@ -169,9 +169,8 @@ def test_raps_covers_like_mapie():
 
 def test_scores_equal_their_formulas():
     p = draw(30, 0)
-    rows = conformal.split.read(p)
-    u = torch.rand(30, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    aps, raps = APS()._scores(rows, u), RAPS(penalty=0.3, rank=2)._scores(rows, u)
+    u = hashed_uniform(p.log_probs, seed=1)
+    aps, raps = APS(seed=1).scored(p).scores, RAPS(penalty=0.3, rank=2, seed=1).scored(p).scores
     for i in range(30):
         for c in range(6):
             above = p.probs[i] > p.probs[i, c]
@@ -224,8 +223,7 @@ def test_daps_scores_equal_a_dense_matrix():
     data, p = homophilous(0, n=40)
     data.edge_index = data.edge_index[:, (data.edge_index != 7).all(0)]  # node 7 is alone
     method = DAPS(data, weight=0.3)
-    rows, mixed = method._scored(p)
-    scores = method._scores(rows, method._uniform(rows))
+    mixed, scores = method.scored(p).scores, APS().scored(p).scores
     adjacency = torch.zeros(40, 40, dtype=torch.float64)
     adjacency[data.edge_index[0], data.edge_index[1]] = 1
     adjacency = torch.maximum(adjacency, adjacency.t()).fill_diagonal_(0)
@@ -251,8 +249,8 @@ def test_daps_rows_as_calibrators_take_them():
     assert DAPS(data).fit(p, rows=slice(390, None)).quantile == expected
     assert DAPS(data).fit(p, rows=list(range(-10, 0))).quantile == expected
     for rows, message in [
-        ([-401], "node numbers from 0 to 399, got -401"),
-        ([400], "node numbers from 0 to 399, got 400"),
+        ([-401], "row numbers from 0 to 399, got -401"),
+        ([400], "row numbers from 0 to 399, got 400"),
         ([0.5], "mask, a slice or integers"),
         (slice(0, 0), "at least one row"),
     ]:
@@ -434,7 +432,7 @@ def test_bad_input():
         (lambda: DAPS(weight=2.0), "weight from 0 to 1"),
         (lambda: DAPS().fit(p), "a graph for DAPS"),
         (lambda: DAPS(data).fit(p), "each of the 40 nodes"),
-        (lambda: DAPS(data).fit(nodes, rows=torch.tensor([40])), "node numbers"),
+        (lambda: DAPS(data).fit(nodes, rows=torch.tensor([40])), "row numbers"),
         (lambda: DAPS(data).fit(nodes, rows=torch.tensor([True])), "a mask of 40"),
         (lambda: DAPS(data).fit(nodes, rows=torch.zeros(40).bool()), "at least one row"),
         (lambda: DAPS(data).fit(Prediction(nodes.samples)), "with targets"),

@@ -56,8 +56,7 @@ def test_thresholds_equal_a_search_by_hand(decay, hops, monkeypatch):
     data, p = sparse_graph(50, 0), draw(50, 0)
     known = torch.arange(50) % 3 != 0
     method = NAPS(data, 0.4, hops=hops, decay=decay, shift_level=0).fit(p, rows=known)
-    rows, scores = method._scored(p)
-    true = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1).tolist()
+    true = method.scored(p).true.tolist()
     graph = networkx.Graph(data.edge_index.t().tolist())
     graph.add_nodes_from(range(50))
     weight = {"uniform": lambda d: 1, "hyperbolic": lambda d: 1 / d, "geometric": lambda d: 2**-d}

@@ -13,14 +13,14 @@ from torch import Tensor
 from gduq.calibration.lesson import samples_of
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Hypotheses, Prediction
+from gduq.prediction.checks import RowChoice, row_index
 from gduq.prediction.mixture import match
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Calibrator", "RowTemperature", "Rows", "check_classes", "row_index"]
+__all__ = ["Calibrator", "RowTemperature", "check_classes"]
 
-Rows = Tensor | slice | Sequence[int]
 Kind = TypeVar("Kind", bound=Hypotheses)
 
 
@@ -74,7 +74,7 @@ class Calibrator(ABC):
     # -- use -----------------------------------------------------------------------------------
 
     def fit(
-        self, p: Hypotheses, rows: Rows | None = None, corrupted: Sequence[Hypotheses] = ()
+        self, p: Hypotheses, rows: RowChoice | None = None, corrupted: Sequence[Hypotheses] = ()
     ) -> Self:
         """Learn the map from labelled predictions, best those of a validation split.
 
@@ -97,7 +97,7 @@ class Calibrator(ABC):
         self._state = sizes | self._fit(p.to("cpu"), index, copies)
         return self
 
-    def __call__(self, p: Kind, rows: Rows | None = None) -> Kind:
+    def __call__(self, p: Kind, rows: RowChoice | None = None) -> Kind:
         """Calibrated predictions.
 
         Args:
@@ -257,29 +257,6 @@ class RowTemperature(Calibrator):
 
     def _map(self, p: Prediction) -> Tensor:
         return samples_of(p) / self._temperature(p)[:, None]
-
-
-def row_index(rows: Rows | None, length: int) -> Tensor | slice:
-    """Rows as a mask, slice or index tensor that fits ``length`` rows.
-
-    Example:
-        >>> row_index([0, 2], length=3)
-        tensor([0, 2])
-    """
-    if rows is None:
-        return slice(None)
-    if isinstance(rows, slice):
-        return rows
-    index = torch.as_tensor(rows).cpu()
-    if index.dtype == torch.bool and index.shape != (length,):
-        raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
-    if index.dtype != torch.bool:
-        if index.is_floating_point() and index.numel():
-            raise InputError("rows as a mask, a slice or integers", index.dtype)
-        index = index.long()
-        if index.numel() and not -length <= int(index.min()) <= int(index.max()) < length:
-            raise InputError(f"row numbers from 0 to {length - 1}", int(index.max()))
-    return index
 
 
 def check_classes(target: Tensor, num_classes: int, missing: str) -> Tensor:

@@ -17,7 +17,7 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
-from gduq.calibration.base import Rows, RowTemperature, row_index
+from gduq.calibration.base import RowTemperature
 from gduq.calibration.lesson import Lesson, samples_of
 from gduq.calibration.optimise import fit_module
 from gduq.calibration.order_invariant import UNIT
@@ -25,6 +25,7 @@ from gduq.errors import InputError
 from gduq.graph import check_graph
 from gduq.metrics.structure import distance
 from gduq.prediction import Prediction
+from gduq.prediction.checks import RowChoice, row_index
 from gduq.prediction.mixture import weighted_mean
 from gduq.prediction.temperature import tempered_nll
 
@@ -243,7 +244,7 @@ class GATS(GraphCalibrator):
     )
 
     prior: float = 1.0
-    train_rows: Rows | None = field(default=None, repr=False, metadata={"saved": False})
+    train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
     heads: int = 8
 
     def __post_init__(self) -> None:
@@ -251,7 +252,7 @@ class GATS(GraphCalibrator):
         if self.heads < 1:
             raise InputError("heads >= 1", self.heads)
 
-    def on(self, graph: Data, train_rows: Rows | None = None) -> Self:
+    def on(self, graph: Data, train_rows: RowChoice | None = None) -> Self:
         """The same calibrator for another graph and its training nodes."""
         other = super().on(graph)
         other.train_rows = train_rows

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gduq.conformal.split import SplitConformal, conformal_quantile
+from gduq.conformal.split import Scored, SplitConformal, conformal_quantile, hashed_uniform
 from gduq.errors import InputError
-from gduq.metrics.rows import Rows, read
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from gduq.metrics.rows import Rows
 
 __all__ = ["APS", "RAPS"]
 
@@ -46,21 +43,20 @@ class APS(SplitConformal):
         alpha: float = 0.1,
         *,
         randomized: bool = True,
-        nonempty: bool = True,
-        shift_level: float = 0.01,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(alpha, nonempty=nonempty, shift_level=shift_level, seed=seed)
+        super().__init__(alpha, **options)
         self.randomized = randomized
 
-    def _scores(self, rows: Rows, uniform: Tensor) -> Tensor:
-        return self._ranked(rows, uniform)[0]
+    def _scores(self, rows: Rows) -> Tensor:
+        return self._ranked(rows)[0]
 
-    def _ranked(self, rows: Rows, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    def _ranked(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Scores and the rank (1 = most likely) of each class ``[m, C]``."""
+        uniform = hashed_uniform(rows.logits, self.seed) if self.randomized else 1.0
         probs, order = rows.probs.double().sort(dim=1, descending=True, stable=True)
         before = probs.cumsum(dim=1) - probs
-        values = before + (uniform if self.randomized else 1.0) * probs
+        values = before + uniform * probs
         ranks = torch.arange(1, probs.size(1) + 1, device=probs.device).expand_as(order)
         unsorted = torch.empty_like(values).scatter_(1, order, values)
         return unsorted, torch.empty_like(order).scatter_(1, order, ranks)
@@ -96,14 +92,9 @@ class RAPS(APS):
         penalty: float | None = None,
         rank: int | None = None,
         share: float = 0.2,
-        randomized: bool = True,
-        nonempty: bool = True,
-        shift_level: float = 0.01,
-        seed: int = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            alpha, randomized=randomized, nonempty=nonempty, shift_level=shift_level, seed=seed
-        )
+        super().__init__(alpha, **options)
         for name, value in (("penalty", penalty), ("rank", rank)):
             if value is not None and value < 0:
                 raise InputError(f"{name} >= 0", value)
@@ -112,10 +103,9 @@ class RAPS(APS):
         self.penalty, self.rank, self.share = penalty, rank, share
         self._chosen: tuple[float, int] = (penalty or 0.0, rank or 0)
 
-    def fit(self, p_val: Any) -> Self:
+    def _learn(self, part: Scored) -> None:
         """Choose what was not given, then find the threshold on the other rows."""
-        self._check_classes(p_val)
-        rows = read(p_val)
+        rows = part.rows
         if self.penalty is None or self.rank is None:
             generator = torch.Generator().manual_seed(self.seed)
             order = torch.randperm(len(rows), generator=generator)
@@ -126,29 +116,29 @@ class RAPS(APS):
                     f"{len(rows)} rows",
                     "Pass penalty= and rank=.",
                 )
-            self._choose(Rows(rows.logits[order[:size]], rows.labels[order[:size]]))
-            rows = Rows(rows.logits[order[size:]], rows.labels[order[size:]])
-        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows)))
+            self._choose(rows.take(order[:size]))
+            rest = order[size:]
+            rows, numbers = rows.take(rest), part.numbers[rest]
+            part = Scored(part.p, rows, self._scores(rows), numbers)
+        super()._learn(part)
 
     def _choose(self, rows: Rows) -> None:
-        uniform = self._uniform(rows)
-        _, ranks = self._ranked(rows, uniform)
+        _, ranks = self._ranked(rows)
         true = ranks.gather(1, rows.labels.unsqueeze(1)).squeeze(1).double()
-        most = float(ranks.size(1))
         rank = self.rank
         if rank is None:
-            rank = int(min(conformal_quantile(true, self.alpha), most))
+            rank = int(min(conformal_quantile(true, self.alpha), float(ranks.size(1))))
         tried = (0.001, 0.01, 0.1, 0.2, 0.5) if self.penalty is None else (self.penalty,)
         sizes = []
         for penalty in tried:
             self._chosen = (penalty, rank)
-            scores = self._scores(rows, uniform)
+            scores = self._scores(rows)
             reached = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
             level = conformal_quantile(reached, self.alpha)
             sizes.append(float((scores <= level).double().sum()))
         self._chosen = (tried[sizes.index(min(sizes))], rank)
 
-    def _scores(self, rows: Rows, uniform: Tensor) -> Tensor:
-        scores, ranks = self._ranked(rows, uniform)
+    def _scores(self, rows: Rows) -> Tensor:
+        scores, ranks = self._ranked(rows)
         penalty, rank = self._chosen
         return scores + penalty * (ranks - rank).clamp_min(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -45,11 +45,6 @@ class LabelSets(PredictionSets):
         held = self.mask.gather(2, (target == 1).long().unsqueeze(2)).squeeze(2)
         return held.double().masked_fill(target.isnan(), torch.nan)
 
-    @property
-    def coverage(self) -> float:
-        """Share of sets that do, over all labels that are known."""
-        return float(self.covered.nanmean())
-
     def column(self, t: int) -> PredictionSets:
         """The sets of label number ``t``; of the rows whose label is known, where there are
         targets."""
@@ -81,6 +76,8 @@ class ConformalLabels(Conformal):
         (1.0, 1.0)
     """
 
+    kind: ClassVar[str] = "labels"
+
     def __init__(
         self,
         alpha: float = 0.1,
@@ -98,23 +95,18 @@ class ConformalLabels(Conformal):
 
     def fit(self, p_val: LabelPrediction) -> Self:
         """Find the thresholds on labelled rows that the model was not trained on."""
-        self._check_labels(p_val)
+        self._check_kind(p_val)
         if len(p_val) == 0 or not bool(p_val.known.any()):
             raise InputError("at least one row with a known label", "none")
         self._columns = [
             self._make().fit(p_val.column(t)) if bool(p_val.known[:, t].any()) else None
             for t in range(p_val.num_labels)
         ]
-        self._note(p_val)
-        return self
+        return self._fitted(p_val)
 
     def __call__(self, p: LabelPrediction) -> LabelSets:
         """The sets of other rows."""
-        self._check(bool(self._columns))
-        self._check_labels(p)
-        if p.num_labels != len(self._columns):
-            labels = f"{len(self._columns)} label{'s' * (len(self._columns) > 1)}"
-            raise InputError(f"predictions of {labels}, as fitted", p.size)
+        self._check_call(p)
         every, found = replace(p, target=None), []
         for t, fitted in enumerate(self._columns):
             both = torch.ones(len(p), 2, dtype=torch.bool, device=p.samples.device)
@@ -125,7 +117,3 @@ class ConformalLabels(Conformal):
         """One for a label; the shift is looked at once, for all labels."""
         options: dict[str, Any] = {"nonempty": self.nonempty, "seed": self.seed}
         return _METHODS[self.method](self.alpha, shift_level=0, **options)
-
-    def _check_labels(self, p: Any) -> None:
-        instead = "For classes there is SplitConformal, for values ConformalIntervals."
-        self._check_kind(p, "labels", instead)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy import sparse
 from torch import Tensor
 
-from gduq.conformal.graph import Nodes, NodeSets
-from gduq.conformal.split import PredictionSets
-from gduq.errors import InputError
+from gduq.conformal.graph import NodeSets
+from gduq.conformal.split import Scored
+from gduq.errors import InputError, NotFittedError
 from gduq.metrics.structure import neighbours
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["NAPS", "weighted_quantile"]
 
@@ -78,25 +75,18 @@ class NAPS(NodeSets):
         self.hops, self.decay = hops, decay
         self._known: tuple[Tensor, Tensor] | None = None
 
-    def fit(self, p_val: Any, rows: Nodes | None = None) -> Self:
-        """Keep the scores of the nodes ``rows`` (mask, slice or numbers; all by default)."""
-        super().fit(p_val, rows)
-        part, _, scores, numbers = self._chosen(p_val, rows)
-        true = scores.gather(1, part.labels.unsqueeze(1)).squeeze(1)
-        order = true.argsort()  # rising, as `weighted_quantile` reads them
-        self._known = numbers[order], true[order]
-        return self
+    def _learn(self, part: Scored) -> None:
+        super()._learn(part)
+        order = part.true.argsort()  # rising, as `weighted_quantile` reads them
+        self._known = part.numbers[order], part.true[order]
 
-    def __call__(self, p: Any, rows: Nodes | None = None) -> PredictionSets:
-        """The sets of the nodes ``rows``."""
-        self._check_fitted(p)
-        part, chosen, scores, numbers = self._chosen(p, rows)
-        return self._within(chosen, part, scores <= self.thresholds(numbers).unsqueeze(1))
+    def _threshold(self, part: Scored) -> Tensor:
+        return self.thresholds(part.numbers).unsqueeze(1)
 
     def thresholds(self, nodes: Tensor) -> Tensor:
         """The threshold of every node of these numbers ``[m]``; infinite for all classes."""
-        self._check(self._known is not None)
-        assert self._known is not None
+        if self._known is None:
+            raise NotFittedError("a fitted NAPS", "one without fit", "Call fit(p_val) first.")
         known, scores = self._known
         found = [weighted_quantile(scores, w, self.alpha) for w in self._weights(nodes, known)]
         return torch.cat(found).to(scores)

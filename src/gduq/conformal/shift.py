@@ -63,7 +63,7 @@ class Columns(NamedTuple):
 
 def columns_of(p: Any, seed: int) -> Columns:
     """What is predicted, features and novelty if there are any; of at most 2000 rows."""
-    said, size = _said(p)
+    said = _said(p)
     features, novelty = getattr(p, "features", None), None
     if getattr(p, "kind", "classes") == "values" and p.novelty is not None:
         novelty = p.novelty.detach().cpu().double().unsqueeze(1)
@@ -75,23 +75,30 @@ def columns_of(p: Any, seed: int) -> Columns:
         said[keep],
         None if features is None else _narrow(features, keep, seed),
         None if novelty is None else novelty[keep],
-        size,
+        size_of(p),
     )
 
 
-def _said(p: Any) -> tuple[Tensor, str]:
-    """What is predicted ``[m, d]`` in float64, and what about."""
+def size_of(p: Any) -> str:
+    """How many things the rows are about, in words: "3 classes"."""
+    if getattr(p, "kind", "classes") == "classes":
+        return f"{read(p, labelled=False).num_classes} classes"
+    return str(p.size)
+
+
+def _said(p: Any) -> Tensor:
+    """What is predicted ``[m, d]`` in float64."""
     kind = getattr(p, "kind", "classes")
     if kind == "classes":
         rows = read(p, labelled=False)
-        both = torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1)
-        return both.double().cpu(), f"{rows.num_classes} classes"
+        return torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1).double().cpu()
     if len(p) == 0:
         raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
     if kind == "labels":
-        return p.probs.double().cpu(), p.size
+        found: Tensor = p.probs.double().cpu()
+        return found
     parts = [part.view(len(p), -1).double().cpu() for part in (p.mean, p.std, p.epistemic)]
-    return torch.cat(parts, dim=1), p.size
+    return torch.cat(parts, dim=1)
 
 
 def _narrow(features: Tensor, keep: Tensor, seed: int) -> Tensor:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gduq.conformal.base import Conformal
+from gduq.conformal.base import Answers, Conformal
 from gduq.conformal.shift import ShiftTest
 from gduq.errors import InputError
 from gduq.metrics.rows import Rows, read
+from gduq.prediction.checks import RowChoice, row_index
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -21,7 +22,22 @@ __all__ = ["ClassConditional", "PredictionSets", "SplitConformal", "conformal_qu
 
 
 @dataclass(frozen=True, eq=False)
-class PredictionSets:
+class Scored:
+    """Rows of a prediction, as metrics read them, with the score of every class."""
+
+    p: Any
+    rows: Rows
+    scores: Tensor  # [m, C]
+    numbers: Tensor  # [m], of these rows among all that were given
+
+    @property
+    def true(self) -> Tensor:
+        """The scores of the true classes ``[m]``."""
+        return self.scores.gather(1, self.rows.labels.unsqueeze(1)).squeeze(1)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSets(Answers):
     """One set of classes per row.
 
     Args:
@@ -51,19 +67,6 @@ class PredictionSets:
     def covered(self) -> Tensor:
         """Whether each set holds the true class ``[m]``; an error without labels."""
         return self.mask.gather(1, self.require_target().unsqueeze(1)).squeeze(1)
-
-    def require_target(self) -> Tensor:
-        """The truth, or an error that says it is missing."""
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        return self.target
-
-    @property
-    def coverage(self) -> float:
-        """Share of sets that do."""
-        return float(self.covered.double().mean())
 
 
 class SplitConformal(Conformal):
@@ -95,6 +98,8 @@ class SplitConformal(Conformal):
         (1.0, 1.0)
     """
 
+    kind: ClassVar[str] = "classes"
+
     def __init__(
         self,
         alpha: float = 0.1,
@@ -105,60 +110,48 @@ class SplitConformal(Conformal):
     ) -> None:
         super().__init__(alpha, shift_level=shift_level, seed=seed)
         self.nonempty = nonempty
-        self.quantile: float | Tensor | None = None
-        self._classes = 0
+        self.quantile: float | Tensor = math.inf
 
-    def fit(self, p_val: Any) -> Self:
-        """Find the threshold on labelled rows that the model was not trained on."""
-        self._check_classes(p_val)
-        rows = read(p_val)
-        return self._fit(p_val, rows, self._scores(rows, self._uniform(rows)))
+    def fit(self, p_val: Any, rows: RowChoice | None = None) -> Self:
+        """Find the threshold on labelled rows that the model was not trained on.
 
-    def __call__(self, p: Any) -> PredictionSets:
-        """The sets of other rows."""
-        self._check_fitted(p)
-        rows = read(p, labelled=False)
-        return self._sets(p, rows, self._scores(rows, self._uniform(rows)))
+        Args:
+            p_val: Predictions with targets.
+            rows: Which of them (mask, slice or numbers); default all.
+        """
+        self._check_kind(p_val)
+        part = self.scored(p_val, rows)
+        self._learn(part)
+        return self._fitted(part.p)
 
-    def _scores(self, rows: Rows, uniform: Tensor) -> Tensor:
+    def __call__(self, p: Any, rows: RowChoice | None = None) -> PredictionSets:
+        """The sets of other rows, or of those that ``rows`` chooses."""
+        self._check_call(p)
+        part = self.scored(p, rows)
+        mask = part.scores <= self._threshold(part)
+        if self.nonempty:
+            empty = ~mask.any(dim=1)
+            mask[empty, part.rows.label[empty]] = True
+        return PredictionSets(mask, part.rows.target, self._shift(part.p))
+
+    def scored(self, p: Any, rows: RowChoice | None = None) -> Scored:
+        """Some rows and the scores of their classes."""
+        numbers = chosen_rows(rows, len(p))
+        part = p if rows is None else p[numbers]
+        read_rows = read(part, labelled=False)
+        return Scored(part, read_rows, self._scores(read_rows), numbers)
+
+    def _scores(self, rows: Rows) -> Tensor:
         """How little each class fits each row ``[m, C]``; what a subclass redefines."""
         return 1.0 - rows.probs.double()
 
-    def _uniform(self, rows: Rows) -> Tensor:
-        """One number from [0, 1) per row ``[m, 1]``, the same for it in whatever batch it comes."""
-        return hashed_uniform(rows.logits, self.seed)
+    def _learn(self, part: Scored) -> None:
+        """The threshold, from the scores of true classes."""
+        self.quantile = conformal_quantile(part.true, self.alpha)
 
-    def _fit(self, p_val: Any, rows: Rows, scores: Tensor) -> Self:
-        true = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
-        self.quantile = self._threshold(true, rows)
-        self._classes = rows.num_classes
-        self._note(p_val)
-        return self
-
-    def _threshold(self, true: Tensor, rows: Rows) -> float | Tensor:
-        """What scores of true classes ``[m]`` make of the threshold: one, or one per class."""
-        return conformal_quantile(true, self.alpha)
-
-    def _check_classes(self, p: Any) -> None:
-        instead = "For values there is ConformalIntervals, for labels ConformalLabels."
-        self._check_kind(p, "classes", instead)
-
-    def _check_fitted(self, p: Any) -> None:
-        self._check(self._classes > 0)
-        self._check_classes(p)
-        classes = read(p, labelled=False).num_classes
-        if classes != self._classes:
-            raise InputError(f"predictions of {self._classes} classes, as fitted", classes)
-
-    def _sets(self, p: Any, rows: Rows, scores: Tensor) -> PredictionSets:
-        assert self.quantile is not None
-        return self._within(p, rows, scores <= self.quantile)
-
-    def _within(self, p: Any, rows: Rows, mask: Tensor) -> PredictionSets:
-        if self.nonempty:
-            empty = ~mask.any(dim=1)
-            mask[empty, rows.label[empty]] = True
-        return PredictionSets(mask, rows.target, self._shift(p))
+    def _threshold(self, part: Scored) -> float | Tensor:
+        """Up to which score a class is in the set: one number, one per class or ``[m, 1]``."""
+        return self.quantile
 
 
 class ClassConditional(SplitConformal):
@@ -180,11 +173,19 @@ class ClassConditional(SplitConformal):
         [True, False, False, True]
     """
 
-    def _threshold(self, true: Tensor, rows: Rows) -> Tensor:
-        found = [
-            conformal_quantile(true[rows.labels == c], self.alpha) for c in range(rows.num_classes)
-        ]
-        return true.new_tensor(found)
+    def _learn(self, part: Scored) -> None:
+        classes = range(part.rows.num_classes)
+        by_class = (part.true[part.rows.labels == c] for c in classes)
+        found = [conformal_quantile(scores, self.alpha) for scores in by_class]
+        self.quantile = part.true.new_tensor(found)
+
+
+def chosen_rows(rows: RowChoice | None, length: int) -> Tensor:
+    """Which rows, as numbers; an error where that is none."""
+    numbers = torch.arange(length)[row_index(rows, length)]
+    if rows is not None and numbers.numel() == 0:
+        raise InputError("at least one row", "an empty choice of rows")
+    return numbers
 
 
 def conformal_quantile(scores: Tensor, alpha: float) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gduq.conformal.base import Conformal
+from gduq.conformal.base import Answers, Conformal
 from gduq.conformal.shift import ShiftTest
 from gduq.conformal.split import conformal_quantile
 from gduq.errors import InputError
@@ -24,7 +24,7 @@ SCORES: tuple[Score, ...] = ("absolute", "normalised", "cqr")
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals:
+class Intervals(Answers):
     """One interval per row and value.
 
     Args:
@@ -55,16 +55,8 @@ class Intervals:
     @property
     def covered(self) -> Tensor:
         """Whether each interval holds the true value; an error without true values."""
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        return (self.low <= self.target) & (self.target <= self.high)
-
-    @property
-    def coverage(self) -> float:
-        """Share of intervals that do, over all rows and values."""
-        return float(self.covered.double().mean())
+        target = self.require_target()
+        return (self.low <= target) & (target <= self.high)
 
     def column(self, t: int) -> Intervals:
         """The intervals of value number ``t`` alone."""
@@ -108,6 +100,8 @@ class ConformalIntervals(Conformal):
         (tensor(-4., dtype=torch.float64), tensor(4., dtype=torch.float64), 1.0)
     """
 
+    kind: ClassVar[str] = "values"
+
     def __init__(
         self,
         alpha: float = 0.1,
@@ -120,11 +114,11 @@ class ConformalIntervals(Conformal):
         if score not in SCORES:
             raise InputError(f"a score from {', '.join(SCORES)}", repr(score))
         self.score = score
-        self.quantile: Tensor | None = None  # one per value
+        self.quantile = torch.empty(0)  # one per value
 
     def fit(self, p_val: ValuePrediction) -> Self:
         """Find the thresholds on rows with true values that the model was not trained on."""
-        self._check_values(p_val)
+        self._check_kind(p_val)
         truth = _columns(p_val, p_val.require_target())
         if len(truth) == 0:
             raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
@@ -132,17 +126,11 @@ class ConformalIntervals(Conformal):
         scores = torch.maximum(low - truth, truth - high) / unit
         found = [conformal_quantile(column, self.alpha) for column in scores.T]
         self.quantile = scores.new_tensor(found)
-        self._note(p_val)
-        return self
+        return self._fitted(p_val)
 
     def __call__(self, p: ValuePrediction) -> Intervals:
         """The intervals of other rows."""
-        self._check(self.quantile is not None)
-        self._check_values(p)
-        assert self.quantile is not None
-        if p.num_values != len(self.quantile):
-            values = f"{len(self.quantile)} value{'s' * (len(self.quantile) > 1)}"
-            raise InputError(f"predictions of {values}, as fitted", p.size)
+        self._check_call(p)
         low, high, unit = self._parts(p)
         reach = self.quantile.to(unit.device) * unit
         middle = (low + high) / 2  # what a negative reach leaves at least
@@ -160,10 +148,6 @@ class ConformalIntervals(Conformal):
         if self.score == "absolute":
             return mean, mean, torch.ones_like(mean)
         return mean, mean, _columns(p, p.std).clamp_min(1e-300)
-
-    def _check_values(self, p: Any) -> None:
-        instead = "For classes there is SplitConformal, for labels ConformalLabels."
-        self._check_kind(p, "values", instead)
 
 
 def _columns(p: ValuePrediction, values: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gduq.errors import InputError
 
 __all__ = [
+    "RowChoice",
     "as_features",
     "as_labels",
     "as_names",
@@ -17,7 +18,10 @@ __all__ = [
     "as_outputs",
     "as_samples",
     "as_weights",
+    "row_index",
 ]
+
+RowChoice = Tensor | slice | Sequence[int]
 
 
 def as_samples(samples: Tensor) -> Tensor:
@@ -122,3 +126,27 @@ def as_novelty(given: Tensor, rows: int) -> Tensor:
 def _precise(values: Tensor) -> Tensor:
     """Half floats become single; integers too."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
+    """Rows as a mask, slice or index tensor that fits ``length`` rows.
+
+    Example:
+        >>> row_index([0, 2], length=3)
+        tensor([0, 2])
+    """
+    if rows is None:
+        return slice(None)
+    if isinstance(rows, slice):
+        return rows
+    index = torch.as_tensor(rows).cpu()
+    if index.dtype == torch.bool and index.shape != (length,):
+        raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
+    if index.dtype != torch.bool:
+        if index.is_floating_point() and index.numel():
+            raise InputError("rows as a mask, a slice or integers", index.dtype)
+        index = index.long()
+        if index.numel() and not -length <= int(index.min()) <= int(index.max()) < length:
+            low, high = int(index.min()), int(index.max())
+            raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
+    return index
