@@ -22,7 +22,8 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data import tensorfile
-from gduq.data.packed import Packed, cat_dim, join_layouts
+from gduq.data.offsets import cat_dim, share_ptr, to_ptr
+from gduq.data.packed import Packed
 from gduq.data.tensorfile import DamagedFile, Stream
 from gduq.errors import InputError
 
@@ -82,7 +83,7 @@ def join_files(
     """Stream files of graphs, all with the same ``key``, into one, in order; returns how many."""
     parts = [open_graphs(file, key) for file in files]
     _check_alike(parts)
-    ptrs, layout = join_layouts(parts)
+    ptrs, layout = _join_layouts(parts)
     tensors: dict[str, Tensor | Stream] = {f"ptr/{k}": v for k, v in ptrs.items()}
     for k in layout:
         tensors[f"data/{k}"] = tensorfile.joined([p.tensors[k] for p in parts], cat_dim(k))
@@ -96,6 +97,24 @@ def join_files(
     )
     _write(path, tensors, whole, key)
     return ptrs["node"].numel() - 1
+
+
+def _join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Offsets and layout of parts put one after the other (their ``tensors`` are not read)."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.layout.keys() != first.layout.keys() or dict(part.deliver) != dict(first.deliver):
+            raise InputError(f"graphs with {sorted(first.layout)}", sorted(part.layout))
+    ptrs = {"node": _join([p.ptrs["node"] for p in parts])}
+    layout = {
+        key: share_ptr(ptrs, key, _join([p.ptrs[p.layout[key]] for p in parts]))
+        for key in first.layout
+    }
+    return ptrs, layout
+
+
+def _join(ptrs: Sequence[Tensor]) -> Tensor:
+    return to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, key: str) -> None:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, InMemoryDataset
 
+from gduq.data.offsets import cat_dim, numbers_nodes, ragged, share_ptr, take, to_ptr
 from gduq.errors import InputError
 
-__all__ = ["Packed", "cat_dim", "join_layouts", "ragged", "to_ptr", "try_pack"]
+__all__ = ["Packed", "try_pack"]
 
 TEXT = "text"  # how a column of strings is delivered; it is stored as UTF-8 bytes
 
@@ -73,8 +74,8 @@ class Packed(Sequence[Data]):
         graphs: Mapping[str, Tensor] | None = None,
         extras: Mapping[str, Tensor] | None = None,
     ) -> Packed:
-        """From long tensors: ``edge_index [2, E]`` numbered within each graph, and attributes a
-        node ``[N, ...]``, an edge ``[E, ...]`` and a graph ``[G, ...]``."""
+        """From long tensors: ``edge_index [2, E]`` numbered within each graph, and attributes per
+        node ``[N, ...]``, per edge ``[E, ...]`` and per graph ``[G, ...]``."""
         count = node_ptr.numel() - 1
         ptrs = {"node": node_ptr.long(), "edge": edge_ptr.long(), "graph": torch.arange(count + 1)}
         groups = {"node": nodes, "edge": {"edge_index": edge_index, **(edges or {})}}
@@ -86,13 +87,11 @@ class Packed(Sequence[Data]):
         return Packed(tensors, ptrs, layout, deliver, extras or {})
 
     @staticmethod
-    def pack(graphs: Sequence[Data], store: Mapping[str, torch.dtype] | None = None) -> Packed:
+    def pack(graphs: Sequence[Data]) -> Packed:
         """Join plain ``Data`` objects of equal attributes; others raise `InputError`.
 
         Args:
             graphs: The graphs. Tensors, numbers and strings may be attributes.
-            store: Attribute to a smaller dtype to keep it in, such as ``{"x": torch.float16}``; it
-                is handed out in the dtype it had.
         """
         graphs = list(graphs)
         keys = _common_keys(graphs)
@@ -103,30 +102,11 @@ class Packed(Sequence[Data]):
         for key in keys:
             values, how = _values(key, [g[key] for g in graphs])
             sizes = torch.tensor([v.size(cat_dim(key)) for v in values])
-            layout[key] = _share_ptr(ptrs, key, to_ptr(sizes))
+            layout[key] = share_ptr(ptrs, key, to_ptr(sizes))
             tensors[key] = torch.cat(values, dim=cat_dim(key))
-            if store and key in store:
-                how = how or _dtype_name(tensors[key].dtype)
-                tensors[key] = tensors[key].to(store[key])
             if how:
                 deliver[key] = how
         return Packed(tensors, ptrs, layout, deliver)
-
-    @staticmethod
-    def concatenate(parts: Sequence[Packed]) -> Packed:
-        """The graphs of all parts, one after the other; ``extras`` are joined on the first axis."""
-        parts = [part.materialise() for part in parts]
-        ptrs, layout = join_layouts(parts)
-        first = parts[0]
-        return replace(
-            first,
-            tensors={
-                k: torch.cat([p.tensors[k] for p in parts], dim=cat_dim(k)) for k in first.tensors
-            },
-            ptrs=ptrs,
-            layout=layout,
-            extras={k: torch.cat([p.extras[k] for p in parts]) for k in first.extras},
-        )
 
     # -- a sequence of graphs ------------------------------------------------------------------
 
@@ -164,7 +144,7 @@ class Packed(Sequence[Data]):
         if self.visible is None:
             return self
         rows = {name: ragged(ptr, self.visible) for name, ptr in self.ptrs.items()}
-        tensors = {k: _take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
+        tensors = {k: take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
         ptrs = {name: ptr for name, (_, ptr) in rows.items()}
         return replace(self, tensors=tensors, ptrs=ptrs, visible=None)
 
@@ -185,7 +165,7 @@ class Packed(Sequence[Data]):
         if self.visible is None:
             return self.tensors[key]
         rows, _ = ragged(self.ptrs[self.layout[key]], self.visible)
-        return _take(key, self.tensors[key], rows)
+        return take(key, self.tensors[key], rows)
 
     # -- batches -------------------------------------------------------------------------------
 
@@ -201,8 +181,8 @@ class Packed(Sequence[Data]):
         shifts: dict[str, Tensor | None] = {}
         for key, value in self.tensors.items():
             where, slices[key] = rows[self.layout[key]]
-            taken = _take(key, value, where)
-            shifts[key] = node_ptr[:-1] if _numbers_nodes(key) else None
+            taken = take(key, value, where)
+            shifts[key] = node_ptr[:-1] if numbers_nodes(key) else None
             batch[key] = self._deliver(key, taken, slices[key], shifts[key])
         if not self._sized:
             batch._store._num_nodes = node_ptr.diff().tolist()
@@ -227,7 +207,7 @@ class Packed(Sequence[Data]):
         for key, value in self.tensors.items():
             ptr = self.ptrs[self.layout[key]]
             rows = slice(int(ptr[graph]), int(ptr[graph + 1]))
-            taken = _take(key, value, rows)
+            taken = take(key, value, rows)
             data[key] = self._deliver(key, taken, torch.tensor([0, rows.stop - rows.start]), None)
             if self.deliver.get(key) == TEXT:
                 data[key] = data[key][0]
@@ -261,59 +241,6 @@ def try_pack(graphs: Sequence[Data]) -> Packed | None:
         return Packed.pack(graphs)
     except InputError:
         return None
-
-
-def join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Offsets and layout of parts put one after the other (their ``tensors`` are not read)."""
-    if not parts:
-        raise InputError("at least one set of graphs", "none")
-    first = parts[0]
-    for part in parts[1:]:
-        if part.layout.keys() != first.layout.keys() or dict(part.deliver) != dict(first.deliver):
-            raise InputError(f"graphs with {sorted(first.layout)}", sorted(part.layout))
-    ptrs = {"node": _join([p.ptrs["node"] for p in parts])}
-    layout = {
-        key: _share_ptr(ptrs, key, _join([p.ptrs[p.layout[key]] for p in parts]))
-        for key in first.layout
-    }
-    return ptrs, layout
-
-
-def _join(ptrs: Sequence[Tensor]) -> Tensor:
-    return to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
-
-
-def to_ptr(sizes: Tensor) -> Tensor:
-    """Offsets ``[G + 1]`` of parts of the given sizes."""
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-
-
-def cat_dim(key: str) -> int:
-    """The axis on which PyG joins an attribute: the last for numbers of nodes, else the first."""
-    return -1 if _numbers_nodes(key) else 0
-
-
-def _numbers_nodes(key: str) -> bool:
-    return "index" in key or key == "face"  # PyG's own rule
-
-
-def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
-    """Rows of the graphs ``index`` and their new offsets; neighbours come as one slice."""
-    starts = ptr[index]
-    sizes = ptr[index + 1] - starts
-    out = to_ptr(sizes)
-    if index.numel() and bool((index.diff() == 1).all()):
-        return slice(int(starts[0]), int(starts[0] + out[-1])), out
-    total = int(out[-1])
-    shift = torch.repeat_interleave(starts - out[:-1], sizes, output_size=total)
-    return shift + torch.arange(total), out
-
-
-def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
-    dim = cat_dim(key)
-    if isinstance(rows, slice):
-        return value[..., rows] if dim == -1 else value[rows]
-    return value.index_select(value.dim() - 1 if dim == -1 else 0, rows)
 
 
 def _common_keys(graphs: Sequence[Data]) -> list[str]:
@@ -353,16 +280,3 @@ def _values(key: str, values: list[Any]) -> tuple[list[Tensor], str | None]:
 
 def _other_axes(value: Tensor, dim: int) -> tuple[int, ...]:
     return tuple(value.shape[:-1] if dim == -1 else value.shape[1:])
-
-
-def _share_ptr(ptrs: dict[str, Tensor], key: str, ptr: Tensor) -> str:
-    """The name of equal offsets that are there already, or a new one."""
-    for name, known in ptrs.items():
-        if torch.equal(known, ptr):
-            return name
-    ptrs[key] = ptr
-    return key
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The general cuts: from one domain value a row to the rows of each split.
+"""The general cuts: from one domain value per row to the rows of each split.
 
 Every function takes plain tensors and returns a *cut*: split name to row numbers. `gduq.shifts.by`
 turns a cut's ingredients into `Splits` of a dataset.
@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.shifts.domain_values import Values, as_labels, as_values
 from gduq.whole import whole
 
 __all__ = [
     "Cut",
-    "Values",
-    "as_labels",
-    "as_values",
     "concept",
     "covariate",
     "leave_out",
@@ -29,8 +27,6 @@ __all__ = [
 ]
 
 Cut = dict[str, Tensor]
-Values = Tensor | Sequence[Any] | np.ndarray
-_EXPECTED = "one number, text or date a row as domain values"
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
 
 
@@ -52,7 +48,7 @@ def covariate(
     drawn from the pool.
 
     Args:
-        values: One number (or string) a row ``[n]``.
+        values: One number (or string) per row ``[n]``.
         cuts: Where ``ood_val`` and ``ood_test`` should start, as shares of the rows.
         descending: Train on the large values, test on the small ones.
         holdout: Size of ``id_val``, and of ``id_test``, as a share.
@@ -126,10 +122,10 @@ def concept(
     other kind is added. Finally ``id_val`` and ``id_test`` are drawn from the training pool.
 
     Args:
-        values: One number (or string) a row ``[n]``.
+        values: One number (or string) per row ``[n]``.
         labels: Class numbers ``[n]``.
-        bias: One a pass but the last.
-        pick: One a pass but the last.
+        bias: One per pass but the last.
+        pick: One per pass but the last.
         holdout: Size of ``id_val``, and of ``id_test``, as a share of the training pool.
         seed: Of all draws.
     """
@@ -178,21 +174,6 @@ def leave_out(pool: Tensor, val: Tensor, test: Tensor, holdout: int, seed: int) 
     return _checked(cut, "Leave out fewer rows, or hold out less.")
 
 
-def as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
-    """Class numbers as ``int64 [n]``, or an error that says why they are none."""
-    if labels is None:
-        raise InputError("integer labels y", "none")
-    do = "Cut values with shifts.target, or along any other domain."
-    tensor = torch.as_tensor(labels)
-    if tensor.dim() > 1 and tensor.size(1) > 1:
-        raise InputError("one class per row", f"{tensor.size(1)} targets per row", do)
-    tensor = tensor.reshape(-1)
-    whole = tensor.long()
-    if not torch.equal(whole.to(tensor.dtype), tensor):
-        raise InputError("integer labels (classes)", "values with fractions or NaN", do)
-    return whole
-
-
 def _one_pass(
     codes: Tensor, kind: Tensor, bias: float, pick: float, generator: torch.Generator
 ) -> Tensor:
@@ -211,50 +192,6 @@ def _one_pass(
     # no row of a lacking cell was taken, so its last row is the last rejected one
     taken[last[lacking.flatten()]] = True
     return taken
-
-
-def as_values(values: Values) -> Tensor:
-    """Domain values as numbers ``[n]``: Python's floats in double precision, moments of NumPy in
-    microseconds, and text, dates and other things that sort by their rank.
-
-    Example:
-        >>> as_values(["b", "a", "b"]), as_values([0.5, 2])
-        (tensor([1, 0, 1]), tensor([0.5000, 2.0000], dtype=torch.float64))
-    """
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(_as_array(values))
-    if tensor.dim() != 1:
-        raise InputError("domain values of shape [n], one a row", list(tensor.shape))
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        bad = int((~torch.isfinite(tensor)).sum())
-        raise InputError("finite domain values", f"{bad} NaN or infinite")
-    return tensor.detach().cpu()
-
-
-def _as_array(values: Any) -> np.ndarray:
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise InputError(_EXPECTED, f"{type(values).__name__}: {error}") from error
-    kind = array.dtype.kind
-    if kind == "c" or kind == "V" or array.ndim != 1:
-        raise InputError(_EXPECTED, f"{array.dtype} of shape {list(array.shape)}")
-    if kind in "mM":
-        if bool(np.isnat(array).any()):
-            raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
-        return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
-    if kind in "US":
-        return np.unique(array, return_inverse=True)[1].reshape(-1)
-    if kind == "O":
-        return _ranks(array.tolist())
-    return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))
-
-
-def _ranks(values: list[Any]) -> np.ndarray:
-    try:
-        rank = {value: i for i, value in enumerate(sorted(set(values)))}
-    except TypeError as error:
-        raise InputError(_EXPECTED, f"values that cannot be sorted ({error})") from error
-    return np.array([rank[value] for value in values], dtype=np.int64)
 
 
 def _codes(values: Values) -> Tensor:

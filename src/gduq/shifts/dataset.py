@@ -19,6 +19,7 @@ from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.shifts import cuts
+from gduq.shifts.domain_values import as_labels, as_values
 
 __all__ = ["DatasetRows", "Graphs", "Task", "attribute"]
 
@@ -57,7 +58,7 @@ class DatasetRows:
 
     def labels(self) -> Tensor:
         """Integer labels, one per row."""
-        return cuts.as_labels(self.truth())
+        return as_labels(self.truth())
 
     def scalar(self, function: Callable[[Data], Any]) -> Tensor:
         """One number a row; of text and dates (a graph task) their rank."""
@@ -75,7 +76,7 @@ class DatasetRows:
                 raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
             else:
                 found.append(row)
-        return torch.cat(found) if self.task == "node" else cuts.as_values(found)
+        return torch.cat(found) if self.task == "node" else as_values(found)
 
     def splits(self, cut: cuts.Cut, values: Tensor, *, name: str, description: str) -> Splits:
         """`Splits` of the rows in a cut, with the domain value of each."""

@@ -16,6 +16,7 @@ from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts import cuts
 from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute
+from gduq.shifts.domain_values import Values, as_values
 
 __all__ = ["by", "degree", "feature", "size", "target", "time"]
 
@@ -24,7 +25,7 @@ Kind = Literal["covariate", "concept", "no_shift", "tails"]
 
 def by(
     data: Graphs,
-    values: cuts.Values,
+    values: Values,
     kind: Kind = "covariate",
     *,
     seed: int = 0,
@@ -57,13 +58,13 @@ def by(
 
 def _by(
     rows: DatasetRows,
-    values: cuts.Values,
+    values: Values,
     kind: Kind,
     seed: int,
     name: str,
     options: dict[str, Any],
 ) -> Splits:
-    values = cuts.as_values(values)
+    values = as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
     if kind == "concept":
@@ -187,7 +188,7 @@ def feature(
 
 def time(
     data: Graphs,
-    stamps: cuts.Values,
+    stamps: Values,
     *,
     cuts: tuple[float, float] = (0.6, 0.8),
     seed: int = 0,

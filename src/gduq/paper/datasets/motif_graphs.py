@@ -8,7 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gduq.data.packed import Packed, ragged, to_ptr
+from gduq.data.offsets import ragged, to_ptr
+from gduq.data.packed import Packed
 
 __all__ = ["BASES", "MOTIFS", "Recipe", "build_motif"]
 
