@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 from rooms_picture import Room, picture  # noqa: E402
 from tests.test_house import FILES, LAYER, MODULES, imports, room  # noqa: E402
 
-__all__ = ["DOCS", "EXAMPLES", "NAMED", "defined", "rooms", "written"]
+__all__ = ["DOCS", "EXAMPLES", "NAMED", "defined", "named_by", "rooms", "written"]
 
 DOCS = ROOT / "docs"
 EXAMPLES = sorted((DOCS / "extend").glob("*.py"))
@@ -29,6 +29,7 @@ NAMED = re.compile(r"`([\w/]+\.py)::([\w.]+)`")
 _TABLE = "<!-- rooms: written by docs/rooms.py -->\n", "<!-- end of rooms -->\n"
 
 
+@cache
 def written() -> dict[Path, str]:
     """All files this script writes, as they should be."""
     pages = {
@@ -87,7 +88,7 @@ def _says(name: str) -> str:
 
 def _used(module: str) -> set[str]:
     """The modules that a module takes something from, front doors looked through."""
-    named = imports(module)
+    named = named_by(module)
     doors = {name for name in named if any(other.startswith(f"{name}.") for other in named)}
     found = {_home(name) for name in named - doors}
     return {name for name in found if name in MODULES} - {module}
@@ -115,6 +116,12 @@ def _with_table(page: str, found: Mapping[str, Room]) -> str:
 
 
 # -- places --------------------------------------------------------------------------------------
+
+
+@cache
+def named_by(module: str) -> frozenset[str]:
+    """The full names that a module imports."""
+    return frozenset(imports(module))
 
 
 @cache

@@ -9,12 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from gduq.bundle.program import facts
 from gduq.calibration import METHODS
 from gduq.data import catalog
+from gduq.errors import InputError
 from gduq.paper import specs, tables
 from gduq.targets import base as targets
 from tests.calibration.battery import CalibratorBattery
-from tests.test_house import FILES, ROOT, imports
+from tests.test_house import FILES, ROOT
 
 rooms = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "rooms.py")))
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("architecture.md", "extend.md")}
@@ -35,10 +37,11 @@ def test_the_picture_shows_every_room_and_every_import():
     tops = {name.split(".")[1] for name in FILES if name.count(".")} - {"__main__"}
     assert {name.split(".")[0] for name in found} == tops
     for name in FILES:
-        here = [room for room in found if name.startswith(f"gduq.{room}")]
-        for there in ("cli", "paper", "report"):  # that no front door hides
-            if any(m.startswith(f"gduq.{there}.") for m in imports(name)):
-                assert any(there in found[room].on or room == there for room in here), name
+        here = {room for room in found if f"{name}.".startswith(f"gduq.{room}.")}
+        for there in {"cli", "paper", "runs"} - here:  # without a front door that hands things on
+            if here and any(m.startswith(f"gduq.{there}.") for m in rooms.named_by(name)):
+                assert any(there in found[room].on for room in here), name
+    assert "runs" in found["paper"].on
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
@@ -94,6 +97,8 @@ def test_add_a_target():
     assert 3 < made["model"].target.mean < 6  # rates from 1 to 8
     assert made["p"].kind == "values"
     assert targets.target_from(made["model"].target.spec()) == made["model"].target
+    with pytest.raises(InputError, match="to export, got counts"):
+        facts(made["model"].target, made["p"].samples, None)
 
 
 def test_add_a_calibrator():

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from gduq.bundle.symbols import knowing_graphs
+from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Labels, Target, Values
+from gduq.targets import Classes, Labels, Target, Values
 
 __all__ = ["Program", "facts", "ready_to_trace"]
 
@@ -85,6 +86,8 @@ def facts(target: Target, outputs: Tensor, weights: Tensor | None) -> dict[str, 
         pairs = torch.stack([torch.zeros_like(outputs), outputs], dim=-1)
         said = _classes(pairs, share)
         return said | {"samples": outputs, "probs": said["probs"][..., 1]}
+    if not isinstance(target, Classes):
+        raise InputError("classes, labels or values to export", target.kind)
     one = outputs.size(2) == 1
     return _classes(torch.cat([torch.zeros_like(outputs), outputs], -1) if one else outputs, share)
 
