@@ -326,5 +326,6 @@ def _unknown_key(where: list[str]) -> InputError:
     part = _PARTS.get(where[0]) if len(where) > 1 else RunConfig
     known = list((part or RunConfig).model_fields)
     elsewhere = [f"{p}.{where[-1]}" for p, c in _PARTS.items() if where[-1] in c.model_fields]
-    do = f"There is {elsewhere[0]!r}." if elsewhere else did_you_mean(where[-1], known)
+    there = " and ".join(map(repr, elsewhere))
+    do = f"There is {there}." if elsewhere else did_you_mean(where[-1], known)
     return InputError("a known key in a config", repr(".".join(where)), do)
