@@ -35,7 +35,7 @@ SMILES = [
     "FC(F)F",
 ]
 KINDS = ("classes", "labels", "values")
-INFO = BundleInfo({"kind": "Network"}, None, {"note": "test"}, None, {"gduq": "0"})
+INFO = BundleInfo({"kind": "Network"}, None, {"targets": ["activity"]}, None, {"gduq": "0"})
 EVIL = "<img src=x onerror=alert(1)>"
 
 

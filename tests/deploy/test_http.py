@@ -374,6 +374,8 @@ def test_the_card_says_what_to_expect(asked):
     assert found["answers"] == kind
     names = {"classes": ["small", "big"], "labels": ["big", "not tiny"], "values": ["size"]}
     assert found["target"]["names"] == names[kind]
+    assert found["target"]["columns"] == ["activity"]
+    assert found["max_novelty"] == 0.99
     assert found["target"]["units"] == (["nm"] if kind == "values" else None)
     assert found["calibration"]["fitted_on"] == "shifted"
     assert found["novelty"] == {"training_rows": 15, "validation_rows": 30}

@@ -31,7 +31,12 @@ BROWSER = next(
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    return gduq.save(model(), folder / "tox model", class_names=["small", EVIL])
+    return gduq.save(
+        model(),
+        folder / "tox model",
+        class_names=["small", EVIL],
+        preprocessing={"targets": ["size"]},
+    )
 
 
 @contextmanager
@@ -118,9 +123,44 @@ def test_the_page_in_a_browser(address, tmp_path):
     items = [unescape(text) for text in re.findall(r'<li class="bad">(.*?)</li>', dom)]
     assert items[0].startswith("line 2, nonsense: ")
     assert items[1].startswith(f"line 4, {EVIL}: ")
-    heads = [unescape(text) for text in re.findall(r"<th>(.*?)</th>", dom)]
-    assert heads[:4] == ["molecule", "smiles", "abstain", "label"]
-    assert {"confidence", "novelty", f"prob_{EVIL}"} <= set(heads)
+    assert "Predicts size, which is small or &lt;img" in dom
+    heads = re.findall(r"<th>(.*?)</th>", dom)
+    assert heads == ["class", "probability", "in the conformal set"] * 2
+    assert dom.count("<article>") == 2, "one block per compound"
+    cells = [unescape(text) for text in re.findall(r"<td>(.*?)</td>", dom)]
+    assert {"small", EVIL, "confidence", "novelty", f"prob_{EVIL}"} <= set(cells)
+    assert dom.count("<details>") == 2, "the rest is folded"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.parametrize(
+    ("kind", "told", "expected"),
+    [
+        (
+            "labels",
+            "Predicts 2 labels, yes (1) or no (0) each: big, not tiny.",
+            ["big", "not tiny"],
+        ),
+        ("values", "Predicts size [nm].", ["size"]),
+    ],
+)
+def test_other_kinds_in_a_browser(kind, told, expected, tmp_path):
+    """A line per label or value: what it is, what is said of it, and whether to believe it."""
+    known = gduq.predict(model(kind), molecules(kind))
+    path = gduq.save(model(kind), tmp_path / "model", reference=known)
+    probe = "document.getElementById('smiles').value = 'CCO';"
+    probe += "document.getElementById('form').requestSubmit()"
+    with serving(path, signal.SIGINT) as found:
+        dom = chromium(found, tmp_path, probe)
+    assert told in dom
+    shown = dom.partition("<details>")[0]
+    rows = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td.*?>(.*?)</td></tr>", shown)
+    assert [row[0] for row in rows] == expected
+    for _, said, decision in rows:
+        assert re.match(r"-?\d", said)
+        assert decision in ("yes", "no", "answer") or decision.startswith("abstain: ")
+        assert said.endswith(" nm") == (kind == "values")
 
 
 def chromium(address: str, folder, script: str) -> str:

@@ -30,7 +30,7 @@ def card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[
         "name": name,
         "model": info.model["kind"],
         "answers": service.kind,
-        "target": _target(service),
+        "target": _target(service, info),
         "rows": service.rows,
         "calibration": {
             "fitted_on": model.calibration,
@@ -43,6 +43,7 @@ def card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[
         }
         if novelty.fitted
         else None,
+        "max_novelty": service.settings.max_novelty,
         "decisions": None
         if reference is None
         else {"reference_rows": len(reference), **asdict(service.settings)},
@@ -54,9 +55,18 @@ def card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[
     }
 
 
-def _target(service: Service) -> dict[str, Any] | None:
-    """Names, and units where there are any; the rest of it is the network's own affair."""
-    target = service.model.target
+def _target(service: Service, info: BundleInfo) -> dict[str, Any]:
+    """Columns of the training table, names of classes, labels or values, and units.
+
+    What has no name is called by its number.
+    """
+    target, noted = service.model.target, (info.preprocessing or {}).get("targets")
     spec = {} if target is None else target.spec()
-    names = service.class_names or spec.get("names")
-    return {"names": names and list(names), "units": spec.get("units")}
+    count = spec.get("num_classes") or len(spec.get("rates") or spec.get("shift") or ())
+    names = service.class_names or spec.get("names") or [str(number) for number in range(count)]
+    known = isinstance(noted, list) and all(isinstance(name, str) for name in noted)
+    return {
+        "columns": noted if known else None,
+        "names": list(names),
+        "units": spec.get("units"),
+    }

@@ -21,8 +21,26 @@ Page = tuple[str, int, dict[str, str]]  # content, status, headers
 
 def front(card: Mapping[str, Any]) -> Page:
     """A form for SMILES, and the answers below it."""
-    names = (card.get("target") or {}).get("names") or []
-    return _page("page.html.jinja", card=card, names=names)
+    return _page("page.html.jinja", card=card, told=_told(card))
+
+
+def _told(card: Mapping[str, Any]) -> str:
+    """What the model predicts, in one sentence.
+
+    Example:
+        >>> _told({"answers": "classes", "target": {"columns": ["toxic"], "names": ["0", "1"]}})
+        'Predicts toxic, which is 0 or 1, as in the training data.'
+    """
+    target = card["target"]
+    names = target["names"] or []
+    if card["answers"] == "classes":
+        column = ", ".join(target["columns"] or ["the class"])
+        return f"Predicts {column}, which is {' or '.join(names)}, as in the training data."
+    if card["answers"] == "labels":
+        return f"Predicts {len(names)} labels, yes (1) or no (0) each: {', '.join(names)}."
+    units = target["units"] or [""] * len(names)
+    shown = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
+    return f"Predicts {', '.join(shown)}."
 
 
 def docs(schema: Mapping[str, Any]) -> Page:
