@@ -148,6 +148,24 @@ def test_all_reasons_together_leave_the_wished_coverage(coverage):
     assert set(reasons) == {None, *REASONS}
 
 
+@pytest.mark.parametrize("kind", ["classes", "labels"])
+def test_sets_may_be_asked_to_hold_a_rare_class_too(kind):
+    generator = torch.Generator().manual_seed(0)
+    y = (torch.rand(4000, generator=generator) < 0.04).long()
+    logit = 2 * y - 4 + torch.randn(4000, generator=generator)
+    if kind == "classes":
+        known = Prediction(torch.stack([torch.zeros(4000), logit], dim=1), target=y)
+    else:
+        known = LabelPrediction(logit.view(-1, 1), target=y.float().view(-1, 1))
+    name = "conformal_set" if kind == "classes" else "conformal_set_0"
+    held = {}
+    for per_class in (False, True):
+        sets = Decisions(Settings(per_class=per_class), known).columns(known)[name]
+        held[per_class] = sum(1 in s for s, truth in zip(sets, y, strict=True) if truth) / y.sum()
+    assert held[False] < 0.1, "nine rows in ten are right without it"
+    assert held[True] >= 0.9
+
+
 def test_one_hypothesis_never_disagrees():
     known = Prediction(torch.randn(1, 50, 2), target=torch.zeros(50).long())
     found = Decisions(Settings(max_epistemic=0.0), known).columns(known)["abstain"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.abstention import Abstention
-from gduq.conformal import ConformalIntervals, ConformalLabels, SplitConformal
+from gduq.conformal import ClassConditional, ConformalIntervals, ConformalLabels, SplitConformal
 from gduq.errors import InputError
 from gduq.novelty import SCORES
 
@@ -19,11 +19,6 @@ __all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "unl
 
 REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
 NEEDS_FEATURES = ("mahalanobis", "knn")  # scores of representations
-_CONFORMAL: dict[str, Any] = {
-    "classes": SplitConformal,
-    "labels": ConformalLabels,
-    "values": ConformalIntervals,
-}
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,8 @@ class Settings:
         score: OOD score: a name of `gduq.novelty.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
             ``"novelty"`` where the model knows its training data, else ``"energy"`` for classes,
             ``"entropy"`` for labels, ``"std"`` for values.
+        per_class: Whether sets hold every class, and yes and no of every label, as often as that:
+            over all rows, sets may miss a rare class altogether. It makes no difference to values.
         max_novelty: A row with a larger novelty is unlike the training data; 1 for no limit.
         max_epistemic: Where the epistemic uncertainty is above this quantile of the reference,
             the hypotheses disagree; 1 for no limit.
@@ -47,6 +44,7 @@ class Settings:
     coverage: float = 0.9
     accuracy: float | None = None
     score: str | None = None
+    per_class: bool = False
     max_novelty: float = 0.99
     max_epistemic: float = 0.99
 
@@ -62,6 +60,17 @@ class Settings:
         if self.score not in (None, *SCORES, *NEEDS_FEATURES):
             names = ", ".join([*SCORES, *NEEDS_FEATURES])
             raise InputError(f"an OOD score from {names}", repr(self.score))
+
+    def conformal(self, kind: str) -> Any:
+        """The sets or intervals for a kind of prediction, not yet fitted."""
+        options: dict[str, Any] = {"alpha": self.alpha, "shift_level": 0}
+        if kind == "values":
+            return ConformalIntervals(**options)
+        if kind == "labels":
+            return ConformalLabels(
+                method="class_conditional" if self.per_class else "lac", **options
+            )
+        return (ClassConditional if self.per_class else SplitConformal)(**options)
 
     def abstention(self, share: float = 1.0) -> Abstention:
         """The rule for answering a share of all rows, not yet fitted."""
@@ -91,7 +100,7 @@ class Decisions:
 
     def __init__(self, settings: Settings, known: Any) -> None:
         known.require_target()
-        self._conformal = _CONFORMAL[known.kind](settings.alpha, shift_level=0).fit(known)
+        self._conformal = settings.conformal(known.kind).fit(known)
         self._rules = [_Rule.fitted(settings, part) for part in _parts(known)]
 
     def columns(self, p: Any, class_names: Sequence[str] | None = None) -> dict[str, list[Any]]:
