@@ -2,8 +2,9 @@
 
 import sys
 
+from gduq.paper.bench import bench
 from gduq.paper.specs import VARIANTS, Setting, Table
-from gduq.paper.tables import TABLES, bench
+from gduq.paper.tables import TABLES
 
 CBAS = Setting("cbas/color/covariate", conv="gcn", epochs=100, hidden=64)
 

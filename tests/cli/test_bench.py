@@ -27,7 +27,7 @@ def made(monkeypatch):
         failures = {"one run": "Traceback: boom"} if scale == "small" else {}
         return BenchResult(name, scale, records, "Title", failures=failures)
 
-    monkeypatch.setattr("gduq.paper.tables.bench", bench)
+    monkeypatch.setattr("gduq.paper.bench.bench", bench)
     return asked
 
 

@@ -89,12 +89,19 @@ def test_tables_and_datasets_are_completed():
 
 
 def test_names_offered_are_those_that_exist():
+    from gduq.calibration import METHODS
+    from gduq.cli.completion import CALIBRATORS, check_calibrator, datasets
+    from gduq.cli.completion import FIXED as COMPLETED_FIXED
     from gduq.cli.completion import TABLES as offered
-    from gduq.cli.completion import datasets
     from gduq.data import names
+    from gduq.evaluation.fixed_maps import FIXED
     from gduq.paper.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
+    assert CALIBRATORS == tuple(METHODS)
+    assert COMPLETED_FIXED == FIXED
+    for one in METHODS.values():
+        check_calibrator(one.__name__)
     assert tuple(datasets("")) == names()
 
 
@@ -111,9 +118,18 @@ def test_a_place_nobody_may_write_to_is_one_sentence(monkeypatch):
     def broken(*_, **__):
         raise PermissionError(13, "Permission denied", "/forbidden/file")
 
-    monkeypatch.setattr("gduq.paper.tables.bench", broken)
+    monkeypatch.setattr("gduq.paper.bench.bench", broken)
     result = run("bench", "size-shift", code=2)
     assert result.stderr == "Error: Permission denied: /forbidden/file\n"
+
+
+def test_ctrl_c_ends_any_command_with_one_line(monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gduq.data.catalog.names", stopped)
+    assert run("data", "list", code=130).stderr == "Stopped.\n"
+    assert "goes on from the last checkpoint" in run("train", "my.csv", code=130).stderr
 
 
 def test_json_has_no_infinities(capsys):

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from gduq.errors import InputError
 from gduq.jobs.progress import heard_by
 from gduq.paper import bench as bench_module
 from gduq.paper import printed, specs
+from gduq.paper.bench import bench
 from gduq.paper.bench_result import COLUMNS, BenchResult, record, verdicts
-from gduq.paper.tables import TABLES, bench
+from gduq.paper.tables import TABLES
 from gduq.runs.build import recipe_of
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.runs.run import requirements
@@ -335,6 +337,7 @@ def test_damaged_results_are_explained(tmp_path):
 SCRIPT = f"""
 import itertools, os, signal, sys
 from dataclasses import replace
+
 from gduq.paper import bench, specs
 from gduq.paper.tables import TABLES
 from gduq.runs import training
@@ -408,7 +411,7 @@ def test_ray_and_processes_give_the_same(small, tmp_path, ray_of_two):
 
 def test_who_watches_hears_of_the_epochs(tmp_path):
     setting, told = TABLES["node-shift"].smoke[0], []
-    work = bench_module._Cell(str(tmp_path))
+    work = partial(bench_module._one_run, tmp_path)
     with heard_by(told.append):
         for variant in ("vanilla", "gduq-pretrained"):
             work(setting.config(variant, 0, "smoke"))

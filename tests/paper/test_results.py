@@ -586,7 +586,7 @@ def bench_root(tmp_path_factory):
         calibrators=("cagcn",),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "TABLES", {"node-shift": small})
+        patch.setitem(tables.TABLES, "node-shift", small)
         patch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], node_epochs=4))
         bench.bench("node-shift", "smoke", root, workers=0, seeds=1, progress=False)
         yield root, small

@@ -61,7 +61,7 @@ def bench(
     if name is None:
         print_rows(_listed(), as_json)
         return
-    from gduq.paper.tables import bench as make
+    from gduq.paper.bench import bench as make
 
     if output is not None:
         _check_table_file(output)

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from gduq.errors import InputError, did_you_mean
 from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
 from gduq.paper.bench_result import BenchResult, record, verdicts
 from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.paper.tables import TABLES
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.runs.run import requirements, run
 from gduq.runs.tracking import EpochNews
 from gduq.runs.training import fit_options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from gduq.whole import whole
 
 __all__ = ["MOLECULES", "bench", "find_table", "results_path"]
 
+Do = Callable[..., Any]  # `map_cells` on the engine that was asked for
 MOLECULES = "molecules"  # a benchmark of our own, which is no table of the paper
 
 
@@ -58,22 +59,22 @@ def bench(
     table = None if name == MOLECULES else find_table(name)
     if scale not in get_args(ScaleName):
         raise InputError(f"a scale from {', '.join(get_args(ScaleName))}", repr(scale))
-    if seeds is not None and (isinstance(seeds, bool) or seeds < 1):
-        raise InputError("seeds >= 1", repr(seeds))
+    if seeds is not None:
+        seeds = whole("seeds", seeds, least=1)
     root = Path(root).resolve()
     root.mkdir(parents=True, exist_ok=True)
     command = f"gduq bench {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
-    work = _Work(root, engine, workers, progress, address)
+    do: Do = partial(
+        map_cells, engine=engine, workers=workers, progress=progress, address=address, folder=root
+    )
     if table is None:
         from gduq.paper.molecules.molecules_table import bench as molecules
 
-        options = work.options
-        result: BenchResult = molecules(scale, root, seeds, command, progress=progress, **options)
+        result: BenchResult = molecules(scale, root, seeds, command, do)
     elif table.producer is not None:
-        result = _produced(name, table, scale, work, command)
+        result = _produced(name, table, scale, root, command, do, alone=workers != 0)
     else:
-        count = seeds or table.seeds_at(scale)
-        result = _trained(name, table, scale, count, work, command)
+        result = _trained(name, table, scale, seeds, root, command, do)
     path = results_path(root, name, scale)
     path.parent.mkdir(exist_ok=True)
     result.to_json(path)
@@ -82,8 +83,6 @@ def bench(
 
 def find_table(name: str) -> Table:
     """A table by name; an unknown one raises `InputError` with near names."""
-    from gduq.paper.tables import TABLES
-
     if name not in TABLES:
         known = (*TABLES, MOLECULES)
         raise InputError("the name of a table", repr(name), did_you_mean(name, known))
@@ -95,38 +94,17 @@ def results_path(root: Path, name: str, scale: str) -> Path:
     return root / "tables" / f"{name}-{scale}.json"
 
 
-class _Work:
-    """Where and how runs are done."""
-
-    def __init__(
-        self,
-        root: Path,
-        engine: str,
-        workers: int | None,
-        progress: bool,
-        address: str | None,
-    ) -> None:
-        self.root, self.progress = root, progress
-        self.options = {"engine": engine, "workers": workers, "address": address}
-
-    def map(
-        self, cells: Sequence[Any], worker: Callable[[Any], Any], title: str, **more: Any
-    ) -> Any:
-        options = {**self.options, "folder": self.root, **more}
-        return map_cells(cells, worker, progress=self.progress, title=title, **options)
-
-
 # -- tables of trained models --------------------------------------------------------------------
 
 
 def _trained(
-    name: str, table: Table, scale: ScaleName, seeds: int, work: _Work, command: str
+    name: str, table: Table, scale: ScaleName, seeds: int | None, root: Path, command: str, do: Do
 ) -> BenchResult:
-    configs = list(table.configs(scale, seeds))
-    failures = _run_all(name, configs, work)
+    configs = list(table.configs(scale, seeds or table.seeds_at(scale)))
+    failures = _run_all(name, configs, root, do)
     found: dict[tuple[Setting, str], list[dict[str, Any]]] = {}
     for setting, variant, _, config in configs:
-        scores = {} if config.hash in failures else RunFolder(work.root / config.hash).scores
+        scores = {} if config.hash in failures else RunFolder(root / config.hash).scores
         found.setdefault((setting, variant), []).append(scores)
     records = [
         record(name, key, values, scale=scale, command=command, printed=table.printed, note=note)
@@ -169,32 +147,27 @@ def _cells(
 
 
 def _run_all(
-    name: str, cells: Sequence[tuple[Setting, str, int, RunConfig]], work: _Work
+    name: str, cells: Sequence[tuple[Setting, str, int, RunConfig]], root: Path, do: Do
 ) -> dict[str, tuple[str, str]]:
     """Do what is not done yet, what others need first; titles and tracebacks of failures."""
     titles = {config.hash: f"{setting.data} {setting.model} {variant}, seed {seed}"
               for setting, variant, seed, config in reversed(cells)}  # fmt: skip
     wanted = _wanted(config for *_, config in cells)
-    todo = [config for config in wanted if not _done(config, work.root)]
+    todo = [config for config in wanted if not _done(config, root)]
     place = {config.hash: i for i, config in enumerate(todo)}
     needs = [[place[r.hash] for r in requirements(c) if r.hash in place] for c in todo]
 
     def title(config: RunConfig) -> str:
         return titles.get(config.hash, config.title)  # members of ensembles are in no cell
 
-    outcomes = work.map(todo, _Cell(str(work.root)), name, name=title, needs=needs)
+    outcomes = do(todo, partial(_one_run, root), title=name, name=title, needs=needs)
     return {o.cell.hash: (title(o.cell), o.error) for o in outcomes if not o.ok}
 
 
-class _Cell:
-    """What a worker does with a config; the root is sent along."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    def __call__(self, config: RunConfig) -> None:
-        news = EpochNews(fit_options(config)["epochs"]) if heard() else None
-        run(config, self.root, progress=False, logger=news, evaluate=False)
+def _one_run(root: Path, config: RunConfig) -> None:
+    """What a worker does with a config."""
+    news = EpochNews(fit_options(config)["epochs"]) if heard() else None
+    run(config, root, progress=False, logger=news, evaluate=False)
 
 
 def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
@@ -228,19 +201,17 @@ def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:
     return tuple(filter(None, (labels, table.note, ece if "ece" in table.metrics else "")))
 
 
-# -- tables with producers of their own ----------------------------------------------------------
+# -- tables of numbers that are not from training ------------------------------------------------
 
 
-def _produced(name: str, table: Table, scale: ScaleName, work: _Work, command: str) -> BenchResult:
-    from gduq.paper import special_tables
-
-    produce = special_tables.PRODUCERS[table.producer or ""]
-    cells = [(table.producer, item) for item in produce.cells(table, scale)]
+def _produced(
+    name: str, table: Table, scale: ScaleName, root: Path, command: str, do: Do, alone: bool
+) -> BenchResult:
+    """Made by the module of that name: its cells, their titles, numbers and figures."""
+    maker = import_module(f"gduq.paper.{table.producer}")
     # One at a time where time is what is measured: cells share the machine's memory bus.
-    alone = {"workers": 1} if produce.alone and work.options["workers"] != 0 else {}
-    outcomes = work.map(
-        cells, special_tables.work, name, name=lambda c: produce.title(c[1]), **alone
-    )
+    options = {"workers": 1} if alone and table.producer == "runtime" else {}
+    outcomes = do(maker.cells(table, scale), maker.make, title=name, name=maker.title, **options)
     values: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for outcome in (o for o in outcomes if o.ok):
         for key, value in outcome.value["numbers"]:  # cells with equal keys differ in the seed
@@ -249,7 +220,9 @@ def _produced(name: str, table: Table, scale: ScaleName, work: _Work, command: s
         record(name, dict(key), found, scale=scale, command=command, printed=table.printed)
         for key, found in values.items()
     ]
-    failures = {produce.title(o.cell[1]): o.error for o in outcomes if not o.ok}
-    result = BenchResult(name, scale, made, table.title, _notes(table, scale), failures)
+    failures = {maker.title(o.cell): o.error for o in outcomes if not o.ok}
     data = [outcome.value["data"] for outcome in outcomes if outcome.ok]
-    return replace(result, figures=produce.draw(work.root, name, scale, data))
+    drawn = maker.draw(root, name, scale, data) if hasattr(maker, "draw") else ()
+    return BenchResult(
+        name, scale, made, table.title, _notes(table, scale), failures, figures=drawn
+    )

@@ -193,7 +193,8 @@ class Table:
         splits: Where.
         seeds: How many the paper has.
         printed: Files of `gduq.paper.printed`.
-        producer: For a table that is not trained and evaluated: who makes it.
+        producer: For a table that is not trained and evaluated: the module of `gduq.paper` that
+            makes it, with ``cells``, ``make`` and ``title``, and ``draw`` where there are figures.
         note: What to know when reading it.
     """
 

@@ -1,15 +1,13 @@
-"""Every table and figure of the paper by name, and `bench`, which makes them."""
+"""Every table and figure of the paper by name; `gduq.paper.bench.bench` makes them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gduq.paper.bench import bench
-from gduq.paper.bench_result import BenchResult
 from gduq.paper.specs import Setting, Table
 from gduq.runs.scores import CORRUPTED, DETECTORS, ESTIMATORS
 
-__all__ = ["TABLES", "BenchResult", "bench"]
+__all__ = ["TABLES"]
 
 _SHIFTS = ("concept", "covariate")
 _POST_HOC = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gduq.disk import write_json
-from gduq.jobs.engines import map_cells
 from gduq.paper.bench_result import record
 from gduq.paper.molecules import ours, peer
 from gduq.paper.molecules.answers import Answers
@@ -28,7 +28,7 @@ Table = dict[tuple[str, str, int], dict[str, Found]]
 
 
 def bench(
-    scale: ScaleName, root: Path, seeds: int | None, command: str, **options: Any
+    scale: ScaleName, root: Path, seeds: int | None, command: str, do: Callable[..., Any]
 ) -> MoleculesResult:
     """Do what is not done yet, and make the table.
 
@@ -37,7 +37,7 @@ def bench(
         root: Folder of all results; answers of every method and split are kept in it.
         seeds: How many; as the scale has it by default.
         command: That makes it again.
-        options: Of `gduq.jobs.engines.map_cells`.
+        do: `gduq.jobs.engines.map_cells` on the engine that was asked for.
     """
     wanted = jobs(scale, seeds, root / NAME)
     todo = [job for job in wanted if not job.done]
@@ -45,13 +45,9 @@ def bench(
         peer.environment()  # once, before workers ask for it
     place = {job: i for i, job in enumerate(todo)}
     needs = [[place[first] for first in job.needs if first in place] for job in todo]
-    outcomes = map_cells(todo, work, title=NAME, name=_title, needs=needs, folder=root, **options)
+    outcomes = do(todo, work, title=NAME, name=lambda job: job.title, needs=needs)
     failures = {o.cell.title: o.error for o in outcomes if o.error is not None}
     return collect(wanted, scale, command, failures)
-
-
-def _title(job: Job) -> str:
-    return job.title
 
 
 def work(job: Job) -> None:
