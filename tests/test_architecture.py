@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gduq.bundle.program import facts
+import gduq
+from gduq.bundle.export_program import facts
 from gduq.calibration import METHODS
 from gduq.data import catalog
 from gduq.errors import InputError
@@ -55,6 +56,18 @@ def test_other_files_that_are_named_exist():
     for page in PAGES.values():
         for path in re.findall(r"`((?:tests|docs|src)/[\w./]+)`", page):
             assert (ROOT / path).exists(), path
+
+
+def test_the_lines_of_the_walk_run(tmp_path, monkeypatch):
+    load = runpy.run_path(str(ADD / "add_dataset.py"))["load_rings"]
+    lines = re.search(r"```python\n(.*?)```", PAGES["architecture.md"], re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    splits = load(["rings", "size", "covariate"], None, seed=0, limit=None)
+    net = gduq.nn.GNN(3, 8, 2, num_layers=2, head="mlp")
+    gduq.fit(net, splits.train, splits.id_val, epochs=2)
+    exec(lines, {"gduq": gduq, "net": net, "splits": splits})
+    assert "<html" in (tmp_path / "report.html").read_text()
+    assert gduq.load(tmp_path / "model")[0].bank.size(0) == 10
 
 
 # -- how to add things ---------------------------------------------------------------------------
