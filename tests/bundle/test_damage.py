@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from gduq.bundle import describe, files, load, load_reference, save, save_load
+from gduq.bundle import bundle_files as files
+from gduq.bundle import describe, load, load_reference, save, save_load
 from gduq.errors import BundleError
 from tests.bundle.cases import CASES, FITTED, GRAPH, STACKS, anchored, fitted_calibrators, gnn
 

@@ -18,7 +18,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 import gduq
 from gduq import InputError
-from gduq.bundle.program import facts
+from gduq.bundle.export_program import facts
 from gduq.data import View
 from gduq.data.table import molecule
 from gduq.nn import GNN

@@ -13,7 +13,7 @@ from gduq.bundle import BundleInfo
 from gduq.data.table import molecule
 from gduq.deploy.card import card
 from gduq.deploy.http import make_app
-from gduq.deploy.limits import Limits
+from gduq.deploy.http_limits import Limits
 from gduq.deploy.service import Service
 from gduq.nn import GNN
 

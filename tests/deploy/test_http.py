@@ -13,7 +13,7 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.deploy.limits import Limits
+from gduq.deploy.http_limits import Limits
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 from gduq.nn import GNN

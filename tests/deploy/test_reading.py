@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from gduq.data.table import molecule
-from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.http_limits import Limits, Refused
+from gduq.deploy.http_reading import graphs_from, read_query
 from gduq.deploy.rdkit_process import RDKitProcess
-from gduq.deploy.reading import graphs_from, read_query
 from gduq.graph import check_graph
 
 pytest.importorskip("rdkit")

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
-from gduq.bundle import symbols
-from gduq.bundle.about import about
-from gduq.bundle.inputs import Inputs, graphs_like, inputs_of
-from gduq.bundle.program import Program, ready_to_trace
+from gduq.bundle import export_symbols
+from gduq.bundle.export_about import about
+from gduq.bundle.export_inputs import Inputs, graphs_like, inputs_of
+from gduq.bundle.export_program import Program, ready_to_trace
 from gduq.disk import atomic_path
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
@@ -152,7 +152,7 @@ def _trace(model: Predictor, inputs: Inputs) -> torch.export.ExportedProgram:
 
 def _where(error: BaseException) -> str:
     """The line outside torch that led to an error, and torch's first words about it."""
-    inside = (os.path.dirname(torch.__file__) + os.sep, symbols.__file__, "<")
+    inside = (os.path.dirname(torch.__file__) + os.sep, export_symbols.__file__, "<")
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(inside)]
     words = str(error).strip().splitlines() or [type(error).__name__]

@@ -17,11 +17,11 @@ from torch.nn.parameter import is_lazy
 
 from gduq.baselines.ensemble import inner_spec
 from gduq.baselines.network import as_predictor
-from gduq.bundle import files
-from gduq.bundle.blueprint import as_json, one_line, rebuild
-from gduq.bundle.limits import Allowance, check_names, check_spec
+from gduq.bundle import bundle_files as files
+from gduq.bundle.forged import Allowance, check_names, check_spec
+from gduq.bundle.networks import BundleSupply, Net, Spec, leaves, needs_call
+from gduq.bundle.rebuilding import as_json, one_line, rebuild
 from gduq.bundle.reference import reference_from, reference_tensors
-from gduq.bundle.supply import BundleSupply, Net, Spec, leaves, needs_call
 from gduq.errors import BundleError, InputError
 from gduq.nn.call import Call
 from gduq.prediction.base import Hypotheses

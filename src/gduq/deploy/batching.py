@@ -15,9 +15,9 @@ from pydantic_core import to_json
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.http_limits import Limits, Refused
+from gduq.deploy.http_reading import Item, graphs_from
 from gduq.deploy.rdkit_process import RDKitProcess
-from gduq.deploy.reading import Item, graphs_from
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 

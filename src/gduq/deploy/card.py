@@ -9,7 +9,7 @@ import torch
 
 import gduq
 from gduq.bundle import BundleInfo
-from gduq.deploy.limits import Limits
+from gduq.deploy.http_limits import Limits
 from gduq.deploy.service import Service
 
 __all__ = ["card"]

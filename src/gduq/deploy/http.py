@@ -16,9 +16,9 @@ from pydantic_core import to_json
 import gduq
 from gduq.deploy import pages
 from gduq.deploy.batching import Batcher
-from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.http_limits import Limits, Refused
+from gduq.deploy.http_reading import Query, read_query
 from gduq.deploy.rdkit_process import RDKitProcess
-from gduq.deploy.reading import Query, read_query
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gduq.deploy.limits import Limits
+from gduq.deploy.http_limits import Limits
 from gduq.errors import InputError
 
 __all__ = ["is_loopback", "listen", "own_hosts", "run"]

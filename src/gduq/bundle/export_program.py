@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from gduq.bundle.symbols import knowing_graphs
+from gduq.bundle.export_symbols import knowing_graphs
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
 from gduq.targets import Classes, Labels, Target, Values

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from gduq.bundle.limits import Allowance
-from gduq.bundle.supply import BundleSupply, Spec, leaves, needs_call
+from gduq.bundle.forged import Allowance
+from gduq.bundle.networks import BundleSupply, Spec, leaves, needs_call
 from gduq.errors import BundleError, InputError
 from gduq.prediction.predictor import Predictor
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from gduq import __version__
-from gduq.bundle.inputs import Inputs
+from gduq.bundle.export_inputs import Inputs
 from gduq.prediction.predictor import Predictor
 
 __all__ = ["about"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gduq.bundle.supply import Spec, inner
+from gduq.bundle.networks import Spec, inner
 from gduq.errors import BundleError
 
 __all__ = ["Allowance", "check_names", "check_spec"]

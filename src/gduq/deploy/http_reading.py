@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.deploy.limits import Limits, Refused
+from gduq.deploy.http_limits import Limits, Refused
 from gduq.deploy.rdkit_process import Found, RDKitProcess
 from gduq.errors import InputError
 from gduq.graph import check_graph
@@ -62,7 +62,7 @@ def read_query(body: bytes, limits: Limits) -> list[Item]:
         >>> read_query(b'{"files": ["/etc/passwd"]}', Limits())
         Traceback (most recent call last):
         ...
-        gduq.deploy.limits.Refused: files: Extra inputs are not permitted
+        gduq.deploy.http_limits.Refused: files: Extra inputs are not permitted
     """
     try:
         query = Query.model_validate_json(body)
