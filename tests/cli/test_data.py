@@ -92,13 +92,14 @@ def test_convert_a_table(tmp_path):
     lines = ["smiles,active"] + ["CCO,1", "c1ccccc1,0"] * 10 + ["not a molecule,1"]
     table.write_text("\n".join(lines) + "\n")
     target = tmp_path / "molecules.safetensors"
-    result = run("data", "convert", table, target, "--column", "active")
+    result = run("data", "convert", table, target, "--column", "active", code=3)
     assert "20 graphs written" in result.output
-    assert "1 rows left out" in result.stderr
+    assert "1 row left out" in result.stderr
     assert target.exists()
     again = run("data", "convert", table, target, "--column", "active", code=2)
     assert "exists" in again.stderr
-    done = run("data", "convert", table, target, "--column", "active", "--overwrite", "--json")
+    options = ("--column", "active", "--overwrite", "--json")
+    done = run("data", "convert", table, target, *options, code=3)
     assert json.loads(done.stdout)["graphs"] == 20
 
 

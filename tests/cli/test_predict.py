@@ -53,6 +53,16 @@ def rows_of(path):
 # -- what is written -----------------------------------------------------------------------------
 
 
+def test_numbers_have_the_digits_of_single_precision(tmp_path, model, graphs):
+    out = tmp_path / "out.jsonl"
+    run("predict", model, graphs, "-o", out)
+    for row in rows_of(out):
+        numbers = [value for value in row.values() if isinstance(value, float)]
+        assert all(
+            len(f"{value:.17g}") <= 12 or float(f"{value:.7g}") == value for value in numbers
+        )
+
+
 def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     out = tmp_path / "out.parquet"
     result = run("predict", model, graphs, "-o", out)
@@ -215,7 +225,7 @@ def test_molecules_from_a_table(tmp_path):
     model = gduq.save(net, tmp_path / "model", class_names=["no", "yes"])
     out = tmp_path / "out.jsonl"
     result = run("predict", model, table, "-o", out, code=3)
-    assert "1 graphs left out" in result.stderr
+    assert "1 graph left out" in result.stderr
     assert [row["row"] for row in rows_of(out)] == [0, 2]
     (reject,) = rows_of(tmp_path / "out.jsonl.rejects.csv")
     assert (reject["row"], reject["line"]) == ("1", "3")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,69 @@ def test_mistakes_in_columns(tmp_path):
         assert len(result.stderr.splitlines()) == 1
 
 
+EARLY = {
+    "predict m new.csv -o new.csv": "--output, got new.csv, which is read",
+    "predict m new.csv -o out.csv --rejects new.csv": "--rejects, got new.csv, which is read",
+    "predict m new.csv -o out.csv --rejects notes.csv": "no list of rejects",
+    "predict m new.csv -o out.csv --calibrator tempreture": "Did you mean 'temperature'",
+    "predict m new.csv -o out.csv --keep nme": "Did you mean 'name'?",
+    "predict m bare.csv -o out.csv": "one column of SMILES in bare.csv, got the columns id, dose. "
+    "Name it with --smiles.",
+    "predict m new.csv -o out.csv --calibration-data new.csv --target big": "2 target columns, as "
+    "in training (big, not tiny), got 1 in new.csv: big",
+    "evaluate m --data new.csv --target nothing": "one column 'nothing'",
+    "evaluate m --data new.csv --target n*": "got 2 in new.csv: name, not tiny",
+    "evaluate m --data new.csv --target b*": "got 1 in new.csv: big",
+    "evaluate m --data new.csv --method tempreture": "Did you mean 'temperature'",
+    "evaluate nowhere --data new.csv": "which does not exist",
+    "calibrate m --method foo": "a calibrator",
+}
+
+
+def test_mistakes_are_told_before_torch_is_imported(tmp_path):
+    bundle(tmp_path / "m", "labels")
+    table(tmp_path / "new.csv", "labels")
+    (tmp_path / "bare.csv").write_text("id,dose\n1,2.5\n2,3.5\n")
+    (tmp_path / "notes.csv").write_text("mine\n")
+    code = (
+        "import json, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from gduq.cli import app\n"
+        "found = []\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    result = CliRunner().invoke(app, words.split())\n"
+        "    found.append([result.exit_code, result.output, 'torch' in sys.modules])\n"
+        "print(json.dumps(found))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(list(EARLY))],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    )  # fmt: skip
+    found = zip(EARLY.items(), json.loads(done.stdout), strict=True)
+    for (words, said), (exit_code, output, torch_is_there) in found:
+        assert exit_code == 2, (words, output)
+        assert said in output, (words, output)
+        assert output.count("\n") == 1, output
+        assert not torch_is_there, words
+
+
+def test_the_column_of_smiles_is_found_where_it_is_called_otherwise(tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("key,Molecule\n" + "".join(f"k{i},{s}\n" for i, s in enumerate(SMILES)))
+    run("predict", bundle(tmp_path / "m"), new, "-o", out)
+    assert [row["smiles"] for row in rows_of(out)] == SMILES
+
+
+def test_a_pattern_names_the_labels(tmp_path):
+    saved, known = bundle(tmp_path / "m", "labels"), tmp_path / "known.csv"
+    known.write_text(table(tmp_path / "t.csv", "labels", 3).read_text().replace("tiny", "tiny?"))
+    said = run("evaluate", saved, "--data", known, "--target", "big", "--target", "n*t*?", "--json")
+    assert {row["variant"] for row in json.loads(said.stdout)["table"]} >= {"", "big"}
+    short = save([molecule_with_truth(s) for s in SMILES], tmp_path / "short.safetensors")
+    said = run("evaluate", saved, "--data", short, code=2).stderr
+    assert "2 targets per graph" in said
+
+
 def test_labels_are_needed_where_they_are_asked_for(tmp_path):
     plain = gduq.save(model(), tmp_path / "m", class_names=["small", "big"])
     path = table(tmp_path / "known.csv")
@@ -183,7 +248,7 @@ def test_class_numbers_stay_where_a_labelled_file_has_few_of_them(tmp_path):
     net = gduq.nn.GNN(9, 8, 6, num_layers=2).eval()
     path = tmp_path / "known.csv"
     path.write_text("smiles,y\nCCO,4\nCCC,4\n")
-    request = Request(gduq.save(net, tmp_path / "m"), smiles="smiles", target=("y",))
+    request = Request(gduq.save(net, tmp_path / "m"), target=("y",))
     assert labelled(request, Service(net), path, "the data").target.tolist() == [4, 4]
 
 

@@ -32,8 +32,9 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def train(path, root, *options):
-    return run("train", path, *options, *TINY, "--root", root)
+def train(path, root, *options, code=3):
+    """Train a little; the tables have one row that is no molecule."""
+    return run("train", path, *options, *TINY, "--root", root, code=code)
 
 
 @pytest.mark.parametrize("kind", ["values", "rare", "words", "labels"])
@@ -78,7 +79,7 @@ def test_asked_again_nothing_is_repeated_and_a_config_says_the_same(root, tmp_pa
         '[method]\nkind = "vanilla"\n[training]\nepochs = 2\n'
         "[model]\nhidden_channels = 8\nnum_layers = 2\n"
     )
-    told = json.loads(run("train", config, "--root", root, "--json").stdout)
+    told = json.loads(run("train", config, "--root", root, "--json", code=3).stdout)
     assert told["run"] == str(folder)
     assert told["rejected"] == 1
     assert told["kind"] == "values"
@@ -101,8 +102,9 @@ def test_methods_for_molecules(method, root):
 
 def test_other_graphs_from_a_file_get_the_other_network(root, tmp_path):
     path = save(rings(80), tmp_path / "rings.safetensors", CLASSES)
-    text = train(path, root, "--method", "plain").stdout
+    text = train(path, root, "--method", "plain", code=0).stdout
     assert "(nodes 3 to 8)" in text
+    assert "one hypothesis: epistemic is 0 in every row" in text
     assert "new.safetensors" in text
     (folder,) = root.glob("rings-*")
     info = describe(folder / "bundle")
@@ -115,27 +117,30 @@ def test_a_table_that_was_converted_is_still_molecules(root, tmp_path):
     with pytest.warns(UserWarning, match="left out"):
         graphs = read(path, smiles="Structure SMILES", targets=["logS [log mol/L]"])
     converted = save(graphs, tmp_path / "molecules.safetensors")
-    assert "scaffolds" in train(converted, root, "--method", "plain").stdout
+    assert "scaffolds" in train(converted, root, "--method", "plain", code=0).stdout
     (folder,) = root.glob("molecules-*")
     assert describe(folder / "bundle").model["net"]["kind"] == "BondGNN"
 
 
 def test_names_of_classes_hold_for_other_files(root, tmp_path):
-    """R2, R3: a file with one class only, and one with numbers, are judged by the same names."""
+    """R2, R3: a file with one class only is judged by the names; numbers say nothing of them."""
     path = table(tmp_path / "named.csv", "words", 60)
-    train(path, root, "--target", "activity", "--method", "plain")
+    train(path, root, "--method", "plain")  # a column called activity is the target
     (folder,) = root.glob("named-*")
-    rows = [("CCN", "no binding", 1), ("CCOc1ccccc1", "no binding", 1), ("CCCN", "no binding", 1)]
-    found = []
-    for column in (1, 2):
-        file = tmp_path / f"{column}.csv"
-        file.write_text("smiles,y\n" + "".join(f"{row[0]},{row[column]}\n" for row in rows))
-        told = run("evaluate", folder, "--data", file, "--target", "y", "--json").stdout
-        found += [r["value"] for r in json.loads(told)["table"] if r["measure"] == "nll"]
+    rows = ["CCN", "CCOc1ccccc1", "CCCN"]
+    file, numbers = tmp_path / "one.csv", tmp_path / "numbers.csv"
+    file.write_text("smiles,y\n" + "".join(f"{smiles},no binding\n" for smiles in rows))
+    told = run("evaluate", folder, "--data", file, "--target", "y", "--json").stdout
+    (found,) = [r["value"] for r in json.loads(told)["table"] if r["measure"] == "nll"]
     model, _ = gduq.load(folder / "bundle")
-    p = gduq.predict(model, [gduq.data.table.molecule(row[0]) for row in rows])
-    wanted = -p.probs[:, 1].log().mean().item()
-    assert found == pytest.approx([wanted, wanted], rel=1e-4)
+    p = gduq.predict(model, [gduq.data.table.molecule(smiles) for smiles in rows])
+    assert found == pytest.approx(-p.probs[:, 1].log().mean().item(), rel=1e-4)
+
+    numbers.write_text("smiles,toxic\n" + "CCN,0\nCCOc1ccccc1,1\n" * 20)
+    known = ("--calibration-data", numbers, "-o", tmp_path / "out.csv")
+    for command in (("evaluate", folder, "--data", numbers), ("predict", folder, file, *known)):
+        said = run(*command, "--target", "toxic", code=2).stderr
+        assert "target 'toxic' is '0', none of the classes binds, no binding" in said
 
 
 def test_a_file_that_changed_makes_another_run(root, tmp_path):
@@ -154,10 +159,11 @@ def test_a_file_that_changed_makes_another_run(root, tmp_path):
 MISTAKES = {
     "missing.csv": "does not exist",
     "my.csv --target log": "Did you mean 'logS [log mol/L]'?",
-    "my.csv --target Nothing --smiles x": "one column 'Nothing'",
+    "my.csv --target Nothing": "one column 'Nothing'",
+    "my.csv --smiles x": "one column 'x'",
     "my.csv --by groups=lab": "--by scaffold, size",
     "my.csv --by group": "--by group=COLUMN",
-    "my.csv --by group=labs": "Did you mean 'lab'?",
+    "my.csv --by group=labs": "Did you mean 'lab' or",
     "my.csv --method magic": "--method from choose",
     "my.csv --task regression": "'data.task'",
     "my.csv --unit a --unit b": "1 units, one per target",
@@ -165,7 +171,14 @@ MISTAKES = {
     "my.csv --set training.epoch=3": "Did you mean 'epochs'",
     "my.csv --root my.csv": "which is a file",
     "my.csv --data cbas/color/concept": "one thing to train on",
-    "several.csv": "--target, the column of",
+    "several.csv": "--target 'assay *' for all",
+    "nothing.csv": "--target, the column of",
+    "two.csv": "at least 20 rows",
+    "commas.csv": "decimal commas such as '-1,5'",
+    "my.csv --target compound": "It names rows: pass another --target",
+    "my.csv --target lab --task values": "words such as 'a'",
+    "my.csv --by time=lab": "Write dates with the year first",
+    "my.csv --target LogS": "Did you mean 'logS [log mol/L]'?",
     "cbas/color/concepts": "the name of a dataset",
     "my.pickle": "a .csv or .tsv table",
     "my.pt": "gduq.data.save",
@@ -178,7 +191,13 @@ MISTAKES = {
 def test_mistakes_are_one_sentence_before_anything_heavy_is_imported(tmp_path):
     table(tmp_path / "my.csv", "values", 20)
     table(tmp_path / "several.csv", "labels", 20)
-    for name, text in {"my.pickle": "", "my.pt": "", "broken.toml": "[data"}.items():
+    texts = {"my.pickle": "", "my.pt": "", "broken.toml": "[data"}
+    texts["nothing.csv"] = "Compound ID,Batch,Structure\n" + "".join(
+        f"A-{i},B{i % 7},{'C' * (1 + i % 5)}O\n" for i in range(40)
+    )
+    texts["two.csv"] = "smiles,y\nCCO,1.5\nCCN,0.5\n"
+    texts["commas.csv"] = "Compound;smiles;logS\n" + "A;CCO;0,5\nB;CCN;-1,5\n" * 15
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
     code = (
         "import json, sys\n"
@@ -218,7 +237,6 @@ def test_what_is_in_the_way_of_a_run_stays(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ("CCO,1.5\n" * 5, (), "at least 20 rows"),
         ("CCO,1.5\nCCN,0.5\n" * 20, ("--by", "scaffold"), "in another way with --by"),
         ("x(,1.5\ny(,2.5\n" * 20, (), "Is the right column named by --smiles?"),
         ("CCO,1.5\nc1ccccc1,1.5\n" * 20, ("--by", "random"), "1.5 in every row"),

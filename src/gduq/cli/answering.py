@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gduq.bundle import describe, load
+from gduq.bundle import describe, load, load_reference
 from gduq.bundle.rebuilding import Spec, leaves, needs_call
 from gduq.calibration import Calibrator, method_name, methods_for
 from gduq.cli.known import labelled
 from gduq.cli.objects import find_object, make_network
-from gduq.cli.request import Request, bundle_of
+from gduq.cli.request import Request, Told, bundle_of, check_sources, smiles_in
 from gduq.data.files import Reject, stream
-from gduq.data.outputs import check_output, check_outputs, rejects_path
-from gduq.data.rejected_rows import RejectList
 from gduq.deploy.places import Places
 from gduq.deploy.service import Service, Settings
 from gduq.deploy.shift_sample import ShiftSample
@@ -40,16 +38,7 @@ from gduq.runs.folder import RunFolder
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = [
-    "Request",
-    "bundle_of",
-    "first_graph",
-    "labelled",
-    "load_model",
-    "load_network",
-    "make_service",
-    "serve",
-]
+__all__ = ["first_graph", "load_model", "load_network", "make_service", "serve"]
 
 
 def serve(
@@ -61,14 +50,11 @@ def serve(
     workers: int = 1,
     engine: str = "local",
     line: Any,
-) -> tuple[Served, bool]:
-    """Predict all sources; also says whether there was reference data."""
-    check_outputs(
-        {"--output": output, "--rejects": rejects_path(output, rejects)},
-        [request.bundle, request.calibration_data, *sources],
-    )
+) -> tuple[Served, Service]:
+    """Predict all sources; also the service that did."""
     notes = describe(bundle_of(request.bundle)[0]).preprocessing
-    places = Places.of(sources, request.smiles, request.keep, notes)
+    smiles = smiles_in(sources, request.smiles, Told.by(request.bundle))
+    places = Places.of(sources, smiles, request.keep, notes)
     service = make_service(request)
     line.update("Predicting")
     if workers > 1 and len(sources) > 1:
@@ -84,7 +70,7 @@ def serve(
             notify=lambda seen: line.update(f"Predicting: {seen} graphs"),
         )
     done.units = service.units
-    return done, service.reference is not None
+    return done, service
 
 
 # -- the service ---------------------------------------------------------------------------------
@@ -98,7 +84,8 @@ def make_service(request: Request) -> Service:
         request.alpha,
         request.coverage,
         request.accuracy,
-        request.score,
+        request.ood_score,
+        request.per_class,
         request.max_novelty,
         request.max_epistemic,
     )
@@ -146,17 +133,19 @@ def _reference(request: Request, service: Service, run: RunFolder | None) -> Any
     """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
     if request.calibration_data is not None:
         return labelled(request, service, request.calibration_data, "the calibration data")
-    if run is None:
+    if run is not None and service.needs_features:
+        known = run.predictions().get("id_val")
+    else:
+        known = load_reference(bundle_of(request.bundle)[0])
+    if known is None:
         return None
-    known = run.predictions().get("id_val")
-    needs_features = service.needs_features and (known is None or known.features is None)
-    if needs_features:
+    if service.needs_features and known.features is None:
         raise InputError(
-            f"representations with the run's predictions for {service.score!r}",
+            f"representations with the stored predictions for {service.score!r}",
             "none",
             "Pass --calibration-data, or another --ood-score.",
         )
-    return None if known is None else service.calibrated(known)
+    return service.calibrated(known)
 
 
 def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator, Any]:
@@ -191,8 +180,6 @@ def _in_parallel(
     """Each file by a worker, into a part of its own; the parts are joined in order."""
     from gduq.jobs.engines import map_cells
 
-    check_output(output)
-    RejectList(rejects_path(output, rejects))  # refuses a file that is none
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
         here, parts = Path.cwd(), Path(folder).resolve()
         jobs = [
@@ -245,9 +232,11 @@ def load_network(bundle: Path | None, net: str | None, call: str | None) -> tupl
     return own, function
 
 
-def first_graph(path: Path, smiles: str) -> Data:
+def first_graph(path: Path, smiles: str | None) -> Data:
     """The first graph of a file that can be read."""
-    for _, item in stream(path, 1, smiles=smiles):
+    check_sources([path])
+    column = smiles_in([path], smiles, Told()) or "smiles"
+    for _, item in stream(path, 1, smiles=column):
         if not isinstance(item, Reject):
             return item
     raise InputError(f"at least one graph in {path}", "none")

@@ -21,7 +21,18 @@ from gduq.data.cells import printable
 from gduq.disk import to_json
 from gduq.errors import InputError
 
-__all__ = ["AsJson", "Limit", "Root", "Seed", "app", "fail", "print_json", "print_rows", "status"]
+__all__ = [
+    "AsJson",
+    "Limit",
+    "Root",
+    "Seed",
+    "app",
+    "counted",
+    "fail",
+    "print_json",
+    "print_rows",
+    "status",
+]
 
 
 _ORDER = (
@@ -51,6 +62,9 @@ class _Group(TyperGroup):
             return super().invoke(ctx)
         except InputError as error:
             fail(str(error))
+        except KeyboardInterrupt:
+            typer.echo("Stopped.", err=True)
+            raise typer.Exit(130) from None
         except OSError as error:  # a disk that is full, a place nobody may write to
             if error.errno in (None, errno.EPIPE):
                 raise
@@ -103,6 +117,16 @@ def _setup(
     warnings.showwarning = _show_warning
     # torch says so of every sparse matrix, and nobody can do anything about it
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def print_json(content: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-__all__ = ["TABLES", "among", "datasets"]
+from gduq.errors import InputError, did_you_mean
+
+__all__ = ["CALIBRATORS", "FIXED", "TABLES", "among", "check_calibrator", "datasets"]
 
 # The names of gduq.paper.tables.TABLES, which takes torch to import, and the benchmark of
 # molecules; a test compares them.
@@ -25,6 +27,36 @@ TABLES = (
     "ntk-spectrum",
     "molecules",
 )
+
+# Those of gduq.calibration.METHODS, and of gduq.evaluation.fixed_maps; a test compares them too.
+CALIBRATORS = (
+    "temperature",
+    "ensemble_temperature",
+    "vector",
+    "matrix",
+    "dirichlet",
+    "isotonic",
+    "histogram",
+    "spline",
+    "order_invariant",
+    "density",
+    "anchor_aware",
+    "cagcn",
+    "gats",
+    "deviation",
+    "isotonic_levels",
+    "per_label",
+    "per_label_isotonic",
+)
+FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
+_CLASSES = ("scaling", "calibration", "binning", "temperature", "label", "isotonic")  # end so
+
+
+def check_calibrator(name: str) -> None:
+    """Raise for a name that no calibrator can have; names of classes are looked up later."""
+    given = name.partition("+")[0].lower()
+    if given not in (*CALIBRATORS, *FIXED) and not given.endswith(_CLASSES):
+        raise InputError("a calibrator", repr(name), did_you_mean(name, CALIBRATORS))
 
 
 def among(names: Iterable[str]) -> Callable[[str], list[str]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, Limit, Root, Seed, app, print_json, print_rows
+from gduq.cli.base import AsJson, Limit, Root, Seed, app, counted, print_json, print_rows
 from gduq.cli.completion import datasets
 from gduq.errors import InputError
 
@@ -210,7 +210,10 @@ def data_convert(
     )
     if as_json:
         print_json(vars(done))
-        return
-    typer.echo(f"{done.graphs} graphs written to {done.path}")
+    else:
+        typer.echo(f"{counted(done.graphs, 'graph')} written to {done.path}")
+        if done.rejected:
+            left = counted(done.rejected, "row")
+            typer.echo(f"{left} left out, listed in {done.rejects}", err=True)
     if done.rejected:
-        typer.echo(f"{done.rejected} rows left out, listed in {done.rejects}", err=True)
+        raise typer.Exit(3)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from gduq.cli.base import AsJson, app, print_json, status
 from gduq.cli.predict import Bundle, Call, Network, SmilesColumn
-from gduq.cli.serve import check_bundle
-from gduq.errors import InputError
-
-if TYPE_CHECKING:
-    from gduq.cli.request import Request
+from gduq.cli.request import Request, Told, bundle_of, check_bundle, check_sources, smiles_in
 
 __all__ = ["export"]
 
@@ -48,12 +44,10 @@ def export(
     check_bundle(bundle)
     check_outputs({"OUTPUT": output}, [bundle, like])
     check_output(output, (".pt2", ".onnx"))
-    if not like.exists():
-        raise InputError("a folder or file of graphs as --like", f"{like}, which does not exist")
+    check_sources([like])
     from gduq.bundle import describe
     from gduq.bundle import export as export_model
     from gduq.cli.answering import load_model
-    from gduq.cli.request import Request, bundle_of
 
     with status("Exporting", as_json):
         request = Request(bundle=bundle, smiles=smiles, net=net, call=call)
@@ -71,6 +65,7 @@ def _graphs(path: Path, request: Request, notes: Any) -> list[Any]:
     from gduq.data.files import Reject
     from gduq.deploy.places import Places
 
-    parts = Places.of([path], request.smiles, (), notes).read(path, 1)
+    smiles = smiles_in([path], request.smiles, Told.by(request.bundle))
+    parts = Places.of([path], smiles, (), notes).read(path, 1)
     found = (item.graph for part in parts for item in part)
     return list(islice((graph for graph in found if not isinstance(graph, Reject)), _ENOUGH))

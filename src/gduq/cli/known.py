@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gduq.bundle import describe
-from gduq.cli.request import Request, bundle_of
+from gduq.cli.request import Request, Told, smiles_in
 from gduq.data.files import Reject, stream
-from gduq.data.header import is_table, read_header
-from gduq.deploy.places import Places
+from gduq.data.header import is_table
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 from gduq.prediction.base import Hypotheses
@@ -29,9 +27,7 @@ def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
     for index, item in items:
         if isinstance(item, Reject):
             raise InputError(f"sound graphs in {what} {path}", f"row {index}: {item}")
-        if item.get("y") is None:
-            do = "Tables: name the column with --target." if path.suffix in (".csv", ".tsv") else ""
-            raise InputError(f"labelled graphs in {what} {path}", "no labels", do)
+        _check(item, service, f"{what} {path}")
         graphs.append(item)
         if len(graphs) == request.batch_size:
             parts.append(service.answer(graphs))
@@ -43,24 +39,27 @@ def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
 
 def _stream(request: Request, service: Service, path: Path) -> Iterator[Any]:
     """The rows of a labelled file; the bundle knows what its columns are, unless told otherwise."""
-    notes = describe(bundle_of(request.bundle)[0]).preprocessing
-    smiles = Places.of([path], request.smiles, notes=notes).smiles
-    targets = (request.target,) if isinstance(request.target, str) else request.target
+    told = Told.by(request.bundle)
     names: Any = service.class_names
     task: Any = service.kind if is_table(path) else None
     if names is None and task == "classes":
         names = ()  # the numbers of its classes, whichever of them this file has
-    if targets is None:
-        targets = _known_targets(service, notes or {}, path)
-    return stream(path, smiles=smiles, targets=targets, class_names=names, task=task)
+    return stream(
+        path,
+        smiles=smiles_in([path], request.smiles, told) or "smiles",
+        targets=told.targets_in(path, request.target),
+        class_names=names,
+        task=task,
+    )
 
 
-def _known_targets(service: Service, notes: dict[str, Any], path: Path) -> tuple[str, ...]:
-    """The target columns of the training table, where this table has all of them."""
-    if not is_table(path):
-        return ()
-    target = service.model.target
-    names = notes.get("targets") or (None if target is None else target.spec().get("names"))
-    known = service.kind != "classes" or "targets" in notes
-    there = read_header(path)[0]
-    return tuple(names) if names and known and all(n in there for n in names) else ()
+def _check(item: Data, service: Service, where: str) -> None:
+    """Raise for a graph without the truth that the model is to be compared with."""
+    if item.get("y") is None:
+        do = "Tables: name the column with --target." if is_table(where) else ""
+        raise InputError(f"labelled graphs in {where}", "no labels", do)
+    spec = {} if service.model.target is None else service.model.target.spec()
+    count = len(spec.get("names") or ()) if service.kind != "classes" else 1
+    if service.rows == "graph" and count and item.y.numel() != count:
+        wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
+        raise InputError(wanted, item.y.numel())

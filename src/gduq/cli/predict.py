@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.cli.base import AsJson, app, counted, print_json, print_rows, status
+from gduq.cli.completion import CALIBRATORS, among
+from gduq.cli.request import Request
 from gduq.data.cells import printable
+from gduq.data.outputs import check_output, check_outputs, rejects_path
+from gduq.data.rejected_rows import RejectList
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.deploy.service import Service
     from gduq.deploy.stream import Served
 
 __all__ = ["points", "predict"]
@@ -29,7 +33,6 @@ Call = Annotated[
     str | None,
     typer.Option(help="package.module:name of the function the model is called with, if any."),
 ]
-Smiles = Annotated[str, typer.Option(help="Tables: the column of SMILES.")]
 SmilesColumn = Annotated[
     str | None,
     typer.Option("--smiles", help="Tables: the column of SMILES (default: as in training)."),
@@ -47,7 +50,11 @@ Known = Annotated[
     Path | None, typer.Option(help="Labelled graphs like those of training; sets the thresholds.")
 ]
 Calibrator = Annotated[
-    str | None, typer.Option(help="Fit this calibrator first, on one half of the calibration data.")
+    str | None,
+    typer.Option(
+        help="Fit this calibrator first, on one half of the calibration data.",
+        autocompletion=among(CALIBRATORS),
+    ),
 ]
 
 
@@ -83,6 +90,14 @@ Accuracy = Annotated[
     float | None,
     typer.Option(callback=_share, help="Accuracy of the answers, instead of --coverage."),
 ]
+PerClass = Annotated[
+    bool,
+    typer.Option(
+        "--per-class",
+        help="Conformal sets hold every class, or yes and no of every label, that often: for rare "
+        "ones.",
+    ),
+]
 MaxNovelty = Annotated[
     float,
     typer.Option(callback=_limit, help="Rows above it are unlike training data; 1 for no limit."),
@@ -101,14 +116,12 @@ Score = Annotated[
         "(default: novelty where the model has it, else energy)."
     ),
 ]
-Target = Annotated[
-    str | None, typer.Option(help="Tables: the column of labels, where labels are needed.")
-]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
-        help="Tables: the columns of labels in the calibration data (default: as in training).",
+        help="Tables: the columns of labels in the labelled data (default: as in training); repeat "
+        "it, or give a pattern such as 'NR-*'.",
     ),
 ]
 Keep = Annotated[
@@ -134,6 +147,7 @@ def predict(
     alpha: Alpha = 0.1,
     coverage: Coverage = 0.9,
     accuracy: Accuracy = None,
+    per_class: PerClass = False,
     max_novelty: MaxNovelty = 0.99,
     max_epistemic: MaxEpistemic = 0.99,
     ood_score: Score = None,
@@ -160,67 +174,32 @@ def predict(
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
     """
-    _check(bundle, graphs, output, calibration_data, keep or ())
-    from gduq.cli.answering import Request, serve
+    request = Request.of(locals()).check(graphs)
+    check_output(output)
+    listed = rejects_path(output, rejects)
+    check_outputs({"--output": output, "--rejects": listed}, [bundle, calibration_data, *graphs])
+    RejectList(listed)  # refuses a file that is none
+    from gduq.cli.answering import serve
 
-    request = Request(
-        bundle=bundle,
-        calibration_data=calibration_data,
-        calibrator=calibrator,
-        alpha=alpha,
-        coverage=coverage,
-        accuracy=accuracy,
-        score=ood_score,
-        smiles=smiles,
-        target=tuple(target) if target else None,
-        keep=tuple(keep or ()),
-        max_novelty=max_novelty,
-        max_epistemic=max_epistemic,
-        batch_size=batch_size,
-        device=device,
-        net=net,
-        call=call,
-    )
     with status("Loading", as_json) as line:
-        done, has_reference = serve(
+        done, service = serve(
             request, graphs, output, rejects, workers=workers, engine=engine, line=line
         )
-    _report(done, has_reference, as_json)
+    _report(done, service, as_json)
 
 
-def _check(
-    bundle: Path, graphs: list[Path], output: Path, known: Path | None, keep: Sequence[str]
-) -> None:
-    """What can be seen to be wrong before torch is imported, which takes seconds."""
-    from gduq.data.header import is_table, read_header
-    from gduq.data.outputs import check_output
-
-    check_output(output)
-    if not any((bundle / name).is_file() for name in ("bundle.json", "config.json")):
-        raise InputError("a bundle, or a run folder of `gduq train`", bundle)
-    for path in (*graphs, *([] if known is None else [known])):
-        if not path.exists():
-            raise InputError("a folder or file of graphs", f"{path}, which does not exist")
-        if is_table(path):
-            names = read_header(path)[0]
-            for name in () if path is known else keep:
-                if name not in names:
-                    got = f"the columns {', '.join(names[:20])}"
-                    raise InputError(f"a column {name!r} in {path} to keep", got)
-
-
-def _report(done: Served, has_reference: bool, as_json: bool) -> None:
-    notes = [] if has_reference else [_NO_REFERENCE]
+def _report(done: Served, service: Service, as_json: bool) -> None:
+    notes = [] if service.reference is not None else [_NO_REFERENCE]
     if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
         notes.append(_SHIFTED.format(done.shift_pvalue))
     if done.rejected:
-        notes.append(
-            f"{done.rejected} graphs left out, listed in {done.rejects}; the first: {done.first}"
-        )
+        left = counted(done.rejected, "graph")
+        notes.append(f"{left} left out, listed in {done.rejects}; the first: {done.first}")
     if as_json:
         print_json({**vars(done), "notes": notes})
     else:
-        typer.echo(f"{done.rows} rows for {done.graphs} graphs in {done.path}{_abstained(done)}")
+        rows, graphs = counted(done.rows, "row"), counted(done.graphs, "graph")
+        typer.echo(f"{rows} for {graphs} in {done.path}{_abstained(done)}")
         if done.units:
             units = [f"{name} in {unit}" for name, unit in done.units.items()]
             typer.echo(printable(f"Units: {', '.join(units)}"))
@@ -244,7 +223,8 @@ _NO_REFERENCE = (
 )
 _SHIFTED = (
     "these graphs differ from the calibration data (two-sample test, p = {:.1g}): conformal sets "
-    "and intervals and the rule for abstaining carry no guarantee here."
+    "and intervals carry no guarantee here, and the share of rows that is answered need not be "
+    "that of --coverage."
 )
 
 
@@ -258,7 +238,7 @@ def points(
     graph: Annotated[
         Path | None, typer.Option(help="A file or TU folder; its first graph is run once.")
     ] = None,
-    smiles: Smiles = "smiles",
+    smiles: SmilesColumn = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a network can be anchored: names for `at`, and the shape there."""

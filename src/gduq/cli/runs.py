@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gduq.cli.base import AsJson, app, print_rows, status
-from gduq.cli.completion import datasets
+from gduq.cli.completion import CALIBRATORS, among, check_calibrator, datasets
 from gduq.cli.predict import Call, Network, SmilesColumn, Targets
+from gduq.cli.request import Request, files_of
 from gduq.cli.train import scores_of, told_of
+from gduq.data.outputs import check_output
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["calibrate", "evaluate"]
 
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
-
-
-Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(help="Calibrator; repeat for several.", autocompletion=among(CALIBRATORS)),
+]
 Corrupted = Annotated[
     bool,
     typer.Option("--corrupted", help="Fit it on shifted copies of the rows too."),
@@ -41,12 +43,13 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
-    from gduq.runs.calibrated import export
-    from gduq.runs.folder import RunFolder
-
+    _check_methods(method or [])
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
     )
+    from gduq.runs.calibrated import export
+    from gduq.runs.folder import RunFolder
+
     names, folder = _calibrators(method or ["temperature"], corrupted), RunFolder(run)
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
@@ -56,6 +59,12 @@ def calibrate(
             export(folder, names[0], output)
     rows = [row for row in scores_of(folder) if row["calibrator"] in ("none", *names)]
     print_rows(rows, as_json)
+
+
+def _check_methods(names: list[str]) -> None:
+    """Names that no calibrator has, before torch is imported."""
+    for name in names:
+        check_calibrator(name)
 
 
 def _no_bundle(path: Path, do: str) -> None:
@@ -122,40 +131,42 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything measured of a run: every split and calibrator, with intervals.
+    """Measure a run: every split and calibrator; with -o or --json all measures, with intervals.
 
     Calibrators named by --method are fitted first and stay with the run. With --data the model is
     judged on other data; calibrators are then fitted on id_val, and nothing is kept.
     """
-    from gduq.deploy.rowfiles import check_output
-    from gduq.runs.folder import RunFolder
-    from gduq.runs.run import evaluated
-
-    names = _calibrators(method or [], corrupted)
+    _check_methods(method or [])
     if output is not None:
         check_output(output, (".json", ".md"))
     if data:
-        from gduq.cli.answering import Request
+        request = Request.of({**locals(), "bundle": run}).check()
+        files = files_of(data)
+        request.check_labelled(files.values())
+        if subgroups and files:
+            raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
+        if method and files and "id_val" not in files:
+            raise InputError(f"--data id_val=FILE to fit {method[0]} on", ", ".join(data))
         from gduq.cli.evaluate_files import judge
 
         with status("Evaluating", as_json):
-            columns = tuple(target) if target else None
-            request = Request(run, smiles=smiles, target=columns, net=net, call=call)
-            found = judge(request, data, names, subgroups)
+            found = judge(request, data[0], files, _calibrators(method or [], corrupted), subgroups)
     else:
         _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
+        from gduq.runs.folder import RunFolder
+        from gduq.runs.run import evaluated
+
         folder = RunFolder(run)
         with status("Evaluating", as_json):
-            _fitted(folder, names)
+            _fitted(folder, _calibrators(method or [], corrupted))
             found = evaluated(folder, subgroups=True) if subgroups else folder.evaluation()
     for name, reason in found.settings.get("skipped", {}).items():
         typer.echo(f"Note: without {name}: {reason}", err=True)
-    if output is None and not as_json and sys.stdout.isatty():  # all of it is wider than any screen
+    if output is not None:
+        (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
+        typer.echo(f"Written to {output}")
+    elif as_json:
+        typer.echo(found.to_json(), nl=False)
+    else:  # all of it is wider than any screen
         print_rows(told_of(found), as_json=False)
-        typer.echo("Everything, with intervals: gduq evaluate ... -o evaluation.md")
-        return
-    if output is None:
-        typer.echo(found.to_json() if as_json else found.to_markdown(), nl=False)
-        return
-    (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
-    typer.echo(f"Written to {output}")
+        typer.echo("Everything, with intervals: -o evaluation.md, or --json.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,16 +20,18 @@ from gduq.cli.predict import (
     MaxEpistemic,
     MaxNovelty,
     Network,
+    PerClass,
     Score,
     SmilesColumn,
     Targets,
 )
+from gduq.cli.request import Request, bundle_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from gduq.deploy.http_limits import Limits
 
-__all__ = ["check_bundle", "serve"]
+__all__ = ["serve"]
 
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
@@ -51,6 +52,7 @@ def serve(
     alpha: Alpha = 0.1,
     coverage: Coverage = 0.9,
     accuracy: Accuracy = None,
+    per_class: PerClass = False,
     max_novelty: MaxNovelty = 0.99,
     max_epistemic: MaxEpistemic = 0.99,
     ood_score: Score = None,
@@ -75,7 +77,8 @@ def serve(
     from gduq.deploy.http_limits import Limits
     from gduq.deploy.running import is_loopback, listen, own_hosts, run
 
-    _check(bundle, calibration_data)
+    request = Request.of(locals()).check()
+    _check_installed()
     limits = Limits(
         body=int(max_megabytes * 2**20),
         graphs=max_graphs,
@@ -83,58 +86,29 @@ def serve(
         queue=max_waiting,
         seconds=max_seconds,
     )
-    options = {
-        "bundle": bundle,
-        "calibration_data": calibration_data,
-        "calibrator": calibrator,
-        "alpha": alpha,
-        "coverage": coverage,
-        "accuracy": accuracy,
-        "score": ood_score,
-        "smiles": smiles,
-        "target": tuple(target) if target else None,
-        "max_novelty": max_novelty,
-        "max_epistemic": max_epistemic,
-        "batch_size": batch_size,
-        "device": device,
-        "net": net,
-        "call": call,
-    }
     with listen(host, port) as place:
         with status("Loading"):
-            served = _application(options, limits, own_hosts(host))
+            served = _application(request, limits, own_hosts(host))
         if not is_loopback(host):
             typer.echo(f"Note: any machine that can reach {host} may ask.", err=True)
         run(served, place, limits, _say)
     typer.echo("Stopped.", err=True)
 
 
-def _application(options: dict[str, Any], limits: Limits, hosts: list[str] | None) -> Any:
+def _application(request: Request, limits: Limits, hosts: list[str] | None) -> Any:
     """Torch is imported from here on, which takes seconds."""
     from gduq.bundle import describe
-    from gduq.cli.answering import Request, bundle_of, make_service
+    from gduq.cli.answering import make_service
     from gduq.deploy.card import card
     from gduq.deploy.http import make_app
 
-    request = Request(**options)
     service = make_service(request)
     info = describe(bundle_of(request.bundle)[0])
     told = card(service, limits, info, request.bundle.resolve().name)
     return make_app(service, told, limits, hosts)
 
 
-def check_bundle(path: Path) -> None:
-    """Raise unless a folder holds a bundle or a run, before torch is imported."""
-    if not any((path / name).is_file() for name in ("bundle.json", "config.json")):
-        got = path if path.is_dir() else f"{path}, which does not exist"
-        raise InputError("a bundle, or a run folder of `gduq train`", got)
-
-
-def _check(bundle: Path, known: Path | None) -> None:
-    """What can be seen to be wrong at once."""
-    check_bundle(bundle)
-    if known is not None and not known.exists():
-        raise InputError("a folder or file of graphs", f"{known}, which does not exist")
+def _check_installed() -> None:
     for name in ("fastapi", "uvicorn"):
         if find_spec(name) is None:
             raise InputError(f"{name} to serve", "none", 'Install it: pip install "gduq[serve]"')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,10 +35,16 @@ _METHODS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 _MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
 _TOLD = {
-    "classes": ("accuracy", "balanced_accuracy", "roc_auc", "ece", "nll"),
+    "classes": ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
     "labels": ("balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
     "values": ("rmse", "r2", "coverage_90", "width_90", "nll"),
 }
+_SHOWN = 6  # names of targets and of classes
+_ALONE = (
+    "It has one hypothesis: epistemic is 0 in every row, and hypotheses never disagree. Novelty "
+    "says what is unlike the training data; --set method.budget=1.4, or --method ensemble, lets "
+    "more hypotheses compete."
+)
 _GO_ON = "The same command goes on from the last checkpoint"
 _ENDING = (".csv", ".tsv", ".safetensors", ".toml")
 
@@ -50,11 +56,12 @@ Source = Annotated[
     ),
 ]
 Targets = Annotated[
-    list[str] | None, typer.Option("--target", help="Column to learn; repeat for several.")
+    list[str] | None,
+    typer.Option("--target", help="Column to learn; repeat for several, or 'NR-*' for all such."),
 ]
 Units = Annotated[
     list[str] | None,
-    typer.Option("--unit", help="Unit of each target (default: in brackets in its name)."),
+    typer.Option("--unit", help="Unit of each target (default: in [ ] or ( ) after its name)."),
 ]
 Smiles = Annotated[
     str | None, typer.Option(help="Column of SMILES (default: told by name or content).")
@@ -119,20 +126,27 @@ def train(
 
     A validation set and a test that differs from training are cut automatically. Model, numbers
     and a report go to one folder, which is found by data and settings: asked again, nothing is
-    repeated; interrupted, it goes on.
+    repeated; interrupted, it goes on. Rows that cannot be read are listed and left out; the exit
+    code is then 3.
     """
-    own = {"targets": target, "units": unit, "smiles": smiles, "task": task, "by": by}
-    given: dict[str, Any] = {f"data.{key}": value for key, value in own.items() if value}
-    given |= {f"method.{key}": value for key, value in _method(method).items()}
-    settings = {"method.recipe": recipe, "method.at": _number(at), "training.epochs": epochs}
-    given |= {k: v for k, v in {**settings, "seed": seed}.items() if v is not None}
-    wanted = _config(source, data, {**given, **_parsed(changes or [])})
-    _check_root(root, wanted)
     with going_on_later(_GO_ON):
-        if wanted.data.source is None:
-            _train_named(wanted, root, logger, as_json)
-        else:
-            _train_own(wanted, root, logger, as_json)
+        _train(locals(), root, logger, as_json)
+
+
+def _train(options: dict[str, Any], root: Path, logger: str | None, as_json: bool) -> None:
+    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
+    settings = {f"data.{key}": options[name] or None for key, name in own.items()}
+    settings |= {"method.recipe": options["recipe"], "method.at": _number(options["at"])}
+    settings |= {"training.epochs": options["epochs"], "seed": options["seed"]}
+    changes = {f"method.{key}": value for key, value in _method(options["method"]).items()}
+    changes |= {key: value for key, value in settings.items() if value is not None}
+    changes |= _parsed(options["changes"] or [])
+    wanted = _config(options["source"], options["data"], changes)
+    _check_root(root, wanted)
+    if wanted.data.source is None:
+        _train_named(wanted, root, logger, as_json)
+    else:
+        _train_own(wanted, root, logger, as_json)
 
 
 # -- what is asked for: all of it is checked before anything heavy is imported ---------------------
@@ -269,13 +283,22 @@ def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool)
     folder = run(wanted, root, progress=not as_json, logger=logger)
     with status("Writing the report", as_json):
         said, page = _report(folder)
+    scores, alone = told_of(folder.evaluation()), _is_alone(folder)
     if as_json:
         content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
         content |= {"rejected": len(own.rejects), "verdict": said.headline}
-        print_json(content | {"scores": told_of(folder.evaluation())})
-        return
-    print_rows(told_of(folder.evaluation()), as_json=False)
-    _conclude(folder, said, page, own.splits.train.task)
+        print_json(content | {"one_hypothesis": alone, "scores": scores})
+    else:
+        print_rows(scores, as_json=False)
+        _conclude(folder, said, page, own.splits.train.task, alone)
+    if own.rejects:
+        raise typer.Exit(3)
+
+
+def _is_alone(folder: RunFolder) -> bool:
+    """Whether the model has one hypothesis only, which nothing can disagree with."""
+    p = folder.predictions()["id_val"]
+    return p.num_samples == 1 and not bool(p.epistemic.any())
 
 
 def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
@@ -283,14 +306,18 @@ def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
     splits, names = own.splits, own.splits.target_names or ("y",)
     units = splits.units or ("",) * len(names)
     learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
-    some = f"{', '.join(learned[:6])}{', ...' if len(learned) > 6 else ''}"
-    classes = f" ({', '.join(splits.class_names[:6])})" if splits.class_names else ""
-    _say(f"{splits.description} To learn: {some}, as {own.kind}{classes}.")
+    classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
+    _say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
     if own.rejects:
         listed = path / "rejects.csv"
         _say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
     for line in own.cut:
         _say(f"  {line}")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def _say(text: str, err: bool = False) -> None:
@@ -312,16 +339,20 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
     return verdict(subjects), page
 
 
-def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str) -> None:
+def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str, alone: bool) -> None:
     """How far to trust it, and what to type next."""
     run = shlex.quote(str(folder.path))
     _say("")
     _say(said.headline)
     if said.advice is not None:
         _say(f"What to do: {said.advice.text}")
+    if alone:
+        _say(_ALONE)
     _say(f"Report: {page}")
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
     _say("Next:")
-    if rows == "graph":
-        _say(f"  gduq predict {run} {new} -o answers.csv")
-    _say(f"  gduq report {run} -o report.html")
+    advised = said.advice.command if said.advice is not None else ""
+    predict = f"gduq predict {run} {new} -o answers.csv" if rows == "graph" else ""
+    for command in dict.fromkeys((advised, predict, f"gduq report {run} -o report.html")):
+        if command:
+            _say(f"  {command}")
