@@ -517,7 +517,7 @@ def test_bad_input(predictions):
         (lambda: evaluate(some, ood=["nope"]), "ood splits from"),
         (lambda: evaluate(some, abstain={"risk": 0.1}), "abstain with"),
         (lambda: evaluate(some, abstain={"coverage": 2}), "coverage above 0"),
-        (lambda: evaluate(some, bins=0), "bins >= 1"),
+        (lambda: evaluate(some, bins=0), "bins as a whole number"),
         (lambda: evaluate(some, resamples=1), "resamples >= 2"),
         (lambda: evaluate(some, level=1.0), "level between"),
         (lambda: evaluate(some, calibrators=["spine"]), "Did you mean 'spline'"),

@@ -464,7 +464,7 @@ def test_bad_options():
     logits, y = make(m=30)
     p = Prediction(logits, target=y)
     for call, message in [
-        (lambda: metrics.ece(p, bins=0), "bins >= 1"),
+        (lambda: metrics.ece(p, bins=0), "bins as a whole number"),
         (lambda: metrics.ece(p, norm="l3"), "a norm from"),
         (lambda: metrics.ece(p, norm="max", debias=True), "'l1' or 'l2'"),
         (lambda: metrics.ece(p, binning="equal"), "binning from"),

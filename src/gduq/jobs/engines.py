@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from gduq.errors import InputError
 from gduq.jobs.live import watching
 from gduq.jobs.progress import heard_by
+from gduq.whole import whole
 
 __all__ = ["ENGINES", "Outcome", "attempt", "map_cells"]
 
@@ -88,8 +89,8 @@ def map_cells(
     """
     if engine not in ENGINES:
         raise InputError(f"an engine from {', '.join(ENGINES)}", repr(engine))
-    if workers is not None and (isinstance(workers, bool) or workers < 0):
-        raise InputError("workers >= 0", repr(workers))
+    if workers is not None:
+        workers = whole("workers", workers, least=0)
     order = _order(len(cells), needs)
     outcomes: dict[int, Outcome[C, R]] = {}
     if not cells:

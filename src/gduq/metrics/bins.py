@@ -10,6 +10,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.rows import Rows
 from gduq.metrics.weighted import WeightedRows
+from gduq.whole import whole
 
 __all__ = [
     "bin_error",
@@ -39,8 +40,7 @@ def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
 
 def check_bins(rows: Rows, bins: int, strict: bool) -> None:
     """Raise for a number of bins these rows cannot fill."""
-    if not isinstance(bins, int) or bins < 1:
-        raise InputError("bins >= 1", bins)
+    bins = whole("bins", bins, least=1)
     if strict and len(rows) < bins:
         raise InputError(
             f"at least as many rows as bins ({bins})",

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.graph.sparse import is_sparse, take_rows
+from gduq.whole import whole
 
 __all__ = ["Novelty"]
 
@@ -65,10 +66,7 @@ class Novelty(nn.Module):
 
     def __init__(self, k: int = 10, size: int = 2048) -> None:
         super().__init__()
-        for name, value in (("k", k), ("size", size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} >= 1, a whole number", repr(value))
-        self.k, self.size = k, size
+        self.k, self.size = whole("k", k, least=1), whole("size", size, least=1)
         self.register_buffer("reference", torch.empty(0, 0))
         self.register_buffer("distances", torch.empty(0))
 
