@@ -13,21 +13,16 @@ if TYPE_CHECKING:
     from gduq.data.view import View
 
 # Imported on first use: names can be listed without torch.
-_HOME = {
-    "Packed": "packed",
-    "Splits": "splits",
-    "View": "view",
-    "add_laplacian": "laplacian",
-    "compare": "describe",
-    "convert": "files",
-    "laplacian_encoding": "laplacian",
-    "load": "catalog",
-    "names": "catalog",
-    "plot": "describe",
-    "read": "files",
-    "save": "files",
-    "stream": "files",
+_HOMES = {
+    "catalog": ("load", "names"),
+    "describe": ("compare", "plot"),
+    "files": ("convert", "read", "save", "stream"),
+    "laplacian": ("add_laplacian", "laplacian_encoding"),
+    "packed": ("Packed",),
+    "splits": ("Splits",),
+    "view": ("View",),
 }
+_HOME = {name: home for home, names_ in _HOMES.items() for name in names_}
 
 __all__ = [
     "Packed",

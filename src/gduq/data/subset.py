@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gduq.data.cache import cache_path, cached_shards
 from gduq.data.packed import Packed
+from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.whole import whole
 
-__all__ = ["build_rows", "shrink"]
+__all__ = ["build_rows", "shrink", "views_of"]
 
 Build = Callable[[Tensor], Packed]
 
@@ -104,6 +105,15 @@ def _by_class(labels: Tensor, first: bool) -> Tensor:
     return torch.sort(key, stable=True).indices
 
 
+def views_of(cut: Mapping[str, Tensor], graphs: Packed) -> dict[str, Any]:
+    """A view of each part of a cut, given the graphs of all its rows one after the other."""
+    ends = torch.tensor([rows.numel() for rows in cut.values()]).cumsum(0).tolist()
+    return {
+        name: View(graphs[end - rows.numel() : end])
+        for (name, rows), end in zip(cut.items(), ends, strict=True)
+    }
+
+
 def build_rows(
     root: str | Path | None,
     key: Mapping[str, Any],
@@ -127,7 +137,7 @@ def build_rows(
         total: Rows in the raw data set.
         build: Makes the graphs of given row numbers; runs in another process.
         shard: Rows built (and kept in memory) at a time.
-        workers: Processes; ``None`` means one a core.
+        workers: Processes; ``None`` means one per core.
         progress: Show a progress bar; ``None`` means when a person is looking.
     """
     everything = {**key, "rows": "all"}

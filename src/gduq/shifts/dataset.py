@@ -61,7 +61,7 @@ class DatasetRows:
         return as_labels(self.truth())
 
     def scalar(self, function: Callable[[Data], Any]) -> Tensor:
-        """One number a row; of text and dates (a graph task) their rank."""
+        """One number per row; of text and dates (a graph task) their rank."""
         found: list[Any] = []
         for graph in self._given:
             value = function(graph)

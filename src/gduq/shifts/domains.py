@@ -33,11 +33,11 @@ def by(
     name: str = "",
     **options: Any,
 ) -> Splits:
-    """Cut a dataset along any domain: one value a row.
+    """Cut a dataset along any domain: one value per row.
 
     Args:
         data: The dataset, see the module.
-        values: One number, string or date a row (graph or node).
+        values: One number, string or date per row (graph or node).
         kind: ``"covariate"`` (`gduq.shifts.covariate`), ``"concept"``, ``"tails"``, ``"no_shift"``.
         seed: Of the random draws.
         task: ``"node"`` or ``"graph"``; ``None``: as the module says.
@@ -167,8 +167,8 @@ def feature(
 
     Args:
         data: The dataset.
-        value: An attribute's name or a function of a graph; it gives one number a graph, or one a
-            node (averaged over the nodes for a graph task). ``None``: the sum of the features
+        value: An attribute's name or a function of a graph; it gives one number per graph, or one
+            per node (averaged over the nodes for a graph task). ``None``: the sum of the features
             ``x``, which is the word count of a bag of words.
         kind: The cut, see `by`.
         seed: Of the random draws.
@@ -199,7 +199,7 @@ def time(
 
     Args:
         data: The dataset.
-        stamps: One a row: numbers, or dates that sort as text (``"2024-05-31"``) or
+        stamps: One per row: numbers, or dates that sort as text (``"2024-05-31"``) or
             ``datetime`` and ``datetime64`` values.
         cuts: Shares of the rows after which ``ood_val`` and ``ood_test`` begin.
         seed: Of the draw of ``id_val`` and ``id_test`` from the past.

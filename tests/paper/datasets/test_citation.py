@@ -33,7 +33,7 @@ def tiny(tmp_path, monkeypatch):
     path = tmp_path / "tiny.npz"
     np.savez(path, labels=rng.integers(0, 4, NODES), **arrays)
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
-    monkeypatch.setitem(SOURCES, "tiny", Source("tiny.npz", "", NODES, WORDS, path.stat().st_size))
+    monkeypatch.setitem(SOURCES, "tiny", Source("tiny.npz", "", NODES, WORDS))
     return path
 
 
@@ -70,10 +70,9 @@ def test_splits(tiny, tmp_path, domain, shift):
     assert splits.class_names == ("0", "1", "2", "3")
 
 
-def test_damaged_files_are_named_with_their_size(tiny, tmp_path):
-    size = tiny.stat().st_size
-    tiny.write_bytes(tiny.read_bytes()[: size // 2])
-    with pytest.raises(InputError, match=f"300 nodes of 40 features and {size} bytes") as error:
+def test_damaged_files_are_named(tiny, tmp_path):
+    tiny.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
+    with pytest.raises(InputError, match="300 nodes of 40 features") as error:
         load_citation("tiny", "word", "covariate", tmp_path)
     assert str(tiny) in str(error.value)
     np.savez(tiny, labels=np.zeros(3))
@@ -109,7 +108,6 @@ def test_wrong_names(tiny, tmp_path):
 @pytest.mark.parametrize("domain", ["word", "degree"])
 def test_real_graphs(tmp_path, name, domain):
     path = real(SOURCES[name].path)
-    assert path.stat().st_size == SOURCES[name].size
     graph, _ = read_citation(name, tmp_path)
     if name != "coauthor-cs":  # half a gigabyte when dense
         theirs = read_npz(str(path))

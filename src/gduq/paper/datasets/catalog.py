@@ -60,12 +60,14 @@ _molecules = partial(_load, "molecules:load_molecules", (1, 2))
 _tu = partial(_load, "tu:load_tu", (1,))
 
 
-def _graphs(rows: int | str, *others: Any, shifts: tuple[str, ...] = SHIFTS) -> Family:
-    return Family("graph", f"{rows} graphs", *others, shifts=shifts)
+def _graphs(
+    rows: int | str, classes: int, domain: str, source: str, load: Any, shifts: Any = SHIFTS
+) -> Family:
+    return Family("graph", f"{rows} graphs", classes, domain, source, load, shifts)
 
 
-def _nodes(rows: int, *others: Any) -> Family:
-    return Family("node", f"{rows} nodes", *others)
+def _nodes(rows: int, classes: int, domain: str, source: str, load: Any) -> Family:
+    return Family("node", f"{rows} nodes", classes, domain, source, load)
 
 
 FAMILIES: dict[str, Family] = {

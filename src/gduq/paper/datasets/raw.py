@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import urllib.request
@@ -13,7 +12,7 @@ from gduq.data.cache import cache_root
 from gduq.disk import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["check_size", "damaged", "find_raw", "raw_file"]
+__all__ = ["damaged", "find_raw", "raw_file"]
 
 
 def find_raw(relative: str, root: str | Path | None = None) -> Path | None:
@@ -32,8 +31,6 @@ def raw_file(
     relative: str,
     root: str | Path | None = None,
     url: str | Callable[[Path], None] = "",
-    size: int | None = None,
-    sha256: str | None = None,
 ) -> Path:
     """The raw file ``relative``, downloaded to ``<root>/raw`` if it is nowhere.
 
@@ -41,24 +38,13 @@ def raw_file(
         relative: Path in the layout of PyG's own data folders, such as ``MNIST/raw/...gz``.
         root: Cache folder, see `gduq.data.cache.cache_root`.
         url: Where to download it, or a function that writes it to the path it is given.
-        size: Bytes it must have; another number raises `InputError`.
-        sha256: Digest it must have.
     """
     path = find_raw(relative, root)
     if path is None:
         path = cache_root(root) / "raw" / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         _download(path, url)
-    check_size(path, size)
-    if sha256 is not None and hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
-        raise damaged(path, f"a file of SHA-256 {sha256}", "another digest")
     return path
-
-
-def check_size(path: Path, size: int | None) -> None:
-    """Raise `InputError` unless the file has ``size`` bytes."""
-    if size is not None and path.stat().st_size != size:
-        raise damaged(path, f"{size} bytes", f"{path.stat().st_size} bytes")
 
 
 def damaged(path: Path, expected: str, got: str) -> InputError:

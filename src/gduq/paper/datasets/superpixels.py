@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gduq.data.offsets import to_ptr
 from gduq.data.packed import Packed
 from gduq.errors import InputError
 
@@ -88,16 +89,12 @@ def superpixels(images: npt.NDArray[np.uint8], labels: Tensor, degrees: float = 
         x.append(np.column_stack([grey, centre]).astype(np.float32))
         edges.append(neighbours(centre).astype(np.int16))
     return Packed.build(
-        _offsets([len(part) for part in x]),
-        _offsets([part.shape[1] for part in edges]),
+        to_ptr(torch.tensor([len(part) for part in x])),
+        to_ptr(torch.tensor([part.shape[1] for part in edges])),
         torch.from_numpy(np.concatenate(edges, axis=1)),
         nodes={"x": torch.from_numpy(np.concatenate(x))},
         graphs={"y": labels.long()},
     )
-
-
-def _offsets(sizes: list[int]) -> Tensor:
-    return torch.tensor([0, *sizes]).cumsum(0)
 
 
 def _slic() -> Callable[..., Any]:

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cached_tensors
+from gduq.data.offsets import to_ptr
 from gduq.data.packed import Packed
 from gduq.data.parallel import default_workers
 from gduq.data.splits import Splits
-from gduq.data.subset import build_rows, shrink
-from gduq.data.view import View
+from gduq.data.subset import build_rows, shrink, views_of
 from gduq.errors import InputError
 from gduq.paper.datasets.encoders import Encoder, TransformerEncoder, as_encoder, missing_extra
 from gduq.paper.datasets.sst2 import read_sst2, sst2_files
@@ -67,13 +67,8 @@ def load_sst2(
     length = token_counts(sentences, root)
     cut = shrink(_cut(length, labels, shift, seed), limit, seed)
     graphs = _graphs(root, torch.cat(list(cut.values())), len(sentences), embed)
-    views: dict[str, Any] = {}
-    start = 0
-    for name, rows in cut.items():
-        views[name] = View(graphs[start : start + rows.numel()])
-        start += rows.numel()
     return Splits(
-        **views,
+        **views_of(cut, graphs),
         name=f"sst2/length/{shift}",
         description=(
             f"Movie review sentences and phrases, {shift} in their length: spaCy "
@@ -111,8 +106,8 @@ def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) 
     rows = [_half(row, len(tokens)) for row, tokens in zip(encoder(words), words, strict=True)]
     edges = [_edges(head) for head in heads]
     packed = Packed.build(
-        _offsets([len(tokens) for tokens in words]),
-        _offsets([edge.size(1) for edge in edges]),
+        to_ptr(torch.tensor([len(tokens) for tokens in words])),
+        to_ptr(torch.tensor([edge.size(1) for edge in edges])),
         torch.cat(edges, dim=1),
         nodes={"x": torch.cat(rows)},
         graphs={"y": labels.long()},
@@ -209,7 +204,3 @@ def _half(row: Tensor, tokens: int) -> Tensor:
     if not bool(torch.isfinite(half).all()):
         raise InputError("embeddings within the range of float16", f"up to {row.abs().max():.3g}")
     return half
-
-
-def _offsets(sizes: list[int]) -> Tensor:
-    return torch.tensor([0, *sizes]).cumsum(0)
