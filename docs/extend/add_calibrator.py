@@ -1,6 +1,5 @@
 """A calibrator: blend the probabilities of the mixture with even ones, by as much as pays."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -25,14 +24,11 @@ class EvenBlend(Calibrator):
     defines_logits: ClassVar[bool] = False  # probabilities only
     state_names: ClassVar[tuple[str, ...]] = ("share",)
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows], *corrupted])  # rows of both, half the weight each
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:  # rows and copies, half the weight each
         right = lesson.logs.gather(1, lesson.target[:, None]).squeeze(1).exp()
 
         def nll(v: float) -> float:
-            return -float(((1 - v) * right + v / p.num_classes).log() @ lesson.share)
+            return -float(((1 - v) * right + v / lesson.num_classes).log() @ lesson.share)
 
         found = minimize_scalar(nll, bounds=(0.0, 0.999), method="bounded")
         return {"share": torch.tensor(found.x, dtype=torch.float64)}

@@ -69,7 +69,7 @@ def test_gradients_are_those_of_autograd(problem, samples, penalty):
     p, copy = overconfident(rows=50, samples=samples), overconfident(rows=20, samples=samples)
     share = WEIGHTS if samples > 1 else torch.ones(1, dtype=torch.float64)
     p = Prediction(p.samples, p.target, weights=share)
-    lesson = Lesson.of([p, copy])
+    lesson = Lesson(p, copies=[copy])
     task = problem(lesson, lesson.samples, torch.ones(4).double(), penalty)
     size = 20 if problem is Full else 8
     vector = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -13,8 +13,8 @@ from tests.calibration.battery import WEIGHTS, nll, overconfident
 
 def test_half_of_the_weight_is_the_copies():
     p = overconfident(rows=6)
-    assert Lesson.of([p]).share.tolist() == [1 / 6] * 6
-    lesson = Lesson.of([p, p[:1], p[:3]])
+    assert Lesson(p).share.tolist() == [1 / 6] * 6
+    lesson = Lesson(p, copies=[p[:1], p[:3]])
     assert lesson.share.tolist() == [1 / 12] * 6 + [1 / 8] * 4
     assert lesson.rows == 6
     assert torch.equal(lesson.target, torch.cat([p.target, p.target[:1], p.target[:3]]))
@@ -23,7 +23,7 @@ def test_half_of_the_weight_is_the_copies():
 def test_nll_is_that_of_the_mixture_and_its_slope_autograds():
     p = overconfident(rows=30)
     p = Prediction(p.samples, p.target, weights=WEIGHTS)
-    lesson = Lesson.of([p])
+    lesson = Lesson(p)
     value, slope = nll_and_slope(p.samples.clone(), lesson)
     assert abs(value - nll(p)) < 1e-12
 

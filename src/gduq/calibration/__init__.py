@@ -9,7 +9,8 @@ from gduq.calibration.anchor_aware import AnchorAwareTemperature
 from gduq.calibration.base import Calibrator
 from gduq.calibration.binning import HistogramBinning
 from gduq.calibration.density import DensityAwareCalibration
-from gduq.calibration.graph import GATS, CaGCN
+from gduq.calibration.gats import GATS
+from gduq.calibration.graph import CaGCN
 from gduq.calibration.isotonic import IsotonicCalibration
 from gduq.calibration.labels import PerLabel, PerLabelIsotonic
 from gduq.calibration.methods import METHODS, method_name, methods_for, restore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -69,11 +68,8 @@ class VectorScaling(_Affine):
         tensor([0.2500, 0.7500])
     """
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows], *corrupted])
-        free = check_classes(lesson.target, p.num_classes, self.missing).double()
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        free = check_classes(lesson.target, lesson.num_classes, self.missing).double()
         weight, bias = Diagonal(lesson, lesson.samples, free, self.penalty).solve()
         return {"weight": weight, "bias": bias}
 
@@ -112,11 +108,8 @@ class MatrixScaling(_Affine):
         tensor([0.2500, 0.7500])
     """
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows], *corrupted])
-        free = check_classes(lesson.target, p.num_classes, self.missing).double()
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        free = check_classes(lesson.target, lesson.num_classes, self.missing).double()
         weight, bias = Full(lesson, self._features(lesson.samples), free, self.penalty).solve()
         return {"weight": weight, "bias": bias}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,13 +67,10 @@ class AnchorAwareTemperature(RowTemperature):
         if not self.penalty >= 0:
             raise InputError("penalty >= 0", self.penalty)
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        parts = [p[rows], *corrupted]  # the clean rows set the units
-        lesson = Lesson.of(parts)
-        means = _disagreement(parts[0]).mean(dim=0).clamp_min(1e-12)
-        inputs = torch.cat([_disagreement(part) for part in parts]).div(means).log1p()  # [n, 2]
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        apart = torch.cat([_disagreement(part) for part in lesson.parts])  # [n, 2]
+        means = apart[: lesson.rows].mean(dim=0).clamp_min(1e-12)  # the clean rows set the units
+        inputs = apart.div(means).log1p()
         tempered = lesson.tempered()
 
         def loss(weights: Tensor) -> Tensor:

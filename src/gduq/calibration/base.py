@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from gduq.calibration.lesson import samples_of
+from gduq.calibration.lesson import Lesson, samples_of
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Hypotheses, Prediction
 from gduq.prediction.checks import RowChoice, row_index
@@ -94,7 +94,7 @@ class Calibrator(ABC):
             self._check_copy(p, copy)
         copies = [copy.to("cpu") for copy in corrupted]
         sizes = {name: torch.tensor(size) for name, size in self._sizes(p).items()}
-        self._state = sizes | self._fit(p.to("cpu"), index, copies)
+        self._state = sizes | self._fit(Lesson(p.to("cpu"), index, copies))
         return self
 
     def __call__(self, p: Kind, rows: RowChoice | None = None) -> Kind:
@@ -161,8 +161,8 @@ class Calibrator(ABC):
     # -- for the methods -----------------------------------------------------------------------
 
     @abstractmethod
-    def _fit(self, p: Any, rows: Tensor | slice, corrupted: Sequence[Any]) -> dict[str, Tensor]:
-        """What is learnt from some rows of ``p`` and from copies, by the names in `state_names`."""
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        """What is learnt, by the names in `state_names`."""
 
     @abstractmethod
     def _map(self, p: Any) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -59,10 +58,7 @@ class HistogramBinning(Calibrator):
         if self.missing not in ("error", "keep"):
             raise InputError('missing="error" or "keep"', repr(self.missing))
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows]])
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         target = lesson.target
         if len(target) < self.bins:
             raise InputError(
@@ -70,11 +66,11 @@ class HistogramBinning(Calibrator):
                 len(target),
                 "Use fewer bins, or TemperatureScaling.",
             )
-        seen = check_classes(target, p.num_classes, self.missing)
+        seen = check_classes(target, lesson.num_classes, self.missing)
         probs = lesson.logs.exp()
         edges = self._edges(probs)
-        where = _bin(probs, edges) + self.bins * torch.arange(p.num_classes)  # [n, C]
-        cells = self.bins * p.num_classes
+        where = _bin(probs, edges) + self.bins * torch.arange(lesson.num_classes)  # [n, C]
+        cells = self.bins * lesson.num_classes
         count = torch.bincount(where.flatten(), minlength=cells).view(-1, self.bins)
         hits = torch.bincount(where.gather(1, target[:, None]).flatten(), minlength=cells)
         frequency = hits.view(-1, self.bins).double() / count.clamp_min(1)

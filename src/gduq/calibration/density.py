@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -72,13 +72,9 @@ class DensityAwareCalibration(RowTemperature):
             got = f"neighbors={self.neighbors}, limit={self.limit}"
             raise InputError("1 <= neighbors <= limit", got)
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         state = self._reference()
-        parts = [p[rows], *corrupted]
-        lesson = Lesson.of(parts)
-        distance = torch.cat([self._distance(part, state) for part in parts])
+        distance = torch.cat([self._distance(part, state) for part in lesson.parts])
         state["distance"] = distance[: lesson.rows].mean().clamp_min(1e-12)
         distance, tempered = distance / state["distance"], lesson.tempered()
 

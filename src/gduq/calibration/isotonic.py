@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -46,10 +45,7 @@ class IsotonicCalibration(Calibrator):
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("x", "y")
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows]])
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         probs, target = lesson.logs.exp(), lesson.target
         hit = torch.zeros(probs.shape, dtype=torch.bool).scatter_(1, target[:, None], True)
         x, y = _isotonic(probs.flatten().numpy(), hit.flatten().numpy())

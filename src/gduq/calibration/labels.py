@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gduq.calibration.base import Calibrator
-from gduq.calibration.lesson import samples_of
+from gduq.calibration.lesson import Lesson, samples_of
 from gduq.errors import InputError, warn_user
 from gduq.prediction import LabelPrediction
 
@@ -75,19 +75,14 @@ class PerLabel(Calibrator):
         own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
         return self._class().restore({}, own)
 
-    def _fit(
-        self,
-        p: LabelPrediction,
-        rows: Tensor | slice,
-        corrupted: Sequence[LabelPrediction],
-    ) -> dict[str, Tensor]:
-        part, state = p[rows], dict[str, Tensor]()
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        p, state = lesson.parts[0], dict[str, Tensor]()
         mapped = torch.zeros(p.num_labels, dtype=torch.bool)
         for t in range(p.num_labels):
-            column = part.column(t)
+            column = p.column(t)
             if len(column.require_target().unique()) < 2:
                 continue
-            copies = [copy.column(t) for copy in corrupted if bool(copy.known[:, t].any())]
+            copies = [copy.column(t) for copy in lesson.copies if bool(copy.known[:, t].any())]
             fitted = self._class()().fit(column, corrupted=copies)
             state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
             mapped[t] = True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,44 +32,64 @@ class Lesson:
     """Clean rows and, if there are any, corrupted copies of them: half of the weight each.
 
     Args:
-        samples: Outputs of all of them, clean rows first: logits ``[K, n, C]``, or those of values.
-        target: Labels ``[n]``, or values.
-        share: Of every row in the loss ``[n]``; sums to 1.
-        weights: Of the hypotheses ``[K]``, or ``None``.
-        sizes: Rows of every part.
+        whole: Predictions with targets; what is around the rows may be among them.
+        index: The clean rows of these.
+        copies: Predictions, with targets, of corrupted copies of the rows.
 
     Example:
         >>> p = Prediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
-        >>> Lesson.of([p, p[:1], p[1:]]).share.tolist()
+        >>> Lesson(p, copies=[p[:1], p[1:]]).share.tolist()
         [0.25, 0.25, 0.25, 0.25]
     """
 
-    samples: Tensor
-    target: Tensor
-    share: Tensor
-    weights: Tensor | None
-    sizes: tuple[int, ...]
+    whole: Any
+    index: Tensor | slice = field(default_factory=lambda: slice(None))
+    copies: Sequence[Any] = ()
 
-    @classmethod
-    def of(cls, parts: Sequence[Hypotheses]) -> Lesson:
-        """From predictions with targets: the clean rows, then copies."""
-        sizes = tuple(len(p) for p in parts)
-        clean, copies = sizes[0], sum(sizes[1:])
+    @cached_property
+    def parts(self) -> list[Any]:
+        """The clean rows, then every copy."""
+        return [self.whole[self.index], *self.copies]
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Outputs of all parts ``[K, n, O]``: logits, or those of values."""
+        return torch.cat([samples_of(p) for p in self.parts], dim=1)
+
+    @cached_property
+    def target(self) -> Tensor:
+        """Labels ``[n]``, or values."""
+        return torch.cat([p.require_target().cpu() for p in self.parts])
+
+    @cached_property
+    def share(self) -> Tensor:
+        """Of every row in the loss ``[n]``; sums to 1."""
+        clean, copies = self.rows, sum(self.sizes[1:])
         share = torch.full((clean + copies,), 1.0 / clean, dtype=torch.float64)
         if copies:
             share[:clean], share[clean:] = 0.5 / clean, 0.5 / copies
-        return cls(
-            torch.cat([samples_of(p) for p in parts], dim=1),
-            torch.cat([p.require_target().cpu() for p in parts]),
-            share,
-            parts[0].weights,
-            sizes,
-        )
+        return share
+
+    @property
+    def weights(self) -> Tensor | None:
+        """Of the hypotheses ``[K]``, or ``None``."""
+        weights: Tensor | None = self.whole.weights
+        return weights
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of every part."""
+        return [len(p) for p in self.parts]
 
     @property
     def rows(self) -> int:
         """Rows that priors are held against: copies of a row tell nothing new about labels."""
         return self.sizes[0]
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return int(self.samples.size(2))
 
     @cached_property
     def logs(self) -> Tensor:

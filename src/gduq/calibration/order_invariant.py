@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -65,11 +64,8 @@ class OrderInvariantCalibration(Calibrator):
         if not self.prior > 0 or self.steps < 1:
             raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows], *corrupted])
-        network = self._network(p.num_classes)
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        network = self._network(lesson.num_classes)
         scale = 1.0 / torch.tensor(lesson.temperature(lesson.logs[None]), dtype=torch.float64)
         ordered, order = _sort(lesson.logs * scale)
         place = (order == lesson.target[:, None]).int().argmax(dim=-1)  # of the right class

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,10 +44,8 @@ class TemperatureScaling(RowTemperature):
         """The temperature, a scalar."""
         return self.state()["temperature"]
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        return {"temperature": _scalar(Lesson.of([p[rows], *corrupted]).temperature())}
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        return {"temperature": _scalar(lesson.temperature())}
 
     def _temperature(self, p: Prediction) -> Tensor:
         return self._state["temperature"].expand(len(p))
@@ -79,13 +76,10 @@ class EnsembleTemperatureScaling(Calibrator):
     defines_logits: ClassVar[bool] = False
     state_names: ClassVar[tuple[str, ...]] = ("temperature", "weights")
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows], *corrupted])
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         temperature = lesson.temperature()
         tempered = log_mixture(lesson.samples / temperature, lesson.weights)
-        even = torch.full_like(tempered, -float(np.log(p.num_classes)))
+        even = torch.full_like(tempered, -float(np.log(lesson.num_classes)))
         parts = torch.stack([tempered, lesson.logs, even])  # [3, n, C]
         chosen = parts.gather(2, lesson.target.expand(3, -1)[..., None]).squeeze(2).exp()
         return {"temperature": _scalar(temperature), "weights": _blend(chosen, lesson.share)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -59,10 +58,7 @@ class SplineCalibration(Calibrator):
         if self.knots < 3:
             raise InputError("knots >= 3", self.knots)
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
-        lesson = Lesson.of([p[rows]])
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         top, label = lesson.logs.exp().max(dim=-1)
         scores, counts = np.unique(top.numpy(), return_counts=True)
         if len(scores) < self.knots:

@@ -56,16 +56,11 @@ class DeviationScaling(Calibrator):
         """The factors ``[T]``."""
         return self.state()["scale"]
 
-    def _fit(
-        self,
-        p: ValuePrediction,
-        rows: Tensor | slice,
-        corrupted: Sequence[ValuePrediction],
-    ) -> dict[str, Tensor]:
-        for part in (p, *corrupted):
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        for part in lesson.parts:
             _check_plain(part)
-        lesson = Lesson.of([p[rows], *corrupted])
-        scales = [_Stretched.of(lesson, t).best(1.0 / lesson.rows) for t in range(p.num_values)]
+        count = lesson.whole.num_values
+        scales = [_Stretched.of(lesson, t).best(1.0 / lesson.rows) for t in range(count)]
         return {"scale": torch.tensor(scales, dtype=torch.float64)}
 
     def _map(self, p: ValuePrediction) -> Tensor:
@@ -196,16 +191,11 @@ class IsotonicRecalibration(Calibrator):
         if not self.prior > 0:
             raise InputError("prior > 0", self.prior)
 
-    def _fit(
-        self,
-        p: ValuePrediction,
-        rows: Tensor | slice,
-        corrupted: Sequence[ValuePrediction],
-    ) -> dict[str, Tensor]:
-        _check_plain(p)
-        part = p[rows]
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        part = lesson.parts[0]
+        _check_plain(part)
         precise = part.with_samples(part.samples.double())  # levels near 1 need all their digits
-        found = precise.cdf(part.require_target()).view(len(part), p.num_values)
+        found = precise.cdf(part.require_target()).view(len(part), part.num_values)
         return {"levels": _same_length([_knots(u, self.prior) for u in found.T])}
 
     def _map(self, p: ValuePrediction) -> Tensor:

@@ -6,7 +6,6 @@ of hypotheses, ``rescaled_paper`` and ``rescaled_released`` are the two readings
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gduq.calibration import Calibrator, TemperatureScaling
-from gduq.calibration.lesson import samples_of
+from gduq.calibration.lesson import Lesson, samples_of
 from gduq.prediction import Prediction, Rule
 
 __all__ = ["FIXED", "Rescaled", "fixed"]
@@ -38,9 +37,7 @@ class Rescaled(Calibrator):
     rule: Rule | Literal["mean"] = "paper"
     keeps_accuracy: ClassVar[bool] = False  # per class: the largest logit may change
 
-    def _fit(
-        self, p: Prediction, rows: Tensor | slice, corrupted: Sequence[Prediction]
-    ) -> dict[str, Tensor]:
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         return {}
 
     def _map(self, p: Prediction) -> Tensor:
