@@ -98,7 +98,7 @@ def test_names_offered_are_those_that_exist():
     from gduq.paper.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
-    assert CALIBRATORS == tuple(METHODS)
+    assert tuple(METHODS) == CALIBRATORS
     assert COMPLETED_FIXED == FIXED
     for one in METHODS.values():
         check_calibrator(one.__name__)

@@ -183,7 +183,6 @@ EARLY = {
     "predict m new.csv -o out.csv --calibration-data new.csv --target big": "2 target columns, as "
     "in training (big, not tiny), got 1 in new.csv: big",
     "evaluate m --data new.csv --target nothing": "one column 'nothing'",
-    "evaluate m --data new.csv --target n*": "got 2 in new.csv: name, not tiny",
     "evaluate m --data new.csv --target b*": "got 1 in new.csv: big",
     "evaluate m --data new.csv --method tempreture": "Did you mean 'temperature'",
     "evaluate nowhere --data new.csv": "which does not exist",
