@@ -6,11 +6,11 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gduq.disk import write_json
+from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.paper import table_text
 from gduq.paper.printed import lookup
@@ -70,22 +70,13 @@ class BenchResult:
         """Per variant and metric: cells compared with vanilla, better ones, and which for sure."""
         return table_text.win_counts(self.records)
 
+    def content(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        return {**asdict(self), "wins": self.wins()}
+
     def to_json(self, path: str | Path | None = None) -> str:
         """Everything, as JSON; also written to ``path`` if given."""
-        content = {
-            "name": self.name,
-            "scale": self.scale,
-            "title": self.title,
-            "notes": list(self.notes),
-            "records": self.records,
-            "wins": self.wins(),
-            "failures": dict(self.failures),
-            "figures": list(self.figures),
-            "runs": list(self.runs),
-        }
-        if path is not None:
-            write_json(Path(path), content)
-        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        return _written(to_json(self.content()) + "\n", path)
 
     @classmethod
     def from_json(cls, path: str | Path) -> BenchResult:
@@ -104,7 +95,11 @@ class BenchResult:
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table per dataset, shift and model, the paper's figures in brackets, and win counts."""
-        return _written(table_text.markdown(self), path)
+        return _written(self.markdown(), path)
+
+    def markdown(self) -> str:
+        """What `to_markdown` writes."""
+        return table_text.markdown(self)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """The same as LaTeX tables (booktabs)."""
@@ -113,7 +108,7 @@ class BenchResult:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
+        write_text(Path(path), text)
     return text
 
 

@@ -6,14 +6,17 @@ import csv as csv_module
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gduq import text_tables
 from gduq.runs.scores import HIGHER
+from gduq.text_tables import Cell, Table
 
 if TYPE_CHECKING:
     from gduq.paper.bench_result import BenchResult
 
-__all__ = ["cell", "csv", "latex", "markdown", "markdown_table", "win_counts"]
+__all__ = ["cell", "csv", "failed_runs", "latex", "markdown", "table_of", "win_counts"]
 
 Record = Mapping[str, Any]
 _MARKS = {"better": " ▲", "worse": " ▼"}
@@ -21,7 +24,6 @@ _LEGEND = (
     "Mean ± standard deviation over seeds, the paper's figure in brackets. ▲ better, ▼ worse than "
     "vanilla with the same calibrator (paired t-test over seeds, p < 0.05)."
 )
-_SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}"}
 
 
 def cell(r: Record) -> str:
@@ -61,74 +63,55 @@ def csv(records: Iterable[Record], columns: Sequence[str]) -> str:
     return file.getvalue()
 
 
-def _blocks(records: Sequence[Record]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Heading, columns and lines of each dataset, shift and model."""
+def table_of(title: str, columns: Sequence[str], body: Iterable[Sequence[str | Cell]]) -> Table:
+    """Columns and lines as a table for `gduq.text_tables`."""
+    rows = tuple(tuple(v if isinstance(v, Cell) else Cell(v) for v in row) for row in body)
+    return Table(title, tuple(columns), rows)
+
+
+def _blocks(records: Sequence[Record]) -> Iterator[Table]:
+    """One table per dataset, shift and model."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
     for r in records:
         groups.setdefault((r["dataset"], r["shift"], r["model"]), []).append(r)
     for group, members in groups.items():
         columns = list(dict.fromkeys((r["metric"], r["split"]) for r in members))
-        lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+        lines: dict[tuple[str, str], dict[tuple[str, str], Cell]] = {}
         for r in members:
             line = lines.setdefault((r["variant"], r["calibrator"]), {})
-            line[r["metric"], r["split"]] = cell(r)
+            line[r["metric"], r["split"]] = Cell(cell(r), r["mean"])
         heads = [f"{metric}, {split}" if split else metric for metric, split in columns]
         body = [[*key, *(line.get(c, "") for c in columns)] for key, line in lines.items()]
-        yield " · ".join(filter(None, group)), ["variant", "calibrator", *heads], body
+        yield table_of(" · ".join(filter(None, group)), ["variant", "calibrator", *heads], body)
 
 
 def markdown(result: BenchResult) -> str:
     """The whole table in Markdown."""
     parts = [f"# {result.name}: {result.title} (scale: {result.scale})"]
     parts += [*([_LEGEND] if any(r["versus"] for r in result.records) else []), *result.notes]
-    for heading, columns, body in _blocks(result.records):
-        parts.append(f"## {heading}\n\n" + markdown_table(columns, body))
+    tables = list(_blocks(result.records))
     wins = result.wins()
     if wins:
-        columns = list(wins[0])
-        lines = [[str(w[c]) for c in columns] for w in wins]
-        parts.append("## Against vanilla\n\n" + markdown_table(columns, lines))
-    if result.failures:
-        failed = [f"- {name}: `{_last(text)}`" for name, text in result.failures.items()]
-        parts.append("## Failed runs\n\n" + "\n".join(failed))
+        body = [[str(value) for value in w.values()] for w in wins]
+        tables.append(table_of("Against vanilla", list(wins[0]), body))
+    parts += [text_tables.to_markdown(table, level=2) for table in tables]
+    parts += failed_runs(result)
     parts += [f"![{result.title}]({figure})" for figure in result.figures]
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_table(columns: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """Columns and lines as a Markdown table."""
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(v.replace("|", "\\|") for v in row) + " |" for row in body]
-    return "\n".join(lines)
+def failed_runs(result: BenchResult) -> list[str]:
+    """A part of the page with the last line of every failure, if there is any."""
+    said = {name: text.strip().splitlines()[-1:] for name, text in result.failures.items()}
+    lines = [f"- {name}: `{' '.join(last).replace('`', chr(39))}`" for name, last in said.items()]
+    return ["## Failed runs\n\n" + "\n".join(lines)] if lines else []
 
 
 def latex(result: BenchResult) -> str:
-    """A ``tabular`` a dataset, shift and model, for the package booktabs."""
-    parts = [f"% gduq bench {result.name} --scale {result.scale}"]
-    for heading, columns, body in _blocks(result.records):
-        lines = [" & ".join(map(_escaped, row)) + r" \\" for row in body]
-        parts.append(
-            "\n".join(
-                [
-                    r"\begin{table}[ht]\centering",
-                    rf"\caption{{{_escaped(f'{result.title}: {heading}')}}}",
-                    rf"\begin{{tabular}}{{ll{'r' * (len(columns) - 2)}}}\toprule",
-                    " & ".join(map(_escaped, columns)) + r" \\\midrule",
-                    *lines,
-                    r"\bottomrule\end{tabular}\end{table}",
-                ]
-            )
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _escaped(text: str) -> str:
-    text = text.replace("\\", r"\textbackslash ")
-    text = "".join(_SPECIAL.get(letter, letter) for letter in text)
-    marks = {"±": r"$\pm$", "▲": r"$\uparrow$", "▼": r"$\downarrow$", "·": r"$\cdot$"}
-    for mark, command in marks.items():
-        text = text.replace(mark, command)
-    return text.replace("G-ΔUQ", r"G-$\Delta$UQ")
+    """One ``tabular`` per dataset, shift and model, for the package booktabs."""
+    tables = [replace(t, title=f"{result.title}: {t.title}") for t in _blocks(result.records)]
+    head = f"% gduq bench {result.name} --scale {result.scale}"
+    return "\n\n".join([head, *map(text_tables.to_latex, tables)]) + "\n"
 
 
 def win_counts(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -156,7 +139,3 @@ def win_counts(records: Iterable[Record]) -> list[dict[str, Any]]:
 def _place(r: Record, variant: str, calibrator: str) -> tuple[str, ...]:
     where = tuple(r[k] for k in ("dataset", "shift", "model", "split", "metric"))
     return (*where, variant, calibrator)
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1].replace("`", "'")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from gduq.disk import write_json
 from gduq.paper.bench_result import BenchResult, Record
 from gduq.paper.molecules.bars import BEST, Bar
 from gduq.paper.molecules.plan import OURS, PEERS
 from gduq.paper.molecules.scoring import MEASURES
-from gduq.paper.table_text import markdown_table
+from gduq.paper.table_text import failed_runs, table_of
+from gduq.text_tables import to_markdown
 
 __all__ = ["MoleculesResult"]
 
@@ -34,31 +32,21 @@ class MoleculesResult(BenchResult):
 
     bars: tuple[Bar, ...] = ()
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """Everything, as JSON; also written to ``path`` if given."""
-        content = {**json.loads(super().to_json()), "bars": [asdict(bar) for bar in self.bars]}
-        if path is not None:
-            write_json(Path(path), content)
-        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    def content(self) -> dict[str, Any]:
+        """Everything, the bars too."""
+        return {**super().content(), "bars": [asdict(bar) for bar in self.bars]}
 
-    def to_markdown(self, path: str | Path | None = None) -> str:
+    def markdown(self) -> str:
         """The bars, then a table per measure with a column per dataset and shift."""
         parts = [f"# {self.name}: {self.title} (scale: {self.scale})", *self.notes]
-        parts += ["## Bars", _bars(self.bars), "## Figures", _LEGEND, *_tables(self.records)]
-        if self.failures:
-            failed = [f"- {name}: `{text.strip().splitlines()[-1]}`"
-                      for name, text in self.failures.items()]  # fmt: skip
-            parts.append("## Failed runs\n\n" + "\n".join(failed))
-        text = "\n\n".join(parts) + "\n"
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        parts += [_bars(self.bars), "## Figures", _LEGEND, *_tables(self.records)]
+        return "\n\n".join([*parts, *failed_runs(self)]) + "\n"
 
 
 def _bars(bars: Iterable[Bar]) -> str:
     said = {True: "met", False: "not met", None: "open"}
     rows = [[bar.what, bar.wanted, bar.got, said[bar.met]] for bar in bars]
-    return markdown_table(["what", "bar", "found", ""], rows)
+    return to_markdown(table_of("Bars", ["what", "bar", "found", ""], rows), level=2)
 
 
 def _tables(records: Sequence[Record]) -> Iterator[str]:
@@ -70,7 +58,7 @@ def _tables(records: Sequence[Record]) -> Iterator[str]:
                      and (r["dataset"], r["shift"]) in cells]  # fmt: skip
             if found:
                 where = " on ID test" if split == "id_test" else ""
-                yield f"### {metric}{where}, {_KINDS[kind]}\n\n" + _table(found, cells)
+                yield _table(f"{metric}{where}, {_KINDS[kind]}", found, cells)
 
 
 def _columns(measures: Iterable[str]) -> list[tuple[str, str]]:
@@ -78,7 +66,7 @@ def _columns(measures: Iterable[str]) -> list[tuple[str, str]]:
     return [*judged, ("coverage90", "id_test"), ("conformal90", "id_test"), ("train_seconds", "")]
 
 
-def _table(records: Sequence[Record], cells: Sequence[tuple[str, str]]) -> str:
+def _table(title: str, records: Sequence[Record], cells: Sequence[tuple[str, str]]) -> str:
     lines: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     for r in records:
         line = lines.setdefault((r["variant"], r["calibrator"]), {})
@@ -87,7 +75,8 @@ def _table(records: Sequence[Record], cells: Sequence[tuple[str, str]]) -> str:
     rows = [
         [*key, *(lines[key].get(cell, "") for cell in cells)] for key in _distinct(order, lines)
     ]
-    return markdown_table(["method", "calibrated on", *(f"{d}/{s}" for d, s in cells)], rows)
+    columns = ["method", "calibrated on", *(f"{d}/{s}" for d, s in cells)]
+    return to_markdown(table_of(title, columns, rows))
 
 
 def _distinct(order: Sequence[tuple[str, str]], lines: dict[Any, Any]) -> list[tuple[str, str]]:
