@@ -108,7 +108,9 @@ def test_add_a_target():
     made = run("add_target.py")
     assert made["model"].target.kind == "counts"
     assert 3 < made["model"].target.mean < 6  # rates from 1 to 8
-    assert made["p"].kind == "values"
+    assert made["p"].kind == "values"  # so all that is for values works
+    found = gduq.evaluate({"id_val": made["p"], "id_test": made["p"]}, resamples=20)
+    assert 0.5 < found.value("id_test", "coverage_90").value <= 1
     assert targets.target_from(made["model"].target.spec()) == made["model"].target
     with pytest.raises(InputError, match="to export, got counts"):
         facts(made["model"].target, made["p"].samples, None)
