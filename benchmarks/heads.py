@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.prediction.predictor import HeadJob
 from gduq.targets import Classes
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.side_by_side import RowSet, train_heads
 
 DRAWS, STEPS = 10, 12
@@ -43,7 +43,7 @@ def milliseconds(heads: int, rows: int, width: int, classes: int) -> float:
         draws=DRAWS,
         keep_all=True,
     )
-    settings = Settings(epochs=4, given_batch_size=rows)
+    settings = FitSettings(epochs=4, given_batch_size=rows)
     tell = lambda _: clock.append(time.process_time())  # noqa: E731
     train_heads(job, train, None, Classes(classes), settings, on_epoch=tell)
     return 1e3 * min(b - a for a, b in itertools.pairwise(clock)) / STEPS

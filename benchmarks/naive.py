@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import BatchNorm, GCNConv, GINConv, global_mean_pool
 
 import gduq
-from gduq.nn.layers import GCNLayer, GINLayer, MixingLayer
+from gduq.nn.layers import GCNLayer, GINLayer, PropagationLayer
 
 
 class NaiveGNN(nn.Module):
@@ -56,7 +56,7 @@ def _linear(like: nn.Module) -> nn.Linear:
     return layer
 
 
-def _conv(layer: MixingLayer, reader: nn.Module) -> tuple[nn.Module, nn.Module]:
+def _conv(layer: PropagationLayer, reader: nn.Module) -> tuple[nn.Module, nn.Module]:
     if isinstance(layer, GCNLayer):
         conv = GCNConv(reader.weight.size(1), reader.weight.size(0)).to(reader.weight.dtype)
         conv.load_state_dict({"lin.weight": reader.weight.detach(), "bias": reader.bias.detach()})

@@ -10,7 +10,7 @@ import torch
 
 import gduq
 from gduq.errors import InputError
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.side_by_side import RowSet, train_heads
 from timing import Row, at_most, medians
 
@@ -109,7 +109,7 @@ def _masks(model: gduq.Anchored, train: object, val: object, repeats: int) -> fl
             RowSet(seen.features, seen.require_target()),
             RowSet(held.features, held.require_target()),
             model.target,
-            Settings(epochs=10, given_batch_size=128),
+            FitSettings(epochs=10, given_batch_size=128),
         )
 
     seconds = medians({"one": lambda: run(1), "five": lambda: run(5)}, min(3, repeats))

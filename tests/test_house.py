@@ -23,7 +23,7 @@ SOURCE = ROOT / "src"
 # comes before the models that make them, `predict` after.
 LAYERS = (
     ("errors",),
-    ("disk", "whole"),
+    ("disk", "text_tables", "whole"),
     ("export_mode", "metrics", "randomness"),
     ("graph",),
     ("nn",),

@@ -32,33 +32,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Everything is imported on first use, so that the command line answers at once.
-_HOME = {
-    "Anchored": "anchoring",
-    "AnchoredLinear": "anchoring.linear",
-    "BundleError": "errors",
-    "Ensemble": "baselines",
-    "Evaluation": "evaluation",
-    "HeadEnsemble": "baselines",
-    "InputError": "errors",
-    "LabelPrediction": "prediction",
-    "LastLayerLaplace": "baselines",
-    "MCDropout": "baselines",
-    "Network": "baselines",
-    "NotFittedError": "errors",
-    "Prediction": "prediction",
-    "Recipe": "anchoring",
-    "Stack": "baselines",
-    "ValuePrediction": "prediction",
-    "anchor": "anchoring",
-    "choose": "training",
-    "cut_points": "anchoring",
-    "evaluate": "evaluation",
-    "export": "bundle",
-    "fit": "training",
-    "load": "bundle",
-    "predict": "prediction",
-    "save": "bundle",
+_HOMES = {
+    "anchoring": ("Anchored", "Recipe", "anchor", "cut_points"),
+    "anchoring.linear": ("AnchoredLinear",),
+    "baselines": (
+        *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout", "Network", "Stack"),
+    ),
+    "bundle": ("export", "load", "save"),
+    "errors": ("BundleError", "InputError", "NotFittedError"),
+    "evaluation": ("Evaluation", "evaluate"),
+    "prediction": ("LabelPrediction", "Prediction", "ValuePrediction", "predict"),
+    "training": ("choose", "fit"),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Anchored",

@@ -20,12 +20,12 @@ from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.nn.gnn_settings import Point
+from gduq.nn.gnn_settings import ChainPoint
 from gduq.nn.modes import evaluating
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
-POINTS: tuple[Point, ...] = ("input", 1, 2, "readout")
+POINTS: tuple[ChainPoint, ...] = ("input", 1, 2, "readout")
 CASES = [(conv, at) for conv in CONVS for at in POINTS]
 DEEPER = [case for case in CASES if case[1] != "input"]  # something comes before and can be frozen
 
@@ -33,7 +33,7 @@ DEEPER = [case for case in CASES if case[1] != "input"]  # something comes befor
 GRAPH = make_graph(6, 0)
 
 
-def anchored(net: GNN, at: Point, k: int = 4, **options: object) -> gduq.Anchored:
+def anchored(net: GNN, at: ChainPoint, k: int = 4, **options: object) -> gduq.Anchored:
     model = gduq.anchor(net, at, num_anchors=k, **({"init": "random"} | options)).double().eval()
     graphs = [make_graph(6, seed) for seed in range(20, 26)]
     for g in graphs:
@@ -58,7 +58,7 @@ def represent(model: gduq.Anchored, graph: Data) -> Tensor:
 
 @pytest.mark.parametrize(("conv", "at"), CASES)
 @pytest.mark.parametrize("task", ["node", "graph"])
-def test_fast_path_is_the_concatenation(conv: str, at: Point, task: str) -> None:
+def test_fast_path_is_the_concatenation(conv: str, at: ChainPoint, task: str) -> None:
     model, graph = anchored(make_net(conv, task=task), at), full_graph()
     expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
     torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
@@ -67,14 +67,14 @@ def test_fast_path_is_the_concatenation(conv: str, at: Point, task: str) -> None
 @pytest.mark.parametrize("conv", ["gcn", "gin"])
 @pytest.mark.parametrize("at", POINTS)
 @pytest.mark.parametrize("task", ["node", "graph"])
-def test_fast_path_is_pyg_with_widened_layers(conv: str, at: Point, task: str) -> None:
+def test_fast_path_is_pyg_with_widened_layers(conv: str, at: ChainPoint, task: str) -> None:
     model, graph = anchored(make_net(conv, task=task), at), full_graph()
     expected = NaiveGNN(model).eval().sample(graph, model.bank)
     torch.testing.assert_close(model.sample(graph), expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("at", POINTS)
-def test_virtual_node_and_encodings_pass_the_cut(at: Point) -> None:
+def test_virtual_node_and_encodings_pass_the_cut(at: ChainPoint) -> None:
     for options in ({"virtual_node": True}, {"positional": "peg"}, {"positional": "laplacian"}):
         model, graph = anchored(make_net(**options), at), full_graph()
         expected = torch.stack([pair_logits(model, graph, c) for c in model.bank])
@@ -101,7 +101,7 @@ def test_a_frozen_head_is_the_concatenation(task: str, head: str) -> None:
 
 
 @pytest.mark.parametrize(("conv", "at"), [*CASES, ("gin", "head"), ("gcn", "head")])
-def test_relabelled_nodes_give_the_same_answers(conv: str, at: Point) -> None:
+def test_relabelled_nodes_give_the_same_answers(conv: str, at: ChainPoint) -> None:
     for task in ("node", "graph"):
         model, graph = anchored(make_net(conv, task=task), at, freeze=at == "head"), GRAPH
         order = torch.randperm(6, generator=_generator(5))
@@ -114,7 +114,7 @@ def test_relabelled_nodes_give_the_same_answers(conv: str, at: Point) -> None:
 
 
 @pytest.mark.parametrize(("conv", "at"), CASES)
-def test_sample_ignores_batch_mates_and_order(conv: str, at: Point) -> None:
+def test_sample_ignores_batch_mates_and_order(conv: str, at: ChainPoint) -> None:
     model = anchored(make_net(conv), at)
     graphs = [make_graph(n, n) for n in (1, 5, 9)]
     together = model.sample(Batch.from_data_list(graphs))
@@ -127,14 +127,14 @@ def test_sample_ignores_batch_mates_and_order(conv: str, at: Point) -> None:
 def test_chunks_of_the_bank_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = anchored(make_net("gin"), 1, k=7), full_graph()
     whole = model.sample(graph)
-    monkeypatch.setattr("gduq.anchoring.anchored._CHUNK", 1)
+    monkeypatch.setattr("gduq.anchoring.bank._CHUNK", 1)
     torch.testing.assert_close(model.sample(graph), whole, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(("conv", "at"), CASES)
 @pytest.mark.parametrize("scope", ["row", "graph"])
 def test_training_pass_trains_every_parameter_and_no_anchor(
-    conv: str, at: Point, scope: str
+    conv: str, at: ChainPoint, scope: str
 ) -> None:
     model = anchored(make_net(conv), at, scope=scope).train()
     graph = full_graph()
@@ -156,7 +156,7 @@ class Watched(ShuffledAnchors):
 
 
 @pytest.mark.parametrize("at", POINTS)
-def test_training_uses_the_drawn_anchors(at: Point) -> None:
+def test_training_uses_the_drawn_anchors(at: ChainPoint) -> None:
     """The training forward equals the concatenation with exactly the anchors that were drawn."""
     model = anchored(make_net("gin"), at, anchors=Watched()).train()
     graph = full_graph()
@@ -193,7 +193,7 @@ def test_draws_pass_together_through_batchnorm() -> None:
 @pytest.mark.parametrize("scope", ["row", "graph"])
 @pytest.mark.parametrize("task", ["node", "graph"])
 @pytest.mark.parametrize("at", POINTS)
-def test_masked_rows_lose_their_anchor_half(at: Point, task: str, scope: str) -> None:
+def test_masked_rows_lose_their_anchor_half(at: ChainPoint, task: str, scope: str) -> None:
     model = anchored(make_net("gin", task=task), at, anchors=Watched(), scope=scope).train()
     graph, reference = full_graph(), copy.deepcopy(model)
     logits, masked = model.training_pass(graph, mask=0.5, generator=_generator(1))
@@ -270,7 +270,7 @@ def test_bank_of_a_node_task_comes_from_labelled_rows_only() -> None:
 
 
 @pytest.mark.parametrize("at", ["head", 1, "input"])
-def test_after_fit_bank_and_reference_are_training_rows(at: Point) -> None:
+def test_after_fit_bank_and_reference_are_training_rows(at: ChainPoint) -> None:
     """Features of all other nodes are poisoned: nothing of them may be in the model."""
     graph = make_graph(80, 1)
     graph.y = torch.arange(80) % 3
@@ -312,7 +312,7 @@ def test_predicting_before_a_bank_exists() -> None:
 
 
 @pytest.mark.parametrize("at", POINTS)
-def test_one_anchor_identical_anchors_and_permuted_banks(at: Point) -> None:
+def test_one_anchor_identical_anchors_and_permuted_banks(at: ChainPoint) -> None:
     model, graph = anchored(make_net("gin"), at), full_graph()
     mean = gduq.predict(model, graph).logits
     model.bank = model.bank.flip(0)
@@ -365,7 +365,7 @@ def test_same_seed_same_model() -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, "readout"])
-def test_freeze_holds_the_virtual_node_too(at: Point) -> None:
+def test_freeze_holds_the_virtual_node_too(at: ChainPoint) -> None:
     net = make_net("gin", virtual_node=True)
     model = anchored(net, at, freeze=True).train()
     graph = full_graph()
@@ -378,7 +378,7 @@ def test_freeze_holds_the_virtual_node_too(at: Point) -> None:
 
 
 @pytest.mark.parametrize(("conv", "at"), DEEPER)
-def test_freeze_trains_the_suffix_only(conv: str, at: Point) -> None:
+def test_freeze_trains_the_suffix_only(conv: str, at: ChainPoint) -> None:
     model = anchored(make_net(conv), at, freeze=True)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     graph = full_graph()

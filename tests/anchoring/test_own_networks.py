@@ -422,3 +422,23 @@ def test_rows_that_could_be_either_are_not_guessed() -> None:
     single.train_mask = None
     with pytest.raises(InputError, match=r"what the 4 row\(s\) (of the output|at 'two') are"):
         gduq.anchor(Pooled(hide=True).double(), "two", like=single)
+
+
+class Rescaled(nn.Module):
+    """Gives values in their units, which it multiplies and shifts itself."""
+
+    def __init__(self, constant: Callable[[float], Any]) -> None:
+        super().__init__()
+        self.conv, self.head = pyg.GCNConv(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+        self.scale, self.shift = constant(3.0), constant(5.0)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.head(self.conv(x, edge_index).relu()) * self.scale + self.shift
+
+
+@pytest.mark.parametrize("constant", [float, torch.tensor])
+def test_a_network_that_rescales_its_outputs_is_told_where_its_head_is(constant: Any) -> None:
+    net, graph = Rescaled(constant).double(), node_graph()
+    with pytest.warns(UserWarning, match=r"rescales its outputs.*at='head.0' with freeze=True"):
+        gduq.anchor(net, like=graph)
+    assert "'head.0'" in repr(gduq.anchor(net, "head.0", freeze=True, like=graph))

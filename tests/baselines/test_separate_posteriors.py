@@ -15,7 +15,7 @@ from gduq.baselines import separate_posteriors as module
 from gduq.baselines.joint_posterior import LastLayerPosterior
 from gduq.baselines.separate_posteriors import SeparatePosteriors, best_noise
 from gduq.errors import InputError, NotFittedError
-from tests.baselines.test_posterior import extended, layer, randn, seeded, stacked
+from tests.baselines.test_joint_posterior import extended, layer, randn, seeded, stacked
 
 
 def values_case(n: int = 60, d: int = 5, outputs: int = 2) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,7 @@ from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, S
 from gduq.baselines.joint_posterior import LastLayerPosterior
 from gduq.nn import GNN
 from gduq.shifts.copies import shifted_copies
-from gduq.targets import Labels, Values
+from gduq.targets import FirstLook, Labels, Values
 
 QUIET: dict[str, Any] = {"progress": False}
 COLUMNS = torch.tensor([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.5]])
@@ -289,7 +289,7 @@ def test_dropout_of_a_calibrated_mixture_scales_about_its_own_mean() -> None:
     members = [Network(trained("values", 2)), Network(trained("values", 4))]
     for member, outputs in zip(members, (2, 4), strict=True):
         told = torch.cat([graph.y for graph in data(60, 1, "values")])
-        member.target = Values().told(told, torch.zeros(60, outputs), told)
+        member.target = Values().told(FirstLook(told, torch.zeros(60, outputs), told))
     stack, new = Stack(members, [0.9, 0.1]), data(9, 7, "values")
     model = MCDropout(stack, 2)
     model.target = stack.target

@@ -14,6 +14,7 @@ from gduq import metrics
 from gduq.errors import InputError, NotFittedError
 from gduq.metrics.ranking import Curve
 from gduq.novelty import ood_scores as ood
+from gduq.novelty.distances import shrunk_covariance
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
 ALL = [*ood.scores_for("classes"), "mahalanobis", "knn"]
@@ -121,7 +122,7 @@ def test_mahalanobis_equals_its_definition():
 def test_shrinkage_equals_scikit_learn():
     h = torch.randn(40, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = OAS(assume_centered=True).fit(h.numpy()).covariance_
-    assert ood._shrunk_covariance(h).numpy() == pytest.approx(expected, abs=1e-5)
+    assert shrunk_covariance(h).numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_knn_equals_brute_force(sets):
@@ -221,7 +222,7 @@ def test_bad_input(sets):
         (lambda: ood.auroc(p_id, p_ood, score="knn"), "training predictions"),
         (lambda: ood.auroc(p_id, bare, score="knn", train=train), "with features"),
         (lambda: ood.Mahalanobis().fit(bare), "with features"),
-        (lambda: ood.KNN(0), "k >= 1"),
+        (lambda: ood.KNN(0), "k as a whole number"),
         (lambda: ood.KNN(500).fit(train), "at least k = 500"),
         (lambda: ood.auroc(p_id, p_ood[:0]), "at least one row"),
         (lambda: ood.fpr_at(p_id, p_ood, recall=0.0), "recall above 0"),

@@ -29,7 +29,7 @@ from gduq.training import checkpoint as checkpoint_module
 from gduq.training import fit
 from gduq.training.checkpoint import (
     Checkpoint,
-    State,
+    RunState,
     optimizer_tensors,
     restore_optimizer,
     weights,
@@ -206,13 +206,13 @@ def test_a_head_is_trained_anew(tmp_path: Path) -> None:
 
 
 def run_killed(seed: int, *cases: str) -> None:
-    root = Path(__file__).parents[2]
+    root, script = Path(__file__).parents[2], Path(__file__).with_name("killed_run.py")
     done = subprocess.run(
         [
             sys.executable,
             "-W",
             "ignore",
-            str(root / "tests" / "training" / "killed_run.py"),
+            str(script),
             str(seed),
             *cases,
         ],
@@ -289,13 +289,13 @@ def test_draws_masks_and_anchors_are_part_of_a_run(tmp_path: Path) -> None:
             fit(model, graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
 
 
-def state() -> State:
+def state() -> RunState:
     records = (Epoch(1, 0.5, 0.1, 0.01, 0.4, 0.3, 0.2), Epoch(2, 0.4, 0.1, 0.01))
     tensors = {"a": torch.arange(3.0), "b.c": torch.tensor(5), "empty": torch.zeros(0, 4)}
-    return State(records, tensors, {"0.step": torch.tensor(2.0)}, {"a": torch.ones(3)}, {}, True)
+    return RunState(records, tensors, {"0.step": torch.tensor(2.0)}, {"a": torch.ones(3)}, {}, True)
 
 
-def same(one: State, two: State) -> bool:
+def same(one: RunState, two: RunState) -> bool:
     groups = ("last", "optimizer", "best", "final")
     pairs = [(getattr(one, g), getattr(two, g)) for g in groups]
     return (

@@ -23,7 +23,7 @@ from gduq.targets import Classes
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.choosing import _stacked, mixture_weights
 from gduq.training.finishing import finish_model
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 from tests.training.ddp_run import Net, graphs
 from tests.training.test_calibrated_fit import Links, linked, noisy
@@ -236,7 +236,7 @@ class Stub:
 
 
 def _candidates(plain: gduq.Network, val: View | None = None) -> Candidates:
-    settings = Settings(None, None, None, 0.0, (), 0.1, "best", None, 0)
+    settings = FitSettings(None, None, None, 0.0, (), 0.1, "best", None, 0)
     fit = Fit(View(noisy(60, 1)), View(noisy(40, 2)) if val is None else val, settings)
     return Candidates(plain, fit, 1.2)
 

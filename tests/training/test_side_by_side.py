@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.prediction.predictor import HeadJob
 from gduq.randomness import derived
 from gduq.targets import Classes
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.side_by_side import HeadRun, RowSet, train_heads
 
 D, WIDE, CLASSES = 4, 6, 3
@@ -76,7 +76,7 @@ def train(
     target = more.pop("target", TARGET)
     for name in {"lr", "batch_size"} & set(more):
         more[f"given_{name}"] = more.pop(name)
-    return train_heads(job, rows, val, target, Settings(**more), **told)
+    return train_heads(job, rows, val, target, FitSettings(**more), **told)
 
 
 def fit(heads: list[nn.Module], masks: list[float], **more: Any) -> list[HeadRun]:

@@ -36,7 +36,7 @@ from gduq.training import History, fit
 from gduq.training.batches import even_size
 from gduq.training.epoch_bar import epoch_bar
 from gduq.training.epochs import Run
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from tests.conftest import tiny_graph
 from tests.training import ddp_run
 from tests.training.ddp_run import Net, graphs, node_view
@@ -684,7 +684,7 @@ def test_processes_are_for_ensembles() -> None:
         fit(Net(), graphs(6), epochs=1, processes=2)
     with pytest.raises(InputError, match="without a fabric"):
         fit(ensemble(), graphs(6), epochs=1, processes=2, fabric=Fabric(accelerator="cpu"))
-    with pytest.raises(InputError, match="processes >= 1"):
+    with pytest.raises(InputError, match="processes as a whole number"):
         fit(ensemble(), graphs(6), epochs=1, processes=0)
 
 
@@ -880,12 +880,12 @@ def test_settings_say_what_a_run_is() -> None:
     base: dict[str, Any] = {"epochs": 1, "given_lr": None, "given_batch_size": 2}
     base |= {"weight_decay": 0.0, "milestones": (), "gamma": 0.1, "select": "best"}
     base |= {"patience": None, "seed": 0}
-    one = Settings(**base).identity(Net(), "6 rows")
+    one = FitSettings(**base).identity(Net(), "6 rows")
     again = {**base, "epochs": 9, "given_lr": 1e-3}  # the default, said aloud
-    assert one == Settings(**again).identity(Net(seed=5), "6 rows")
-    assert one != Settings(**base).identity(Net(classes=4), "6 rows")
-    assert one != Settings(**base).identity(Net(), "7 rows")
-    assert one != Settings(**{**base, "given_lr": 0.1}).identity(Net(), "6 rows")
+    assert one == FitSettings(**again).identity(Net(seed=5), "6 rows")
+    assert one != FitSettings(**base).identity(Net(classes=4), "6 rows")
+    assert one != FitSettings(**base).identity(Net(), "7 rows")
+    assert one != FitSettings(**{**base, "given_lr": 0.1}).identity(Net(), "6 rows")
 
 
 # -- several processes ---------------------------------------------------------------------------

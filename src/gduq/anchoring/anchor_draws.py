@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from gduq.anchoring.anchors import GaussianAnchors
+from gduq.anchoring.points import Point
 from gduq.graph import label_rows, num_graphs, row_batch
 from gduq.graph.sparse import is_sparse, keep_rows
 from gduq.randomness import generator_device
 
 if TYPE_CHECKING:
-    from gduq.anchoring.anchored import Anchored
+    from gduq.anchoring.bank import Banked
 
 __all__ = ["AnchorDraws", "anchor_rows"]
 
@@ -31,7 +32,7 @@ class AnchorDraws:
 
     def __init__(
         self,
-        model: Anchored,
+        model: Banked,
         graph: Any,
         draws: int,
         mask: float,
@@ -48,7 +49,7 @@ class AnchorDraws:
     def read(self, h: Tensor) -> Tensor:
         """``z`` ``[D, n, m]`` for fresh anchors."""
         model, point, rows = self.model, self.model.point, h.size(0)
-        source_rows = anchor_rows(model, h, self.graph)
+        source_rows = anchor_rows(point, h, self.graph)
         model.source.observe(source_rows)
         of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
         masked = self._mask(rows, of_graph)  # [D, n] or None
@@ -59,7 +60,7 @@ class AnchorDraws:
         else:
             weight = model.linear.weight[:, : model.linear.in_features]
             z = point.read(h, weight, self.graph) + (shift if gain is None else gain * shift)
-        return z if model.linear.bias is None else z + model.linear.bias
+        return model.linear.biased(z)
 
     def masked(self, rows: int) -> Tensor:
         """Which of the output's rows were masked ``[D, rows]``."""
@@ -102,9 +103,9 @@ class AnchorDraws:
         return shift[:, of_graph] if self._shared else shift
 
 
-def anchor_rows(model: Anchored, h: Tensor, graph: Any) -> Tensor:
+def anchor_rows(point: Point, h: Tensor, graph: Any) -> Tensor:
     """The rows of ``h`` that anchors may come from: those that count in training."""
-    if model.point.rows != model.point.answers:
+    if point.rows != point.answers:
         return h
     rows = label_rows(graph, h.size(0))
     if isinstance(rows, slice):

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
-from gduq.anchoring.anchor_draws import AnchorDraws, anchor_rows
+from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import (
     Anchors,
     GaussianAnchors,
     make_source,
     source_name,
 )
-from gduq.anchoring.banks import head_outputs
-from gduq.anchoring.head_point import AnchoredHead, HeadPoint
+from gduq.anchoring.bank import Banked
+from gduq.anchoring.head_point import AnchoredHead, HeadPoint, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.locating import make_point, needs_graph
 from gduq.anchoring.point_specs import point_from, source_from, source_spec
 from gduq.anchoring.points import Point, State
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError, NotFittedError
-from gduq.export_mode import chunks
-from gduq.graph import iterate, label_rows, on_device, repeat, targets
+from gduq.errors import InputError
+from gduq.graph import label_rows, on_device, repeat, targets
 from gduq.nn.call import Call
 from gduq.nn.modes import evaluating
 from gduq.nn.network_specs import network_spec
-from gduq.nn.trunk import Trunk
-from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
+from gduq.nn.trunk import Trunk, answer_features
+from gduq.prediction.predictor import Answer, HeadJob, Supply
 from gduq.targets import Target, Values
 
 __all__ = ["Anchored"]
 
-_CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
-
-class Anchored(Predictor):
+class Anchored(Banked):
     r"""A network whose representation at one point is read relative to anchors.
 
     At the point, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
@@ -54,7 +50,6 @@ class Anchored(Predictor):
     """
 
     kind: ClassVar[str] = "Anchored"
-    bank: Tensor
 
     def __init__(
         self,
@@ -65,25 +60,23 @@ class Anchored(Predictor):
         like: Any = None,
         trunk: Trunk | None = None,
     ) -> None:
-        super().__init__()
-        self.recipe = recipe or Recipe()
-        self.calibrate = self.recipe.calibrate
-        self.call, self.seed = call, int(seed)
-        self.register_buffer("bank", torch.zeros(0))
-        self._states: WeakIdKeyDictionary | None = None
-        self._waiting: nn.Module | None = None
+        super().__init__(recipe or Recipe(), seed)
+        self.call = call
         net = net if trunk is not None else copy.deepcopy(net)
         if trunk is None and like is None and needs_graph(net, self.recipe.at):
             self._waiting = net
             return
-        self._set_point(self._made(net, like, trunk))
-        if like is not None:
-            self._settle(like)
+        self._cut(net, like, trunk)
 
-    def _made(self, net: nn.Module, graph: Any, trunk: Trunk | None = None) -> Point:
+    def _cut(self, net: nn.Module, graph: Any, trunk: Trunk | None = None) -> None:
+        """Make the point, and freeze what only a pass over the graph shows to run before it."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return make_point(net, self.recipe, self.call, graph, trunk)
+            point = make_point(net, self.recipe, self.call, graph, trunk)
+        self._set_point(point)
+        if self.recipe.freeze and graph is not None:
+            with torch.no_grad(), evaluating(self):
+                self.point.prefix(graph)
 
     def _set_point(self, point: Point, source: Anchors | None = None) -> None:
         """Build what depends on the place: the anchored map and the source of anchors."""
@@ -114,16 +107,8 @@ class Anchored(Predictor):
         if self._waiting is not None:
             device = next((p.device for p in self._waiting.parameters()), torch.device("cpu"))
             training = self.training
-            graph = on_device(graph, device)
-            self._set_point(self._made(self._waiting, graph))
-            self._settle(graph)
+            self._cut(self._waiting, on_device(graph, device))
             self.train(training)
-
-    def _settle(self, graph: Any) -> None:
-        """Freeze what runs before the point, where only a pass shows what that is."""
-        if self.recipe.freeze:
-            with torch.no_grad(), evaluating(self):
-                self.point.prefix(graph)
 
     @property
     def trunk(self) -> Trunk | None:
@@ -153,7 +138,7 @@ class Anchored(Predictor):
         self.locate(graph)
         if self.training:
             return self.training_pass(graph, generator=generator)[0][0]
-        return self._bank_outputs(self.point.prefix(graph), graph).mean(dim=0)
+        return self.bank_outputs(self.point.prefix(graph), graph).mean(dim=0)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         assert self.target is not None
@@ -242,84 +227,6 @@ class Anchored(Predictor):
         assert isinstance(self.point, HeadPoint)
         self.point.trunk = trunk
 
-    # -- anchors -------------------------------------------------------------------------------
-
-    def prepare(self, batches: Any, batch_size: int) -> None:
-        self._states = WeakIdKeyDictionary()
-        if not self.point.moves:
-            self.fit_anchors(batches, batch_size)
-
-    def ready(self, batches: Iterable[Any]) -> None:
-        """A bank for validation, at the price of one batch; the source's own statistics stay."""
-        before = {k: v.clone() for k, v in self.source.state_dict().items()}
-        self.fit_bank(iter(batches))
-        self.source.load_state_dict(before)
-
-    @property
-    def rows_to_be_ready(self) -> int:
-        return self.recipe.num_anchors
-
-    def finish(self, batches: Any, batch_size: int) -> None:
-        self.fit_bank(batches, batch_size=batch_size)
-        self._states = None
-
-    def fit_anchors(self, data: Any, batch_size: int | None = None) -> Anchored:
-        """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
-        if isinstance(self.source, GaussianAnchors):
-            self.source.fit(self._training_rows(data, batch_size))
-        return self
-
-    def fit_bank(
-        self,
-        data: Any,
-        k: int | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int | None = None,
-    ) -> Anchored:
-        """Choose the K anchors of prediction from training (or other given) rows.
-
-        A temperature that was fitted to another bank is forgotten.
-
-        Args:
-            data: A View, a ``Data``, a list of graphs, a dataset or a loader.
-            k: How many; default ``num_anchors``.
-            generator: Source of randomness; default: one seeded with the model's seed.
-            batch_size: Graphs at a time.
-        """
-        if k is not None:
-            self.recipe = self.recipe.with_(num_anchors=k)
-        generator = generator or torch.Generator().manual_seed(self.seed)
-        rows = self._training_rows(data, batch_size)
-        if self._waiting is not None:  # the first batch shows where the place is
-            rows = iter(list(rows))
-        self.set_bank(self.source.bank(rows, self.recipe.num_anchors, generator))
-        return self
-
-    def set_bank(self, bank: Tensor) -> None:
-        """Take these anchors ``[K, d]`` for prediction."""
-        if bank.size(1) != self.point.channels:
-            raise InputError(f"anchors of width {self.point.channels}", bank.size(1))
-        self.bank = bank.detach().to(self.linear.weight).clone()
-        self.set_temperature(1.0, None)
-
-    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
-        """Representations of the rows anchors may come from, batch by batch."""
-        with torch.no_grad(), evaluating(self):
-            for graph in iterate(data, batch_size):
-                self.locate(graph)
-                _check_no_leak(graph, self.point.answers == "node")
-                graph = on_device(graph, self.linear.weight.device)
-                yield anchor_rows(self, self.point.prefix(graph).h, graph)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        bank = state_dict.get(prefix + "bank")
-        known = bank is not None and self._waiting is None and bank.dim() == 2
-        if known and bank.size(1) == self.point.channels:
-            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
-            if bank.size(0):
-                self.recipe = self.recipe.with_(num_anchors=bank.size(0))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     # -- prediction ----------------------------------------------------------------------------
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
@@ -330,13 +237,13 @@ class Anchored(Predictor):
             h = trunk.labelled(self.point.prefix(graph).h, graph)
             return Answer(self.from_rows(h, h), h)
         state = self.point.prefix(graph)
-        outputs = self._bank_outputs(state, graph)
+        outputs = self.bank_outputs(state, graph)
         outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
         return Answer(outputs, self._features(state.h, graph) if features else None)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         assert isinstance(self.point, HeadPoint)
-        return self._formed(head_outputs(self.linear, self.point.tail, self._anchors, h))
+        return self._formed(head_outputs(self.linear, self.point.tail, self.anchors_in_use, h))
 
     def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
         point, target = self.point, self.target
@@ -356,47 +263,9 @@ class Anchored(Predictor):
     def _features(self, h: Tensor, graph: Any) -> Tensor:
         if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
             h = self.linear.residual(h)
-        place = Trunk(nn.Identity(), "", self.point.rows, self.point.answers)
-        return place.features(h, graph)
-
-    @property
-    def _anchors(self) -> Tensor:
-        """The bank; a model that starts as its network answers as it does before there is one."""
-        if self.bank.size(0):
-            return self.bank
-        if self.recipe.init == "identity":
-            return self.bank.new_zeros(1, self.point.channels)
-        raise self._not_fitted()
-
-    def _not_fitted(self) -> NotFittedError:
-        return NotFittedError(
-            "a model with a bank of anchors",
-            "none yet",
-            "Train with gduq.fit, or call model.fit_bank(train_data) after your own loop.",
-        )
-
-    def _bank_outputs(self, state: State, graph: Any) -> Tensor:
-        """``[K, rows, O]``: ``h W_h^T`` once, the suffix in memory-bounded chunks."""
-        weight = self.linear.weight[:, : self.linear.in_features]
-        base = self.point.read(state.h, weight, graph)  # [n, m]
-        shift = self.linear.shift(self._anchors).unsqueeze(1)  # [K, 1, m]
-        if self.linear.bias is not None:
-            base = base + self.linear.bias
-        scaled = self.point.affine()
-        if scaled is not None:
-            base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
-        gain = self.point.gain(graph, base)
-        parts = []
-        for part in chunks(shift, _CHUNK // max(1, self.point.cost(base, graph))):
-            z = base + part if gain is None else torch.addcmul(base, gain, part)
-            parts.append(self.point.suffix(z, state, graph, normed=scaled is not None))
-        return torch.cat(parts)
+        return answer_features(h, graph, self.point.rows, self.point.answers)
 
     # -- keeping -------------------------------------------------------------------------------
-
-    def check_ready(self) -> None:
-        if self._waiting is not None or self.bank.size(0) == 0:
-            raise self._not_fitted()
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -413,11 +282,8 @@ class Anchored(Predictor):
     def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Anchored:
         recipe, call, net = Recipe(**spec["recipe"]), supply.call(spec), supply.net(spec["net"])
         model = cls.__new__(cls)
-        Predictor.__init__(model)
-        model.recipe, model.call, model.seed = recipe, call, spec["seed"]
-        model.calibrate = recipe.calibrate
-        model.register_buffer("bank", torch.zeros(0))
-        model._states, model._waiting = None, None
+        Banked.__init__(model, recipe, spec["seed"])
+        model.call = call
         model._set_point(point_from(spec["point"], net, call), source_from(spec["source"]))
         return model
 
@@ -428,11 +294,8 @@ class Anchored(Predictor):
         if self._waiting is not None:
             where = f"at={self.recipe.at!r}, found at the first graph"
             return f"Anchored({type(self._waiting).__name__}, {where})"
-        frozen = (
-            "only the head learns"
-            if self.trunk is not None
-            else ("what precedes it is frozen" if self.recipe.freeze else "all of it learns")
-        )
+        frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
+        frozen = frozen if self.trunk is None else "only the head learns"
         return (
             f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
             f"{self.recipe.num_anchors} anchors ({source_name(self.source)}); {frozen})"
@@ -452,17 +315,4 @@ def _check_one_graph(graph: Any) -> None:
             "one graph, a torch_geometric Data, HeteroData or Batch",
             type(graph).__name__,
             "Call an anchored model with the graph itself: model(data).",
-        )
-
-
-def _check_no_leak(graph: Any, node_task: bool) -> None:
-    """Anchors must not come from rows that a mask on the graph sets aside."""
-    if not node_task or isinstance(graph, HeteroData):
-        return
-    chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
-    if graph.get("train_mask") is not None and not chosen:
-        raise InputError(
-            "a choice of nodes for the anchors",
-            "a whole graph with a train_mask",
-            "Pass gduq.data.View(data, data.train_mask).",
         )

@@ -92,6 +92,10 @@ class AnchoredLinear(nn.Module):
         r""":math:`c (W_c - W_h)^\top`: ``[..., m]``; see `functional.anchor_shift`."""
         return anchor_shift(c, self.weight, masked)
 
+    def biased(self, z: Tensor) -> Tensor:
+        """``z + b``, where there is a bias."""
+        return z if self.bias is None else z + self.bias
+
     def gaussian_shift(
         self,
         mean: Tensor,

@@ -11,16 +11,16 @@ from gduq.anchoring.head_point import HeadPoint
 from gduq.anchoring.module_points import InputPoint, ModulePoint
 from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError, did_you_mean
+from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call, call_network
 from gduq.nn.endings import check_logits
 from gduq.nn.modes import evaluating
-from gduq.nn.origins import computed_rows
+from gduq.nn.origins import computed_rows, row_counts
 from gduq.nn.recording import record
-from gduq.nn.tracing import Trace, row_counts, trace
+from gduq.nn.tracing import Trace, trace
 from gduq.nn.trunk import Trunk, as_chain, no_place
-from gduq.nn.widths import anchor_names, check_complete, input_width
+from gduq.nn.widths import check_complete, cut_names, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph"]
 
@@ -66,6 +66,12 @@ def make_point(
     if recipe.at == "input":
         return InputPoint(net, call, seen.rows, seen.ending)
     path = _path(net, seen, recipe.at)
+    if recipe.at in _FOUND and seen.rescaled is not None:
+        warn_user(
+            f"no head was found, since {type(net).__name__} rescales its outputs at the end; "
+            f"anchored at '{path}' instead (pass at='{seen.rescaled}' with freeze=True to anchor "
+            "the head, or let the network return its outputs before they are rescaled)"
+        )
     rows = _rows_at(net, path, seen, graph, call)
     return ModulePoint(net, path, call, rows, seen.rows, seen.ending)
 
@@ -102,7 +108,7 @@ def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
 
 
 def _check_name(net: nn.Module, at: Any) -> str:
-    names = list(dict.fromkeys(["head", "input", *anchor_names(net)]))
+    names = list(dict.fromkeys(["head", "input", *cut_names(net)]))
     if not isinstance(at, str) or at not in names:
         do = did_you_mean(at, names, otherwise="")
         raise InputError(f"at one of {', '.join(map(repr, names))}", repr(at), do)
@@ -165,7 +171,7 @@ def cut_points(
     x = graph.get("x") if hasattr(graph, "get") else None
     if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
         found.append(("input", (x.size(0), x.size(1))))
-    names, sizes = set(anchor_names(net)), row_counts(graph).values()
+    names, sizes = set(cut_names(net)), row_counts(graph).values()
     for name, entries in record(net, graph, call)[1].entered.items():
         shape = entries[0].shape
         if name not in names or len(entries) != 1 or len(shape) != 2 or shape[0] not in sizes:

@@ -15,8 +15,8 @@ from gduq.errors import InputError
 from gduq.graph import Rows, check_graph, num_rows
 from gduq.nn.call import Call, call_network
 from gduq.nn.endings import Ending, as_logits, undone
-from gduq.nn.replay import Slot, one_pass, replaying
-from gduq.nn.widths import anchor_names, input_width, take_linear
+from gduq.nn.replay import InputHook, one_pass, replaying
+from gduq.nn.widths import cut_names, input_width, take_linear
 
 __all__ = ["InputPoint", "ModulePoint"]
 
@@ -106,7 +106,7 @@ class ModulePoint(Point):
         self.net, self.path, self.call, self.ending = net, path, call, ending
         self.rows: Rows = rows
         self.answers: Rows = answers
-        self.choices = anchor_names(net)
+        self.choices = cut_names(net)
         width = input_width(net.get_submodule(path))
         if width is None:
             raise InputError(
@@ -117,24 +117,24 @@ class ModulePoint(Point):
         plain = take_linear(net, path)
         self.__dict__["plain"] = plain or identity_map(width, net)
         self.channels = width
-        self._slot = Slot(path, takes_over=plain is not None)
+        self._hook = InputHook(path, takes_over=plain is not None)
         self._before: list[nn.Module] = []  # what runs before the cut, once a pass has shown it
 
     def run(self, graph: Any, read: Read) -> Tensor:
         check_graph(graph)
-        with one_pass(), self._slot.reading(self.net, lambda h: read(self._checked(h, graph))[0]):
+        with one_pass(), self._hook.reading(self.net, lambda h: read(self._checked(h, graph))[0]):
             out = call_network(self.net, graph, self.call)
         return as_logits(out, self.ending).unsqueeze(0)
 
     def prefix(self, graph: Any) -> State:
         check_graph(graph)
-        with one_pass(), replaying(self.net, self._slot) as tape:
-            h = self._slot.arriving(self.net, lambda: call_network(self.net, graph, self.call))
+        with one_pass(), replaying(self.net, self._hook) as recorder:
+            h = self._hook.arriving(self.net, lambda: call_network(self.net, graph, self.call))
         if self.frozen and not self._before:  # only a pass shows what runs before the cut
-            self._before = list(dict.fromkeys(tape.modules))
+            self._before = list(dict.fromkeys(recorder.modules))
             for module in self._before:
                 module.requires_grad_(False)
-        return State(self._checked(h, graph), tuple(tape.records))
+        return State(self._checked(h, graph), tuple(recorder.records))
 
     def prefix_modules(self) -> list[nn.Module]:
         return self._before
@@ -149,7 +149,7 @@ class ModulePoint(Point):
                 wake()
                 return z
 
-            with replaying(self.net, self._slot, records), self._slot.reading(self.net, read):
+            with replaying(self.net, self._hook, records), self._hook.reading(self.net, read):
                 return as_logits(call_network(self.net, graph, self.call), self.ending)
 
     @property

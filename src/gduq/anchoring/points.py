@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from gduq.graph import Rows
 from gduq.graph.sparse import linear
 from gduq.nn.gnn import GNN
-from gduq.nn.gnn_settings import Point as ChainPoint
+from gduq.nn.gnn_settings import ChainPoint
 from gduq.nn.layers import affine
 from gduq.nn.neighbourhoods import Structure
 
@@ -158,22 +158,22 @@ class GNNPoint(Point):
         return logits.view(copies, -1, logits.size(-1))
 
     def read(self, h: Tensor, weight: Tensor, graph: Any) -> Tensor:
-        layer = self.net.mixing_layer(self.point)
+        layer = self.net.propagation_layer(self.point)
         return linear(h, weight) if layer is None else layer.read(h, weight, Structure.of(graph))
 
     def mix(self, z: Tensor, graph: Any) -> Tensor:
-        layer = self.net.mixing_layer(self.point)
+        layer = self.net.propagation_layer(self.point)
         if layer is None:
             return z
         structure = Structure.of(graph).repeat(z.size(0))
         return layer.mix(z.flatten(0, 1), structure).view_as(z)
 
     def gain(self, graph: Any, like: Tensor) -> Tensor | None:
-        layer = self.net.mixing_layer(self.point)
+        layer = self.net.propagation_layer(self.point)
         return None if layer is None else layer.gain(Structure.of(graph), like.dtype)
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
-        layer = self.net.mixing_layer(self.point)
+        layer = self.net.propagation_layer(self.point)
         return None if layer is None or self.net.training else affine(layer.inner_norm)
 
     def cost(self, z: Tensor, graph: Any) -> int:

@@ -10,6 +10,7 @@ from gduq.anchoring.linear import Init
 from gduq.errors import InputError
 from gduq.graph import Rows
 from gduq.prediction.predictor import Calibrate
+from gduq.whole import whole
 
 __all__ = ["Recipe", "Scope", "make_recipe"]
 
@@ -58,8 +59,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if not isinstance(self.mask, (int, float)):  # JSON has lists only
             object.__setattr__(self, "mask", tuple(self.mask))
-        _check_whole("num_anchors", self.num_anchors)
-        _check_whole("draws", self.draws)
+        for name in ("num_anchors", "draws"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
         if self.scope not in ("row", "graph"):
             raise InputError("scope 'row' or 'graph'", repr(self.scope))
         if self.init not in ("random", "identity"):
@@ -137,8 +138,3 @@ def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | 
             )
         return Recipe.paper(rows)
     raise InputError("recipe 'head', 'thawed', 'paper' or a gduq.Recipe", repr(recipe))
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} >= 1, a whole number", repr(value))

@@ -17,6 +17,7 @@ from gduq.nn.noise import NoiseHead
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 from gduq.targets import Target, Values
+from gduq.whole import whole
 
 __all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
 
@@ -153,8 +154,7 @@ class HeadEnsemble(OnTrunk):
         seed: int = 0,
         trunk: Trunk | None = None,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise InputError("size >= 1, a whole number", repr(size))
+        size = whole("size", size, 1)
         if not 0 <= mask < 1:
             raise InputError("mask from 0 to below 1", mask)
         self.size, self.mask, self.seed = size, mask, seed

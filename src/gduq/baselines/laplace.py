@@ -18,6 +18,7 @@ from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Supply
 from gduq.targets import Labels, Values
+from gduq.whole import whole
 
 __all__ = ["LastLayerLaplace"]
 
@@ -56,8 +57,7 @@ class LastLayerLaplace(OnTrunk):
         seed: int = 0,
         trunk: Trunk | None = None,
     ) -> None:
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise InputError("num_samples >= 1, a whole number", repr(num_samples))
+        num_samples = whole("num_samples", num_samples, 1)
         if link not in ("samples", "probit"):
             raise InputError("link 'samples' or 'probit'", repr(link))
         self.num_samples, self.link, self.seed = num_samples, link, seed

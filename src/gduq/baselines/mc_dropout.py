@@ -15,6 +15,7 @@ from gduq.nn.call import Call
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.modes import evaluating
 from gduq.prediction.predictor import Answer, Predictor, Supply
+from gduq.whole import whole
 
 __all__ = ["MCDropout"]
 
@@ -39,8 +40,7 @@ class MCDropout(Predictor):
         self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
     ) -> None:
         super().__init__()
-        if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-            raise InputError("num_samples >= 1, a whole number", repr(num_samples))
+        num_samples = whole("num_samples", num_samples, 1)
         self.net = net if isinstance(net, Predictor) else Network(net, call)
         self.num_samples, self.seed = num_samples, seed
 

@@ -119,7 +119,7 @@ class Network(Predictor):
         found = self._ensure_found(graph)
         if as_chain(self.net) is not None:
             return self._checked(call_network(self.net, graph, self.call))
-        with one_pass():  # another thread may have put a slot into the network
+        with one_pass():  # another thread may have put a hook into the network
             outputs = call_network(self.net, graph, self.call)
         return self._checked(as_logits(outputs, found.ending))
 

@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-from torch_geometric.nn import GPSConv, PNAConv, ResGatedGraphConv
-from torch_geometric.nn.aggr import (
-    AttentionalAggregation,
-    MaxAggregation,
-    MeanAggregation,
-    SumAggregation,
-)
 
 from gduq.errors import InputError
-from gduq.export_mode import exporting
 from gduq.graph import check_graph
-from gduq.graph.sparse import as_dtype, is_sparse, linear
+from gduq.graph.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
-from gduq.nn.gnn_settings import Conv, HeadKind, Point, Positional, Readout, Task, check_settings
-from gduq.nn.head import Head
-from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer, MixingLayer, VirtualNode
+from gduq.nn.gnn_parts import Head, check_edge_features, input_features, make_layer, make_pool
+from gduq.nn.gnn_settings import (
+    ChainPoint,
+    Conv,
+    HeadKind,
+    Positional,
+    Readout,
+    Task,
+    check_settings,
+)
+from gduq.nn.layers import GCNLayer, PropagationLayer, VirtualNode
 from gduq.nn.neighbourhoods import Structure
-from gduq.nn.positional import encoding, with_random_signs
+from gduq.nn.positional import encoding
 
 __all__ = ["GNN"]
 
 
-class _Elsewhere(nn.Module):
+class _DetachedLinear(nn.Module):
     """Marks the place of a map that somebody else reads with."""
 
 
@@ -104,17 +104,17 @@ class GNN(nn.Module):
         direct = conv in ("gcn", "gin")
         self.encoder = None if direct else nn.Linear(self.width, hidden_channels)
         self.layers = nn.ModuleList(
-            _layer(self.config, self.width if direct and i == 0 else hidden_channels, i)
+            make_layer(self.config, self.width if direct and i == 0 else hidden_channels, i)
             for i in range(num_layers)
         )
         self.virtual = VirtualNode(hidden_channels, dropout) if virtual_node else None
-        self.pool = _pool(readout, hidden_channels) if task == "graph" else None
+        self.pool = make_pool(readout, hidden_channels) if task == "graph" else None
         self.head = Head(hidden_channels, out_channels, head, dropout)
 
     def with_head(self, kind: HeadKind) -> GNN:
         """A copy with a fresh head of this kind; everything before it keeps its weights.
 
-        For a trained network whose head is about to be anchored and trained anew.
+        For a trained network whose head is about to be trained anew.
 
         Example:
             >>> net = GNN(3, 8, 2, num_layers=2).with_head("mlp")
@@ -129,7 +129,7 @@ class GNN(nn.Module):
         return copied
 
     @property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[ChainPoint, ...]:
         """Where the chain can be entered: ``"input"``, layers 1 to L - 1, ``"readout"``."""
         return ("input", *range(1, len(self.layers)), "readout")
 
@@ -140,7 +140,7 @@ class GNN(nn.Module):
 
     # -- the chain, in two parts ---------------------------------------------------------------
 
-    def prefix(self, graph: Data, point: Point) -> tuple[Tensor, Tensor | None]:
+    def prefix(self, graph: Data, point: ChainPoint) -> tuple[Tensor, Tensor | None]:
         """The representation at a point, ``[n or G, d]``, and the virtual nodes' state there."""
         structure, h = self._start(graph)
         if point == "input":
@@ -155,7 +155,7 @@ class GNN(nn.Module):
         z: Tensor,
         state: Tensor | None,
         structure: Structure | None,
-        point: Point,
+        point: ChainPoint,
         normed: bool = False,
     ) -> Tensor:
         """Logits from what the map at a point made of the representation there.
@@ -171,20 +171,20 @@ class GNN(nn.Module):
             return self._run(z, None, structure, 0)
         index = 0 if point == "input" else int(point)
         layer = self.layers[index]
-        h = layer.after(z, normed) if isinstance(layer, MixingLayer) else layer(z, structure)
+        h = layer.after(z, normed) if isinstance(layer, PropagationLayer) else layer(z, structure)
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
         state = self._next_state(h, state, structure, index)
         return self._run(h, state, structure, index + 1)
 
-    def mixing_layer(self, point: Point) -> MixingLayer | None:
+    def propagation_layer(self, point: ChainPoint) -> PropagationLayer | None:
         """The layer whose operator acts on the map at a point, if there is one."""
         if point == "readout" or (point == "input" and self.encoder is not None):
             return None
         layer = self.layers[0 if point == "input" else int(point)]
-        return layer if isinstance(layer, MixingLayer) else None
+        return layer if isinstance(layer, PropagationLayer) else None
 
-    def release(self, point: Point, keep: bool) -> nn.Linear | None:
+    def release(self, point: ChainPoint, keep: bool) -> nn.Linear | None:
         """Hand over the linear map at a point, or ``None`` where a layer has several.
 
         A GIN layer beyond the first doubles its inner width for a reader of doubled input, as in
@@ -195,12 +195,12 @@ class GNN(nn.Module):
             return taken
         if point == "input" and self.encoder is not None:
             taken = self.encoder
-            self.encoder = _Elsewhere()  # type: ignore[assignment]
+            self.encoder = _DetachedLinear()  # type: ignore[assignment]
             return taken
-        layer = self.mixing_layer(point)
+        layer = self.propagation_layer(point)
         return None if layer is None else layer.release(grow=point != "input", keep=keep)
 
-    def prefix_modules(self, point: Point) -> list[nn.Module]:
+    def prefix_modules(self, point: ChainPoint) -> list[nn.Module]:
         """The modules that run before a point and not after it."""
         if point == "input":
             return [self.embeddings]
@@ -230,28 +230,11 @@ class GNN(nn.Module):
         if graph.get("edge_index") is None:
             raise InputError("a graph with edge_index", "one with adj_t only")
         if self.config["edge_channels"]:
-            _check_edge_features(graph, self.config["edge_channels"])
+            check_edge_features(graph, self.config["edge_channels"])
         structure = Structure.of(graph)
         if self.config["positional"] == "peg":
             encoding(graph, self.config["positional_channels"])
-        return structure, self._features(graph, structure)
-
-    def _features(self, graph: Data, structure: Structure) -> Tensor:
-        dtype = next(self.parameters()).dtype
-        parts = []
-        if len(self.embeddings):
-            parts.append(_embed(graph.x, self.embeddings))
-        elif self.in_channels:
-            x = graph.get("x")
-            if x is None:
-                raise InputError(f"graphs with features x of width {self.in_channels}", "none")
-            if is_sparse(x) and self.width == self.in_channels:
-                return as_dtype(x, dtype)
-            parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
-        if self.config["positional"] == "laplacian":
-            pe = encoding(graph, self.config["positional_channels"]).to(dtype)
-            parts.append(with_random_signs(pe, structure) if self.training else pe)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        return structure, input_features(self, graph, structure)
 
     def _encode(self, h: Tensor) -> Tensor:
         if self.encoder is None:
@@ -318,67 +301,3 @@ class GNN(nn.Module):
             return h
         graphs = structure.graphs * structure.copies
         return self.pool(h, structure.batch, dim_size=graphs)  # type: ignore[no-any-return]
-
-
-def _layer(config: dict[str, Any], in_channels: int, index: int) -> nn.Module:
-    hidden, dropout, conv = config["hidden_channels"], config["dropout"], config["conv"]
-    last, gated = index == config["num_layers"] - 1, config["positional"] == "peg"
-    if conv in ("gcn", "gin"):
-        kind = GCNLayer if conv == "gcn" else GINLayer
-        return kind(in_channels, hidden, dropout, last, gated)
-    edges = config["edge_channels"] + gated
-    edge_dim = edges or None
-    if conv == "pna":
-        layer: nn.Module = PNAConv(
-            hidden,
-            hidden,
-            aggregators=["mean", "min", "max", "std"],
-            scalers=["identity", "amplification", "attenuation"],
-            deg=torch.tensor(config["degree"]),
-            edge_dim=edge_dim,
-        )
-    else:
-        layer = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
-    norm: nn.BatchNorm1d | None = nn.BatchNorm1d(hidden)
-    if conv == "gps":
-        layer = GPSConv(hidden, layer, heads=config["heads"], dropout=dropout)
-        norm = None  # GPS normalises inside
-    return ConvLayer(
-        layer, norm, dropout, last, config["edge_channels"], gated, takes_batch=conv == "gps"
-    )
-
-
-def _pool(readout: Readout, channels: int) -> nn.Module:
-    if readout == "attention":
-        return AttentionalAggregation(nn.Linear(channels, 1))  # type: ignore[no-any-return]
-    kinds = {"mean": MeanAggregation, "sum": SumAggregation, "max": MaxAggregation}
-    return kinds[readout]()  # type: ignore[no-any-return]
-
-
-def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
-    if x.is_floating_point():
-        raise InputError("integer categories in x", x.dtype, "Convert with .long().")
-    total: Tensor | None = None
-    for column, embedding in zip(x.unbind(dim=1), embeddings, strict=True):
-        assert isinstance(embedding, nn.Embedding)
-        _check_categories(column, embedding.num_embeddings)
-        part: Tensor = embedding(column)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
-
-
-def _check_categories(column: Tensor, count: int) -> None:
-    if not exporting() and (int(column.min()) < 0 or int(column.max()) >= count):
-        raise InputError(
-            f"categories from 0 to {count - 1}", f"{int(column.min())} to {int(column.max())}"
-        )
-
-
-def _check_edge_features(graph: Data, channels: int) -> None:
-    attr = graph.get("edge_attr")
-    shape = None if attr is None else list(attr.shape if attr.dim() > 1 else [attr.numel(), 1])
-    if shape != [graph.edge_index.size(1), channels]:
-        raise InputError(
-            f"edge_attr of shape [{graph.edge_index.size(1)}, {channels}]", shape or "none"
-        )

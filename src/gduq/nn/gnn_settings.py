@@ -6,14 +6,14 @@ from typing import Any, Literal, get_args
 
 from gduq.errors import InputError
 
-__all__ = ["Conv", "HeadKind", "Point", "Positional", "Readout", "Task", "check_settings"]
+__all__ = ["ChainPoint", "Conv", "HeadKind", "Positional", "Readout", "Task", "check_settings"]
 
 Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
 Task = Literal["node", "graph"]
 Readout = Literal["mean", "sum", "max", "attention"]
 HeadKind = Literal["linear", "mlp"]
 Positional = Literal["laplacian", "peg"]
-Point = int | Literal["input", "readout"]
+ChainPoint = int | Literal["input", "readout"]
 
 _CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
 

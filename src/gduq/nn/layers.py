@@ -1,4 +1,4 @@
-r"""One message-passing layer each, split where an anchor can enter.
+r"""One message-passing layer each, split behind its linear map.
 
 GCN and GIN layers are a linear map, a linear neighbourhood operator and the rest:
 
@@ -19,10 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gduq.graph.sparse import is_sparse, linear
-from gduq.nn.neighbourhoods import Kind, Structure
+from gduq.nn.neighbourhoods import Kind, Structure, scattered
 from gduq.nn.positional import EdgeGate
 
-__all__ = ["ConvLayer", "GCNLayer", "GINLayer", "MixingLayer", "VirtualNode", "affine", "folded"]
+__all__ = [
+    "ConvLayer",
+    "GCNLayer",
+    "GINLayer",
+    "PropagationLayer",
+    "VirtualNode",
+    "affine",
+    "folded",
+]
 
 
 def folded(weight: Tensor, bias: Tensor, norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
@@ -38,7 +46,7 @@ def affine(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     return scale, norm.bias - mean * scale
 
 
-class MixingLayer(nn.Module, ABC):
+class PropagationLayer(nn.Module, ABC):
     """Base of GCN and GIN: ``after(mix(h W^T) + b)``.
 
     ``linear`` becomes ``None`` when somebody else takes over the reading (`release`); the layer
@@ -60,10 +68,7 @@ class MixingLayer(nn.Module, ABC):
         """The neighbourhood operator on rows ``[copies * nodes, m]``."""
         if self.gate is None:
             return structure.mix(z, self.kind)
-        (source, target), weight = self._gated_edges(structure, z.dtype)
-        parts = z.view(structure.copies, structure.nodes, -1)
-        messages = parts[:, source] * weight.unsqueeze(-1)
-        return torch.zeros_like(parts).index_add(1, target, messages).flatten(0, 1)
+        return scattered(z, structure, *self._gated_edges(structure, z.dtype))
 
     def gain(self, structure: Structure, dtype: torch.dtype) -> Tensor:
         """Row sums of the operator ``[nodes, 1]``."""
@@ -112,7 +117,7 @@ class MixingLayer(nn.Module, ABC):
         return F.dropout(h, self.dropout, self.training)
 
 
-class GCNLayer(MixingLayer):
+class GCNLayer(PropagationLayer):
     r"""Graph convolution (Kipf & Welling, ICLR 2017), BatchNorm, ReLU (not in the last), dropout.
 
     .. math::
@@ -142,7 +147,7 @@ class GCNLayer(MixingLayer):
         return head.weight @ weight, head.weight @ bias + head.bias
 
 
-class GINLayer(MixingLayer):
+class GINLayer(PropagationLayer):
     r"""Graph isomorphism layer (Xu et al., ICLR 2019) with :math:`\epsilon = 0`.
 
     .. math::

@@ -17,7 +17,7 @@ from gduq.export_mode import exporting
 from gduq.graph import num_graphs
 from gduq.graph.sparse import csr, sparse_matmul
 
-__all__ = ["Kind", "Structure"]
+__all__ = ["Kind", "Structure", "scattered"]
 
 Kind = Literal["gcn", "gin"]
 
@@ -29,7 +29,7 @@ class Structure:
     """Nodes, edges and graph membership, possibly of several copies of one graph.
 
     Rows of tensors go copy by copy: with ``copies`` D, row ``k * nodes + i`` is node i of copy k.
-    Copies share one adjacency, so D anchors can pass through a layer together.
+    Copies share one adjacency, so D versions of a representation can pass through a layer together.
 
     Args:
         graph: The ``Data`` or ``Batch`` of one copy.
@@ -109,12 +109,8 @@ class Structure:
     def mix(self, z: Tensor, kind: Kind) -> Tensor:
         """Apply the operator to every copy of ``z`` ``[copies * nodes, m]``."""
         if exporting():  # which knows no sparse matrices
-            (source, target), weight = self.edges(kind, z.dtype)
-            rows = z.view(self.copies, self.nodes, -1)
-            messages = rows[:, source] * weight.unsqueeze(-1)
-            return torch.zeros_like(rows).index_add(1, target, messages).flatten(0, 1)
-        exact = z.dtype if z.dtype == torch.float64 else torch.float32  # no kernels for halves
-        matrix, _ = self._operator(kind, exact)
+            return scattered(z, self, *self.edges(kind, z.dtype))
+        matrix, _ = self._operator(kind, _exact(z.dtype))
         parts = [sparse_matmul(matrix, part) for part in z.split(self.nodes)]
         return (parts[0] if self.copies == 1 else torch.cat(parts)).to(z.dtype)
 
@@ -123,8 +119,7 @@ class Structure:
         if exporting():
             (_, target), weight = self.edges(kind, dtype)
             return weight.new_zeros(self.nodes).index_add(0, target, weight).unsqueeze(1)
-        exact = dtype if dtype == torch.float64 else torch.float32
-        return self._operator(kind, exact)[1].to(dtype)
+        return self._operator(kind, _exact(dtype))[1].to(dtype)
 
     def _operator(self, kind: Kind, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The operator and its row sums, kept while the edges live and nothing changes."""
@@ -145,6 +140,18 @@ class Structure:
         matrix = csr(target, source, values, (self.nodes, self.nodes))
         ones = torch.ones(self.nodes, 1, dtype=dtype, device=values.device)
         return matrix, sparse_matmul(matrix, ones)
+
+
+def scattered(z: Tensor, structure: Structure, edges: Tensor, weight: Tensor) -> Tensor:
+    """Sums of weighted messages over edges, in every copy of ``z`` ``[copies * nodes, m]``."""
+    rows = z.view(structure.copies, structure.nodes, -1)
+    messages = rows[:, edges[0]] * weight.unsqueeze(-1)
+    return torch.zeros_like(rows).index_add(1, edges[1], messages).flatten(0, 1)
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """What sparse products are computed in: there are no kernels for half floats."""
+    return dtype if dtype == torch.float64 else torch.float32
 
 
 def _normalised(

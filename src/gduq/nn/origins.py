@@ -1,16 +1,18 @@
-"""Whether a value has one row per node, graph or edge, told from how it was computed."""
+"""Whether a value has one row per node, graph or edge: told from its size and its computation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
 
-from gduq.graph import Rows
+from gduq.errors import InputError
+from gduq.graph import Rows, num_rows, row_kind
 from gduq.nn.recording import Event, Recording
 
-__all__ = ["computed_rows"]
+__all__ = ["computed_rows", "kind_of_rows", "row_counts"]
 
 # What the attributes of a graph are: rows, or (in capitals) numbers of rows.
 _ATTRIBUTES = {
@@ -32,6 +34,49 @@ _MOVES = (  # what was a row is a row no more, or not all of them are there
     *("t", "transpose", "permute", "swapaxes", "__get__", "sort", "topk", "select", "narrow"),
     *("split", "chunk", "unbind", "masked_select", *_PRODUCTS),
 )
+
+
+def row_counts(graph: Any) -> dict[Rows, int]:
+    """How many rows of each kind a graph has, as far as it has them."""
+    found: dict[Rows, int] = {"graph": num_rows(graph, "graph")}
+    if graph.get("edge_label_index") is not None:
+        found["edge"] = num_rows(graph, "edge")
+    with suppress(InputError):  # several node types, none of which is the one with labels
+        found["node"] = num_rows(graph, "node")
+    return found
+
+
+def kind_of_rows(
+    net: nn.Module, graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recording
+) -> Rows:
+    """What the rows of a network's output are: told from their number or, where that fits several
+    kinds, from how they were computed and from the graph."""
+    fits = [kind for kind, size in sizes.items() if size == out.size(0)]
+    if len(fits) == 1:
+        return fits[0]
+    if not fits:
+        have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
+        raise InputError(
+            f"an output with one row per node, graph or edge of edge_label_index ({have})",
+            f"{out.size(0)} rows",
+            "Pass call=lambda net, graph: ... that returns one row for each.",
+        )
+    for kind in (
+        computed_rows(net, seen, graph, seen.number(out)),
+        row_kind(graph),
+        _masked(graph),
+    ):
+        if kind in fits:
+            return kind
+    raise InputError(
+        f"a graph that shows what the {out.size(0)} row(s) of the output are",
+        f"one with as many {'s as '.join(fits)}s",
+        "Pass a larger graph.",
+    )
+
+
+def _masked(graph: Any) -> Rows | None:
+    return "node" if graph.get("train_mask") is not None else None
 
 
 def computed_rows(net: nn.Module, seen: Recording, graph: Any, value: int) -> Rows | None:

@@ -1,4 +1,4 @@
-"""Entering a module in the middle: a slot where a value is put in, a tape that plays the rest.
+"""Entering a module in the middle: a hook puts a value in, a recorder plays what precedes it.
 
 Both work by putting another ``forward`` on submodules for the length of one pass. The modules
 themselves, their classes and their names stay as they are. One pass at a time: a lock keeps
@@ -19,14 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gduq.errors import InputError
 from gduq.export_mode import exporting
 
-__all__ = ["Slot", "Tape", "first_input", "one_pass", "replaying"]
+__all__ = ["InputHook", "PrefixRecorder", "first_input", "one_pass", "replaying"]
 
 _LOCK = threading.RLock()
-_ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
+_ADVICE = "See gduq.cut_points(net, graph) for the places where it can be cut."
 
 
 class _Reached(Exception):
-    """The slot was reached; nothing more of this pass is needed."""
+    """The hook was reached; nothing more of this pass is needed."""
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,7 +34,7 @@ def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0] if args else kwargs.get("x", kwargs.get("input"))
 
 
-class Slot:
+class InputHook:
     """The place in front of a submodule; asks a reader what to do with the submodule's input.
 
     Args:
@@ -75,7 +75,7 @@ class Slot:
             )
 
     def arriving(self, net: nn.Module, run: Callable[[], object]) -> Any:
-        """What arrives at the slot in a pass, which goes no further.
+        """What arrives at the hook in a pass, which goes no further.
 
         In an export it goes on with anything: what nobody reads is not part of a program.
         """
@@ -98,8 +98,8 @@ def _any_output(linear: Any, h: Tensor) -> Tensor:
     return h.new_zeros(h.size(0), width)
 
 
-class Tape:
-    """Outputs of the submodules before the slot, in the order of their calls.
+class PrefixRecorder:
+    """Outputs of the submodules before the hook, in the order of their calls.
 
     Copies are kept and copies are played, so that nothing done to a value in place reaches the
     next pass. An output that is neither tensors nor plain values ends the recording for good.
@@ -140,28 +140,30 @@ def one_pass() -> Iterator[None]:
 
 
 @contextmanager
-def replaying(net: nn.Module, slot: Slot, records: Sequence[Any] | None = None) -> Iterator[Tape]:
-    """Record, or play back, the submodules that are called before the slot in a pass.
+def replaying(
+    net: nn.Module, hook: InputHook, records: Sequence[Any] | None = None
+) -> Iterator[PrefixRecorder]:
+    """Record, or play back, the submodules that are called before the hook in a pass.
 
-    The slot must be read within this context. Without anything recorded all of it runs.
+    The hook must be read within this context. Without anything recorded all of it runs.
     """
-    tape = Tape(records)
+    recorder = PrefixRecorder(records)
 
     def watched(module: nn.Module) -> Callable[..., Any]:
         forward = module.forward
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if slot.calls:
+            if hook.calls:
                 return forward(*args, **kwargs)
-            return tape.call(module, forward, args, kwargs)
+            return recorder.call(module, forward, args, kwargs)
 
         return call
 
-    slot.calls = 0
-    with _forwards({module: watched(module) for module in _outside(net, slot.path)}):
-        yield tape
-    if not tape.sound:
-        tape.records = []
+    hook.calls = 0
+    with _forwards({module: watched(module) for module in _outside(net, hook.path)}):
+        yield recorder
+    if not recorder.sound:
+        recorder.records = []
 
 
 @contextmanager
@@ -181,7 +183,7 @@ def _forwards(changes: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 
 
 def _outside(net: nn.Module, path: str) -> list[nn.Module]:
-    """The largest submodules that do not contain the slot."""
+    """The largest submodules that do not contain the hook."""
     target = net.get_submodule(path)
     found: dict[nn.Module, None] = {}
 

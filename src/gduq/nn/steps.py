@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 
-__all__ = ["Scale", "Step", "build_tail", "function_step"]
+__all__ = ["Multiply", "Step", "build_tail", "function_step"]
 
 Plain = float | str
 
 
-class Scale(nn.Module):
+class Multiply(nn.Module):
     """Multiplies by a number.
 
     Example:
         >>> import torch
-        >>> Scale(0.5)(torch.ones(2))
+        >>> Multiply(0.5)(torch.ones(2))
         tensor([0.5000, 0.5000])
     """
 
@@ -54,7 +54,7 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., nn.Module], dict[str, Plain]]] = {
     "tanh": (nn.Tanh, {}),
     "sigmoid": (nn.Sigmoid, {}),
     "dropout": (nn.Dropout, {"p": 0.5}),
-    "scale": (Scale, {"factor": 1.0}),
+    "scale": (Multiply, {"factor": 1.0}),
 }
 _TIMES = ("mul", "multiply", "__mul__", "__rmul__", "__imul__")
 _OVER = ("div", "divide", "true_divide", "__truediv__", "__itruediv__")

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.nn import DeepGCNLayer, GPSConv, MessagePassing
 from torch_geometric.nn import Sequential as PyGSequential
 
-from gduq.errors import InputError
-from gduq.graph import Rows, check_graph, num_rows, row_kind
+from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call
 from gduq.nn.endings import Ending
-from gduq.nn.origins import computed_rows
+from gduq.nn.origins import kind_of_rows, row_counts
 from gduq.nn.recording import LINEAR, Event, Recording, record
 from gduq.nn.steps import Step, build_tail, function_step
 from gduq.nn.widths import as_linear, check_complete, input_width
 
-__all__ = ["FoundHead", "Step", "Trace", "build_tail", "row_counts", "trace"]
+__all__ = ["FoundHead", "Step", "Trace", "build_tail", "trace"]
 
 _SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
 _SUMS = (
@@ -28,6 +26,7 @@ _SUMS = (
     *("einsum", "spmm", "index_add", "scatter_add"),
 )
 _OF_TWO = ("add", "iadd", "radd", "sub", "isub")  # sums of two tensors; a number only shifts
+_RESCALES = (*_OF_TWO, "rsub", "mul", "rmul", "imul", "div", "truediv", "itruediv")
 _IDLE = Step("function", "dropout", (("p", 0.0),))
 
 
@@ -59,6 +58,8 @@ class Trace:
         bounded: Whether something bounds the output, which then comes neither from a sum nor
             from a linear map.
         description: All of that in one line.
+        rescaled: Without a head: the first linear map of what would be one, if the network did not
+            multiply or shift its outputs by constants at the end.
     """
 
     rows: Rows
@@ -68,6 +69,7 @@ class Trace:
     ending: Ending | None
     bounded: bool
     description: str
+    rescaled: str | None = None
 
 
 def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
@@ -93,7 +95,7 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
     check_complete(net)
     out, seen = record(net, graph, call)
     sizes = row_counts(graph)
-    rows = _kind_of_rows(net, graph, sizes, out, seen)
+    rows = kind_of_rows(net, graph, sizes, out, seen)
     value, ending = _without_ending(seen, seen.number(out))
     head, stop = _head(net, seen, value, out.size(0))
     layers = _layers(net, "", seen, sizes.get("node", -1))
@@ -107,51 +109,8 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         ending,
         not _is_sum(seen, value),
         "; ".join(parts + ([f"ends in {ending}"] if ending else [])),
+        None if head is not None else _rescaled(net, seen, value, out.size(0)),
     )
-
-
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def row_counts(graph: Any) -> dict[Rows, int]:
-    """How many rows of each kind a graph has, as far as it has them."""
-    found: dict[Rows, int] = {"graph": num_rows(graph, "graph")}
-    if graph.get("edge_label_index") is not None:
-        found["edge"] = num_rows(graph, "edge")
-    with suppress(InputError):  # several node types, none of which is the one with labels
-        found["node"] = num_rows(graph, "node")
-    return found
-
-
-def _kind_of_rows(
-    net: nn.Module, graph: Any, sizes: dict[Rows, int], out: Tensor, seen: Recording
-) -> Rows:
-    fits = [kind for kind, size in sizes.items() if size == out.size(0)]
-    if len(fits) == 1:
-        return fits[0]
-    if not fits:
-        have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
-        raise InputError(
-            f"an output with one row per node, graph or edge of edge_label_index ({have})",
-            f"{out.size(0)} rows",
-            "Pass call=lambda net, graph: ... that returns one row for each.",
-        )
-    for kind in (
-        computed_rows(net, seen, graph, seen.number(out)),
-        row_kind(graph),
-        _masked(graph),
-    ):
-        if kind in fits:
-            return kind
-    raise InputError(
-        f"a graph that shows what the {out.size(0)} row(s) of the output are",
-        f"one with as many {'s as '.join(fits)}s",
-        "Pass a larger graph.",
-    )
-
-
-def _masked(graph: Any) -> Rows | None:
-    return "node" if graph.get("train_mask") is not None else None
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -223,6 +182,21 @@ def _head(
     first = linear.index(True)
     rest = tuple(step for step in steps[first + 1 :] if step != _IDLE)
     return FoundHead(steps[first].name, rest), event
+
+
+def _rescaled(net: nn.Module, seen: Recording, value: int, rows: int) -> str | None:
+    """Where the head starts behind products and sums with constants, which no call made."""
+    event = seen.makers.get(value)
+    while event is not None and (
+        event.name.strip("_") in _RESCALES or _is_shape(event, exactly=False)
+    ):
+        made = [number for number in event.read if number in seen.makers]
+        if len(made) != 1:
+            return None
+        value = made[0]
+        event = seen.makers.get(value)
+    head, _ = _head(net, seen, value, rows)
+    return None if head is None else head.path
 
 
 def _is_linear(net: nn.Module, path: str) -> bool:

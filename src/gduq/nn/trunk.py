@@ -15,11 +15,11 @@ from gduq.nn.call import Call, call_network
 from gduq.nn.endings import Ending, as_logits, undone
 from gduq.nn.gnn import GNN
 from gduq.nn.noise import ends_linear
-from gduq.nn.replay import Slot, one_pass
+from gduq.nn.replay import InputHook, one_pass
 from gduq.nn.tracing import Step, Trace, build_tail, trace
 from gduq.nn.widths import as_linear
 
-__all__ = ["Trunk", "as_chain", "no_place"]
+__all__ = ["Trunk", "answer_features", "as_chain", "no_place"]
 
 _CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain
 
@@ -73,7 +73,7 @@ class Trunk(nn.Module):
         self.rows: Rows = rows
         self.answers: Rows = answers
         self.ending, self.steps = ending, None if steps is None else tuple(steps)
-        self._slot = None if path is None else Slot(path, takes_over=False)
+        self._hook = None if path is None else InputHook(path, takes_over=False)
 
     @classmethod
     def of(cls, net: nn.Module, graph: Any = None, call: Call | None = None) -> Trunk:
@@ -82,7 +82,7 @@ class Trunk(nn.Module):
         Args:
             net: Any network; it is not copied.
             graph: A graph it takes; not needed for a `GNN`.
-            call: As in `gduq.anchor`.
+            call: As in `call_network`.
         """
         chain = as_chain(net)
         if chain is not None:
@@ -128,11 +128,11 @@ class Trunk(nn.Module):
 
     def forward(self, graph: Any) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
-        if self._slot is None:
+        if self._hook is None:
             h: Tensor = self.net.prefix(graph, "readout")[0]  # type: ignore[operator]
             return h
         with one_pass():
-            run = self._slot.arriving(self.net, lambda: call_network(self.net, graph, self.call))
+            run = self._hook.arriving(self.net, lambda: call_network(self.net, graph, self.call))
         found: Tensor = run
         return found
 
@@ -141,14 +141,14 @@ class Trunk(nn.Module):
         if self.path is None:
             h = self(graph)
             return h, self.net.head(h)  # type: ignore[operator]
-        assert self._slot is not None
+        assert self._hook is not None
         seen: list[Tensor] = []
 
         def note(h: Tensor) -> Tensor:
             seen.append(h)
             return h
 
-        with one_pass(), self._slot.reading(self.net, note):
+        with one_pass(), self._hook.reading(self.net, note):
             outputs = call_network(self.net, graph, self.call)
         return seen[0], as_logits(outputs, self.ending)
 
@@ -157,18 +157,8 @@ class Trunk(nn.Module):
         return values[label_rows(graph, values.size(0))]
 
     def features(self, h: Tensor, graph: Any) -> Tensor:
-        """The representation as one row per answer that counts ``[m, d]``.
-
-        Nodes are averaged where graphs are answered for, and the ends of an edge are joined.
-        """
-        if h.layout != torch.strided:
-            h = h.to_dense()
-        if self.rows == self.answers:
-            return h[label_rows(graph, h.size(0))]
-        if self.answers == "graph":
-            return mean_by_graph(h, graph)
-        ends = graph.edge_label_index
-        return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
+        """The representation as one row per answer that counts ``[m, d]``."""
+        return answer_features(h, graph, self.rows, self.answers)
 
     def spec(self) -> dict[str, Any]:
         """What was found, as JSON holds it."""
@@ -196,7 +186,22 @@ class Trunk(nn.Module):
         return f"{where}, one row per {self.answers}{undone(self.ending)}"
 
 
-def mean_by_graph(h: Tensor, graph: Any) -> Tensor:
+def answer_features(h: Tensor, graph: Any, rows: Rows, answers: Rows) -> Tensor:
+    """A representation of rows ``[n, d]`` as one row per answer that counts ``[m, d]``.
+
+    Nodes are averaged where graphs are answered for, and the ends of an edge are joined.
+    """
+    if h.layout != torch.strided:
+        h = h.to_dense()
+    if rows == answers:
+        return h[label_rows(graph, h.size(0))]
+    if answers == "graph":
+        return _mean_by_graph(h, graph)
+    ends = graph.edge_label_index
+    return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
+
+
+def _mean_by_graph(h: Tensor, graph: Any) -> Tensor:
     """The mean of the nodes of each graph, ``[G, d]``."""
     batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
     total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)

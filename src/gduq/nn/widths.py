@@ -10,9 +10,9 @@ from gduq.errors import InputError
 
 __all__ = [
     "LAZY",
-    "anchor_names",
     "as_linear",
     "check_complete",
+    "cut_names",
     "input_width",
     "take_linear",
 ]
@@ -88,7 +88,9 @@ class _Taken(nn.Linear):
         self.weight = self.bias = None  # type: ignore[assignment]
 
     def forward(self, input: Tensor) -> Tensor:
-        raise InputError("the anchored model to be called", "a part of it called alone")
+        raise InputError(
+            "the model that reads for this layer to be called", "a part of it called alone"
+        )
 
 
 class _TakenPyG(PyGLinear):  # type: ignore[misc]
@@ -103,7 +105,9 @@ class _TakenPyG(PyGLinear):  # type: ignore[misc]
         """There is nothing to save."""
 
     def forward(self, x: Tensor) -> Tensor:
-        raise InputError("the anchored model to be called", "a part of it called alone")
+        raise InputError(
+            "the model that reads for this layer to be called", "a part of it called alone"
+        )
 
 
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
@@ -116,8 +120,8 @@ def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
     return plain
 
 
-def anchor_names(net: nn.Module) -> list[str]:
-    """Submodules that can be anchored at, as far as can be told without running the network."""
+def cut_names(net: nn.Module) -> list[str]:
+    """Submodules a network can be cut at, as far as can be told without running it."""
     return [
         name
         for name, module in net.named_modules()

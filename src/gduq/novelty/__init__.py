@@ -1,5 +1,6 @@
 """How unlike the training data a row is: `Novelty`, and the other scores of detection."""
 
+from gduq.novelty.nearest import Novelty
 from gduq.novelty.ood_scores import (
     KNN,
     SCORES,
@@ -13,7 +14,6 @@ from gduq.novelty.ood_scores import (
     score,
     scores_for,
 )
-from gduq.novelty.nearest import Novelty
 
 __all__ = [
     "KNN",

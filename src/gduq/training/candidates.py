@@ -25,10 +25,10 @@ from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty.nearest import Novelty
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Values
-from gduq.training.batches import as_batches, first_graph, labels, some, truths
+from gduq.training.batches import as_batches, first_graph, some, truths
 from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, settle
-from gduq.training.fit_settings import Settings
+from gduq.training.first_pass import told_target
+from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 from gduq.training.side_by_side import train_heads
 from gduq.training.trunk_rows import TrunkRows, calibrate_on_rows, judged_on_rows, learn_on_rows
@@ -84,16 +84,10 @@ class Candidates:
             )
             plain.target = self.rows.target
         else:
-            plain.target = Values()  # nothing is known: these are the bare outputs
             generator = torch.Generator().manual_seed(self.seed)
-            with torch.no_grad():
-                graph = on_device(
-                    some(self.train, _ROWS, _BATCH, generator)[0], device_of_model(plain)
-                )
-                outputs = plain.sample(graph)[0]
-            plain.target = fit.read_target(
-                truths(self.train, "train"), outputs, labels(graph), True, plain.bounded
-            )
+            graph = some(self.train, _ROWS, _BATCH, generator)[0]
+            batches, y = [on_device(graph, device_of_model(plain))], truths(self.train, "train")
+            plain.target = told_target(plain, batches, y, True, fit.read_target)
             plain.target.check(truths(self.val, "val"), "val")
         start = time.perf_counter()
         judged(plain, self.val, _BATCH)
@@ -213,7 +207,7 @@ class Candidates:
         return self.fit.settings.epochs
 
     @property
-    def _head_settings(self) -> Settings:
+    def _head_settings(self) -> FitSettings:
         """Heads are trained until validation rows say stop."""
         return replace(self.fit.settings, epochs=None, given_lr=None, given_batch_size=None)
 

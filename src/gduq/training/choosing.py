@@ -33,7 +33,7 @@ from gduq.training.finishing import (
     fit_temperature,
     warn_of_few,
 )
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def choose(
     """
     _check(net, val, budget, epochs)
     warn_of_overlap(train, val)
-    settings = Settings(
+    settings = FitSettings(
         epochs=epochs,
         given_lr=lr,
         given_batch_size=batch_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,39 +15,35 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.graph import targets
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import derived, isolated, seed_all
-from gduq.targets import Target, Values, target_from
+from gduq.targets import Target, target_from
 from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
 from gduq.training.checkpoint import (
     Checkpoint,
-    State,
+    RunState,
     optimizer_tensors,
     restore_optimizer,
     weights,
 )
 from gduq.training.epoch_bar import epoch_bar
-from gduq.training.fabric import Step, checked_fabric, evaluating_after
+from gduq.training.fabric import FabricProcesses, LossStep, checked_fabric, evaluating_after
 from gduq.training.finishing import finish_model, judged
-from gduq.training.fit_settings import Settings
+from gduq.training.first_pass import ReadTarget, told_target
+from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History, best_epoch
-from gduq.training.processes import Processes
 
 __all__ = ["Run", "train"]
 
 _ENOUGH = 256  # rows that tell the units of a network
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
-# From y of all rows, outputs and y of some of them, whether the network stays, and is bounded.
-ReadTarget = Callable[[Tensor, Tensor, Tensor, bool, bool], Target]
-
 
 def train(
     model: Predictor,
     train_data: Any,
     val_data: Any,
-    settings: Settings,
+    settings: FitSettings,
     read_target: ReadTarget,
     calibrate: Calibrate,
     fabric: Fabric | None = None,
@@ -59,11 +55,12 @@ def train(
     fabric = checked_fabric(fabric)
     with isolated(fabric.device), evaluating_after(model):
         batches = as_batches(train_data, "train")
-        run = Run(model, batches, settings, read_target, calibrate, fabric)
-        if val_data is not None:
-            run.judge_by(as_batches(val_data, "val"))
+        held = None if val_data is None else as_batches(val_data, "val")
+        run = Run(model, batches, held, settings, read_target, calibrate, fabric)
         run.continue_from(resume)
-        run.complete(progress, title)
+        if not run.finished:
+            run.epochs(progress, title)
+            run.finish()
         return run.history
 
 
@@ -78,15 +75,15 @@ class Run:
         self,
         model: Predictor,
         train: Batches,
-        settings: Settings,
+        val: Batches | None,
+        settings: FitSettings,
         read_target: ReadTarget,
         calibrate: Calibrate,
         fabric: Fabric,
     ) -> None:
-        self.model, self.train, self.settings, self.fabric = model, train, settings, fabric
+        self.model, self.train, self.val = model, train, val
+        self.settings, self.fabric, self.processes = settings, fabric, FabricProcesses(fabric)
         self.calibrate: Calibrate = calibrate
-        self.processes = Processes(fabric)
-        self.val: Batches | None = None
         self.records: tuple[Epoch, ...] = ()
         self.best: dict[str, Tensor] = {}
         self.checkpoint: Checkpoint | None = None
@@ -104,17 +101,14 @@ class Run:
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))
         self.y = self.processes.truths(train)
-        self.probe = self._some_batches()
+        self.probe = self._some_batches(model.rows_to_be_ready)
         self._dry_pass(read_target)
+        self.y_val = None if val is None else truths(val, "val")
+        if self.y_val is not None:
+            self._target.check_val(self.y_val)
         self._set_up()
 
     # -- before the first epoch ----------------------------------------------------------------
-
-    def judge_by(self, val: Batches) -> None:
-        """Validate on these rows after every epoch."""
-        assert self.model.target is not None
-        self.model.target.check_val(truths(val, "val"))
-        self.val = val
 
     def continue_from(self, folder: str | Path | None) -> None:
         """Start, or go on from the checkpoint in a folder."""
@@ -122,17 +116,7 @@ class Run:
         if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         if folder is not None:
-            rows = None if self.val is None else described(self.val, truths(self.val, "val"))
-            assert self.model.target is not None
-            more = {
-                "val": rows,
-                "processes": self.fabric.world_size,
-                "calibrate": self.calibrate,
-                "target": self.model.target.spec(),
-            }
-            known = described(self.train, self.y)
-            identity = self.settings.identity(self.model, known, **more)
-            self.checkpoint = Checkpoint(folder, identity)
+            self.checkpoint = Checkpoint(folder, self._identity)
             saved = self.checkpoint.load()
             self.fabric.barrier()  # all have looked before the first writes
         if saved is not None:
@@ -140,7 +124,25 @@ class Run:
         if not self.finished:
             self._start(saved)
 
-    def _restore(self, saved: State) -> None:
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What a run that goes on from a checkpoint must have in common with this one."""
+        val = self.val
+        return self.settings.identity(
+            self.model,
+            described(self.train, self.y),
+            val=None if val is None or self.y_val is None else described(val, self.y_val),
+            processes=self.fabric.world_size,
+            calibrate=self.calibrate,
+            target=self._target.spec(),
+        )
+
+    @property
+    def _target(self) -> Target:
+        assert self.model.target is not None
+        return self.model.target
+
+    def _restore(self, saved: RunState) -> None:
         self.records, self.overhead_seconds = saved.records, saved.overhead_seconds
         self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
         if len(self.records) > self.epochs_asked:
@@ -164,7 +166,7 @@ class Run:
         optimizer = torch.optim.Adam(
             self.parameters, settings.lr, weight_decay=settings.weight_decay, fused=True
         )
-        self.step, self.optimizer = self.fabric.setup(Step(self.model), optimizer)
+        self.step, self.optimizer = self.fabric.setup(LossStep(self.model), optimizer)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -175,23 +177,18 @@ class Run:
         finally:
             self.overhead_seconds += time.perf_counter() - start
 
-    def _start(self, saved: State | None) -> None:
-        with self.timed():
-            self._prepare(saved)
-        if saved is None:
-            self._save()
-
-    def _prepare(self, saved: State | None) -> None:
+    def _start(self, saved: RunState | None) -> None:
         """What the model needs to know of all rows, and the optimiser's past."""
-        settings = self.settings
-        self.batch_size = even_size(self.train, settings.batch_size, self.fabric.world_size)
+        size, world = self.settings.batch_size, self.fabric.world_size
+        self.batch_size = even_size(self.train, size, world)
         if saved is not None:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
-        else:
+            return
+        with self.timed():
             self.model.prepare(self.train, self.eval_size)
+        self._save()
 
-    def _some_batches(self) -> list[Any]:
-        rows = self.model.rows_to_be_ready
+    def _some_batches(self, rows: int) -> list[Any]:
         generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
         found = some(self.train, rows, self.settings.batch_size, generator)
         return [self.fabric.to_device(graph) for graph in found]
@@ -202,30 +199,14 @@ class Run:
         self.model.to(self.fabric.device)
         self.model.set_temperature(1.0, None)  # epochs are judged by what the weights say
         self.model.ready(self.probe)
-        found = self._told(self.probe[:1], read_target)
+        known = self.y, self.settings.epochs == 0 or self.model.frozen, read_target
+        found = told_target(self.model, self.probe[:1], *known)
         if found.kind == "values":  # a few rows do not tell the units of a network
-            generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
-            batches = some(self.train, _ENOUGH, self.settings.batch_size, generator)
-            found = self._told([self.fabric.to_device(graph) for graph in batches], read_target)
+            found = told_target(self.model, self._some_batches(_ENOUGH), *known)
         self.model.target = found
         self.model.check_target()
         with torch.no_grad():
             self.model.sample(self.probe[0])  # logits are looked at, now that they are some
-
-    def _told(self, batches: Sequence[Any], read_target: ReadTarget) -> Target:
-        """The target that some batches tell."""
-        self.model.target = Values()  # nothing is known: these are the bare outputs
-        outputs: list[Tensor] = []
-        truth: list[Tensor] = []
-        with torch.no_grad():
-            for graph in batches:
-                outputs.append(self.model.sample(graph).mean(dim=0))
-                found = targets(graph, outputs[-1].size(0))
-                assert found is not None
-                truth.append(found)
-        stays = self.settings.epochs == 0 or self.model.frozen
-        said = torch.cat(outputs), torch.cat(truth)
-        return read_target(self.y, *said, stays, self.model.bounded)
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -260,12 +241,6 @@ class Run:
                 numbers = {k: v for k, v in asdict(record).items() if v is not None}
                 self.fabric.log_dict(numbers, step=record.epoch)
                 show(record)
-
-    def complete(self, progress: bool, title: str = "") -> None:
-        """Train all epochs that are left, and finish."""
-        if not self.finished:
-            self.epochs(progress, title)
-            self.finish()
 
     def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
         return self.best if self.kept_epoch != len(self.records) else last
@@ -319,8 +294,7 @@ class Run:
             return {"val_loss": math.nan}
         self.model.ready(self.probe)
         found = judged(self.model, self.val, self.eval_size)
-        assert self.model.target is not None
-        return self.model.target.figures(found.outputs, found.y, found.weights)
+        return self._target.figures(found.outputs, found.y, found.weights)
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -333,7 +307,7 @@ class Run:
         best = self._kept({})
         last = more.pop("last", None) or weights(self.model)
         optimizer = optimizer_tensors(self.optimizer.optimizer)
-        state = State(
+        state = RunState(
             self.records, last, optimizer, best, overhead_seconds=self.overhead_seconds, **more
         )
         self.checkpoint.save(state)
@@ -356,6 +330,5 @@ class Run:
             for name, value in weights(self.model).items()
             if name not in kept or not torch.equal(value, kept[name])
         }
-        assert self.model.target is not None
-        self._save(last=last, final=final, finished=True, target=self.model.target.spec())
+        self._save(last=last, final=final, finished=True, target=self._target.spec())
         self.finished = True

@@ -1,11 +1,11 @@
-"""The pass of one step, the Fabric it runs on, and the state a model is left in."""
+"""The Fabric that training runs on, what its processes tell each other, and the step they make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
+from gduq.training.batches import Batches, Loader, labels, truths
 
-__all__ = ["Step", "checked_fabric", "evaluating_after", "fabric_for_rows"]
+__all__ = ["FabricProcesses", "LossStep", "checked_fabric", "evaluating_after", "fabric_for_rows"]
 
 
-class Step(nn.Module):
+class LossStep(nn.Module):
     """What happens in one step, as a module: Fabric wraps it for several processes and precisions.
 
     Args:
@@ -67,6 +68,46 @@ def _shared_fabric(accelerator: str) -> Fabric:
 
 def _accelerator() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class FabricProcesses:
+    """The processes of a Fabric; a single one talks to itself."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+
+    def reduced(self, value: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        """A value of all processes together."""
+        found: Any = self.fabric.all_reduce(value, reduce_op=how)
+        return found  # type: ignore[no-any-return]
+
+    def truths(self, train: Batches) -> Tensor:
+        """The truth of all training rows of all processes."""
+        y = truths(train, "train")
+        if not isinstance(train, Loader) or self.fabric.world_size == 1:
+            return y
+        found: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(found, y.cpu())
+        return torch.cat(found)
+
+    def all_have_labels(self, graph: Any) -> bool:
+        """Whether a batch has labelled rows; raises if those of some processes only have."""
+        found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
+        found[self.fabric.global_rank] = labels(graph).size(0)
+        counts: list[int] = self.reduced(found, "sum").tolist()
+        if min(counts) == 0 < max(counts):
+            raise InputError(
+                "labelled rows for every process in every batch",
+                f"{counts} rows",
+                "Use a larger batch_size or fewer processes.",
+            )
+        return max(counts) > 0
+
+    def share(self, buffers: Iterable[Tensor]) -> None:
+        """Give all processes the first one's: statistics of BatchNorm, Gaussian, bank."""
+        if self.fabric.world_size > 1:
+            for buffer in buffers:
+                buffer.copy_(self.fabric.broadcast(buffer))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from torch import nn
 from gduq.errors import InputError
 from gduq.whole import whole
 
-__all__ = ["Select", "Settings", "known_by"]
+__all__ = ["FitSettings", "Select", "known_by"]
 
 Select = Literal["best", "last"]
 
@@ -22,7 +22,7 @@ _LONG = 10_000_000  # epochs: more are a slip of the keyboard
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """What `gduq.fit` was asked to do; it describes the fields."""
 
     epochs: int | None = None
@@ -53,7 +53,7 @@ class Settings:
             value = whole(name.removeprefix("given_"), getattr(self, name), least, most)
             object.__setattr__(self, name, value)
 
-    def until_stopped(self, judged: bool) -> Settings:
+    def until_stopped(self, judged: bool) -> FitSettings:
         """The same with as many epochs as validation rows ask for; without them, with a few.
 
         Args:

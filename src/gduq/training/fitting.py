@@ -6,30 +6,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
-from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import isolated
-from gduq.targets import Target, tell_target
+from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, warn_of_overlap
-from gduq.training.checkpoint import weights
 from gduq.training.epoch_bar import epoch_bar
 from gduq.training.epochs import train as train_one
 from gduq.training.fabric import evaluating_after, fabric_for_rows
 from gduq.training.finishing import finish_model
-from gduq.training.fit_settings import Select, Settings
+from gduq.training.fit_settings import FitSettings, Select
 from gduq.training.history import History
+from gduq.training.part_jobs import PartJob, in_processes
 from gduq.training.trunk_rows import TrunkRows, fit_on_rows
+from gduq.whole import whole
 
 __all__ = ["Fit", "fit"]
 
@@ -139,7 +137,7 @@ def fit(
         (torch.Size([5, 3, 2]), 'shifted')
     """
     known = as_predictor(model, call, trains=True)
-    settings = Settings(
+    settings = FitSettings(
         epochs=epochs,
         given_lr=lr,
         given_batch_size=batch_size,
@@ -167,7 +165,7 @@ class Fit:
 
     train: Any
     val: Any
-    settings: Settings
+    settings: FitSettings
     class_weights: ClassWeights = None
     class_names: Sequence[str] | None = None
     target: Target | str | None = None
@@ -188,7 +186,7 @@ class Fit:
             bounded: Whether something bounds its outputs.
         """
         words = self.target, self.class_weights, self.class_names
-        return tell_target(y, outputs, truth, *words, trained, bounded)
+        return tell_target(FirstLook(y, outputs, truth, trained, bounded), *words)
 
     def run(
         self,
@@ -247,12 +245,12 @@ class Fit:
         for i, (name, part) in enumerate(model.parts.items()):
             own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
             folder = None if resume is None else Path(resume) / name
-            jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
+            jobs.append(PartJob(own, part, folder, f"{name} of {len(model.parts)}"))
         with evaluating_after(model):
             if self.processes > 1:
-                histories = _in_parallel(jobs, self.processes, self.progress)
+                histories = in_processes(jobs, self.processes, self.progress)
             else:
-                histories = [own.run(part, None, to, title) for own, part, to, title in jobs]
+                histories = [job.run() for job in jobs]
             start = time.perf_counter()
             target = next(iter(model.parts.values())).target
             model.target = None if target is None else target.combined()
@@ -269,47 +267,8 @@ def _learns(model: Predictor, trunk: nn.Module) -> bool:
     return any(p.requires_grad and id(p) in inside for p in model.parameters())
 
 
-_Job = tuple[Fit, Predictor, Path | None, str]
-
-
-def _in_parallel(jobs: Sequence[_Job], processes: int, progress: bool) -> list[History]:
-    """Parts in processes of their own; the weights come back."""
-    import joblib  # type: ignore[import-untyped]
-
-    calls = [joblib.delayed(_remote)(i, *job[:3]) for i, job in enumerate(jobs)]
-    histories: dict[int, History] = {}
-    pool = joblib.Parallel(n_jobs=processes, return_as="generator_unordered")
-    with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
-        try:
-            for i, history, target, state in pool(calls):
-                part = jobs[i][1]
-                part.locate(first_graph(jobs[i][0].train))
-                part.load_state_dict(state)
-                part.target = target
-                part.eval()
-                histories[i] = history
-                advance()
-        except PicklingError as error:
-            raise InputError(
-                "a model and data that can be sent to another process", error, "Use processes=1."
-            ) from error
-    return [histories[i] for i in range(len(jobs))]
-
-
-def _remote(
-    i: int, job: Fit, part: Predictor, folder: Path | None
-) -> tuple[int, History, Target | None, dict[str, Tensor]]:
-    """Train one part in a process of its own."""
-    torch.set_num_threads(1)
-    alone = replace(job, progress=False, processes=1)
-    history = alone.run(part, None, folder)
-    return i, history, part.target, weights(part)
-
-
 def _check_processes(model: Predictor, processes: int, fabric: Fabric | None) -> None:
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
-        raise InputError("processes >= 1", repr(processes))
-    if processes > 1 and (len(model.parts) < 2 or fabric is not None):
+    if whole("processes", processes, 1) > 1 and (len(model.parts) < 2 or fabric is not None):
         raise InputError(
             "processes > 1 with an Ensemble and without a fabric",
             f"processes={processes} for {type(model).__name__}",

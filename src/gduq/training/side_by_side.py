@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.prediction.predictor import HeadJob
 from gduq.randomness import derived, isolated
 from gduq.targets.base import Target
-from gduq.training.fit_settings import Settings
+from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch
 from gduq.training.stacked_heads import StackedHeads
 
@@ -58,7 +58,7 @@ class HeadRun:
     val_loss: float | None = None
 
 
-def _automatic(settings: Settings, rows: int, judged: bool) -> Settings:
+def _automatic(settings: FitSettings, rows: int, judged: bool) -> FitSettings:
     """The settings, with what nobody asked for chosen by the number of rows."""
     if settings.epochs is not None:
         if settings.epochs < 1:
@@ -137,7 +137,7 @@ class _Run:
     """The heads, their optimiser, and the best that each has been so far."""
 
     def __init__(
-        self, stack: StackedHeads, task: _Task, settings: Settings, steps: int | None
+        self, stack: StackedHeads, task: _Task, settings: FitSettings, steps: int | None
     ) -> None:
         self.stack, self.task, self.settings, self.steps = stack, task, settings, steps
         self.best = settings.select == "best" and task.val is not None
@@ -220,7 +220,7 @@ def train_heads(
     train: RowSet,
     val: RowSet | None,
     target: Target,
-    settings: Settings,
+    settings: FitSettings,
     tempered: bool = False,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> list[HeadRun]:
@@ -257,7 +257,7 @@ def train_heads(
         >>> h = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
         >>> job = HeadJob([Plain(3, 2)], [0.0], None, lambda count, _: h[:count], 1, True)
         >>> rows = RowSet(h, (h[:, 0] > 0).long())
-        >>> runs = train_heads(job, rows, None, Classes(2), Settings(epochs=2))
+        >>> runs = train_heads(job, rows, None, Classes(2), FitSettings(epochs=2))
         >>> len(runs[0].records), runs[0].kept_epoch
         (2, 2)
     """

@@ -25,7 +25,8 @@ from gduq.training.finishing import (
     settle,
     warn_of_few,
 )
-from gduq.training.fit_settings import Settings
+from gduq.training.first_pass import ReadTarget
+from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, HeadRun, RowSet, train_heads
 
@@ -77,7 +78,7 @@ class TrunkRows:
         trunk: Trunk,
         train: Batches,
         val: Batches | None,
-        read_target: Callable[[Tensor, Tensor, Tensor, bool, bool], Target],
+        read_target: ReadTarget,
         calibrate: Calibrate,
         batch_size: int,
         seed: int,
@@ -112,7 +113,7 @@ def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
 def fit_on_rows(
     model: Predictor,
     rows: TrunkRows,
-    settings: Settings,
+    settings: FitSettings,
     calibrate: Calibrate,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> History:
@@ -161,7 +162,7 @@ class Learned(NamedTuple):
 def learn_on_rows(
     model: Predictor,
     rows: TrunkRows,
-    settings: Settings,
+    settings: FitSettings,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
     tempered: bool = True,
 ) -> Learned:

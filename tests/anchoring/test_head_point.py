@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gduq.anchoring.banks import _map_of_relu, head_outputs
-from gduq.anchoring.head_point import AnchoredHead, Tail
+from gduq.anchoring.head_point import AnchoredHead, Tail, _map_of_relu, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.nn.forced_dropout import ForcedDropout
 
@@ -44,7 +43,7 @@ def one_by_one(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) -> T
 def test_all_anchors_at_once_are_one_by_one(
     rest: str, bias: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gduq.anchoring.banks._BLOCK", block)
+    monkeypatch.setattr("gduq.anchoring.head_point._BLOCK", block)
     linear, tail = parts(rest, bias)
     bank, h = torch.randn(5, 4).double(), torch.randn(11, 4).double()
     expected = one_by_one(linear, tail, bank, h)

@@ -1,0 +1,179 @@
+"""`Banked`: a model with a source of anchors, and the bank of those that prediction uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+from torch_geometric.data import HeteroData
+
+from gduq.anchoring.anchor_draws import anchor_rows
+from gduq.anchoring.anchors import Anchors, GaussianAnchors
+from gduq.anchoring.linear import AnchoredLinear
+from gduq.anchoring.points import Point, State
+from gduq.anchoring.recipe import Recipe
+from gduq.errors import InputError, NotFittedError
+from gduq.export_mode import chunks
+from gduq.graph import iterate, on_device
+from gduq.nn.modes import evaluating
+from gduq.prediction.predictor import Predictor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Banked"]
+
+_CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
+
+
+class Banked(Predictor):
+    """What of an anchored model is about its anchors.
+
+    Attributes:
+        point: Where the network is cut.
+        linear: The map that reads the pair there.
+        source: Where anchors come from in training.
+        bank: The K anchors of prediction ``[K, d]``; none before `gduq.fit`.
+        recipe: Every choice about anchors.
+        seed: For the choice of the bank.
+    """
+
+    point: Point
+    linear: AnchoredLinear
+    source: Anchors
+    bank: Tensor
+
+    def __init__(self, recipe: Recipe, seed: int) -> None:
+        super().__init__()
+        self.recipe, self.calibrate, self.seed = recipe, recipe.calibrate, int(seed)
+        self.register_buffer("bank", torch.zeros(0))
+        self._states: WeakIdKeyDictionary | None = None  # what a frozen prefix gave
+        self._waiting: nn.Module | None = None  # the network, until a graph shows the place
+
+    def prepare(self, batches: Any, batch_size: int) -> None:
+        self._states = WeakIdKeyDictionary()
+        if not self.point.moves:
+            self.fit_anchors(batches, batch_size)
+
+    def ready(self, batches: Iterable[Any]) -> None:
+        """A bank for validation, at the price of one batch; the source's own statistics stay."""
+        before = {k: v.clone() for k, v in self.source.state_dict().items()}
+        self.fit_bank(iter(batches))
+        self.source.load_state_dict(before)
+
+    @property
+    def rows_to_be_ready(self) -> int:
+        return self.recipe.num_anchors
+
+    def finish(self, batches: Any, batch_size: int) -> None:
+        self.fit_bank(batches, batch_size=batch_size)
+        self._states = None
+
+    def fit_anchors(self, data: Any, batch_size: int | None = None) -> Self:
+        """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit(self._training_rows(data, batch_size))
+        return self
+
+    def fit_bank(
+        self,
+        data: Any,
+        k: int | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int | None = None,
+    ) -> Self:
+        """Choose the K anchors of prediction from training (or other given) rows.
+
+        A temperature that was fitted to another bank is forgotten.
+
+        Args:
+            data: A View, a ``Data``, a list of graphs, a dataset or a loader.
+            k: How many; default ``num_anchors``.
+            generator: Source of randomness; default: one seeded with the model's seed.
+            batch_size: Graphs at a time.
+        """
+        if k is not None:
+            self.recipe = self.recipe.with_(num_anchors=k)
+        generator = generator or torch.Generator().manual_seed(self.seed)
+        rows = self._training_rows(data, batch_size)
+        if self._waiting is not None:  # the first batch shows where the place is
+            rows = iter(list(rows))
+        self.set_bank(self.source.bank(rows, self.recipe.num_anchors, generator))
+        return self
+
+    def set_bank(self, bank: Tensor) -> None:
+        """Take these anchors ``[K, d]`` for prediction."""
+        if bank.size(1) != self.point.channels:
+            raise InputError(f"anchors of width {self.point.channels}", bank.size(1))
+        self.bank = bank.detach().to(self.linear.weight).clone()
+        self.set_temperature(1.0, None)
+
+    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch."""
+        with torch.no_grad(), evaluating(self):
+            for graph in iterate(data, batch_size):
+                self.locate(graph)
+                _check_no_leak(graph, self.point.answers == "node")
+                graph = on_device(graph, self.linear.weight.device)
+                yield anchor_rows(self.point, self.point.prefix(graph).h, graph)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        bank = state_dict.get(prefix + "bank")
+        known = bank is not None and self._waiting is None and bank.dim() == 2
+        if known and bank.size(1) == self.point.channels:
+            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
+            if bank.size(0):
+                self.recipe = self.recipe.with_(num_anchors=bank.size(0))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @property
+    def anchors_in_use(self) -> Tensor:
+        """The bank; a model that starts as its network answers as it does before there is one."""
+        if self.bank.size(0):
+            return self.bank
+        if self.recipe.init == "identity":
+            return self.bank.new_zeros(1, self.point.channels)
+        raise self._not_fitted()
+
+    def _not_fitted(self) -> NotFittedError:
+        return NotFittedError(
+            "a model with a bank of anchors",
+            "none yet",
+            "Train with gduq.fit, or call model.fit_bank(train_data) after your own loop.",
+        )
+
+    def bank_outputs(self, state: State, graph: Any) -> Tensor:
+        """``[K, rows, O]``: ``h W_h^T`` once, the suffix in memory-bounded chunks."""
+        weight = self.linear.weight[:, : self.linear.in_features]
+        base = self.point.read(state.h, weight, graph)  # [n, m]
+        shift = self.linear.shift(self.anchors_in_use).unsqueeze(1)  # [K, 1, m]
+        base = self.linear.biased(base)
+        scaled = self.point.affine()
+        if scaled is not None:
+            base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
+        gain = self.point.gain(graph, base)
+        parts = []
+        for part in chunks(shift, _CHUNK // max(1, self.point.cost(base, graph))):
+            z = base + part if gain is None else torch.addcmul(base, gain, part)
+            parts.append(self.point.suffix(z, state, graph, normed=scaled is not None))
+        return torch.cat(parts)
+
+    def check_ready(self) -> None:
+        if self._waiting is not None or self.bank.size(0) == 0:
+            raise self._not_fitted()
+
+
+def _check_no_leak(graph: Any, node_task: bool) -> None:
+    """Anchors must not come from rows that a mask on the graph sets aside."""
+    if not node_task or isinstance(graph, HeteroData):
+        return
+    chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
+    if graph.get("train_mask") is not None and not chosen:
+        raise InputError(
+            "a choice of nodes for the anchors",
+            "a whole graph with a train_mask",
+            "Pass gduq.data.View(data, data.train_mask).",
+        )
