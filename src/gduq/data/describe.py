@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
@@ -190,15 +192,12 @@ def _of_features(batch: Data) -> dict[str, Tensor]:
     name = next((key for key in ("x", "pe") if batch.get(key) is not None), None)
     if name is None:
         return {}
-    x = batch[name]
-    if x.layout == torch.sparse_csr:
-        offsets, values = x.crow_indices(), x.values().double()
-        total = torch.segment_reduce(values, "sum", offsets=offsets)
-        square = torch.segment_reduce(values**2, "sum", offsets=offsets)
-    else:
-        x = x.double()
-        total, square = x.sum(dim=1), (x**2).sum(dim=1)
-    return {f"mean of {name}": total / max(x.size(1), 1), f"length of {name}": square.sqrt()}
+    x = _array(batch[name])
+    mean, length = x.sum(axis=1) / max(x.shape[1], 1), np.sqrt((x * x).sum(axis=1))
+    return {
+        f"mean of {name}": torch.from_numpy(mean),
+        f"length of {name}": torch.from_numpy(length),
+    }
 
 
 def _mean_over(values: Tensor, owner: Tensor, sizes: Tensor) -> Tensor:
@@ -249,49 +248,40 @@ def _most_moved_column(split: str, train: View, other: View) -> list[Moved]:
     if train.graphs[0].get("x") is None or other.graphs[0].get("x") is None:
         return []
     (mean, variance), (other_mean, other_variance) = _column_moments(train), _column_moments(other)
-    pooled = ((variance + other_variance) / 2).sqrt().clamp(min=1e-12)
-    column = int(((other_mean - mean).abs() / pooled).argmax())
+    pooled = np.clip(np.sqrt((variance + other_variance) / 2), 1e-12, None)
+    column = int((np.abs(other_mean - mean) / pooled).argmax())
     values = [_column(view, column) for view in (train, other)]
     return [_moved(split, f"x[{column}], which moved most", *values)]
 
 
-def _column_moments(view: View) -> tuple[Tensor, Tensor]:
+def _column_moments(view: View) -> tuple[Any, Any]:
     """Mean and variance of each column of ``x`` over the nodes ``[d]``."""
-    count, total, square = 0, torch.zeros(()), torch.zeros(())
+    count, total, square = 0, 0.0, 0.0
     for batch in view.batches(_AT_ONCE):
-        mask, x = row_marks(batch), batch.x
-        count += x.size(0) if mask is None else int(mask.sum())
-        if x.layout == torch.sparse_csr:
-            _, column, values = _entries(x, mask)
-            sums = [torch.bincount(column, values**p, minlength=x.size(1)) for p in (1, 2)]
-        else:
-            x = (x if mask is None else x[mask]).double()
-            sums = [x.sum(dim=0), (x**2).sum(dim=0)]
-        total, square = total + sums[0], square + sums[1]
+        x = _array(batch.x, row_marks(batch))
+        count, total = count + x.shape[0], total + x.sum(axis=0)
+        square = square + (x * x).sum(axis=0)
     mean = total / max(count, 1)
-    return mean, (square / max(count, 1) - mean**2).clamp(min=0)
+    return mean, np.clip(square / max(count, 1) - mean**2, 0, None)
 
 
 def _column(view: View, number: int) -> Tensor:
     """One column of ``x`` over the nodes."""
     parts = []
     for batch in view.batches(_AT_ONCE):
-        mask, x = row_marks(batch), batch.x
-        if x.layout == torch.sparse_csr:
-            row, column, values = _entries(x, mask)
-            chosen = column == number
-            whole = torch.bincount(row[chosen], values[chosen], minlength=x.size(0)).double()
-        else:
-            whole = x[:, number].double()
-        parts.append(whole if mask is None else whole[mask])
-    return torch.cat(parts)
+        x = _array(batch.x, row_marks(batch))
+        parts.append(x @ np.eye(1, x.shape[1], number).ravel())
+    return torch.from_numpy(np.concatenate(parts))
 
 
-def _entries(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, column and value of the stored entries of a sparse matrix, in some rows."""
-    row = torch.arange(x.size(0)).repeat_interleave(x.crow_indices().diff())
-    kept = slice(None) if mask is None else mask[row]
-    return row[kept], x.col_indices()[kept], x.values()[kept].double()
+def _array(x: Tensor, marks: Tensor | None = None) -> Any:
+    """Marked rows in double precision: of a sparse matrix SciPy's, which computes as NumPy's do."""
+    if x.layout == torch.sparse_csr:
+        parts = (x.values().double(), x.col_indices(), x.crow_indices())
+        rows: Any = sp.csr_array(tuple(part.numpy() for part in parts), shape=tuple(x.shape))
+    else:
+        rows = x.double().numpy()
+    return rows if marks is None else rows[marks.numpy()]
 
 
 def _largest_gap(one: Tensor, two: Tensor) -> float:

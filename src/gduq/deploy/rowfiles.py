@@ -12,7 +12,7 @@ from typing import IO, Any, Literal, Protocol
 
 from gduq.data.cells import safe_cell
 from gduq.data.outputs import check_output
-from gduq.disk import atomic_path
+from gduq.disk import atomic_path, to_json
 
 __all__ = ["Columns", "Kind", "RowFile", "check_output", "join_files", "row_file"]
 
@@ -60,7 +60,7 @@ class _JsonLines:
     def write(self, columns: Columns) -> None:
         for row in zip(*columns.values(), strict=True):
             values = dict(zip(columns, row, strict=True))
-            self._file.write(json.dumps(values, ensure_ascii=False) + "\n")
+            self._file.write(to_json(values, indent=None) + "\n")
 
     def close(self) -> None:
         self._file.close()
