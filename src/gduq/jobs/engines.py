@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gduq.errors import InputError
-from gduq.jobs.live import watching
+from gduq.jobs.live import Watch, watching
 from gduq.jobs.progress import heard_by
 from gduq.whole import whole
 
@@ -92,26 +92,32 @@ def map_cells(
     if workers is not None:
         workers = whole("workers", workers, least=0)
     order = _order(len(cells), needs)
-    outcomes: dict[int, Outcome[C, R]] = {}
     if not cells:
         return []
     shared = folder if engine == "ray" else None
     with watching(title, [name(cell) for cell in cells], progress, shared) as watch:
         pool = _pool(engine, worker, workers, len(cells), address)
         try:
-            waiting = deque(order.get_ready())
-            while order.is_active():
-                while waiting and pool.free:
-                    i = waiting.popleft()
-                    pool.start(i, cells[i], watch.started(i))
-                for i, value, error, seconds in pool.ended():
-                    outcomes[i] = Outcome(cells[i], value, error, seconds)
-                    watch.ended(i, error)
-                    order.done(i)
-                    waiting.extend(order.get_ready())
+            ended = dict(_ended(cells, order, pool, watch))
         finally:  # also on Ctrl-C
             pool.close()
-    return [outcomes[i] for i in range(len(cells))]
+    return [ended[i] for i in range(len(cells))]
+
+
+def _ended(
+    cells: Sequence[Any], order: TopologicalSorter[int], pool: Any, watch: Watch
+) -> Iterator[tuple[int, Outcome[Any, Any]]]:
+    """Give the pool what is ready, whenever it takes more; what ends, as it ends."""
+    waiting = deque(order.get_ready())
+    while order.is_active():
+        while waiting and pool.free:
+            i = waiting.popleft()
+            pool.start(i, cells[i], watch.started(i))
+        for i, value, error, seconds in pool.ended():
+            watch.ended(i, error)
+            order.done(i)
+            waiting.extend(order.get_ready())
+            yield i, Outcome(cells[i], value, error, seconds)
 
 
 def _order(count: int, needs: Sequence[Sequence[int]]) -> TopologicalSorter[int]:

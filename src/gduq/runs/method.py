@@ -6,27 +6,21 @@ import hashlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from gduq.errors import InputError
+from gduq.runs.config_parts import MOST_EPOCHS, Part
 
-__all__ = ["MOST_EPOCHS", "RECIPE_FIELDS", "MethodConfig", "Part", "bundle_at", "digest"]
+__all__ = ["RECIPE_FIELDS", "MethodConfig", "bundle_at", "digest"]
 
 Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout", "laplace", "heads", "choose"]
 Share = Annotated[float, Field(ge=0, lt=1)]
-MOST_EPOCHS = 10_000_000  # more is a slip of the pen
 RECIPE_FIELDS = ("at", "anchors", "scope", "num_anchors", "init", "freeze", "draws", "mask")
 _OWN: dict[str, tuple[str, ...]] = {
     "ensemble": ("size", "member"),
     "mcdropout": ("passes",),
     "choose": ("budget",),
 }
-
-
-class Part(BaseModel):
-    """A part of a config: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class MethodConfig(Part):

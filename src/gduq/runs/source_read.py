@@ -21,7 +21,7 @@ from gduq.data.table import Table
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.runs.config import DataConfig
+    from gduq.runs.config_parts import DataConfig
 
 __all__ = ["Read", "object_digest", "read_source"]
 
@@ -53,6 +53,7 @@ def _table(data: DataConfig) -> Read:
     table = Table(Path(str(data.source)), data.smiles, data.targets, task=data.task)
     column = (data.by or "").partition("=")[2]
     texts = list(table.column(column)) if column else None
+    ids = list(table.column(data.ids[0])) if data.ids else None
     graphs: list[Data] = []
     fields: list[Any] = []
     rejects: Rejects = []
@@ -65,6 +66,8 @@ def _table(data: DataConfig) -> Read:
         elif reason is not None:
             rejects.append((index, Reject(table.path.name, 0, reason, item.smiles)))
         else:
+            if ids is not None:
+                item.id = ids[index]  # what a report calls it
             graphs.append(item)
             fields += [] if texts is None else [texts[index]]
     names = tuple(unit_of(name)[0] for name in table.target_names)

@@ -21,7 +21,7 @@ from gduq.runs.source_read import Read, read_source
 from gduq.shifts.dataset import DatasetRows
 
 if TYPE_CHECKING:
-    from gduq.runs.config import DataConfig
+    from gduq.runs.config_parts import DataConfig
 
 __all__ = ["OwnData", "kind_of", "own_data"]
 
