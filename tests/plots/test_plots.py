@@ -208,7 +208,7 @@ def test_bad_input():
         (lambda: plots.reliability_diagram({}), "one to 7 predictions"),
         (lambda: plots.risk_coverage({str(i): p for i in range(8)}), "one to 7 predictions"),
         (lambda: plots.score_histograms(p, {str(i): p for i in range(7)}), "one to 6"),
-        (lambda: plots.shift_severity({}), "one to 7 models"),
+        (lambda: plots.shift_severity({}), "one to 7 predictions"),
         (lambda: plots.reliability_diagram(Prediction(p.samples)), "with targets"),
         (lambda: plots.risk_coverage(p[:0]), "at least one row"),
         (lambda: plots.score_histograms(p, p, "nope"), "a score from"),

@@ -1,4 +1,4 @@
-"""The page in a real browser: no error, tables sort, everything is visible, phones fit."""
+"""The page in a real browser: no error, no script, everything is visible, phones fit."""
 
 from __future__ import annotations
 
@@ -29,15 +29,8 @@ const pictures = [...document.querySelectorAll("svg[role=img]")];
 seen.pictures = pictures.length;
 seen.invisible = pictures.filter((e) => !visible(e) || e.getBBox().width < 5).length;
 seen.images = [...document.images].filter((e) => e.naturalWidth === 0).length;
-const table = document.querySelector("#scorecard table");
-const shown = (cell) => cell.dataset.sort ?? cell.textContent.trim();
-const column = (n) => [...table.tBodies[0].rows].map((r) => shown(r.cells[n]));
-const state = (n) => table.tHead.rows[0].cells[n].getAttribute("aria-sort");
-const press = (n) => table.tHead.rows[0].cells[n].querySelector("button").click();
-seen.before = column(3);
-press(3); seen.up = column(3); seen.state = state(3);
-press(3); seen.down = column(3);
-press(0); seen.names = column(0); seen.cleared = state(3);
+const wide = pictures.filter((e) => e.closest(".figures") && !e.closest(".small"));
+seen.widths = wide.map((e) => e.getBoundingClientRect().width);
 seen.text = document.querySelector("#verdict").innerText;
 const out = document.createElement("pre"); out.id = "probe"; out.textContent = JSON.stringify(seen);
 document.body.append(out);
@@ -68,7 +61,7 @@ def probe(dom: str) -> dict:
 
 
 def with_probe(page: str, script: str = PROBE) -> str:
-    """The page without its rule that only its own script may run."""
+    """The page without its rule that no script may run."""
     open_page = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
     assert open_page != page
     return open_page.replace("</body>", script + "</body>")
@@ -79,10 +72,8 @@ def page() -> str:
     return build(three(), title="Test", reproduce="gduq demo")
 
 
-def test_no_console_error_and_the_own_script_runs(page, tmp_path):
-    dom, console = chromium(tmp_path, page)
-    assert console == ""
-    assert '<button type="button">ECE</button>' in dom
+def test_no_console_error(page, tmp_path):
+    assert chromium(tmp_path, page)[1] == ""
 
 
 def test_the_console_is_watched_and_foreign_scripts_do_not_run(page, tmp_path):
@@ -92,23 +83,17 @@ def test_the_console_is_watched_and_foreign_scripts_do_not_run(page, tmp_path):
     assert "<title>Test</title>" in dom
 
 
-def test_tables_sort_and_pictures_show(page, tmp_path):
+def test_pictures_show_and_use_the_width(page, tmp_path):
     dom, console = chromium(tmp_path, with_probe(page), "--window-size=1280,900")
     seen = probe(dom)
     assert console == ""
-    values = [float(v) for v in seen["before"]]
-    assert len(set(values)) > 2
-    assert [float(v) for v in seen["up"]] == sorted(values)
-    assert [float(v) for v in seen["down"]] == sorted(values, reverse=True)
-    assert seen["state"] == "ascending"
-    assert seen["cleared"] is None
-    assert seen["names"] == sorted(seen["names"], key=str.lower)
-    assert seen["pictures"] > 25
+    assert seen["pictures"] > 20
     assert (seen["invisible"], seen["images"]) == (0, 0)
+    assert min(seen["widths"]) > 480  # two side by side
     assert EVIL in seen["text"]
 
 
-@pytest.mark.parametrize(("subjects", "fewest"), [(of_values, 10), (of_labels, 12)])
+@pytest.mark.parametrize(("subjects", "fewest"), [(of_values, 10), (of_labels, 10)])
 def test_pages_about_values_and_labels_show(subjects, fewest, tmp_path):
     dom, console = chromium(tmp_path, with_probe(build(subjects())), "--window-size=1280,900")
     seen = probe(dom)

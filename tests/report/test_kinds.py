@@ -16,8 +16,8 @@ from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, build, write
 from gduq.report.cards import label_table, scorecards
 from gduq.report.content import subgroups
-from gduq.report.scores import difference, measured
-from gduq.report.seeds import number, pooled
+from gduq.report.differences import difference
+from gduq.report.seeds import pooled
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, graph_splits, prediction
 from tests.report.test_page import Reader
@@ -91,20 +91,19 @@ def test_intervals_that_hold_too_little_are_said_so():
     assert "RMSE is the same. It costs 2.5× the training time of plain." in change.text
 
 
-def test_the_gap_of_values_is_what_intervals_miss():
-    p, q = values(), values(scale=0.3)
-    found = measured("gap", p, OPTIONS)
-    assert found.value == pytest.approx(0.9 - metrics.coverage(p, 0.9))
-    assert found.low <= found.value <= found.high
-    assert measured("distance", q, OPTIONS).value == abs(measured("gap", q, OPTIONS).value)
-    for name in ("rmse", "nll", "crps", "miscalibration_area", "r2"):
-        assert measured(name, p, OPTIONS).value == pytest.approx(getattr(metrics, name)(p))
-    change = difference("gap", p, q, OPTIONS)
-    assert change.value == pytest.approx(metrics.coverage(p, 0.9) - metrics.coverage(q, 0.9))
+def test_differences_of_values():
+    p, q = values(width=2), values(width=2, scale=0.3)
+    held = [sum(metrics.coverage(r.column(t), 0.9) for t in (0, 1)) / 2 for r in (p, q)]
+    change = difference("gap", p, q, **OPTIONS)
+    assert change.value == pytest.approx(held[0] - held[1])
     assert change.low > 0
-    assert difference("gap", p, values(seed=5), OPTIONS) is None
-    with pytest.raises(InputError, match="a measure from rmse"):
-        measured("accuracy", p, OPTIONS)
+    for name in ("rmse", "nll", "crps", "miscalibration_area"):
+        metric = getattr(metrics, name)
+        means = [sum(metric(r.column(t)) for t in (0, 1)) / 2 for r in (p, q)]
+        assert difference(name, p, q, **OPTIONS).value == pytest.approx(means[1] - means[0])
+    assert difference("gap", p, values(width=2, seed=5), **OPTIONS) is None
+    with pytest.raises(InputError, match="a measure of values"):
+        difference("accuracy", p, q, **OPTIONS)
 
 
 def test_several_values_have_a_point_and_a_card_each():
@@ -132,19 +131,26 @@ def test_several_values_have_a_point_and_a_card_each():
 def test_a_page_about_values():
     page = build(of_values())
     read = Reader(page)
-    ids = [a["id"] for _, a in read.tags if "id" in a]
-    assert ids == ["verdict", "scorecard", "reliability", "parity", "risk", "shifted", "groups",
-                   "cost", "graphs", "again"]  # fmt: skip
-    assert "Truth and prediction of plain on ood_test: RMSE" in page
-    assert "Error against deviation it gives on ood_test." in page
+    assert read.sections == ["verdict", "scorecard", "reliability", "parity", "risk", "shifted",
+                             "groups", "cost", "graphs", "again"]  # fmt: skip
+    assert "Truth and prediction, ood_test: plain: 90 % intervals:" in page
+    assert "Error against deviation, ood_test: plain (ENCE" in page
     assert "Intervals of 80 % should hold 80 %" in page
     held = of_values()[0].value("ood_test", "coverage_90").value
     cells = [cell for table in read.tables for row in table for cell in row]
-    assert str(held) in {sort for _, sort in cells}
+    assert any(cell.startswith(f"{100 * held:.1f}") for cell in cells)
     groups = subgroups(of_values())[0]
     names = [row[0].text for row in groups.rows if row[0].text.startswith("true value: ")]
     assert len(names) == 4
     assert max(map(len, names)) < 32  # no digits that help nobody
+
+
+def test_errors_and_widths_have_the_unit():
+    made = {s: replace(p, units=("log mol/L",)) for s, p in two(values).items()}
+    first = subject("m", made)
+    assert {"RMSE, log mol/L", "Their width, log mol/L"} <= set(scorecards([first])[0].columns)
+    assert "RMSE, log mol/L" in subgroups([first])[0].columns
+    assert "true logS / log mol/L" in build(first)
 
 
 def test_no_skill_is_said():
@@ -172,15 +178,6 @@ def test_rows_of_one_truth_cannot_tell_skill(p):
 # -- labels --------------------------------------------------------------------------------------
 
 
-def test_the_gap_of_labels_is_a_mean_over_labels():
-    p = labels()
-    parts = [p.column(t) for t in range(3)]
-    gaps = [float(q.confidence.double().mean() - q.correct.double().mean()) for q in parts]
-    assert measured("gap", p, OPTIONS).value == pytest.approx(sum(gaps) / 3, abs=1e-6)
-    for name in ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "nll", "ece"):
-        assert measured(name, p, OPTIONS).value == pytest.approx(getattr(metrics, name)(p))
-
-
 def test_the_verdict_on_labels():
     first, mild = of_labels()
     said = verdict([first, mild])
@@ -203,8 +200,11 @@ def test_the_table_of_labels():
     table = label_table(of_labels())
     expected = metrics.label_table(of_labels()[1].predictions["ood_test"])
     assert table.columns[:4] == ("Label", "Rows", "Yes,\u00a0%", "ROC-AUC: sharp")
-    for row, (_, line) in zip(table.rows, expected.iterrows(), strict=True):
-        assert row[0].text == line.label
+    lines = {line.label: line for _, line in expected.iterrows()}
+    ranked = [row[3].value for row in table.rows]
+    assert ranked == sorted(ranked)  # of the first subject, the worst first
+    for row in table.rows:
+        line = lines[row[0].text]
         assert row[1].value == line.rows
         assert row[2].value == pytest.approx(line.base_rate)
         assert row[7].value == pytest.approx(line.roc_auc)
@@ -215,10 +215,9 @@ def test_the_table_of_labels():
 
 def test_a_page_about_labels():
     page = build(of_labels())
-    ids = [a["id"] for _, a in Reader(page).tags if "id" in a]
-    assert ids == ["verdict", "scorecard", "labels", "reliability", "precision", "risk", "shifted",
-                   "again"]  # fmt: skip
-    assert "Precision and recall of a on ood_test." in page
+    assert Reader(page).sections == ["verdict", "scorecard", "labels", "reliability", "precision",
+                                     "risk", "shifted", "again"]  # fmt: skip
+    assert "Precision and recall, a, ood_test: sharp (average precision" in page
     card = scorecards(of_labels())[-1]
     p = of_labels()[0].predictions["ood_test"]
     assert card.rows[0][1].value == pytest.approx(metrics.roc_auc(p))
@@ -276,10 +275,28 @@ def test_an_accuracy_below_the_most_common_answer_is_in_the_headline():
     assert "always answering" not in fine.headline
 
 
+def test_two_classes_are_ranked_in_the_scorecard():
+    p = rare(0.6, 0.97)
+    (card,) = scorecards([subject("a", {"ood_test": p})])
+    row = dict(zip(card.columns, card.rows[0], strict=True))
+    assert row["ROC-AUC"].value == pytest.approx(metrics.roc_auc(p))
+    assert row["Average precision"].value == pytest.approx(metrics.average_precision(p))
+    (plain,) = scorecards([subject("a", {"ood_test": prediction()})])  # three classes, all common
+    assert "ROC-AUC" not in plain.columns
+
+
+def test_too_few_positives_have_no_interval():
+    p = rare(0.5, 0.97, m=40)
+    (card,) = scorecards([subject("a", {"ood_test": p})])
+    row = dict(zip(card.columns, card.rows[0], strict=True))
+    assert (row["ROC-AUC"].detail, row["Average precision"].detail) == ("–", "–")
+    assert "too few positives" in card.note
+    Reader(build(subject("a", {"ood_test": p})))
+
+
 def test_two_classes_have_a_precision_curve():
     page = build(subject("a", {"ood_test": rare(0.6, 0.97)}))
     assert 'id="precision"' in page
-    assert "“yes”: 10.0 % of the rows" in page
     assert 'id="precision"' not in build(subject("a", {"ood_test": prediction()}))
 
 
@@ -293,15 +310,38 @@ def test_advice_on_values():
     assert shifted.action == "collect"
     assert "under shift only" in shifted.text
     narrow = {s: values(seed=i, scale=0.4) for i, s in enumerate(("id_val", "id_test", "ood_test"))}
-    always = verdict([subject("n", narrow, "deviation")]).advice
+    always = verdict([subject("n", narrow, folder="runs/n")]).advice
     assert always.action == "calibrate"
-    assert "off on id_test too; with deviation its NLL on ood_test is" in always.text
+    assert always.text.startswith("Calibrate: with deviation, fitted on id_val, its NLL is on ood")
+    assert always.command == "gduq calibrate runs/n --method deviation -o calibrated"
     careful = verdict([subject("c", two(values, wrong=0.5))]).advice
     assert careful.action == "keep"
     assert "too wide, which is on the safe side" in careful.text
     switch = verdict(list(of_values())).advice
     assert switch.action == "switch"
     assert switch.text.startswith("Switch to wide: its NLL is lower by")
+
+
+def test_no_advice_to_calibrate_where_that_hurts_under_shift():
+    """Too wide at home and right under shift: a calibrator fitted at home would narrow it."""
+    wide = {"id_val": values(seed=1, scale=1.7), "id_test": values(seed=2, scale=1.7),
+            "ood_test": values(seed=3, wrong=1.7, scale=1.7)}  # fmt: skip
+    said = verdict([subject("m", wide, folder="runs/m")])
+    assert "neither clearly too narrow nor too wide" in said.headline
+    assert said.advice.action == "keep"
+    assert "On id_test, its intervals are too wide by" in said.advice.text
+    assert "Do not calibrate it on id_val: with deviation its NLL on ood_test" in said.advice.text
+    assert said.advice.command.startswith("gduq predict runs/m ")
+
+
+def test_advice_for_a_rare_class_names_the_weights():
+    config = {"data": {"name": "rare.csv", "source": "/data/rare.csv"}}
+    said = verdict([subject("a", {"ood_test": rare(0.4, 0.86)}, config=config)])
+    wanted = "gduq train /data/rare.csv --set training.class_weights=balanced"
+    assert said.advice.command == wanted
+    assert f"Next: <code>{wanted}</code>" in build(
+        subject("a", {"ood_test": rare(0.4, 0.86)}, config=config)
+    )
 
 
 def test_advice_names_novelty_where_it_finds_shifted_rows():
@@ -343,8 +383,8 @@ def test_every_format_holds_the_advice_and_the_gap(which, tmp_path):
     assert f"What to do: {said.advice.text[:20]}" in text
     held = json.loads(write(which(), tmp_path / "r.json").read_text())
     assert held["verdict"]["advice"]["action"] == said.advice.action
-    gaps = [r for r in held["table"] if r["measure"] == "confidence_gap"]
-    assert gaps[0]["value"] == pytest.approx(number("gap", which()[0], gaps[0]["split"]).value)
+    gaps = [r for r in held["table"] if r["measure"] == "gap"]
+    assert gaps[0]["value"] == which()[0].number("gap", gaps[0]["split"]).value
     assert write(which(), tmp_path / "r.tex").read_text().count(r"\begin{tabular}") >= 4
     assert len(write(which(), tmp_path / "r.csv").read_text().splitlines()) > 100
 
@@ -366,8 +406,8 @@ def test_seeds_of_values_are_one_model():
                    for s, q in p.items()}  # fmt: skip
         runs.append(subject("m", widened, config={"seed": seed}))
     both = pooled(runs)
-    mean = sum(number("gap", r, "ood_test").value for r in runs) / 3
-    assert number("gap", both, "ood_test").value == pytest.approx(mean)
+    mean = sum(r.number("gap", "ood_test").value for r in runs) / 3
+    assert both.number("gap", "ood_test").value == pytest.approx(mean)
     assert "±" in scorecards([both])[-1].rows[0][3].text
     Reader(build(both))
 

@@ -56,14 +56,14 @@ def subject(kind="classes", **more) -> Subject:
 @pytest.mark.parametrize("kind", ["classes", "values"])
 def test_the_most_novel_come_with_their_nearest_training_compounds(kind):
     found = examples(subject(kind), "ood_test", "novel")
-    assert [e.title for e in found] == [f"Graph {i}" for i in (14, 13, 12, 11)]
+    assert [e.title for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
     assert [e.smiles for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
     assert found[0].figures.startswith("novelty 1.00, ")
     for example in found:
         assert len(example.relatives) == 2
         assert all(r.smiles in TRAIN for r in example.relatives)
         ET.fromstring(example.svg)
-        assert "<circle" not in example.svg
+        assert "<use" not in example.svg
     truth = {"classes": "active", "values": "2"}[kind]
     strange = subject(kind)
     strange.predictions["ood_test"].novelty[1] = 1  # phenol
@@ -71,6 +71,15 @@ def test_the_most_novel_come_with_their_nearest_training_compounds(kind):
     assert {r.smiles for r in phenol.relatives} == {"c1ccccc1", "Clc1ccccc1"}
     near = next(r for r in phenol.relatives if r.smiles == "c1ccccc1")
     assert re.fullmatch(rf"similarity 0\.\d\d, true ({truth}|inactive)", near.figures)
+
+
+def test_compounds_are_called_by_their_id():
+    mine = subject()
+    mine.splits.ood_test.graphs[14].id = "CHEMBL25"
+    mine.splits.train.graphs[0].id = "T-0"
+    (first,) = examples(mine, "ood_test", "novel", count=1)
+    assert first.title == "CHEMBL25"
+    assert "CHEMBL25 of ood_test" in first.svg
 
 
 def test_other_rows_are_drawn_without_them():
@@ -111,7 +120,7 @@ def test_what_cannot_be_drawn_falls_back_to_dots():
     graph = plain.splits.ood_test.graphs[14]
     graph.smiles = "<script>alert(1)</script>"
     example = examples(plain, "ood_test", "novel")[0]
-    assert "<circle" in example.svg
+    assert "<use" in example.svg
     assert example.relatives == ()
     assert molecules.draw_molecule("C" * 500, "long") is None
 

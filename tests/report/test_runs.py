@@ -35,6 +35,8 @@ def test_a_run_becomes_a_subject(folder):
     assert subject.cost["train_seconds"] > 0
     assert subject.predictions["ood_test"].class_names == subject.splits.class_names
     page = build(subject)
+    assert "<dd>cbas/color/concept</dd>" in page
+    assert subject.folder == str(folder.path)
     assert "Under color shift" in page
     assert 'id="graphs"' in page
     assert folder.info["versions"]["torch"] in page
@@ -75,16 +77,13 @@ def test_the_cost_holds_that_of_the_network_below(folder):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_class_that_validation_rows_lack_costs_no_report(tmp_path):
-    """A calibrator read from a file is fitted again, as the evaluation fitted it."""
     logits = torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
     y = torch.arange(90) % 3
     val = y[:45] < 2  # no row of class 2
     p = {"id_val": Prediction(logits[:45][val], y[:45][val]), "id_test": Prediction(logits, y)}
     evaluate(p, calibrators=["vector"], resamples=5).to_json(tmp_path / "metrics.json")
     read = Evaluation.from_json(tmp_path / "metrics.json")
-    again = Subject("mine", p, evaluation=read).calibrator("vector")
-    assert again is not None
-    build(Subject("mine", p, evaluation=read))
+    assert "mine + vector" in build(Subject("mine", p, evaluation=read))
 
 
 def test_no_run(tmp_path):

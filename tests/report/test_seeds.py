@@ -17,8 +17,8 @@ from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
 from gduq.report.cards import scorecards
 from gduq.report.content import records, subgroups
-from gduq.report.scores import clear, pool
-from gduq.report.seeds import change, number, pooled, spread
+from gduq.report.differences import change, clear
+from gduq.report.seeds import pool, pooled, spread
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated
 
@@ -60,7 +60,7 @@ def test_one_name_and_means_of_all_numbers():
     assert subject.name == "model (3 seeds)"
     assert subject.config["seed"] == [0, 1, 2]
     assert [r.name for r in subject.runs] == [f"model, seed {i}" for i in range(3)]
-    assert number("gap", subject, "ood_test").value == pytest.approx(0.15)
+    assert subject.number("gap", "ood_test").value == pytest.approx(0.15)
     nll = [r.result.value("ood_test", "nll").value for r in subject.runs]
     assert subject.value("ood_test", "nll").value == pytest.approx(statistics.fmean(nll))
     assert pooled([subject.runs[0]]) is subject.runs[0]
@@ -92,7 +92,8 @@ def test_what_differs_from_seed_to_seed_is_not_called_a_change():
     assert points["steady (3 seeds)"].text.startswith("Cuts the gap by 70 %")
     assert points["moody (3 seeds)"].tone == "neutral"
     assert "No clear change" in points["moody (3 seeds)"].text
-    marks = {row[0].text: row[3].mark for row in scorecards([first, steady, moody])[0].rows}
+    gaps = scorecards([first])[0].columns.index("Gap,\u00a0points")
+    marks = {row[0].text: row[gaps].mark for row in scorecards([first, steady, moody])[0].rows}
     assert marks["steady (3 seeds)"] == "better"
     assert marks["moody (3 seeds)"] == ""
 
@@ -127,11 +128,11 @@ def test_the_note_says_what_intervals_cover():
 def test_pictures_are_of_one_run_and_say_which(tmp_path):
     page = build([model(0.95, 0.9, name="a<b"), run(0.8, 0, "one")])
     assert "a&lt;b (2 seeds)" in page
-    assert "Reliability of a&lt;b, seed 0 on ood_test" in page
+    assert "Reliability, ood_test: a&lt;b, seed 0 (ECE" in page
     assert "show one run" in page
     table = write([model(0.95, 0.9)], tmp_path / "t.csv").read_text()
     rows = {r["measure"]: r for r in csv.DictReader(io.StringIO(table))}
-    assert float(rows["confidence_gap"]["value"]) == pytest.approx(0.175)
+    assert float(rows["gap"]["value"]) == pytest.approx(0.175)
     assert float(rows["accuracy"]["value"]) == pytest.approx(0.75)
     assert len(records([model(0.95, 0.9)])) == len(records([run(0.95, 0)]))
 

@@ -13,7 +13,7 @@ from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject
 from gduq.report.changes import nearer_words
-from gduq.report.scores import clear, difference, measured, sampling
+from gduq.report.differences import clear, difference
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, prediction, three
 
@@ -33,21 +33,16 @@ def subject(name: str, p: Prediction, **more) -> Subject:
 
 
 @pytest.mark.parametrize("name", ["accuracy", "ece", "nll", "brier", "aurc"])
-def test_measures_equal_those_of_the_metrics(name):
+def test_differences_are_those_of_the_metrics(name):
     p = prediction(sharp=3)
-    found = measured(name, p, OPTIONS)
-    expected = metrics.bootstrap(getattr(metrics, name), p, resamples=200)
-    assert found.value == pytest.approx(expected.value, abs=1e-12)
-    if name != "ece":  # bootstrap keeps it above 0
-        assert found == pytest.approx(expected, abs=1e-9)
-
-
-def test_the_gap_is_mean_confidence_minus_accuracy():
-    p = prediction(sharp=3)
-    expected = float(p.confidence.mean() - p.correct.double().mean())
-    assert measured("gap", p, OPTIONS).value == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(InputError, match="a measure from accuracy"):
-        measured("beauty", p, OPTIONS)
+    q = p.with_samples(p.samples * 0.5 + 0.1)
+    found = difference(name, p, q, **OPTIONS)
+    metric = getattr(metrics, name)
+    assert found.value == pytest.approx(metric(q) - metric(p), abs=1e-12)
+    assert found.low <= found.value <= found.high
+    assert difference(name, p, p, **OPTIONS) == (0, 0, 0)
+    with pytest.raises(InputError, match="a measure of classes"):
+        difference("beauty", p, q, **OPTIONS)
 
 
 def test_over_confidence_is_said_in_points():
@@ -122,8 +117,8 @@ def test_the_tone_is_good_only_where_nothing_is_worse():
 def test_other_rows_are_not_compared():
     first = subject("a", made(60, 100, 9.0))
     other = subject("b", made(60, 100, 0.5, seed=1))
-    assert difference("gap", first.predictions["ood_test"], other.predictions["ood_test"],
-                      OPTIONS) is None  # fmt: skip
+    one, two = (s.predictions["ood_test"] for s in (first, other))
+    assert difference("gap", one, two, **OPTIONS) is None
     assert "other rows of ood_test" in verdict([first, other]).points[0].text
     bare = evaluated(Subject("c", {"id_test": made(5, 10, 1.0)}))
     assert "no labelled predictions on ood_test" in verdict([first, bare]).points[0].text
@@ -158,4 +153,4 @@ def test_no_better_word_within_the_interval(gap, now, down, up):
 
 
 def test_sampling_follows_the_evaluation():
-    assert sampling(three()[0].result) == {"bins": 15, "resamples": 60, "level": 0.95, "seed": 0}
+    assert three()[0].sampling == {"bins": 15, "resamples": 60, "level": 0.95, "seed": 0}

@@ -34,7 +34,9 @@ def report(
     runs: Sources,
     output: Output = Path("report.html"),
     form: Form = None,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "How far to trust it",
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page (default: the target and its file).")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about runs that a person can read.

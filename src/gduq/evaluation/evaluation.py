@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval
+from gduq.text_tables import Cell, Table, number, text, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +124,7 @@ class Evaluation:
         for kind, title in (_TITLES | other).items():
             part = self.table[self.table["kind"] == kind]
             if not part.empty:
-                parts.append(f"## {title}\n\n" + "\n".join(_lines(part)))
+                parts.append(to_markdown(_of_kind(title, part), level=2))
         return _written("\n\n".join(parts) + "\n", path)
 
 
@@ -139,24 +140,18 @@ def _written(text: str, path: str | Path | None) -> str:
     return text
 
 
-def _lines(part: pd.DataFrame) -> Iterator[str]:
-    """A Markdown table: one line per split, calibrator and variant; one column per measure."""
+def _of_kind(title: str, part: pd.DataFrame) -> Table:
+    """One line per split, calibrator and variant; one column per measure."""
     keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
     keys = keys if "split" in keys else ["split", *keys]
     measures = list(dict.fromkeys(part["measure"]))
-    yield "| " + " | ".join([*keys, *measures]) + " |"
-    yield "|" + "---|" * len(keys) + "---:|" * len(measures)
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    cells: dict[tuple[str, ...], dict[str, Cell]] = {}
     for row in part.to_dict(orient="records"):
+        found: Any = tuple(float(row[n]) for n in _NUMBERS)
         line = cells.setdefault(tuple(str(row[k]) for k in keys), {})
-        line[row["measure"]] = _cell(*(row[n] for n in _NUMBERS))
-    for name, line in cells.items():
-        yield "| " + " | ".join([*name, *(line.get(m, "") for m in measures)]) + " |"
-
-
-def _cell(value: float, low: float, high: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if math.isnan(low):
-        return f"{value:.3g}"
-    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+        line[row["measure"]] = number(found[0] if math.isnan(found[1]) else found)
+    rows = tuple(
+        (*map(text, name), *(line.get(m, Cell("")) for m in measures))
+        for name, line in cells.items()
+    )
+    return Table(title, (*keys, *measures), rows)

@@ -7,7 +7,8 @@ lines also differ by marker and dash.
 """
 
 from gduq.plots.classes import precision_recall, reliability_diagram
-from gduq.plots.overall import risk_coverage, score_histograms, shift_severity
+from gduq.plots.overall import risk_coverage, score_histograms, severity_lines, shift_severity
+from gduq.plots.svg import to_svg
 from gduq.plots.values import calibration_curve, error_by_uncertainty, parity
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "reliability_diagram",
     "risk_coverage",
     "score_histograms",
+    "severity_lines",
     "shift_severity",
+    "to_svg",
 ]

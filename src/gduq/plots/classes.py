@@ -34,7 +34,7 @@ __all__ = ["precision_recall", "reliability_diagram"]
 def reliability_diagram(
     predictions: Any,
     *,
-    bins: int = 10,
+    bins: int = 15,
     binning: metrics.Binning = "width",
     level: float = 0.95,
     title: str = "",

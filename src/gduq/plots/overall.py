@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gduq import metrics
-from gduq.errors import InputError
-from gduq.metrics.selective import ranked_rows
-from gduq.metrics.value_rows import ValueRows
+from gduq.metrics.reading import read_ranked
 from gduq.novelty import ood_scores as ood
 from gduq.plots.style import (
     COLOURS,
@@ -33,7 +31,7 @@ from gduq.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["risk_coverage", "score_histograms", "shift_severity"]
+__all__ = ["risk_coverage", "score_histograms", "severity_lines", "shift_severity"]
 
 
 def risk_coverage(
@@ -99,8 +97,7 @@ def risk_coverage(
 
 def _best(p: Any) -> Any:
     """The risk of the i rows with the smallest losses, for every i."""
-    rows = ranked_rows(p, None)
-    losses = np.sort(array(rows.loss if isinstance(rows, ValueRows) else 1.0 - rows.right))
+    losses = np.sort(array(read_ranked(p).loss))
     return losses.cumsum() / np.arange(1, len(losses) + 1)
 
 
@@ -110,6 +107,7 @@ def score_histograms(
     score: str | ood.Score | None = None,
     train: Any = None,
     *,
+    known: str = "ID",
     title: str = "",
 ) -> Figure:
     """The distribution of an OOD score on ID and OOD rows, and its AUROC.
@@ -122,6 +120,7 @@ def score_histograms(
         p_ood: Predictions on OOD rows, or up to six sets of them by name.
         score: As in `gduq.novelty.auroc`.
         train: Training predictions, for scores that are fitted.
+        known: What the ID rows are called.
         title: Title of the figure.
 
     Example:
@@ -132,7 +131,7 @@ def score_histograms(
         'entropy'
     """
     score = ood.default_score(p_id) if score is None else score
-    sets = {"ID": ood.score(p_id, score, train)}
+    sets = {known: ood.score(p_id, score, train)}
     for name, p in by_name(p_ood, "OOD", most=6).items():
         sets[name] = ood.score(p, score, train)
     every = np.concatenate([array(s) for s in sets.values()])
@@ -144,7 +143,7 @@ def score_histograms(
         for i, (name, values) in enumerate(sets.items()):
             label = name
             if i > 0:
-                label = with_value(name, "AUROC", metrics.auroc(sets["ID"], values))
+                label = with_value(name, "AUROC", metrics.auroc(sets[known], values))
             values = values.clamp(max=float(edges[-1]))
             outlined(axes, values, edges, i, label, filled=len(sets) <= CROWD)
         label = score if isinstance(score, str) else getattr(score, "__name__", "score")
@@ -190,24 +189,46 @@ def shift_severity(
         >>> shift_severity({"vanilla": {0: p, 15: p}}, metrics.nll).axes[0].get_ylabel()
         'NLL'
     """
-    if not predictions or len(predictions) > len(COLOURS):
-        raise InputError(f"one to {len(COLOURS)} models by name", len(predictions))
-    names = list(dict.fromkeys(s for line in predictions.values() for s in line))
+    named = by_name(predictions)
+    lines = {
+        name: {
+            severity: metrics.bootstrap(metric, p, resamples=resamples, level=level, seed=seed,
+                                        **options)
+            for severity, p in line.items()
+        }
+        for name, line in named.items()
+    }  # fmt: skip
+    known = getattr(metric, "__name__", "metric")
+    return severity_lines(lines, label or _METRIC_NAMES.get(known, known.replace("_", " ")),
+                          xlabel=xlabel, title=title)  # fmt: skip
+
+
+def severity_lines(
+    lines: Mapping[str, Mapping[Any, metrics.Interval]],
+    label: str,
+    *,
+    xlabel: str = "",
+    title: str = "",
+) -> Figure:
+    """The same of numbers with intervals that are there already.
+
+    Args:
+        lines: For each model its numbers by severity.
+        label: What the numbers are.
+        xlabel: What the severity is; by default what stands before the "=".
+        title: Title of the figure.
+    """
+    names = list(dict.fromkeys(s for line in lines.values() for s in line))
     places, found_label = _places(names)
-    with framed(2.2, len(predictions)) as figure:
+    with framed(2.2, len(lines)) as figure:
         axes = figure.subplots()
-        for i, (name, line) in enumerate(predictions.items()):
-            x, found = [], []
-            for severity, p in sorted(line.items(), key=lambda item: places[item[0]]):
-                x.append(places[severity])
-                found.append(metrics.bootstrap(metric, p, resamples=resamples, level=level,
-                                               seed=seed, **options))  # fmt: skip
-            banded(axes, x, found, i, name, len(predictions) > CROWD)
+        for i, (name, line) in enumerate(lines.items()):
+            found = sorted(line.items(), key=lambda item: places[item[0]])
+            x = [places[severity] for severity, _ in found]
+            banded(axes, x, [value for _, value in found], i, name, len(lines) > CROWD)
         if not found_label:
             axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=30, ha="right")
-        known = getattr(metric, "__name__", "metric")
-        axes.set(xlabel=xlabel or found_label or "shift")
-        axes.set(ylabel=label or _METRIC_NAMES.get(known, known.replace("_", " ")))
+        axes.set(xlabel=xlabel or found_label or "shift", ylabel=label)
         axes.set_ylim(bottom=0)
         finished(figure, axes, title)
     return figure

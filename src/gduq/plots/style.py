@@ -40,6 +40,7 @@ _STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
+    "text.parse_math": False,  # a "$" in a name is a dollar
 }
 _WIDTH = 3.4
 CROWD = 3  # more curves than this: what surrounds them is drawn lighter
@@ -104,9 +105,9 @@ def banded(
     axes.plot(x, value, color=COLOURS[i], marker=MARKERS[i], linestyle=DASHES[i], label=name)
 
 
-def thinned(rows: int) -> Any:
-    """At most 1000 positions: more make files large and change nothing one could see."""
-    return np.unique(np.linspace(0, rows - 1, min(rows, 1000)).astype(int))
+def thinned(rows: int, most: int = 1000) -> Any:
+    """At most so many positions: more make files large and change nothing one could see."""
+    return np.unique(np.linspace(0, rows - 1, min(rows, most)).astype(int))
 
 
 def array(values: Tensor) -> Any:

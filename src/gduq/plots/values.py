@@ -29,14 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["calibration_curve", "error_by_uncertainty", "parity"]
 
 
-def parity(p: Any, *, level: float = 0.9, title: str = "") -> Figure:
+def parity(p: Any, *, level: float = 0.9, most: int = 1000, title: str = "") -> Figure:
     """Predicted against true values with intervals; those that miss the truth are hollow.
 
-    At most 1000 rows are drawn, evenly chosen.
+    Rows are evenly chosen where there are more than ``most``.
 
     Args:
         p: A `gduq.ValuePrediction` of one value with targets; of several, pass ``p.column(t)``.
         level: Level of the intervals.
+        most: Rows that are drawn.
         title: Title of the figure.
 
     Example:
@@ -46,7 +47,7 @@ def parity(p: Any, *, level: float = 0.9, title: str = "") -> Figure:
         'true value'
     """
     whole = read_values(p)
-    part = whole.one[torch.from_numpy(thinned(len(whole)))]
+    part = whole.one[torch.from_numpy(thinned(len(whole), most))]
     truth, mean = array(part.target), array(part.mean)
     low, high = (array(end) for end in part.interval(level))
     held = (low <= truth) & (truth <= high)
@@ -64,6 +65,9 @@ def parity(p: Any, *, level: float = 0.9, title: str = "") -> Figure:
                           markersize=2.5, markerfacecolor=fill, elinewidth=0.5,
                           ecolor=(colour, 0.35), label=label)  # fmt: skip
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
+        pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
+        both = (ends[0] - pad, ends[1] + pad)
+        axes.set(xlim=both, ylim=both)
         axes.plot(ends, ends, color=GREY, linewidth=0.8, linestyle=":", zorder=3)
         axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
         finished(figure, axes, title)

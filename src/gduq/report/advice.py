@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
-from gduq.metrics import Interval
-from gduq.report import rare, seeds
-from gduq.report.scores import clear
+from gduq.errors import InputError
+from gduq.evaluation.calibrated import Calibrated
+from gduq.metrics import Interval, nll
+from gduq.report import rare
+from gduq.report.differences import change, clear, difference
+from gduq.report.split_names import home_of
 from gduq.report.subject import Subject
-from gduq.report.wording import words_of
+from gduq.report.wording import state, words_of
 
-__all__ = ["SMALL", "Advice", "advise", "home_of"]
+__all__ = ["SMALL", "Advice", "advise"]
 
 Action = Literal["keep", "calibrate", "collect", "switch"]
 SMALL = 0.02  # a gap below two points is left alone, however clear it is
 _FINDS = 0.7  # an AUROC from which on a score is called one that finds shifted rows
+_TRIED = {"classes": "temperature", "labels": "per_label", "values": "deviation"}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """One of four things to do, and why."""
+    """One of four things to do, why, and the command that does it."""
 
     action: Action
     text: str
+    command: str = ""
 
 
 def advise(subjects: Sequence[Subject], split: str) -> Advice:
@@ -34,8 +41,9 @@ def advise(subjects: Sequence[Subject], split: str) -> Advice:
     * switch: another one, judged on the same rows, has a clearly lower NLL, and no clearly lower
       balanced accuracy;
     * collect: it does no better than one answer for all rows would;
-    * calibrate: it is clearly off, by two points or more, on data like its training data too;
-    * collect: it promises clearly too much, by two points or more, under shift only;
+    * calibrate: it is clearly off, by two points or more, to the same side at home, and a
+      calibrator fitted on validation rows clearly lowers its NLL here, and raises it nowhere;
+    * collect: it promises clearly too much, by two points or more;
     * keep: anything else.
     """
     first = subjects[0]
@@ -43,78 +51,184 @@ def advise(subjects: Sequence[Subject], split: str) -> Advice:
     if better is not None:
         return better
     if not rare.skill(first, split):
-        return Advice("collect", _without_skill(first))
-    home, gap = home_of(first, split), seeds.number("gap", first, split)
-    at_home = gap if home is None else seeds.number("gap", first, home)
-    if _off(at_home):
-        where = f"on {home or split}" if home is None else f"on {home} too"
-        return Advice("calibrate", f"Calibrate: it is off {where}{_calibrated(first, split)}.")
-    if _off(gap) and gap.value > 0:
-        return Advice("collect", _shifted(first, split))
-    if _off(gap):
-        said = words_of(first).under
-        return Advice("keep", f"Keep it: under shift it is {said}, which is on the safe side.")
-    return Advice("keep", "Keep it: what it promises is near what it holds.")
-
-
-def home_of(subject: Subject, split: str) -> str | None:
-    """The labelled split of known kind to compare a shifted one with."""
-    known = "id_test" if split != "id_test" else ""
-    return known if known and subject.labelled(known) is not None else None
+        return _without_skill(first)
+    gap = first.number("gap", split)
+    if not _off(gap):
+        return _kept(first, split, gap)
+    tried = _tried(first.first, split)
+    if tried is not None and tried.helps and _same_at_home(first, split, gap):
+        return Advice("calibrate", f"Calibrate: {tried.words}.", _calibrate(first, tried.method))
+    if tried is None and not _shifted(split):
+        text = f"Calibrate: it is {state(gap, words_of(first))} on data like its training data."
+        return Advice("calibrate", text, _calibrate(first, _TRIED[first.kind]))
+    worse = "" if tried is None else tried.warning
+    if gap.value > 0:
+        return _collect(first, split, worse)
+    said = words_of(first).under
+    text = f"Keep it: {'under shift ' if _shifted(split) else ''}it is {said}, which is on the safe"
+    return Advice("keep", f"{text} side.{worse}", _predict(first))
 
 
 def _off(gap: Interval) -> bool:
     return clear(gap) and abs(gap.value) >= SMALL
 
 
+def _same_at_home(subject: Subject, split: str, gap: Interval) -> bool:
+    """Whether it is off to the same side at home; a gap under shift only is no calibrator's."""
+    home = home_of(subject, split)
+    at_home = gap if home is None else subject.number("gap", home)
+    return _off(at_home) and at_home.value * gap.value > 0
+
+
+def _shifted(split: str) -> bool:
+    return not split.startswith(("id", "test"))
+
+
+# -- keep, switch, collect -----------------------------------------------------------------------
+
+
+def _kept(first: Subject, split: str, gap: Interval) -> Advice:
+    """No clear gap where the verdict looks; what is off at home is said, and no more."""
+    text = "Keep it: there is no clear gap between what it promises and what it holds."
+    if clear(gap):
+        text = "Keep it: the gap between what it promises and what it holds is small."
+    home = home_of(first, split)
+    at_home = None if home is None else first.number("gap", home)
+    if at_home is not None and _off(at_home):
+        who = "its intervals are" if first.kind == "values" else "it is"
+        text += f" On {home}, {who} {state(at_home, words_of(first))}."
+        tried = _tried(first.first, split)
+        text += "" if tried is None else tried.warning
+    return Advice("keep", text, _predict(first))
+
+
 def _better(subjects: Sequence[Subject], split: str) -> Advice | None:
     """The other subject with the clearly lowest NLL, if it loses no class for it."""
     first, found = subjects[0], []
     for other in subjects[1:]:
-        if other.labelled(split) is None:
-            continue
-        change = seeds.change("nll", first, other, split)
-        if change is None or not clear(change) or change.value > 0:
+        lower = change("nll", first, other, split) if other.labelled(split) is not None else None
+        if lower is None or not clear(lower) or lower.value > 0:
             continue
         fair = None
         if first.kind != "values":
-            fair = seeds.change("balanced_accuracy", first, other, split)
-        if fair is not None and clear(fair) and fair.value < 0:
-            continue
-        found.append((change.value, other.name, change))
+            fair = change("balanced_accuracy", first, other, split)
+        if fair is None or not clear(fair) or fair.value > 0:
+            found.append((lower.value, other.name, lower, other))
     if not found:
         return None
-    _, name, change = min(found, key=lambda entry: entry[:2])
-    ends = f"{-change.high:.2g} to {-change.low:.2g}"
-    return Advice("switch", f"Switch to {name}: its NLL is lower by {-change.value:.2g} ({ends}).")
+    _, name, lower, other = min(found, key=lambda entry: entry[:2])
+    ends = f"{-lower.high:.2g} to {-lower.low:.2g}"
+    text = f"Switch to {name}: its NLL is lower by {-lower.value:.2g} ({ends})."
+    return Advice("switch", text, _predict(other))
 
 
-def _without_skill(subject: Subject) -> str:
+def _without_skill(subject: Subject) -> Advice:
     if subject.kind == "values":
-        return "Collect rows like these: it does no better than one number for all of them."
-    kind = "classes" if subject.kind == "classes" else "labels"
-    return (
-        f"Collect rows of the rare {kind}, or give them weight in training: it does no better than "
-        "the most common answer."
+        text = "Collect rows like these: it does no better than one number for all of them."
+        return Advice("collect", text)
+    none = "it does no better than the most common answer"
+    if subject.kind == "labels":
+        return Advice("collect", f"Collect rows of the rare labels: {none}.")
+    config: Any = subject.config or {}
+    data = config.get("data", {})
+    source = data.get("source") or data.get("name") if isinstance(data, Mapping) else data
+    command = _command("gduq", "train", source, "--set", "training.class_weights=balanced")
+    text = f"Collect rows of the rare classes, or give them weight in training: {none}."
+    return Advice("collect", text, command if source else "")
+
+
+def _collect(subject: Subject, split: str, worse: str) -> Advice:
+    only = home_of(subject, split) and not _same_at_home(
+        subject, split, subject.number("gap", split)
     )
-
-
-def _calibrated(subject: Subject, split: str) -> str:
-    """What the best calibrator of the evaluation brings, if there was one."""
-    table = subject.result.table
-    names = [name for name in dict.fromkeys(table["calibrator"]) if name != "none"]
-    found = {name: seeds.number("nll", subject, split, name).value for name in names}
-    known = {name: value for name, value in found.items() if not math.isnan(value)}
-    plain = seeds.number("nll", subject, split).value
-    best = min(known, key=known.__getitem__, default=None)
-    if best is None or known[best] >= plain:
-        return ""
-    return f"; with {best} its NLL on {split} is {known[best]:.3g} instead of {plain:.3g}"
-
-
-def _shifted(subject: Subject, split: str) -> str:
-    text = "Collect labels of rows like these: it promises too much under shift only"
+    when = f" {'under shift' if _shifted(split) else 'here'}{' only' if only else ''}"
+    text = f"Collect labels of rows like these: it promises too much{when}"
     found = subject.value(split, "auroc", variant="novelty").value
     if found >= _FINDS:
-        return f"{text}; until then its novelty finds them (AUROC {found:.2f})."
-    return f"{text}; until then pass rows of this kind on to a person."
+        text += f"; until then its novelty finds them (AUROC {found:.2f})."
+        return Advice("collect", text + worse, _predict(subject, "--max-novelty", "0.95"))
+    text += "; until then pass rows of this kind on to a person."
+    return Advice("collect", text + worse, _predict(subject))
+
+
+# -- calibrate -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What a calibrator fitted on validation rows does to the NLL, by split: before, and change."""
+
+    method: str
+    fit_on: str
+    changes: Mapping[str, tuple[float, Interval]]
+
+    @property
+    def helps(self) -> bool:
+        """Whether NLL is clearly lower where the verdict looks, and clearly higher nowhere."""
+        here, *others = (found for _, found in self.changes.values())
+        return clear(here) and here.value < 0 and not any(clear(o) and o.value > 0 for o in others)
+
+    @property
+    def words(self) -> str:
+        told = [f"on {split} {before + found.value:.3g} instead of {before:.3g}"
+                for split, (before, found) in self.changes.items()]  # fmt: skip
+        return f"with {self.method}, fitted on {self.fit_on}, its NLL is {', '.join(told)}"
+
+    @property
+    def warning(self) -> str:
+        """A sentence for those who would calibrate it all the same; empty if it does no harm."""
+        split, (before, found) = next(iter(self.changes.items()))
+        if not clear(found) or found.value < 0:
+            return ""
+        return (
+            f" Do not calibrate it on {self.fit_on}: with {self.method} its NLL on {split} rises "
+            f"from {before:.3g} to {before + found.value:.3g}."
+        )
+
+
+def _tried(run: Subject, split: str) -> _Tried | None:
+    """The usual calibrator, fitted on validation rows and judged where the verdict looks."""
+    fit_on = str(run.result.settings.get("fit_on", "id_val"))
+    known = run.labelled(fit_on)
+    if known is None or split == fit_on:
+        return None
+    method, changes = _TRIED[run.kind], dict[str, tuple[float, Interval]]()
+    calibrated = Calibrated({fit_on: known}, fit_on)
+    for name in filter(None, (split, home_of(run, split))):
+        p = run.labelled(name)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
+                found = difference("nll", p, calibrated.fitted(method)(p), **run.sampling)
+        except InputError:  # too few rows to fit on
+            return None
+        assert found is not None
+        changes[name] = _mean_nll(p), found
+    return _Tried(method, fit_on, changes)
+
+
+def _mean_nll(p: Any) -> float:
+    columns = [p.column(t) for t in range(p.num_values)] if p.kind == "values" else [p]
+    return fmean(nll(column) for column in columns)
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def _command(*words: Any) -> str:
+    return " ".join(shlex.quote(str(word)) for word in words)
+
+
+def _calibrate(subject: Subject, method: str) -> str:
+    run = subject.first.folder
+    return _command("gduq", "calibrate", run, "--method", method, "-o", "calibrated") if run else ""
+
+
+def _predict(subject: Subject, *more: str) -> str:
+    run, config = subject.first.folder, subject.config or {}
+    if subject.splits is not None and subject.splits.train.task != "graph":
+        return ""  # files of new rows hold graphs
+    data = config.get("data")
+    table = isinstance(data, Mapping) and data.get("smiles")
+    new = "new.csv" if table else "new.safetensors"
+    return _command("gduq", "predict", run, new, "-o", "answers.csv", *more) if run else ""

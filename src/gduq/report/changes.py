@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from gduq.metrics import Interval
-from gduq.report import rare, seeds, wording
+from gduq.report import rare, wording
+from gduq.report.differences import change, clear
 from gduq.report.points import Point, Tone
-from gduq.report.scores import clear
+from gduq.report.seeds import runs_of
 from gduq.report.subject import Subject
 from gduq.report.wording import Words, change_in, ranged, signed, state, words_of
 
-__all__ = ["change", "cost_ratios", "nearer_words"]
+__all__ = ["changed", "cost_ratios", "nearer_words"]
 
 _COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
 
 
-def change(first: Subject, other: Subject, split: str, gap: Interval) -> Point:
+def changed(first: Subject, other: Subject, split: str, gap: Interval) -> Point:
+    """What another subject changes: the gap, right and wrong, the cost."""
     if other.labelled(split) is None:
         return Point(other.name, f"It has no labelled predictions on {split}.")
-    nearer = seeds.change("distance", first, other, split)
+    nearer = change("distance", first, other, split)
     if nearer is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
         return Point(other.name, text)
-    before = seeds.number("distance", first, split).value
-    told = [nearer_words(nearer, gap, seeds.number("gap", other, split), before, words_of(first))]
+    before = fmean(abs(run.number("gap", split).value) for run in runs_of(first))
+    told = [nearer_words(nearer, gap, other.number("gap", split), before, words_of(first))]
     if first.kind == "values":
         signs, text = _errors(first, other, split)
     else:
@@ -47,7 +50,7 @@ def _tone(signs: Sequence[int]) -> Tone:
 
 def _answers(first: Subject, other: Subject, split: str) -> tuple[list[int], str]:
     """Accuracy, and balanced accuracy where it tells another story; 1 is better."""
-    plain, fair = (seeds.change(m, first, other, split) for m in ("accuracy", "balanced_accuracy"))
+    plain, fair = (change(m, first, other, split) for m in ("accuracy", "balanced_accuracy"))
     assert plain is not None
     signs, text = [_sign(plain), _sign(fair)], change_in("Accuracy", plain)
     if fair is None or signs[1] in (0, signs[0]):
@@ -72,16 +75,16 @@ def _lost(first: Subject, other: Subject, split: str) -> str:
 def _errors(first: Subject, other: Subject, split: str) -> tuple[list[int], str]:
     """RMSE of one value; of several, which have units of their own, the NLL. 1 is better."""
     measure, name = ("rmse", "RMSE") if len(first.names) == 1 else ("nll", "NLL")
-    change = seeds.change(measure, first, other, split)
-    assert change is not None
-    now = seeds.number(measure, other, split).value
-    shown = f"{now:.3g} instead of {now - change.value:.3g}"
-    if change == (0.0, 0.0, 0.0):
+    differs = change(measure, first, other, split)
+    assert differs is not None
+    now = other.number(measure, split).value
+    shown = f"{now:.3g} instead of {now - differs.value:.3g}"
+    if differs == (0.0, 0.0, 0.0):
         return [0], f"{name} is the same."
-    if not clear(change):
+    if not clear(differs):
         return [0], f"{name}: no clear change ({shown})."
-    word = "higher" if change.value > 0 else "lower"
-    return [-_sign(change)], f"{name} is {word}: {shown}."
+    word = "higher" if differs.value > 0 else "lower"
+    return [-_sign(differs)], f"{name} is {word}: {shown}."
 
 
 def nearer_words(

@@ -15,17 +15,16 @@ import numpy as np
 
 from gduq import metrics
 from gduq.metrics import Interval
-from gduq.report import seeds
 from gduq.report.changes import cost_ratios
-from gduq.report.scores import pool, sampling
-from gduq.report.subject import Subject, is_severity, main_split, splits_of
-from gduq.report.tables import Cell, Table, number, share, text
+from gduq.report.seeds import pool, runs_of
+from gduq.report.split_names import main_split, splits_of
+from gduq.report.subject import Subject
+from gduq.text_tables import Cell, Table, number, share, text
 
 __all__ = [
     "costs",
     "detection",
     "records",
-    "severities",
     "sizes",
     "subgroups",
     "versions",
@@ -85,7 +84,11 @@ def _grouped(subjects: Sequence[Subject], split: str, name: str) -> Table:
         styled = zip(styles.values(), columns, strict=True)
         cells = [style(value) for (_, style), values in styled for value in values]
         rows.append((text(group), Cell(f"{size:,}", float(size)), *cells))
-    heads = [f"{title}: {s.name}" for title, _ in styles.values() for s in shown]
+    unit = next(filter(None, subjects[0].units), "")
+    titles = [f"{t}, {unit}" if t == "RMSE" and unit else t for t, _ in styles.values()]
+    heads = [
+        f"{title}: {s.name}" if len(subjects) > 1 else title for title in titles for s in shown
+    ]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
     title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
     return Table(title, ("Group", "Rows", *heads), tuple(rows), note)
@@ -94,8 +97,8 @@ def _grouped(subjects: Sequence[Subject], split: str, name: str) -> Table:
 def _pooled_groups(subject: Subject, split: str) -> dict[tuple[str, int], list[Interval]]:
     """Two measures by group and its rows, as means over the runs of a subject."""
     runs = [{(g, size): pair for g, size, *pair in _groups(run, split)}
-            for run in seeds.runs_of(subject)]  # fmt: skip
-    level = sampling(subject.result)["level"]
+            for run in runs_of(subject)]  # fmt: skip
+    level = subject.sampling["level"]
     return {
         key: [pool([run[key][i] for run in runs if key in run], level, measure)
               for i, measure in enumerate(_GROUPS[subject.kind])]
@@ -149,12 +152,12 @@ def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:
         columns["domain"] = domain
     if not columns:
         return []
-    options = sampling(subject.result)
-    bins = options.pop("bins")
+    options = subject.sampling
+    bins = options.pop("bins")  # as everywhere: one number of bins
     known: dict[str, Callable[..., float]] = {
         "accuracy": metrics.accuracy,
         "balanced_accuracy": metrics.balanced_accuracy,
-        "ece": partial(metrics.ece, bins=min(bins, 10), strict=False),
+        "ece": partial(metrics.ece, bins=bins, strict=False),
         "rmse": metrics.rmse,
         "coverage_90": metrics.coverage,
     }
@@ -164,10 +167,10 @@ def _own_groups(subject: Subject, split: str) -> list[dict[str, Any]]:
 
 
 def costs(subjects: Sequence[Subject]) -> Table | None:
-    """Costs as ratios to the first subject."""
+    """Costs as ratios to the first subject; one alone has none."""
     first = subjects[0]
     keys = [k for k, v in (first.cost or {}).items() if v > 0]
-    if not keys:
+    if not keys or len(subjects) == 1:
         return None
     rows = []
     for subject in subjects:
@@ -211,19 +214,11 @@ def _shown(value: Any) -> str:
 
 
 def records(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
-    """All evaluations as rows with a ``subject``, and the gap of every labelled split."""
+    """All evaluations as rows with a ``subject``."""
     found: list[dict[str, Any]] = []
     for subject in subjects:
         rows = map(_named, subject.result.table.to_dict(orient="records"))
         found += [{"subject": subject.name} | _over_runs(subject, row) for row in rows]
-        for split in splits_of([subject]):
-            if subject.labelled(split) is not None:
-                gap = seeds.number("gap", subject, split)
-                found.append({
-                    "subject": subject.name, "kind": "metrics", "split": split,
-                    "calibrator": "none", "variant": "", "measure": "confidence_gap",
-                    **gap._asdict(), "rows": len(subject.predictions[split]), "against": "",
-                })  # fmt: skip
     return found
 
 
@@ -237,11 +232,3 @@ def _over_runs(subject: Subject, row: dict[str, Any]) -> dict[str, Any]:
 
 def _named(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in row.items()}
-
-
-def severities(subjects: Sequence[Subject]) -> dict[str, list[str]]:
-    """Severity splits by what grows, such as rotation."""
-    kinds: dict[str, list[str]] = {}
-    for split in filter(is_severity, splits_of(subjects)):
-        kinds.setdefault(split.partition("=")[0], []).append(split)
-    return kinds

@@ -12,18 +12,21 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.metrics.structure import neighbours
-from gduq.report import told
+from gduq.plots import to_svg
+from gduq.plots.style import COLOURS, GREY
+from gduq.report import row_words
 from gduq.report.molecules import draw_molecule, nearest, smiles_of
 from gduq.report.subject import Subject
-from gduq.report.svg import picture, tag
 
-__all__ = ["Example", "Kind", "Relative", "colour_legend", "draw", "examples", "layout"]
+__all__ = ["Example", "Kind", "Relative", "colour_legend", "draw", "drawn", "examples"]
 
 Kind = Literal["novel", "uncertain", "wrong"]
 _NODES = 60  # of one picture; more are not told apart on a phone
 _STEPS = 2  # around a node
-_SIZE = 200.0
-_COLOURS = 7
+_LONG = 28  # letters of a SMILES string in a title
+_INCHES = 2.2
+_COLOURS = (*COLOURS[:6], GREY)
+_DRAWN = 3  # subjects whose graphs are drawn
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,20 @@ def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[E
     return found
 
 
+def drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
+    """Drawn rows of the first few subjects, by kind."""
+    found = []
+    for subject in subjects[:_DRAWN]:
+        if split is None or split not in subject.predictions:
+            continue
+        kinds: tuple[Kind, ...] = ("novel", "uncertain", "wrong")
+        shown: dict[str, Any] = {kind: examples(subject, split, kind) for kind in kinds}
+        if shown["uncertain"]:
+            score = row_words.uncertainty_name(subject, split)
+            found.append({"name": subject.name, "score": score, **shown})
+    return found
+
+
 def _view(subject: Subject, split: str) -> View | None:
     if subject.splits is None:
         return None
@@ -78,23 +95,23 @@ def _view(subject: Subject, split: str) -> View | None:
 
 def _rows(subject: Subject, split: str, kind: Kind) -> list[int]:
     if kind == "wrong":
-        return told.certain_errors(subject, split)
+        return row_words.certain_errors(subject, split)
     if kind == "novel":
         novelty = subject.predictions[split].novelty
         if novelty is None:
             return []
         return [int(i) for i in novelty.argsort(descending=True, stable=True)]
-    order = told.uncertainty(subject, split).argsort(descending=True, stable=True)
+    order = row_words.uncertainty(subject, split).argsort(descending=True, stable=True)
     return [int(i) for i in order]
 
 
 def _example(subject: Subject, split: str, view: View, row: int) -> Example:
     p = subject.predictions[split]
     graph, node = _place(view, row)
-    title = f"Graph {row}" if node is None else f"Node {node}"
-    said, truth = told.said(subject, split, row), told.truth(subject, split, row)
-    wrong = p.target is not None and bool(told.wrong(subject, split)[row])
-    figures = told.amount(subject, split, row)
+    title = _title(graph, row) if node is None else f"Node {node}"
+    said, truth = row_words.said(subject, split, row), row_words.truth(subject, split, row)
+    wrong = p.target is not None and bool(row_words.wrong(subject, split)[row])
+    figures = row_words.amount(subject, split, row)
     if p.novelty is not None:
         figures = f"novelty {float(p.novelty[row]):.2f}, {figures}"
     words = f"{title} of {split}: {subject.name} says {said}, true is {truth}, {figures}"
@@ -106,16 +123,31 @@ def _example(subject: Subject, split: str, view: View, row: int) -> Example:
     return Example(title, svg, said, truth, wrong, figures, note, smiles or "")
 
 
+def _title(graph: Any, row: int) -> str:
+    """What a graph is called: its id in the table or, of a molecule without one, its SMILES."""
+    known = graph.get("id")
+    if isinstance(known, str) and known:
+        return known
+    smiles = smiles_of(graph)
+    if smiles is None:
+        return f"Graph {row}"
+    return smiles if len(smiles) <= _LONG else f"{smiles[: _LONG - 1]}…"
+
+
 def _relatives(subject: Subject, split: str, smiles: str) -> tuple[Relative, ...]:
     """The training compounds most like a molecule, drawn; none where they are not known."""
     train = subject.splits.train if subject.splits is not None else None
     found = []
     for near in [] if train is None or train.rows is not None else nearest(smiles, train):
         words = f"similarity {near.similarity:.2f}"
-        truth = told.of_target(subject, split, train.graphs[near.row].get("y")) if train else ""
+        truth = (
+            row_words.of_target(subject, split, train.graphs[near.row].get("y")) if train else ""
+        )
         if truth:
             words = f"{words}, true {truth}"
-        svg = draw_molecule(near.smiles, f"Training compound {near.row}: {words}")
+        name = _title(train.graphs[near.row], near.row) if train else ""
+        words = f"{name}: {words}" if name and name != near.smiles else words
+        svg = draw_molecule(near.smiles, f"Training compound {words}")
         if svg is not None:
             found.append(Relative(svg, near.smiles, words))
     return tuple(found)
@@ -139,11 +171,14 @@ def _place(view: View, row: int) -> tuple[Any, int | None]:
 def draw(graph: Any, node: int | None = None, label: str = "A graph") -> tuple[str, str]:
     """A graph, or the neighbourhood of one of its nodes, as SVG, and a note on what is left out.
 
+    Nodes lie so that distances on paper are near those in the graph (Kamada and Kawai), or where
+    the graph's ``pos`` says.
+
     Example:
         >>> from torch_geometric.data import Data
         >>> svg, note = draw(Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3))
-        >>> svg.count("<circle"), svg.count("<line"), note
-        (3, 2, '3 nodes')
+        >>> svg.count("<use"), note
+        (3, '3 nodes')
     """
     import scipy.sparse as sp
 
@@ -153,21 +188,57 @@ def draw(graph: Any, node: int | None = None, label: str = "A graph") -> tuple[s
     kept = _kept(links, node)
     part = links[kept][:, kept]
     own = graph.get("pos") if node is None and len(kept) == total else None
-    places = _fitted(layout(part) if own is None else _flat(own))
-    ends = [(a, b) for a, b in zip(*part.nonzero(), strict=True) if a < b]
-    body = "".join(_edge(places[a], places[b]) for a, b in ends)
-    colours, radius = _node_colours(graph)[kept], 6.0 if len(kept) <= 25 else 4.5
-    for i, (x, y) in enumerate(places.tolist()):
-        if kept[i] == node:
-            body += tag("circle", cx=x, cy=y, r=radius + 4, class_="ring")
-        body += tag("circle", cx=x, cy=y, r=radius, class_=f"node n{colours[i]}")
-    return picture(body, _SIZE, _SIZE, label), _note(len(kept), total, node)
+    places = layout(part) if own is None else own.double().numpy()[:, :2] * (1, -1)  # downwards
+    svg = _picture(places, part, _node_colours(graph)[kept], kept == node, label)
+    return svg, _note(len(kept), total, node)
 
 
-def _edge(a: Any, b: Any) -> str:
-    return tag(
-        "line", x1=float(a[0]), y1=float(a[1]), x2=float(b[0]), y2=float(b[1]), class_="edge"
-    )
+def _picture(places: Any, links: Any, colours: Any, ringed: Any, label: str) -> str:
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_INCHES, _INCHES))
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+    axes.set_axis_off()
+    ends = [(places[a], places[b]) for a, b in zip(*links.nonzero(), strict=True) if a < b]
+    axes.add_collection(LineCollection(ends, colors=GREY, linewidths=0.8, alpha=0.6, zorder=1))
+    size = 60 if len(places) <= 25 else 30
+    if ringed.any():
+        x, y = places[ringed].T
+        axes.scatter(x, y, s=4 * size, facecolors="none", edgecolors="#000000", linewidths=1.6)
+    for colour in np.unique(colours):
+        x, y = places[colours == colour].T
+        axes.scatter(x, y, s=size, c=_COLOURS[colour], edgecolors="#ffffff", linewidths=0.8)
+    middle = (places.min(axis=0) + places.max(axis=0)) / 2
+    reach = 1.16 * max(float(np.abs(places - middle).max()), 1e-9)
+    (left, low), (right, high) = middle - reach, middle + reach
+    axes.set(xlim=(left, right), ylim=(low, high))
+    return to_svg(figure, label)
+
+
+def layout(links: Any) -> Any:
+    """Where to draw the nodes of a graph ``[n, 2]``, given its sparse symmetric adjacency matrix.
+
+    The same graph gives the same picture. Parts without a path stand side by side.
+    """
+    import networkx as nx
+    from scipy.sparse.csgraph import shortest_path
+
+    wished = shortest_path(links, directed=False, unweighted=True)
+    apart = np.isinf(wished)
+    wished[apart] = wished[~apart].max() + 1.5
+    distances = {i: dict(enumerate(row)) for i, row in enumerate(wished.tolist())}
+    graph = nx.from_scipy_sparse_array(links)
+    found = nx.kamada_kawai_layout(graph, dist=distances, pos=_start(len(wished)))
+    return np.array([found[i] for i in range(len(wished))], dtype=float)
+
+
+def _start(total: int) -> dict[int, Any]:
+    """A spiral, turned by the golden angle from node to node, so that none start in one place."""
+    number = np.arange(total)
+    angle, radius = number * np.pi * (3 - 5**0.5), np.sqrt(number + 0.5)
+    places = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return dict(enumerate(places))
 
 
 def _note(shown: int, total: int, node: int | None) -> str:
@@ -195,71 +266,17 @@ def _kept(links: Any, node: int | None) -> Any:
 
 
 def _node_colours(graph: Any) -> Any:
-    """A colour a node: its class where nodes have one, otherwise its one-hot type."""
+    """A colour per node: its class where nodes have one, otherwise its one-hot type."""
     total = int(graph.num_nodes)
     y, x = graph.get("y"), graph.get("x")
     classes = isinstance(y, Tensor) and torch.equal(y, y.round())  # not values
     if classes and y.dim() > 0 and y.size(0) == total and total > 1:
-        return y.reshape(total, -1)[:, 0].long().numpy() % _COLOURS
+        return y.reshape(total, -1)[:, 0].long().numpy() % len(_COLOURS)
     if isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 2 and x.size(1) > 1:
         one_hot = bool(((x == 0) | (x == 1)).all()) and bool((x.sum(dim=1) == 1).all())
         if one_hot:
-            return x.argmax(dim=1).numpy() % _COLOURS
+            return x.argmax(dim=1).numpy() % len(_COLOURS)
     return np.zeros(total, dtype=int)
-
-
-def _flat(pos: Tensor) -> Any:
-    """Positions that came with the graph; pictures count downwards, as images do."""
-    return pos.double().numpy()[:, :2]
-
-
-def _fitted(places: Any) -> Any:
-    """Places moved into the picture, with their shape kept."""
-    edge = 16.0
-    low, high = places.min(axis=0), places.max(axis=0)
-    scale = (_SIZE - 2 * edge) / max(float((high - low).max()), 1e-9)
-    return _SIZE / 2 + (places - (low + high) / 2) * scale
-
-
-def layout(links: Any, steps: int = 150) -> Any:
-    r"""Where to draw the nodes of a graph: distances on paper near distances in the graph.
-
-    Lowers :math:`\sum_{i<j} d_{ij}^{-2} (\lVert x_i - x_j \rVert - d_{ij})^2`, with shortest paths
-    :math:`d_{ij}`, by majorisation from a fixed start: the same graph gives the same picture.
-
-    Args:
-        links: A sparse symmetric adjacency matrix ``[n, n]``.
-        steps: Rounds of majorisation.
-
-    Returns:
-        Places ``[n, 2]``.
-    """
-    from scipy.sparse.csgraph import shortest_path
-
-    total = links.shape[0]
-    if total == 1:
-        return np.zeros((1, 2))
-    wished = shortest_path(links, directed=False, unweighted=True)
-    finite = wished[np.isfinite(wished)]
-    wished[~np.isfinite(wished)] = finite.max() + 1.5  # parts without a path stand side by side
-    np.fill_diagonal(wished, 1.0)
-    weight = wished**-2.0
-    np.fill_diagonal(weight, 0.0)
-    laplacian = np.diag(weight.sum(axis=1)) - weight
-    inverse = np.linalg.pinv(laplacian)
-    places = _start(total)
-    for _ in range(steps):
-        gap = np.linalg.norm(places[:, None] - places[None], axis=2)
-        pull = weight * wished / np.where(gap > 1e-9, gap, np.inf)
-        places = inverse @ ((np.diag(pull.sum(axis=1)) - pull) @ places)
-    return places
-
-
-def _start(total: int) -> Any:
-    """A spiral, turned by the golden angle from node to node, so that none start in one place."""
-    number = np.arange(total)
-    angle, radius = number * np.pi * (3 - 5**0.5), np.sqrt(number + 0.5)
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 
 def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, str], ...]:
@@ -268,6 +285,9 @@ def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, s
         view = _view(subject, split)
         if subject.kind == "classes" and view is not None and view.rows is not None:
             p = subject.predictions[split]
-            classes = range(min(p.num_classes, _COLOURS))
-            return tuple((subject.class_name(c, split), f"n{c}") for c in classes)
+            classes = range(min(p.num_classes, len(_COLOURS)))
+            return tuple(
+                (subject.class_name(c, split), f"var(--s{c})" if c < 6 else "var(--soft)")
+                for c in classes
+            )
     return ()

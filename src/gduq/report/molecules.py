@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gduq.data.view import View
-from gduq.report.svg import picture
+from gduq.plots.svg import inline
 
 __all__ = ["Near", "draw_molecule", "nearest", "smiles_of"]
 
@@ -53,7 +53,7 @@ def draw_molecule(smiles: str, label: str) -> str | None:
         return None
     canvas.FinishDrawing()
     body = _BODY.search(str(canvas.GetDrawingText()))
-    return None if body is None else picture(_NOISE.sub("", body[1]), _WIDTH, _HEIGHT, label)
+    return None if body is None else inline(_NOISE.sub("", body[1]), _WIDTH, _HEIGHT, label)
 
 
 def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Iterable, Sequence
@@ -16,12 +14,14 @@ from typing import Any
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.evaluation.evaluation import COLUMNS
-from gduq.report import cards, charts, content
-from gduq.report.figures import MOST
-from gduq.report.subject import Subject, checked, main_split
-from gduq.report.tables import Table, plain, to_latex, to_markdown
+from gduq.report import cards, content, graphs
+from gduq.report.charts import MOST, charts_of
+from gduq.report.header import first_lines, title_of
+from gduq.report.split_names import main_split
+from gduq.report.subject import Subject, checked
 from gduq.report.verdict import verdict
 from gduq.report.wording import sure_and_right
+from gduq.text_tables import Table, plain, to_latex, to_markdown
 
 __all__ = ["FORMATS", "build", "write"]
 
@@ -31,13 +31,13 @@ FORMATS = {
 
 
 def build(
-    subjects: Subject | Iterable[Subject], title: str = "How far to trust it", reproduce: str = ""
+    subjects: Subject | Iterable[Subject], title: str | None = None, reproduce: str = ""
 ) -> str:
-    """One self-contained HTML page: no network, light and dark, for screens, phones and paper.
+    """One self-contained HTML page: no network, no script, for screens, phones and paper.
 
     Args:
         subjects: What to report on; the first one is what the others are compared with.
-        title: Title of the page.
+        title: Title of the page; by default the target and the file it is learned from.
         reproduce: The command that makes the same again.
 
     Example:
@@ -51,14 +51,12 @@ def build(
 
     found = checked(subjects)
     source = files("gduq.report").joinpath("template.html.jinja").read_text(encoding="utf-8")
-    script = source.split("<script>")[1].split("</script>")[0]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.from_string(source).render(
-        title=title,
+        title=title or title_of(found),
         reproduce=reproduce,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         **_context(found),
     )
 
@@ -67,6 +65,7 @@ def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
     split = main_split(subjects)
     return {
         "kind": subjects[0].kind,
+        "facts": first_lines(subjects),
         "subjects": [{"name": s.name, "config": _json(s.config)} for s in subjects],
         "seeds": any(s.runs for s in subjects),
         "data": subjects[0].splits,
@@ -76,13 +75,14 @@ def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
         "scorecards": cards.scorecards(subjects),
         "scorecard_lead": cards.told_of(subjects),
         "labels": cards.label_table(subjects),
-        **charts.of(subjects, split),
+        **charts_of(subjects, split),
+        "drawn": graphs.drawn([s.first for s in subjects], split),
+        "colours": graphs.colour_legend(subjects, split) if split else (),
         "detection": content.detection(subjects),
         "subgroups": content.subgroups(subjects),
         "costs": content.costs(subjects),
         "sizes": content.sizes(subjects),
         "versions": content.versions(subjects),
-        "hidden": [s.name for s in subjects[MOST:]],
     }
 
 
@@ -109,7 +109,7 @@ def write(
     subjects: Subject | Iterable[Subject],
     path: str | Path,
     format: str | None = None,
-    title: str = "How far to trust it",
+    title: str | None = None,
     reproduce: str = "",
 ) -> Path:
     """Write a report to a file; the file is there whole or not at all.
@@ -119,13 +119,14 @@ def write(
         path: The file.
         format: ``"html"``, ``"markdown"``, ``"latex"``, ``"json"`` or ``"csv"``; by default what
             the ending of the file says.
-        title: Title of the report.
+        title: Title of the report; by default as in `build`.
         reproduce: The command that makes the same again.
 
     Returns:
         The path.
     """
     path, found = Path(path), checked(subjects)
+    title = title or title_of(found)
     kind = format or {end: name for name, end in FORMATS.items()}.get(path.suffix, "")
     if kind == "html":
         text = build(found, title, reproduce)
@@ -157,7 +158,17 @@ def _document(subjects: Sequence[Subject], kind: str, title: str) -> str:
     said = verdict(subjects)
     points = "\n".join(f"- **{plain(p.about)}**: {plain(p.text)}" for p in said.points)
     todo = f"What to do: {plain(said.advice.text)}" if said.advice else ""
-    parts = [f"# {plain(title)}", f"**{plain(said.headline)}**", todo, points, plain(said.note)]
+    if said.advice and said.advice.command:
+        todo += f" Next: `{said.advice.command}`"
+    facts = "\n".join(f"- {k}: {plain(v)}" for k, v in first_lines(subjects).items())
+    parts = [
+        f"# {plain(title)}",
+        facts,
+        f"**{plain(said.headline)}**",
+        todo,
+        points,
+        plain(said.note),
+    ]
     return "\n\n".join(filter(None, [*parts, *map(to_markdown, tables)])) + "\n"
 
 
@@ -165,6 +176,7 @@ def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> str:
     said = verdict(subjects)
     held = {
         "title": title,
+        "facts": first_lines(subjects),
         "reproduce": reproduce,
         "verdict": asdict(said),
         "subjects": [

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gduq.metrics import Interval
-from gduq.report import rare, seeds, wording
-from gduq.report.advice import SMALL, home_of
-from gduq.report.scores import clear
+from gduq.report import rare, wording
+from gduq.report.advice import SMALL
+from gduq.report.differences import clear
+from gduq.report.split_names import home_of
 from gduq.report.subject import Subject
 from gduq.report.wording import ranged, state, words_of
 
@@ -48,7 +49,7 @@ def at_home(first: Subject, split: str) -> list[Point]:
     home = home_of(first, split)
     if home is None:
         return []
-    gap, words = seeds.number("gap", first, home), words_of(first)
+    gap, words = first.number("gap", home), words_of(first)
     who = "its intervals are" if first.kind == "values" else "it is"
     said = f"{who} {state(gap, words)} {ranged(gap)}: {wording.held(first, home)}"
     return [Point(first.name, f"On data like its training data ({home}) {said}.")]
@@ -63,32 +64,39 @@ def within(first: Subject, split: str) -> list[Point]:
 
 
 def _value(part: Subject, name: str, split: str) -> Point:
-    gap, error = (seeds.number(m, part, split) for m in ("gap", "rmse"))
+    gap, error = (part.number(m, split) for m in ("gap", "rmse"))
     said = f"{state(gap, words_of(part))} {ranged(gap)}"
-    text = f"{wording.held(part, split).capitalize()}: {said}. RMSE {error.value:.3g}."
+    unit = f" {part.units[0]}" if part.units and part.units[0] else ""
+    text = f"{wording.held(part, split).capitalize()}: {said}. RMSE {error.value:.3g}{unit}."
     return Point(f"{part.name}: {name}", text, tone_of(gap))
 
 
 def _classes(first: Subject, split: str) -> list[Point]:
     """What becomes of rare classes, where some are rare or hardly found."""
     found = rare.recalls(first, split)
-    accuracy = seeds.number("accuracy", first, split).value
+    accuracy = first.number("accuracy", split).value
     weakest = min(found, key=lambda r: r.share)
     lost = weakest.share < accuracy / 2
-    if rare.common_share(first, split) < 1.5 / len(found) and not lost:
+    if rare.common_share(first, split) < rare.UNEVEN / len(found) and not lost:
         return []
-    balanced = seeds.number("balanced_accuracy", first, split)
+    balanced = first.number("balanced_accuracy", split)
     shown = found if len(found) <= _WEAK else sorted(found, key=lambda r: r.share)[:_WEAK]
     parts = [f"{100 * r.share:.0f} % of “{r.name}” ({r.rows:,} rows)" for r in shown]
     most = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
     weak = "" if len(found) <= _WEAK else ", its weakest classes"
     text = (
-        f"Balanced accuracy is {100 * balanced.value:.0f} % "
-        f"({100 * balanced.low:.0f} to {100 * balanced.high:.0f}): it finds {most}{weak}. Always "
-        f"answering “{rare.common_class(first, split)}” would be right "
+        f"Balanced accuracy is {100 * balanced.value:.0f} %{_ends(balanced)}: it finds "
+        f"{most}{weak}. Always answering “{rare.common_class(first, split)}” would be right "
         f"{100 * rare.common_share(first, split):.0f} % of the time."
     )
     return [Point(first.name, text, "bad" if lost else "neutral")]
+
+
+def _ends(share: Interval) -> str:
+    """The interval of a share in percent; empty where too few rows give none."""
+    if math.isnan(share.low):
+        return ""
+    return f" ({100 * share.low:.0f} to {100 * share.high:.0f})"
 
 
 def _labels(first: Subject, split: str) -> list[Point]:
@@ -98,7 +106,7 @@ def _labels(first: Subject, split: str) -> list[Point]:
     if not known:
         return []
     weak = sorted((v.value, n) for n, v in known if v.low <= 0.5)
-    mean, fair = (seeds.number(m, first, split) for m in ("roc_auc", "balanced_accuracy"))
+    mean, fair = (first.number(m, split) for m in ("roc_auc", "balanced_accuracy"))
     text = f"ROC-AUC is {mean.value:.2f}, balanced accuracy {100 * fair.value:.0f} %"
     text += " on average. " if len(known) > 1 else ". "
     if weak and len(known) > 1:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gduq import metrics
-from gduq.report import seeds
+from gduq.report.seeds import runs_of
 from gduq.report.subject import Subject
 
-__all__ = ["Recall", "common_class", "common_share", "recalls", "skill", "skill_words"]
+__all__ = ["UNEVEN", "Recall", "common_class", "common_share", "recalls", "skill", "skill_words"]
+
+
+UNEVEN = 1.5  # times its fair share of the rows make a class so common that others are rare
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Recall:
 
 def recalls(subject: Subject, split: str) -> list[Recall]:
     """Of every class with rows, rarest first; means over the runs of a subject."""
-    known = [p for run in seeds.runs_of(subject) if (p := run.labelled(split)) is not None]
+    known = [p for run in runs_of(subject) if (p := run.labelled(split)) is not None]
     target = known[0].require_target()
     counts = target.bincount().tolist()
     found = []
@@ -57,9 +60,9 @@ def skill(subject: Subject, split: str) -> bool:
     have the same truth cannot tell, and nothing is held against it.
     """
     if subject.kind == "values":
-        return not seeds.number("r2", subject, split).value <= 0
+        return not subject.number("r2", split).value <= 0
     always = common_share(subject, split)
-    return always == 1 or seeds.number("accuracy", subject, split).value > always
+    return always == 1 or subject.number("accuracy", split).value > always
 
 
 def skill_words(subject: Subject, split: str) -> str:

@@ -7,14 +7,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.scores import difference, measured, pool, sampling
-from gduq.report.subject import Subject
 
-__all__ = ["calibrated", "change", "number", "pooled", "runs_of", "spread"]
+if TYPE_CHECKING:
+    from gduq.report.subject import Subject
+
+__all__ = ["pairs", "pool", "pooled", "runs_of", "spread"]
+
+_SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "ece100",
+           "adaptive_ece", "classwise_ece", "aurc", "auroc", "fpr95", "coverage_90")  # fmt: skip
 
 
 def pooled(subjects: Iterable[Subject]) -> Subject:
@@ -23,10 +27,11 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
     Example:
         >>> import torch
         >>> from gduq.prediction import Prediction
+        >>> from gduq.report import Subject
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> runs = [Subject("mine", {"id_test": p}, config={"seed": i}) for i in range(3)]
         >>> both = pooled(runs)
-        >>> both.name, both.first.name, number("accuracy", both, "id_test").value
+        >>> both.name, both.first.name, both.number("accuracy", "id_test").value
         ('mine (3 seeds)', 'mine, seed 0', 1.0)
     """
     runs = list(subjects)
@@ -56,15 +61,17 @@ def runs_of(subject: Subject) -> tuple[Subject, ...]:
     return subject.runs or (subject,)
 
 
-# -- numbers -------------------------------------------------------------------------------------
+def pairs(first: Subject, other: Subject) -> list[tuple[Subject, Subject]]:
+    """Runs of equal seeds; without such, one after the other, and a single run with all."""
+    one, two = runs_of(first), runs_of(other)
+    if min(len(one), len(two)) == 1:
+        return list(product(one, two))
+    mine = {_seed(run, i): run for i, run in enumerate(one)}
+    common = [(mine[s], run) for i, run in enumerate(two) if (s := _seed(run, i)) in mine]
+    return common if len(common) > 1 else list(zip(one, two, strict=False))
 
 
-def number(name: str, subject: Subject, split: str, calibrator: str = "none") -> Interval:
-    """A measure of `gduq.report.scores` on a split; NaN where it cannot be had."""
-    options = sampling(subject.result)
-    known = [calibrated(run, split, calibrator) for run in runs_of(subject)]
-    found = [measured(name, p, options) for p in known if p is not None]
-    return pool(found, options["level"], name)
+# -- numbers over seeds --------------------------------------------------------------------------
 
 
 def spread(values: Iterable[float]) -> float:
@@ -78,40 +85,41 @@ def spread(values: Iterable[float]) -> float:
     return statistics.stdev(known) if len(known) > 1 else math.nan
 
 
-def change(name: str, first: Subject, other: Subject, split: str) -> Interval | None:
-    """Other minus first on the same rows, paired by seed; ``None`` if the rows are not the same."""
-    options = sampling(first.result)
-    found = []
-    for one, two in _pairs(first, other):
-        p, q = one.labelled(split), two.labelled(split)
-        differs = None if p is None or q is None else difference(name, p, q, options)
-        if differs is None:
-            return None
-        found.append(differs)
-    return pool(found, options["level"])
+def pool(found: Sequence[Interval], level: float = 0.95, measure: str = "") -> Interval:
+    r"""The mean of a number over n training runs, judged on the same rows.
 
+    Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
+    intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
+    none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
+    errors do, in squares. A single run is left as it is.
 
-def _pairs(first: Subject, other: Subject) -> list[tuple[Subject, Subject]]:
-    """Runs of equal seeds; without such, one after the other, and a single run with all."""
-    one, two = runs_of(first), runs_of(other)
-    if min(len(one), len(two)) == 1:
-        return list(product(one, two))
-    mine = {_seed(run, i): run for i, run in enumerate(one)}
-    common = [(mine[s], run) for i, run in enumerate(two) if (s := _seed(run, i)) in mine]
-    return common if len(common) > 1 else list(zip(one, two, strict=False))
+    Args:
+        found: The number and its interval over rows, run by run; NaN is left out.
+        level: Coverage of the interval.
+        measure: What is measured; an interval ends where the measure does. The gap and differences
+            (``""``) have no ends.
 
+    Example:
+        >>> pool([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
+        Interval(value=0.2, low=0.1, high=0.3)
+        >>> runs = [Interval(0.1, 0.1, 0.1), Interval(0.3, 0.3, 0.3)]
+        >>> pool(runs).low < 0, pool(runs, measure="ece").low
+        (True, 0.0)
+    """
+    known = [f for f in found if not math.isnan(f.value)]
+    if len(known) < 2:
+        return known[0] if known else Interval(math.nan, math.nan, math.nan)
+    from scipy.stats import t
 
-def calibrated(run: Subject, split: str, calibrator: str = "none") -> Any:
-    """The labelled predictions of one run, through a calibrator of its evaluation."""
-    p = run.labelled(split)
-    if p is None or calibrator == "none":
-        return p
-    if run.whole is not None:  # calibrated before it was taken apart
-        subject, t = run.whole
-        mapped = calibrated(subject, split, calibrator)
-        return None if mapped is None else mapped.column(t)
-    fitted = run.calibrator(calibrator)
-    try:
-        return None if fitted is None else fitted(p)
-    except InputError:  # calibrators that need the whole graph cannot map a part
-        return None
+    numbers = [f.value for f in known]
+    mean = statistics.fmean(numbers)
+    size = len(numbers)
+    seeds = t.ppf((1 + level) / 2, size - 1) * statistics.stdev(numbers) / math.sqrt(size)
+    below = statistics.fmean(f.value - f.low for f in known)
+    above = statistics.fmean(f.high - f.value for f in known)
+    low, high = mean - math.hypot(below, seeds), mean + math.hypot(above, seeds)
+    if measure not in ("", "gap"):
+        low = max(low, min(0.0, *(f.low for f in known)))
+    if measure in _SHARES:
+        high = min(high, max(1.0, *(f.high for f in known)))
+    return Interval(mean, low, high)

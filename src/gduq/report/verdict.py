@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gduq.report import rare, seeds, wording
+from gduq.report import rare, wording
 from gduq.report.advice import Advice, advise
-from gduq.report.changes import change
+from gduq.report.changes import changed
 from gduq.report.points import Point, Tone, at_home, tone_of, within
-from gduq.report.scores import sampling
-from gduq.report.subject import Subject, main_split, shift_name
+from gduq.report.split_names import main_split, shift_name
+from gduq.report.subject import Subject
 
 __all__ = ["Verdict", "verdict"]
 
@@ -43,9 +43,9 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     if p is None or split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
-    gap = seeds.number("gap", first, split)
+    gap = first.number("gap", split)
     points = [*at_home(first, split), *within(first, split)]
-    points += [change(first, other, split, gap) for other in subjects[1:]]
+    points += [changed(first, other, split, gap) for other in subjects[1:]]
     said = wording.promise(first, split, gap) + rare.skill_words(first, split)
     return Verdict(
         f"{shift_name(subjects, split)}, {said}.",
@@ -57,7 +57,7 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
 
 
 def _note(subjects: Sequence[Subject], split: str, rows: int) -> str:
-    level = 100 * sampling(subjects[0].result)["level"]
+    level = 100 * subjects[0].sampling["level"]
     note = (
         f"Judged on {rows} rows of {split}. Points are percentage points; in brackets stands the "
         f"{level:g} % interval from resampling these rows"

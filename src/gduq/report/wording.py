@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from gduq import metrics
+from gduq.evaluation.gap import PROMISED
 from gduq.metrics import Interval
-from gduq.report import seeds
-from gduq.report.scores import PROMISED, clear, columns_of
+from gduq.report.differences import clear
+from gduq.report.seeds import runs_of
 from gduq.report.subject import Subject
 
 __all__ = [
@@ -77,20 +76,11 @@ def sure_and_right(subject: Subject, split: str) -> tuple[float, float]:
     Of classes and labels the mean confidence and the accuracy; of values the level of the
     intervals and the share of the truth in them.
     """
-    known = [run.labelled(split) for run in seeds.runs_of(subject)]
-    pairs = [_promised_and_held(p) for p in known if p is not None]
-    return tuple(100 * fmean(column) for column in zip(*pairs, strict=True))  # type: ignore[return-value]
-
-
-def _promised_and_held(p: Any) -> tuple[float, float]:
-    if p.kind == "values":
-        held = [metrics.coverage(column, PROMISED) for column in columns_of(p)]
-        return PROMISED, fmean(held)
-    if p.kind == "labels":
-        parts = [p.column(t) for t in range(p.num_labels)]
-        pairs = [_promised_and_held(part) for part in parts if len(part)]
-        return fmean(sure for sure, _ in pairs), fmean(right for _, right in pairs)
-    return float(p.confidence.double().mean()), float(metrics.read(p).correct.mean())
+    sure = PROMISED
+    if subject.kind != "values":
+        known = [part.labelled(split) for run in runs_of(subject) for part in run.parts]
+        sure = fmean(float(p.confidence.double().mean()) for p in known if p is not None)
+    return 100 * sure, 100 * (sure - subject.number("gap", split).value)
 
 
 def promise(subject: Subject, split: str, gap: Interval) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.report.scores import PROMISED
+from gduq.evaluation.gap import PROMISED
 from gduq.report.subject import Subject
 
 __all__ = [

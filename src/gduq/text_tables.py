@@ -1,4 +1,4 @@
-"""Tables of the report as data, and as Markdown and LaTeX."""
+"""Tables as data, and as Markdown and LaTeX: the one writer of all tables that people read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gduq.metrics import Interval
-
 __all__ = ["Cell", "Table", "number", "plain", "share", "text", "to_latex", "to_markdown"]
+
+Found = tuple[float, float, float]  # a number and the ends of its interval
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,11 @@ def text(value: object) -> Cell:
     return Cell(str(value))
 
 
-def number(
-    found: Interval | float, digits: int = 3, mark: str = "", spread: float = math.nan
-) -> Cell:
+def number(found: Found | float, digits: int = 3, mark: str = "", spread: float = math.nan) -> Cell:
     """A number with its interval, if it has one, and its spread over runs, if there were several.
 
     Example:
-        >>> number(Interval(0.1234, 0.1, 0.2))
+        >>> number((0.1234, 0.1, 0.2))
         Cell(text='0.123', value=0.1234, detail='0.100 to 0.200', mark='')
         >>> number(0.1234, spread=0.01).text
         '0.123 ± 0.010'
@@ -58,23 +56,25 @@ def number(
 
 
 def share(
-    found: Interval | float, mark: str = "", signed: bool = False, spread: float = math.nan
+    found: Found | float, mark: str = "", signed: bool = False, spread: float = math.nan
 ) -> Cell:
     """A share as percentage (or percentage points) with its interval and spread, if it has any.
 
     Example:
-        >>> share(Interval(0.5, 0.25, 0.75)).text, share(-0.125, signed=True).text
+        >>> share((0.5, 0.25, 0.75)).text, share(-0.125, signed=True).text
         ('50.0', '−12.5')
     """
     return _cell(found, 100.0, "+.1f" if signed else ".1f", mark, spread)
 
 
-def _cell(found: Interval | float, factor: float, style: str, mark: str, spread: float) -> Cell:
-    value, low, high = found if isinstance(found, Interval) else (found, math.nan, math.nan)
+def _cell(found: Found | float, factor: float, style: str, mark: str, spread: float) -> Cell:
+    value, low, high = found if isinstance(found, tuple) else (found, math.nan, math.nan)
     if math.isnan(value):
         return Cell("–", math.nan)
     shown = [_signed(f"{factor * v:{style}}") for v in (value, low, high)]
     detail = "" if math.isnan(low) else f"{shown[1]} to {shown[2]}"
+    if isinstance(found, tuple) and not detail:
+        detail = "–"  # an interval was asked for, and too few rows give none
     apart = "" if math.isnan(spread) else f" ± {factor * spread:{style.lstrip('+')}}"
     return Cell(shown[0] + apart, value, detail, mark)  # type: ignore[arg-type]
 
@@ -87,8 +87,8 @@ def _signed(shown: str) -> str:
 # -- out -----------------------------------------------------------------------------------------
 
 
-def to_markdown(table: Table) -> str:
-    r"""A Markdown table; what a name holds is shown, not interpreted.
+def to_markdown(table: Table, level: int = 3) -> str:
+    r"""A Markdown table under a heading; what a name holds is shown, not interpreted.
 
     Example:
         >>> print(to_markdown(Table("T", ("name", "ECE"), ((text("a|b"), number(0.5)),))))
@@ -104,7 +104,8 @@ def to_markdown(table: Table) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in [head, *rows]]
     lines.insert(1, "|" + "|".join(rule) + "|")
     note = ["", plain(table.note)] if table.note else []
-    return "\n".join([f"### {plain(table.title)}", "", *lines, *note])
+    heading = [f"{'#' * level} {plain(table.title)}", ""] if table.title else []
+    return "\n".join([*heading, *lines, *note])
 
 
 def to_latex(table: Table) -> str:
@@ -158,6 +159,9 @@ _LATEX = (
     ("−", "$-$"),
     ("–", "--"),
     ("×", r"$\times$"),
+    ("·", r"$\cdot$"),
+    ("▲", r"$\uparrow$"),
+    ("▼", r"$\downarrow$"),
     ("±", r"$\pm$"),
     ("Δ", r"$\Delta$"),
 )
