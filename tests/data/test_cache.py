@@ -25,7 +25,6 @@ from gduq.data.cache import (
 )
 from gduq.data.packed import Packed
 from gduq.data.tensorfile import DamagedFile, read, write
-from gduq.disk import atomic_path
 from gduq.errors import InputError
 
 KEY = {"name": "some/set", "version": 1, "seed": 0}
@@ -167,21 +166,6 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
         cached(tmp_path, KEY, fail)
     assert not list((tmp_path / "processed").glob("*.safetensors"))
     assert_equal(cached(tmp_path, KEY, make), Packed.pack(make()))
-
-
-def test_atomic_path_leaves_the_old_file_when_the_block_fails(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def stop_halfway():
-        with atomic_path(path) as temporary:
-            temporary.write_text("half")
-            raise ValueError("stop")
-
-    with pytest.raises(ValueError, match="stop"):
-        stop_halfway()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_reading_what_is_not_there(tmp_path):

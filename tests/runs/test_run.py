@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import torch
 from lightning_fabric.loggers.csv_logs import CSVLogger
 
 import gduq
-from gduq.disk import locked, write_json
+from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
 from gduq.runs import training
@@ -258,16 +257,6 @@ def test_folders_that_are_none(root, tmp_path):
         _ = RunFolder(tmp_path).info
 
 
-def test_json_is_whole_or_not_there(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"x": float("nan"), "y": (1, 2)})
-    assert json.loads(path.read_text()) == {"x": None, "y": [1, 2]}
-    with pytest.raises(TypeError):
-        write_json(path, {"x": object()})
-    assert json.loads(path.read_text())["y"] == [1, 2]
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
-
-
 @pytest.mark.parametrize("logger", ["csv", "tensorboard", "own"])
 def test_loggers(tmp_path, logger):
     pytest.importorskip("tensorboard")
@@ -321,19 +310,3 @@ def test_killed_in_training_it_goes_on(root, tmp_path):
         assert torch.equal(p.samples, resumed.predictions()[split].samples)
     losses = [[r.loss for r in folder.history.records] for folder in (resumed, whole)]
     assert losses[0] == losses[1]
-
-
-def test_a_lock_keeps_others_waiting(tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from gduq.disk import locked\n"
-        "print('ready', flush=True)\n"
-        "with locked(Path(sys.argv[1])): print('in', flush=True)"
-    )
-    with locked(tmp_path / "run"):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout.readline() == "ready\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
-    assert process.communicate(timeout=60)[0] == "in\n"

@@ -1,0 +1,278 @@
+"""Shifts of own data along every domain, on tiny graphs."""
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, InMemoryDataset
+
+from gduq import shifts
+from gduq.data.packed import Packed
+from gduq.data.splits import SPLIT_NAMES
+from gduq.errors import InputError
+from tests.shifts.cases import NO_EDGES, dots
+
+
+class _Set(InMemoryDataset):
+    def __init__(self, graphs, transform=None):
+        super().__init__(transform=transform)
+        self.data, self.slices = self.collate(graphs)
+
+
+@pytest.mark.parametrize("form", [list, tuple, Packed.pack, _Set])
+def test_size_of_a_list_and_of_a_dataset(form):
+    splits = shifts.size(form(dots(range(1, 41))))
+    assert splits.train.task == "graph"
+    sizes = {name: [g.num_nodes for g in view.graphs] for name, view in splits}
+    assert sum(map(len, sizes.values())) == 40
+    assert max(sizes["train"] + sizes["id_val"] + sizes["id_test"]) == 20
+    assert sorted(sizes["ood_test"]) == [37, 38, 39, 40]
+    for name, view in splits:
+        assert splits.domains[name].tolist() == sizes[name]
+        assert len(view.target) == len(view)
+
+
+def test_size_under_other_cuts():
+    graphs = dots(range(1, 41))
+    covariate = shifts.size(graphs, "covariate", descending=True)
+    assert max(g.num_nodes for g in covariate.ood_test.graphs) == 8
+    assert shifts.size(graphs, "no_shift").ood_test is None
+    concept = shifts.size(dots([1 + i % 9 for i in range(90)]), "concept", seed=1)
+    assert sum(len(view) for _, view in concept) == 90
+
+
+def star(leaves):
+    ends = torch.stack([torch.zeros(leaves).long(), torch.arange(1, leaves + 1)])
+    return Data(x=torch.ones(leaves + 1, 1), edge_index=torch.cat([ends, ends.flip(0)], 1), y=0)
+
+
+def test_degree_of_nodes_and_graphs():
+    graphs = [star(n) for n in range(1, 21)]
+    splits = shifts.degree(graphs, descending=False)
+    assert min(splits.domains["ood_test"]) > max(splits.domains["train"])
+    assert splits.domains["train"].dtype == torch.float64
+    source = torch.arange(30).repeat_interleave(torch.arange(30))
+    graph = Data(edge_index=torch.stack([source, torch.zeros_like(source)]), num_nodes=30)
+    graph.y = torch.arange(30) % 2
+    nodes = shifts.degree(graph)
+    assert nodes.train.task == "node"
+    assert nodes.domains["ood_test"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert nodes.ood_test.rows.nonzero().flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert (torch.stack([v.rows for _, v in nodes]).sum(0) == 1).all()
+
+
+def test_feature_by_sum_attribute_and_function():
+    graphs = dots([2] * 20)
+    for i, graph in enumerate(graphs):
+        graph.price = -float(i)
+    by_sum = shifts.feature(graphs)
+    assert by_sum.domains["ood_test"].tolist() == [16.0, 17.0, 18.0, 19.0]
+    by_name = shifts.feature(graphs, "price")
+    assert sorted(by_name.domains["ood_test"].tolist()) == [-3.0, -2.0, -1.0, 0.0]
+    assert by_name.name == "price"
+    by_function = shifts.feature(graphs, lambda g: float(g.x.max()) ** 2, descending=True)
+    assert sorted(by_function.domains["ood_test"].tolist()) == [0.0, 1.0, 4.0, 9.0]
+    with pytest.raises(InputError, match="an attribute 'weight'"):
+        shifts.feature(graphs, "weight")
+
+
+def test_feature_of_sparse_nodes_is_the_word_count():
+    words = torch.arange(20)
+    dense = (torch.arange(20)[None] < words[:, None]).float()
+    graph = Data(edge_index=NO_EDGES, y=words % 2)
+    for x in (dense, dense.to_sparse_csr(), dense.to_sparse_coo()):
+        graph.x = x
+        splits = shifts.feature(graph)
+        assert splits.domains["ood_test"].tolist() == [16.0, 17.0, 18.0, 19.0]
+
+
+def test_group_leaves_groups_out():
+    labels = ["a"] * 10 + ["b"] * 6 + ["c"] * 4
+    graph = Data(x=torch.ones(20, 1), edge_index=NO_EDGES, y=torch.arange(20) % 2)
+    splits = shifts.group(graph, labels, test=["b"])
+    assert splits.ood_val.rows.nonzero().flatten().tolist() == [10, 11, 12]
+    assert splits.ood_test.rows.nonzero().flatten().tolist() == [13, 14, 15]
+    assert len(splits.id_val) == 2
+    both = shifts.group(graph, labels, test=["b"], val=["c"])
+    assert len(both.ood_test) == 6
+    assert len(both.ood_val) == 4
+    assert both.domains["ood_val"].tolist() == [2] * 4
+    with pytest.raises(InputError, match=r"among a, b, c, got \['d'\]"):
+        shifts.group(graph, labels, test=["d"])
+    with pytest.raises(InputError, match="test groups among"):
+        shifts.group(graph, labels, test=[])
+    with pytest.raises(InputError, match="one group for each of the 20 rows"):
+        shifts.group(graph, labels[1:], test=["b"])
+    with pytest.raises(InputError, match="no part empty"):
+        shifts.group(graph, labels, test=["a", "b", "c"])
+
+
+def test_time_trains_on_the_past():
+    stamps = [f"{2024 - i}-01-01" for i in range(20)]  # newest first
+    splits = shifts.time(dots([1] * 20), stamps)
+    newest = [int(g.x[0, 0]) for g in splits.ood_test.graphs]
+    assert sorted(newest) == [0, 1, 2, 3]
+    assert splits.name == "time"
+
+
+def test_class_out():
+    graphs = dots([1] * 30, labels=[i % 3 for i in range(30)])
+    splits = shifts.class_out(graphs, [2])
+    assert set(splits.train.target.tolist()) == {0, 1}
+    assert set(splits.ood_val.target.tolist()) == set(splits.ood_test.target.tolist()) == {2}
+    assert len(splits.ood_val) == len(splits.ood_test) == 5
+    with pytest.raises(InputError, match="among 0, 1, 2"):
+        shifts.class_out(graphs, [7])
+
+
+def test_scaffold_never_parts_a_scaffold():
+    pytest.importorskip("rdkit")
+    smiles = ["c1ccccc1C", "c1ccccc1CC", "c1ccccc1O", "c1ccccc1N", "c1ccccc1F", "c1ccccc1Cl"]
+    smiles += ["C1CCCCC1C", "C1CCCCC1CC", "c1ccncc1C", "c1ccncc1O"]
+    graphs = dots([1] * 10)
+    for graph, text in zip(graphs, smiles, strict=True):
+        graph.smiles = text
+    splits = shifts.scaffold(graphs, cuts=(0.5, 0.7))
+    groups = [set(splits.domains[n].tolist()) for n in ("train", "ood_val", "ood_test")]
+    assert groups == [{0}, {1}, {2}]
+    again = shifts.scaffold(dots([1] * 10), cuts=(0.5, 0.7), smiles=smiles)
+    assert again.domains["ood_val"].tolist() == splits.domains["ood_val"].tolist()
+    with pytest.raises(InputError, match="'C1CC' in row 0"):
+        shifts.scaffold(dots([1]), smiles=["C1CC"])
+    with pytest.raises(InputError, match="an attribute 'smiles'"):
+        shifts.scaffold(dots([1] * 3))
+
+
+def test_by_any_value():
+    graphs = [dots([2])[0] for _ in range(10)]
+    for graph in graphs:
+        graph.y = torch.tensor([0, 1])
+    nodes = shifts.by(graphs, torch.arange(20), task="node")
+    assert nodes.train.task == "node"
+    assert len(nodes.ood_test) == 4
+    with pytest.raises(InputError, match="one domain value for each of the 10 rows"):
+        shifts.by(graphs, torch.arange(20))
+    with pytest.raises(InputError, match="covariate, concept, tails, no_shift"):
+        shifts.by(graphs, torch.arange(10), "other")
+    with pytest.raises(InputError, match="a list of graphs"):
+        shifts.by(7, torch.arange(10))
+    with pytest.raises(InputError, match="at least one graph"):
+        shifts.by([], [])
+
+
+def test_graphs_of_different_attributes_can_be_cut():
+    graphs = dots(range(1, 41))
+    graphs[3].extra = torch.ones(1)
+    splits = shifts.size(graphs)
+    assert {name for name, _ in splits} == set(SPLIT_NAMES)
+
+
+def test_regression_targets_need_no_classes():
+    graphs = dots(range(1, 21))
+    for graph in graphs:
+        graph.y = torch.tensor([0.5])
+    assert len(shifts.size(graphs).ood_test) == 2
+    assert len(shifts.by(graphs, range(20)).ood_test) == 4
+    with pytest.raises(InputError, match="integer labels"):
+        shifts.by(graphs, range(20), "concept")
+    with pytest.raises(InputError, match=r"integer labels .*got values .* Cut values with shifts"):
+        shifts.class_out(graphs, [0])
+    for graph in graphs:
+        graph.y = torch.tensor([0, 1])
+    with pytest.raises(InputError, match="one label for each of the 20 rows"):
+        shifts.by(graphs, range(20), "concept")
+
+
+def values(y):
+    graphs = dots([2] * len(y))
+    for graph, value in zip(graphs, y, strict=True):
+        graph.y = torch.as_tensor(value, dtype=torch.float32).reshape(1, -1)
+    return graphs
+
+
+def test_target_trains_on_low_values_and_tests_on_high_ones():
+    y = torch.randperm(100, generator=torch.Generator().manual_seed(0)) / 7
+    splits = shifts.target(values(y), quantile=(0.6, 0.8))
+    parts = {name: view.target for name, view in splits}
+    assert parts["train"].max() < parts["ood_val"].min()
+    assert parts["id_test"].max() < parts["ood_val"].min()
+    assert parts["ood_val"].max() < parts["ood_test"].min()
+    assert len(splits.ood_test) == 20
+    assert splits.name == "target"
+    assert torch.equal(splits.domains["ood_test"], parts["ood_test"])
+    assert sum(len(view) for _, view in splits) == 100
+
+
+def test_target_of_several_columns_leaves_out_rows_without_it():
+    y = torch.stack([torch.zeros(60), torch.arange(60.0)], dim=1)
+    y[:10, 1] = torch.nan
+    splits = shifts.target(values(y), column=1)
+    assert sum(len(view) for _, view in splits) == 50
+    assert "10 rows without it are left out" in splits.description
+    assert splits.ood_test.target[:, 1].tolist() == [55, 56, 57, 58, 59]
+    assert splits.train.target.shape[1] == 2
+    with pytest.raises(InputError, match="a column from 0 to 1"):
+        shifts.target(values(y), column=2)
+    with pytest.raises(InputError, match="Move the quantiles apart"):
+        shifts.target(values(y), column=0)  # a constant has no high values
+
+
+def test_target_of_nodes():
+    graph = dots([50])[0]
+    graph.y = torch.arange(50) / 3
+    splits = shifts.target(graph)
+    assert splits.train.task == "node"
+    assert splits.train.target.max() < splits.ood_test.target.min()
+
+
+def test_cuts_of_several_targets_with_gaps():
+    y = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)).round()
+    y[::4, 1] = torch.nan
+    graphs = values(y)
+    for splits in (
+        shifts.by(graphs, range(40)),
+        shifts.by(graphs, range(40), "no_shift"),
+        shifts.group(graphs, [i % 4 for i in range(40)], test=[3]),
+    ):
+        assert splits.train.target.shape == (len(splits.train), 3)
+        gaps = sum(int(view.target.isnan().sum()) for _, view in splits)
+        assert gaps == 10
+    for call in (
+        lambda: shifts.class_out(graphs, [1]),
+        lambda: shifts.by(graphs, range(40), "concept"),
+    ):
+        with pytest.raises(InputError, match=r"one class per row, got 3 targets .* shifts.target"):
+            call()
+
+
+def test_groups_of_val_and_test_must_differ():
+    with pytest.raises(InputError, match="without a common group, got b in both"):
+        shifts.group(dots([1] * 20), ["a"] * 10 + ["b"] * 5 + ["c"] * 5, ["b"], val=["b", "c"])
+
+
+def test_time_stamps_keep_double_precision():
+    start = 1.7e9
+    stamps = [start + i for i in range(20)]
+    splits = shifts.time(dots([1] * 20), stamps)
+    assert splits.domains["ood_test"].tolist() == stamps[16:]
+    graphs = dots([1] * 20)
+    for graph, stamp in zip(graphs, stamps, strict=True):
+        graph.stamp = stamp
+    for cut in (shifts.feature(graphs, "stamp"), shifts.feature(graphs, lambda g: g.stamp)):
+        assert cut.domains["ood_test"].tolist() == stamps[16:]
+    tails = shifts.tails(stamps)
+    assert tails["ood_test"].tolist() == [18, 19]
+    groups = shifts.group(dots([1] * 20), stamps, test=stamps[:4])
+    assert sorted(groups.domains["ood_test"].tolist()) == stamps[2:4]
+
+
+def test_classes_and_groups_alone_or_in_tensors():
+    graphs = dots([1] * 40, [i % 4 for i in range(40)])
+    wanted = shifts.class_out(graphs, [2])
+    for classes in (2, np.int64(2), torch.tensor(2), torch.tensor([2]), np.array([2])):
+        found = shifts.class_out(graphs, classes)
+        assert torch.equal(found.ood_test.target, wanted.ood_test.target)
+    names = np.array(["ab", "cd"] * 20)
+    found = shifts.group(graphs, names, test="ab", seed=np.int64(3))
+    assert set(found.ood_test.target.tolist()) == {0, 2}
+    with pytest.raises(InputError, match="number or text each"):
+        shifts.group(graphs, [["a"]] * 40, test="a")
