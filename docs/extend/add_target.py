@@ -16,10 +16,10 @@ class Counts(Target):
     kind = "counts"
     mean: float = 1.0  # of y in training; rows without an anchor are trained towards it
 
-    def told(self, y, outputs, truth, trained=False, bounded=False):
-        if outputs.size(1) != 1:
-            raise gduq.InputError("one output for counts", outputs.size(1))
-        return Counts(float(self.check(y, "train").mean()))
+    def told(self, look):
+        if look.outputs.size(1) != 1:
+            raise gduq.InputError("one output for counts", look.outputs.size(1))
+        return Counts(float(self.check(look.y, "train").mean()))
 
     def check(self, y, name):
         if bool(((y < 0) | (y != y.round())).any()):

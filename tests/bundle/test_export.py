@@ -22,9 +22,9 @@ from gduq.bundle.export_program import facts
 from gduq.data import View
 from gduq.data.table import molecule
 from gduq.nn import GNN
-from gduq.nn.molecules import BondGNN
+from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.neighbourhoods import Structure
-from gduq.targets import Classes, Labels, Values
+from gduq.targets import Classes, FirstLook, Labels, Values
 
 # Two epochs teach a network little.
 pytestmark = pytest.mark.filterwarnings("ignore:the network explains nothing of y")
@@ -282,7 +282,7 @@ def test_facts_are_those_of_predictions(weights: Tensor | None) -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(9, 2, generator=generator)
     cases = (
-        (Values().told(y, torch.zeros(9, 2), y), 4),
+        (Values().told(FirstLook(y, torch.zeros(9, 2), y)), 4),
         (Labels(rates=(0.5, 0.5)), 2),
         (Classes(4), 4),
         (Classes(2, one_logit=True), 1),

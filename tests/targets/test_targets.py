@@ -16,7 +16,7 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 import gduq
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
-from gduq.targets import Classes, Labels, Values, target_from, tell_target
+from gduq.targets import Classes, FirstLook, Labels, Values, target_from, tell_target
 
 NAN = math.nan
 
@@ -26,7 +26,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def values(y: Tensor, outputs: int = 2, **more) -> Values:
-    return Values(**more).told(y, torch.zeros(len(y), outputs, dtype=y.dtype), y)
+    return Values(**more).told(FirstLook(y, torch.zeros(len(y), outputs, dtype=y.dtype), y))
 
 
 # -- telling -------------------------------------------------------------------------------------
@@ -47,17 +47,17 @@ def values(y: Tensor, outputs: int = 2, **more) -> Values:
     ],
 )
 def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
-    assert tell_target(y, torch.zeros(len(y), outputs), y).kind == kind
+    assert tell_target(FirstLook(y, torch.zeros(len(y), outputs), y)).kind == kind
 
 
 def test_whole_numbers_as_values_are_said() -> None:
     y = torch.tensor([3, 17, 8])
     with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
-        found = tell_target(y, torch.zeros(3, 1), y)
+        found = tell_target(FirstLook(y, torch.zeros(3, 1), y))
     assert found.kind == "values"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tell_target(y, torch.zeros(3, 1), y, "values").kind == "values"
+        assert tell_target(FirstLook(y, torch.zeros(3, 1), y), "values").kind == "values"
 
 
 @pytest.mark.parametrize(
@@ -84,25 +84,25 @@ def test_whole_numbers_as_values_are_said() -> None:
 )
 def test_what_does_not_fit_is_one_sentence(y, outputs, given, message) -> None:
     with pytest.raises(InputError, match=message) as error:
-        tell_target(y, torch.zeros(len(y), outputs), y, given)
+        tell_target(FirstLook(y, torch.zeros(len(y), outputs), y), given)
     assert "\n" not in str(error.value)
 
 
 def test_class_weights_are_for_classes() -> None:
     y = torch.tensor([0.5, 1.5])
     with pytest.raises(InputError, match="class_weights for classes"):
-        tell_target(y, torch.zeros(2, 1), y, class_weights="balanced")
+        tell_target(FirstLook(y, torch.zeros(2, 1), y), class_weights="balanced")
 
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_units_of_the_network_are_told(trained: bool) -> None:
     y = 100 + 5 * draw(50)
     good = (y + draw(50, seed=1)).unsqueeze(1)
-    assert Values().told(y, good, y, trained).raw
-    assert not Values().told(y, (good - 100) / 5, y, trained).raw
-    assert not Values().told(y, 0.1 * draw(50, 1), y).raw  # a fresh network
+    assert Values().told(FirstLook(y, good, y, trained)).raw
+    assert not Values().told(FirstLook(y, (good - 100) / 5, y, trained)).raw
+    assert not Values().told(FirstLook(y, 0.1 * draw(50, 1), y)).raw  # a fresh network
     with pytest.warns(UserWarning, match="explains nothing"):
-        Values().told(y, good * 1000, y, trained=True)
+        Values().told(FirstLook(y, good * 1000, y, trained=True))
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_predictions_are_in_the_users_units() -> None:
 
 def test_label_losses_over_what_is_known() -> None:
     y = torch.tensor([[1.0, NAN, 0.0], [NAN, NAN, 1.0], [0.0, 1.0, NAN], [1.0, 0.0, 0.0]]).double()
-    target = Labels(("a", "b", "c")).told(y, torch.zeros(4, 3), y)
+    target = Labels(("a", "b", "c")).told(FirstLook(y, torch.zeros(4, 3), y))
     assert target.rates == pytest.approx((2 / 3, 1 / 2, 1 / 3))
     outputs = draw(2, 4, 3)
     found = target.losses(outputs, y)
@@ -217,22 +217,24 @@ def test_label_losses_over_what_is_known() -> None:
 
 def test_label_thresholds_are_part_of_the_target() -> None:
     y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).told(y, torch.zeros(2, 2), y)
+    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).told(FirstLook(y, torch.zeros(2, 2), y))
     assert target_from(json.loads(json.dumps(target.spec()))) == target
     assert target.prediction(torch.zeros(1, 1, 2)).label.tolist() == [[True, False]]
-    assert target.with_thresholds(None) == Labels(("a", "b")).told(y, torch.zeros(2, 2), y)
+    assert target.with_thresholds(None) == Labels(("a", "b")).told(
+        FirstLook(y, torch.zeros(2, 2), y)
+    )
     with pytest.raises(InputError, match="2 thresholds, one per label"):
         target.with_thresholds(torch.tensor([0.5]))
     with pytest.raises(InputError, match="thresholds from 0 to 1"):
         target.with_thresholds([0.5, 1.5])
     with pytest.raises(InputError, match="2 thresholds, one per label"):
-        Labels(thresholds=[0.5]).told(y, torch.zeros(2, 2), y)
+        Labels(thresholds=[0.5]).told(FirstLook(y, torch.zeros(2, 2), y))
 
 
 def test_label_temperature_is_that_of_two_classes() -> None:
     logits, generator = 4 * draw(3, 300, 1), torch.Generator().manual_seed(1)
     y = torch.bernoulli((logits.mean(0) / 3).sigmoid(), generator=generator)
-    labels = Labels().told(y, logits[0], y)
+    labels = Labels().told(FirstLook(y, logits[0], y))
     classes = Classes(2, one_logit=True)
     expected = classes.best_temperature([(logits, y[:, 0].long(), 1.0)])
     assert labels.best_temperature([(logits, y, 1.0)]) == pytest.approx(expected, rel=1e-6)
@@ -669,7 +671,7 @@ def test_one_output_and_no_truth_is_said() -> None:
 def test_given_classes_keep_their_weights() -> None:
     y = torch.tensor([0, 1, 2])
     given = Classes(3, weights=(1.0, 2.0, 3.0))
-    found = tell_target(y, torch.zeros(3, 3), y, given, None, ("a", "b", "c"))
+    found = tell_target(FirstLook(y, torch.zeros(3, 3), y), given, None, ("a", "b", "c"))
     assert found.names == ("a", "b", "c")
     assert found.weights == (1.0, 2.0, 3.0)
 

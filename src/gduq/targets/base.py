@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,12 +16,22 @@ from gduq.prediction.base import Hypotheses
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Part", "Target", "target_from"]
+__all__ = ["FirstLook", "Part", "Target", "target_from"]
 
 Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n], weight of the part
 
 _KINDS: dict[str, type[Target]] = {}
 _AGREED = 1e-4  # hypotheses whose mean disagreement is less say one thing
+
+
+class FirstLook(NamedTuple):
+    """What is known of training rows, and of a network on some of them, before training."""
+
+    y: Tensor  # of all training rows, as stored on the graphs
+    outputs: Tensor  # what the network says of some of them [n, O]
+    truth: Tensor  # y of these
+    trained: bool = False  # whether the network stays as it is
+    bounded: bool = False  # whether something bounds its outputs, such as a ReLU
 
 
 @dataclass(frozen=True)
@@ -39,23 +49,8 @@ class Target(ABC):
         _KINDS[cls.kind] = cls
 
     @abstractmethod
-    def told(
-        self,
-        y: Tensor,
-        outputs: Tensor,
-        truth: Tensor,
-        trained: bool = False,
-        bounded: bool = False,
-    ) -> Self:
-        """This target with all that training rows tell about it; raises for what does not fit.
-
-        Args:
-            y: The truth of all training rows, as stored on the graphs.
-            outputs: What the network says of some of them ``[n, O]``, before training.
-            truth: The truth of these rows.
-            trained: Whether the network stays as it is.
-            bounded: Whether something bounds its outputs, such as a ReLU.
-        """
+    def told(self, look: FirstLook) -> Self:
+        """This target with all that training rows tell about it; raises for what does not fit."""
 
     @abstractmethod
     def check(self, y: Tensor, name: str) -> Tensor:

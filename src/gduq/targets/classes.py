@@ -14,7 +14,7 @@ from gduq import metrics
 from gduq.errors import InputError
 from gduq.prediction.result import Prediction
 from gduq.prediction.temperature import best_temperature
-from gduq.targets.base import Part, Target
+from gduq.targets.base import FirstLook, Part, Target
 
 __all__ = ["ClassWeights", "Classes", "class_numbers"]
 
@@ -71,20 +71,13 @@ class Classes(Target):
         chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
         return cls(classes, names, outputs == 1, chosen)
 
-    def told(
-        self,
-        y: Tensor,
-        outputs: Tensor,
-        truth: Tensor,
-        trained: bool = False,
-        bounded: bool = False,
-    ) -> Classes:
-        if outputs.size(1) != (1 if self.one_logit else self.num_classes):
+    def told(self, look: FirstLook) -> Classes:
+        width = look.outputs.size(1)
+        if width != (1 if self.one_logit else self.num_classes):
             raise InputError(
-                f"a network with {self.num_classes} outputs, one per class",
-                f"{outputs.size(1)} outputs",
+                f"a network with {self.num_classes} outputs, one per class", f"{width} outputs"
             )
-        return Classes.told_from(y, outputs.size(1), self.weights, self.names)
+        return Classes.told_from(look.y, width, self.weights, self.names)
 
     def fits(self, other: Target | None) -> bool:
         if not isinstance(other, Classes):

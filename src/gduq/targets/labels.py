@@ -13,7 +13,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction.labels import LabelPrediction
 from gduq.prediction.temperature import best_temperature
-from gduq.targets.base import Part, Target
+from gduq.targets.base import FirstLook, Part, Target
 
 __all__ = ["Labels"]
 
@@ -33,7 +33,7 @@ class Labels(Target):
 
     Example:
         >>> y = torch.tensor([[1.0, 0.0], [0.0, float("nan")], [0.0, 1.0]])
-        >>> target = Labels(("toxic", "active")).told(y, torch.zeros(3, 2), y)
+        >>> target = Labels(("toxic", "active")).told(FirstLook(y, torch.zeros(3, 2), y))
         >>> [round(rate, 3) for rate in target.rates]
         [0.333, 0.5]
         >>> target.losses(torch.zeros(3, 2), target.check(y, "train"))  # log 2 each
@@ -79,19 +79,12 @@ class Labels(Target):
         given = thresholds.tolist() if isinstance(thresholds, Tensor) else thresholds
         return replace(self, thresholds=None if given is None else tuple(given))
 
-    def told(
-        self,
-        y: Tensor,
-        outputs: Tensor,
-        truth: Tensor,
-        trained: bool = False,
-        bounded: bool = False,
-    ) -> Labels:
-        labels = _entries(y, "train")
-        if outputs.size(1) != labels.size(1):
+    def told(self, look: FirstLook) -> Labels:
+        labels = _entries(look.y, "train")
+        if look.outputs.size(1) != labels.size(1):
             raise InputError(
                 f"a network with one output per column of y: {labels.size(1)}",
-                f"one with {outputs.size(1)}",
+                f"one with {look.outputs.size(1)}",
                 "If y should be classes: whole numbers from 0 up, one per row.",
             )
         self._check_widths(labels.size(1))

@@ -9,7 +9,7 @@ import torch  # noqa: F401  (for the examples)
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
-from gduq.targets.base import Target
+from gduq.targets.base import FirstLook, Target
 from gduq.targets.classes import Classes, ClassWeights
 from gduq.targets.labels import Labels
 from gduq.targets.values import Values
@@ -20,14 +20,10 @@ KINDS = ("classes", "labels", "values")
 
 
 def tell_target(
-    y: Tensor,
-    outputs: Tensor,
-    truth: Tensor,
+    look: FirstLook,
     given: Target | str | None = None,
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
-    trained: bool = False,
-    bounded: bool = False,
 ) -> Target:
     """The target of a model, as far as it was not given told from the training rows.
 
@@ -37,39 +33,37 @@ def tell_target(
       are others than 0 and 1: then they are `Values`, and a warning says so.
 
     Args:
-        y: The truth of all training rows, as stored on the graphs.
-        outputs: What the network says of some of them ``[n, O]``.
-        truth: The truth of these.
+        look: The training rows, and what the network says of some of them.
         given: A target, or its kind: ``"classes"``, ``"labels"`` or ``"values"``.
         class_weights: As in `gduq.fit`.
         class_names: A name per class, label or value.
-        trained: Whether the network stays as it is.
-        bounded: Whether something bounds its outputs, such as a ReLU.
 
     Example:
-        >>> tell_target(torch.tensor([0.5, 1.5]), torch.zeros(2, 1), torch.tensor([0.5, 1.5])).kind
+        >>> y = torch.tensor([0.5, 1.5])
+        >>> tell_target(FirstLook(y, torch.zeros(2, 1), y)).kind
         'values'
-        >>> tell_target(torch.tensor([0, 2, 1]), torch.zeros(3, 3), torch.tensor([0, 2, 1])).kind
+        >>> y = torch.tensor([0, 2, 1])
+        >>> tell_target(FirstLook(y, torch.zeros(3, 3), y)).kind
         'classes'
     """
     if isinstance(given, str) and given not in KINDS:
         raise InputError(f"target from {', '.join(KINDS)}, or a gduq.targets object", repr(given))
-    kind = given.kind if isinstance(given, Target) else given or _kind(y, outputs.size(1))
+    kind = given.kind if isinstance(given, Target) else given or _kind(look.y, look.outputs.size(1))
     if kind != "classes" and class_weights is not None:
         raise InputError("class_weights for classes", f"{kind} as the target")
     if isinstance(given, Classes):
         names = given.names if class_names is None else tuple(class_names)
-        named = replace(given, names=names).told(y, outputs, truth)
+        named = replace(given, names=names).told(look)
         if class_weights is None:
             return named
-        return Classes.told_from(y, outputs.size(1), class_weights, names)
+        return Classes.told_from(look.y, look.outputs.size(1), class_weights, names)
     if kind == "classes":
-        return Classes.told_from(y, outputs.size(1), class_weights, class_names)
+        return Classes.told_from(look.y, look.outputs.size(1), class_weights, class_names)
     names = None if class_names is None else tuple(class_names)
     made = given if isinstance(given, Target) else Labels() if kind == "labels" else Values()
     if names is not None:
         made = type(made)(**{**_settings(made), "names": names})
-    return made.told(y, outputs, truth, trained, bounded)
+    return made.told(look)
 
 
 def _settings(target: Target) -> dict[str, object]:

@@ -15,7 +15,7 @@ from gduq.errors import InputError, warn_user
 from gduq.prediction.mixture import weighted_mean
 from gduq.prediction.temperature import COOLEST, HOTTEST
 from gduq.prediction.values import ValuePrediction
-from gduq.targets.base import Part, Target
+from gduq.targets.base import FirstLook, Part, Target
 
 __all__ = ["Values"]
 
@@ -53,7 +53,7 @@ class Values(Target):
 
     Example:
         >>> y = torch.tensor([1.0, 2.0, 4.5])
-        >>> target = Values().told(y, torch.zeros(3, 1), y)
+        >>> target = Values().told(FirstLook(y, torch.zeros(3, 1), y))
         >>> target.shift, target.raw
         ((2.5,), False)
         >>> target.prediction(target.completed(torch.zeros(1, 2, 1))).mean  # nothing learned yet
@@ -87,15 +87,8 @@ class Values(Target):
 
     # -- from data -----------------------------------------------------------------------------
 
-    def told(
-        self,
-        y: Tensor,
-        outputs: Tensor,
-        truth: Tensor,
-        trained: bool = False,
-        bounded: bool = False,
-    ) -> Values:
-        values = _columns(y, "train")
+    def told(self, look: FirstLook) -> Values:
+        values, outputs = _columns(look.y, "train"), look.outputs
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
             raise InputError(
@@ -127,26 +120,27 @@ class Values(Target):
             raw=False,
             noise=(0.0,) * width if outputs.size(1) == width else None,
         )
-        if bounded:  # a ReLU, say, cannot give what lies below the mean of y
+        if look.bounded:  # a ReLU, say, cannot give what lies below the mean of y
             return replace(told, raw=True)
-        return replace(told, raw=told._fits_raw(outputs, _columns(truth, "train"), trained))
+        return replace(told, raw=told._fits_raw(look))
 
-    def _fits_raw(self, outputs: Tensor, truth: Tensor, trained: bool) -> bool:
+    def _fits_raw(self, look: FirstLook) -> bool:
         """Whether outputs explain the truth better as they are than as standardised ones.
 
         A network that is still to be trained and explains nothing learns in standardised units.
         """
-        means = outputs[:, : self.num_values].detach().cpu().double()
-        shift, scale, y = self._shift(means), self._scale(means), truth.cpu().double()
+        means = look.outputs[:, : self.num_values].detach().cpu().double()
+        y = _columns(look.truth, "train").cpu().double()
+        shift, scale = self._shift(means), self._scale(means)
         as_is = float(((means - y) / scale).square().mean())
         scaled = float((means - (y - shift) / scale).square().mean())
         nothing = float(((y - shift) / scale).square().mean())  # what the mean of y leaves open
-        if trained and min(as_is, scaled) > nothing:
+        if look.trained and min(as_is, scaled) > nothing:
             warn_user(
                 "the network explains nothing of y on its training rows "
                 f"(R2 = {1 - min(as_is, scaled) / nothing:.2g}): are its outputs in the units of y?"
             )
-        return as_is < scaled and (trained or as_is < 0.98 * nothing)
+        return as_is < scaled and (look.trained or as_is < 0.98 * nothing)
 
     def fits(self, other: Target | None) -> bool:
         same = isinstance(other, Values) and (other.shift, other.scale) == (self.shift, self.scale)
