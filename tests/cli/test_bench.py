@@ -53,6 +53,15 @@ def test_failed_runs_have_an_exit_code(made):
     assert "1 run(s) failed" in run("bench", "size-shift", "--scale", "small", code=3).stderr
 
 
+def test_stopped_it_says_how_to_go_on(monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gduq.paper.bench.bench", stopped)
+    (line,) = run("bench", "size-shift", code=130).stderr.splitlines()
+    assert "goes on with the runs that are missing" in line
+
+
 def test_mistakes_are_one_sentence(tmp_path):
     cases = [
         (("size-shft",), "Did you mean 'size-shift'"),

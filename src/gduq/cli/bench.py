@@ -9,6 +9,7 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_rows
 from gduq.cli.completion import TABLES, among
+from gduq.cli.stopping import going_on_later
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "write_table"]
 
-_ENDINGS = {".md": "to_markdown", ".tex": "to_latex", ".json": "to_json", ".csv": "to_csv"}
+_FORMS = {".md": "markdown", ".tex": "latex", ".json": "json", ".csv": "csv"}
 
 
 @app.command()
@@ -66,7 +67,8 @@ def bench(
     if output is not None:
         _check_table_file(output)
     options: dict[str, Any] = {"engine": engine, "workers": workers, "seeds": seeds}
-    result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
+    with going_on_later("The same command goes on with the runs that are missing"):
+        result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
     if output is not None:
         write_table(result, output)
     typer.echo(result.to_json() if as_json else result.to_markdown(), nl=False)
@@ -90,17 +92,17 @@ def _listed() -> list[dict[str, Any]]:
 def _check_table_file(path: Path) -> None:
     from gduq.deploy.rowfiles import check_output
 
-    check_output(path, tuple(_ENDINGS))
+    check_output(path, tuple(_FORMS))
 
 
 def write_table(result: BenchResult, path: Path, form: str | None = None) -> Path:
     """Write a table in the format that is named, or that the file's name says."""
-    named = {"markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv"}
-    ending = path.suffix if form is None else named.get(form, "")
-    if ending not in _ENDINGS:
-        got = repr(form) if form else path.name
-        raise InputError(f"a table as {', '.join(named)}", got, "Pages (html) are made of runs.")
-    if form is None:
+    form, given = form or _FORMS.get(path.suffix), form
+    if form not in _FORMS.values():
+        got = repr(given) if given else path.name
+        known = ", ".join(_FORMS.values())
+        raise InputError(f"a table as {known}", got, "Pages (html) are made of runs.")
+    if given is None:
         _check_table_file(path)
-    getattr(result, _ENDINGS[ending])(path)
+    getattr(result, f"to_{form}")(path)
     return path
