@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from gduq.graph import Rows
 from gduq.graph.sparse import linear
 from gduq.nn.gnn import GNN
+from gduq.nn.gnn_parts import message_size
 from gduq.nn.gnn_settings import ChainPoint
 from gduq.nn.layers import affine
 from gduq.nn.neighbourhoods import Structure
@@ -177,7 +178,7 @@ class GNNPoint(Point):
         return None if layer is None or self.net.training else affine(layer.inner_norm)
 
     def cost(self, z: Tensor, graph: Any) -> int:
-        return max(z.numel(), self.net.message_size(graph) if self.needs_graph else 0)
+        return max(z.numel(), message_size(self.net, graph) if self.needs_graph else 0)
 
     @property
     def needs_graph(self) -> bool:

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gduq.nn.bond_gnn import BondGNN
     from gduq.nn.gnn import GNN
-    from gduq.nn.molecules import BondGNN
 
 # Imported on first use: settings can be checked without torch.
-_HOME = {"BondGNN": "molecules", "GNN": "gnn"}
+_HOME = {"BondGNN": "bond_gnn", "GNN": "gnn"}
 
 __all__ = ["GNN", "BondGNN"]
 

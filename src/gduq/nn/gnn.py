@@ -6,7 +6,6 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -211,16 +210,6 @@ class GNN(nn.Module):
         elif self.virtual is not None:  # its start is read before any layer but the first
             parts += [self.virtual.start] if stop == 1 else [self.virtual]
         return [part for part in parts if part is not None]
-
-    def message_size(self, graph: Data) -> int:
-        """About how many numbers a layer holds for its messages and attention in one pass."""
-        if self.encoder is None:
-            return 0
-        towers = 12 if self.config["conv"] == "pna" else 4
-        sizes = torch.bincount(Structure.of(graph).batch)
-        attention = self.config["heads"] * int(sizes.max()) ** 2 * sizes.numel()
-        messages: int = towers * graph.num_edges * self.hidden_channels
-        return messages + (attention if self.config["conv"] == "gps" else 0)
 
     # -- its links -----------------------------------------------------------------------------
 

@@ -26,7 +26,14 @@ from gduq.nn.positional import encoding, with_random_signs
 if TYPE_CHECKING:
     from gduq.nn.gnn import GNN
 
-__all__ = ["Head", "check_edge_features", "input_features", "make_layer", "make_pool"]
+__all__ = [
+    "Head",
+    "check_edge_features",
+    "input_features",
+    "make_layer",
+    "make_pool",
+    "message_size",
+]
 
 
 class Head(nn.Module):
@@ -72,6 +79,17 @@ def input_features(net: GNN, graph: Data, structure: Structure) -> Tensor:
         pe = encoding(graph, net.config["positional_channels"]).to(dtype)
         parts.append(with_random_signs(pe, structure) if net.training else pe)
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def message_size(net: GNN, graph: Data) -> int:
+    """About how many numbers a layer holds for its messages and attention in one pass."""
+    if net.encoder is None:
+        return 0
+    towers = 12 if net.config["conv"] == "pna" else 4
+    sizes = torch.bincount(Structure.of(graph).batch)
+    attention = net.config["heads"] * int(sizes.max()) ** 2 * sizes.numel()
+    messages: int = towers * graph.num_edges * net.hidden_channels
+    return messages + (attention if net.config["conv"] == "gps" else 0)
 
 
 def make_layer(config: dict[str, Any], in_channels: int, index: int) -> nn.Module:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.fx import GraphModule
 
 from gduq.errors import InputError
+from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.gnn import GNN
-from gduq.nn.molecules import BondGNN
 
 __all__ = ["class_name", "network_from", "network_spec"]
 

@@ -18,7 +18,7 @@ from gduq.data.subset import LimitError
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows
 from gduq.nn import GNN, BondGNN
-from gduq.nn.molecules import ATOMS, BONDS
+from gduq.nn.bond_gnn import ATOMS, BONDS
 from gduq.prediction.predictor import Predictor
 from gduq.runs.config import RunConfig
 from gduq.runs.method import RECIPE_FIELDS

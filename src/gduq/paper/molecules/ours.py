@@ -16,7 +16,7 @@ from gduq.baselines import Ensemble, LastLayerLaplace, MCDropout
 from gduq.bundle import load, save
 from gduq.data.splits import Splits
 from gduq.data.view import View
-from gduq.nn.molecules import BondGNN
+from gduq.nn.bond_gnn import BondGNN
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
 from gduq.paper.molecules.plan import MEMBERS, Job
 from gduq.prediction import predict

@@ -11,7 +11,7 @@ from torch_geometric.data import Batch, Data
 import gduq
 from gduq.errors import InputError
 from gduq.nn import BondGNN
-from gduq.nn.molecules import ATOMS, BONDS
+from gduq.nn.bond_gnn import ATOMS, BONDS
 from gduq.nn.network_specs import network_from, network_spec
 from gduq.nn.tracing import trace
 
