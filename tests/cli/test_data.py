@@ -92,13 +92,13 @@ def test_convert_a_table(tmp_path):
     lines = ["smiles,active"] + ["CCO,1", "c1ccccc1,0"] * 10 + ["not a molecule,1"]
     table.write_text("\n".join(lines) + "\n")
     target = tmp_path / "molecules.safetensors"
-    result = run("data", "convert", table, target, "--column", "active", code=3)
+    result = run("data", "convert", table, target, "--target", "active", code=3)
     assert "20 graphs written" in result.output
     assert "1 row left out" in result.stderr
     assert target.exists()
-    again = run("data", "convert", table, target, "--column", "active", code=2)
+    again = run("data", "convert", table, target, "--target", "active", code=2)
     assert "exists" in again.stderr
-    options = ("--column", "active", "--overwrite", "--json")
+    options = ("--target", "active", "--overwrite", "--json")
     done = run("data", "convert", table, target, *options, code=3)
     assert json.loads(done.stdout)["graphs"] == 20
 
@@ -172,13 +172,11 @@ def test_describe_by_group_time_and_class(graphs):
     assert "test groups" in run("data", "describe", graphs, *group, "--test", "x", code=2).output
 
 
-@pytest.mark.parametrize("option", ["--target", "--column"])
-def test_target_columns_have_two_names(tmp_path, option):
+def test_target_columns_are_named(tmp_path):
     pytest.importorskip("rdkit", reason="needs the molecules extra")
-    table = tmp_path / "mols.csv"
+    table, out = tmp_path / "mols.csv", tmp_path / "mols.safetensors"
     rows = "".join(f"{'C' * n},{n % 2}\n" for n in range(1, 31))
     table.write_text("smiles,toxic\n" + rows)
-    out = tmp_path / f"{option[2:]}.safetensors"
-    run("data", "convert", table, out, option, "toxic")
+    run("data", "convert", table, out, "--target", "toxic")
     assert "label" in run("data", "describe", out).output
-    assert "label" in run("data", "describe", table, option, "toxic").output
+    assert "label" in run("data", "describe", table, "--target", "toxic").output

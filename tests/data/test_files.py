@@ -197,11 +197,9 @@ def test_convert_a_table(tmp_path: Path) -> None:
 
 
 def test_stream_counts_every_row(tmp_path: Path) -> None:
-    items = list(stream(tu_folder(tmp_path / "tu", bad=2), chunk=3))
+    items = list(stream(tu_folder(tmp_path / "tu", bad=2)))
     assert [index for index, _ in items] == list(range(10))
     assert [isinstance(item, Reject) for _, item in items] == [True, True] + [False] * 8
-    with pytest.raises(InputError, match="chunk >= 1"):
-        stream(tmp_path / "tu", chunk=0)
 
 
 def test_stream_errors_come_before_the_first_row(tmp_path: Path) -> None:
@@ -209,7 +207,7 @@ def test_stream_errors_come_before_the_first_row(tmp_path: Path) -> None:
         stream(tmp_path / "no.csv")
 
 
-def test_a_stream_holds_a_chunk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_stream_holds_one_graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made: list[weakref.ref[Data]] = []
 
     class Endless:
@@ -222,9 +220,9 @@ def test_a_stream_holds_a_chunk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: 
                 yield i, item
 
     monkeypatch.setattr(files, "open_source", lambda *_, **__: Endless())
-    alive = [sum(ref() is not None for ref in made) for _ in stream(tmp_path, chunk=5)]
+    alive = [sum(ref() is not None for ref in made) for _ in stream(tmp_path)]
     assert len(alive) == 100
-    assert max(alive) <= 11  # a chunk, the one before it, and the one in hand
+    assert max(alive) <= 2  # the one in hand, and the next
 
 
 def test_convert_holds_a_chunk_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

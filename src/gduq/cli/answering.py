@@ -236,7 +236,7 @@ def first_graph(path: Path, smiles: str | None) -> Data:
     """The first graph of a file that can be read."""
     check_sources([path])
     column = smiles_in([path], smiles, Told()) or "smiles"
-    for _, item in stream(path, 1, smiles=column):
+    for _, item in stream(path, smiles=column):
         if not isinstance(item, Reject):
             return item
     raise InputError(f"at least one graph in {path}", "none")

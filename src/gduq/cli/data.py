@@ -17,9 +17,7 @@ data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, desc
 app.add_typer(data_app, name="data")
 
 
-Targets = Annotated[
-    list[str] | None, typer.Option("--target", "--column", help="Table: target column(s).")
-]
+Targets = Annotated[list[str] | None, typer.Option("--target", help="Table: target column(s).")]
 
 TableTask = Annotated[
     str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")

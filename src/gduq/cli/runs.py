@@ -11,7 +11,7 @@ from gduq.cli.base import AsJson, app, print_rows, status
 from gduq.cli.completion import CALIBRATORS, among, check_calibrator, datasets
 from gduq.cli.predict import Call, Network, SmilesColumn, Targets
 from gduq.cli.request import Request, files_of
-from gduq.cli.train import scores_of, told_of
+from gduq.cli.score_rows import scores_of, told_of
 from gduq.data.outputs import check_output
 from gduq.errors import InputError
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, print_rows, status
+from gduq.cli.base import AsJson, app, print_json, print_rows
 from gduq.cli.completion import among, datasets
+from gduq.cli.score_rows import scores_of
 from gduq.cli.stopping import going_on_later
-from gduq.data.cells import printable
+from gduq.cli.train_own import train_own
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.evaluation import Evaluation
-    from gduq.report.verdict import Verdict
     from gduq.runs.config import RunConfig
-    from gduq.runs.folder import RunFolder
 
-__all__ = ["scores_of", "told_of", "train"]
+__all__ = ["train"]
 
 _METHODS: dict[str, dict[str, str]] = {
     "choose": {"kind": "choose"},
@@ -33,18 +31,6 @@ _METHODS: dict[str, dict[str, str]] = {
     **{kind: {"kind": kind}
        for kind in ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")},
 }  # fmt: skip
-_MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
-_TOLD = {
-    "classes": ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
-    "labels": ("balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
-    "values": ("rmse", "r2", "coverage_90", "width_90", "nll"),
-}
-_SHOWN = 6  # names of targets and of classes
-_ALONE = (
-    "It has one hypothesis: epistemic is 0 in every row, and hypotheses never disagree. Novelty "
-    "says what is unlike the training data; --set method.budget=1.4, or --method ensemble, lets "
-    "more hypotheses compete."
-)
 _GO_ON = "The same command goes on from the last checkpoint"
 _ENDING = (".csv", ".tsv", ".safetensors", ".toml")
 
@@ -146,7 +132,7 @@ def _train(options: dict[str, Any], root: Path, logger: str | None, as_json: boo
     if wanted.data.source is None:
         _train_named(wanted, root, logger, as_json)
     else:
-        _train_own(wanted, root, logger, as_json)
+        train_own(wanted, root, logger, as_json)
 
 
 # -- what is asked for: all of it is checked before anything heavy is imported ---------------------
@@ -237,122 +223,3 @@ def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: boo
     typer.echo(f"{wanted.title}: {folder.path}")
     print_rows(scores_of(folder), as_json=False)
     typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
-
-
-def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """One row per calibrator and split."""
-    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
-    return [
-        {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
-        for name, splits in scores.items()
-        for split, values in splits.items()
-    ]
-
-
-def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The few measures that say most: a row per split, calibrator and, of several, value."""
-    kind, table = evaluation.settings.get("about", "classes"), evaluation.table
-    held = table[(table["kind"] == "metrics") & table["measure"].isin(_TOLD[kind])]
-    held = held[held["split"] != "train"]
-    if kind != "values":
-        held = held[held["variant"] == ""]  # labels one by one are in the report
-    several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in held.to_dict("records"):
-        key = (one["split"], one["calibrator"], one["variant"])
-        shown = {"split": one["split"]}
-        shown |= {"calibrator": one["calibrator"]} if several["calibrator"] else {}
-        shown |= {"target": one["variant"]} if several["variant"] else {}
-        rows.setdefault(key, shown)[one["measure"]] = one["value"]
-    return list(rows.values())
-
-
-# -- own data --------------------------------------------------------------------------------------
-
-
-def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
-    from gduq.runs.build import own_of
-    from gduq.runs.run import run
-
-    with status(f"Reading {wanted.data.name}", as_json):
-        own = own_of(wanted)
-    assert own is not None
-    path = root / wanted.folder_name
-    if not as_json:
-        _describe(wanted, own, path)
-    folder = run(wanted, root, progress=not as_json, logger=logger)
-    with status("Writing the report", as_json):
-        said, page = _report(folder)
-    scores, alone = told_of(folder.evaluation()), _is_alone(folder)
-    if as_json:
-        content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
-        content |= {"rejected": len(own.rejects), "verdict": said.headline}
-        print_json(content | {"one_hypothesis": alone, "scores": scores})
-    else:
-        print_rows(scores, as_json=False)
-        _conclude(folder, said, page, own.splits.train.task, alone)
-    if own.rejects:
-        raise typer.Exit(3)
-
-
-def _is_alone(folder: RunFolder) -> bool:
-    """Whether the model has one hypothesis only, which nothing can disagree with."""
-    p = folder.predictions()["id_val"]
-    return p.num_samples == 1 and not bool(p.epistemic.any())
-
-
-def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
-    """What is learned, what was left out, and how the rows are cut."""
-    splits, names = own.splits, own.splits.target_names or ("y",)
-    units = splits.units or ("",) * len(names)
-    learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
-    classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
-    _say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
-    if own.rejects:
-        listed = path / "rejects.csv"
-        _say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
-    for line in own.cut:
-        _say(f"  {line}")
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
-
-
-def _say(text: str, err: bool = False) -> None:
-    """Print a line in which names out of a user's file may stand."""
-    typer.echo(printable(text), err=err)
-
-
-def _report(folder: RunFolder) -> tuple[Verdict, Path]:
-    """The verdict, and the page in the run's folder."""
-    from gduq.report import subjects_from_runs, write
-    from gduq.report.verdict import verdict
-
-    subjects = subjects_from_runs([folder])
-    page = folder.path / "report.html"
-    metrics = folder.path / "metrics.json"
-    if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
-        command = shlex.join(["gduq", "report", str(folder.path), "-o", "report.html"])
-        write(subjects, page, "html", reproduce=command)
-    return verdict(subjects), page
-
-
-def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str, alone: bool) -> None:
-    """How far to trust it, and what to type next."""
-    run = shlex.quote(str(folder.path))
-    _say("")
-    _say(said.headline)
-    if said.advice is not None:
-        _say(f"What to do: {said.advice.text}")
-    if alone:
-        _say(_ALONE)
-    _say(f"Report: {page}")
-    new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
-    _say("Next:")
-    advised = said.advice.command if said.advice is not None else ""
-    predict = f"gduq predict {run} {new} -o answers.csv" if rows == "graph" else ""
-    for command in dict.fromkeys((advised, predict, f"gduq report {run} -o report.html")):
-        if command:
-            _say(f"  {command}")

@@ -108,14 +108,13 @@ def open_source(
 
 def stream(
     path: str | Path,
-    chunk: int = 1024,
     *,
     smiles: str = "smiles",
     targets: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
     task: Task | None = None,
 ) -> Iterator[tuple[int, Data | Reject]]:
-    """Walk over the rows of a source as ``(index, graph or Reject)``, ``chunk`` in memory at once.
+    """Walk over the rows of a source as ``(index, graph or Reject)``, one in memory at a time.
 
     Indices count all rows from 0, readable or not. See `open_source` for the arguments.
 
@@ -127,10 +126,9 @@ def stream(
         >>> [(index, graph.y.item()) for index, graph in stream(path)]
         [(0, 0), (1, 1)]
     """
-    if chunk < 1:
-        raise InputError("chunk >= 1", chunk)
-    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    return _in_chunks(source, chunk)
+    return iter(
+        open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
+    )
 
 
 def read(
@@ -276,9 +274,3 @@ def _refuse_pickle(path: Path) -> None:
 def _batched(graphs: Iterator[Data], size: int) -> Iterator[list[Data]]:
     while part := list(islice(graphs, size)):
         yield part
-
-
-def _in_chunks(source: Source, size: int) -> Iterator[tuple[int, Data | Reject]]:
-    items = iter(source)
-    while part := list(islice(items, size)):
-        yield from part

@@ -73,7 +73,7 @@ class Places:
 
     def read(self, source: Path, size: int) -> Iterator[list[Item]]:
         """The rows of a source, some at a time."""
-        items = stream(source, size, smiles=self.smiles)
+        items = stream(source, smiles=self.smiles)
         kept: Any = repeat(("",) * len(self.keep))
         if self.keep and is_table(source):
             table = Table(source, self.smiles)

@@ -1,0 +1,46 @@
+"""Scores of a run as the rows of a table that fits a screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gduq.evaluation import Evaluation
+    from gduq.runs.folder import RunFolder
+
+__all__ = ["scores_of", "told_of"]
+
+_MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
+_TOLD = {
+    "classes": ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
+    "labels": ("balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
+    "values": ("rmse", "r2", "coverage_90", "width_90", "nll"),
+}
+
+
+def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """One row per calibrator and split."""
+    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
+    return [
+        {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
+        for name, splits in scores.items()
+        for split, values in splits.items()
+    ]
+
+
+def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The few measures that say most: a row per split, calibrator and, of several, value."""
+    kind, table = evaluation.settings.get("about", "classes"), evaluation.table
+    held = table[(table["kind"] == "metrics") & table["measure"].isin(_TOLD[kind])]
+    held = held[held["split"] != "train"]
+    if kind != "values":
+        held = held[held["variant"] == ""]  # labels one by one are in the report
+    several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in held.to_dict("records"):
+        key = (one["split"], one["calibrator"], one["variant"])
+        shown = {"split": one["split"]}
+        shown |= {"calibrator": one["calibrator"]} if several["calibrator"] else {}
+        shown |= {"target": one["variant"]} if several["variant"] else {}
+        rows.setdefault(key, shown)[one["measure"]] = one["value"]
+    return list(rows.values())
