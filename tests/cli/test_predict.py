@@ -352,7 +352,7 @@ def test_any_other_error_leaves_nothing_behind(tmp_path, model):
 def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
     seen, most = [], []
 
-    def endless(source, chunk, **_):
+    def endless(source, **_):
         for i in range(2000):
             graph = ring(3, i)
             seen.append(weakref.ref(graph.x))
