@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 
-__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "warn_user"]
+__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "one_line", "warn_user"]
 
 _LETTERS = 800  # of one part of a message
 
@@ -78,6 +78,17 @@ def did_you_mean(
     if near:
         return f"Did you mean {' or '.join(repr(found[one]) for one in near)}?"
     return f"There are {', '.join(found.values())}." if otherwise is None else otherwise
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text without line breaks, and not too long; its name where it has none.
+
+    Example:
+        >>> one_line(ValueError("no   such thing "))
+        'no such thing'
+    """
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:300]} ..."
 
 
 def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:

@@ -12,10 +12,10 @@ from torch.nn.parameter import is_lazy
 
 from gduq.bundle.forged import Allowance
 from gduq.bundle.networks import BundleSupply, Spec, leaves, needs_call
-from gduq.errors import BundleError, InputError
+from gduq.errors import BundleError, InputError, one_line
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["Spec", "as_json", "leaves", "needs_call", "one_line", "rebuild"]
+__all__ = ["Spec", "as_json", "leaves", "needs_call", "rebuild"]
 
 
 def as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -72,9 +72,3 @@ def _take_precision(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) ->
                 raise BundleError(f"{name} of {dtype}, as {first} is", saved.dtype)
         if both:
             value.data = value.data.to(saved.dtype)
-
-
-def one_line(error: Exception) -> str:
-    """An exception's text, without line breaks and not too long."""
-    text = " ".join(f"{error}".split()) or type(error).__name__
-    return text if len(text) < 300 else f"{text[:300]} ..."

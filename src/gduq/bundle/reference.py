@@ -27,9 +27,12 @@ def reference_tensors(target: Target | None, p: Hypotheses) -> dict[str, Tensor]
         p: Its predictions of labelled rows that it was not trained on.
     """
     p.require_target()
-    kind = "classes" if target is None else target.kind
-    if p.kind != kind:
-        raise InputError(f"a reference about {kind}, as the model is", f"one about {p.kind}")
+    if target is None:
+        raise InputError(
+            "a fitted model to save with a reference", "one that gduq.fit has not seen"
+        )
+    if p.kind != target.kind:
+        raise InputError(f"a reference about {target.kind}, as the model is", f"one about {p.kind}")
     rows = max(1, _MOST // max(1, p.samples[:, :1].numel()))
     if len(p) > rows:
         order = torch.randperm(len(p), generator=torch.Generator().manual_seed(0))

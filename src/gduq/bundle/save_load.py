@@ -6,23 +6,23 @@ import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
+from gduq import __version__
 from gduq.baselines.ensemble import inner_spec
 from gduq.baselines.network import as_predictor
 from gduq.bundle import bundle_files as files
 from gduq.bundle.forged import Allowance, check_names, check_spec
+from gduq.bundle.model_state import each_once, state_of, with_aliases
 from gduq.bundle.networks import BundleSupply, Net, Spec, leaves, needs_call
-from gduq.bundle.rebuilding import as_json, one_line, rebuild
+from gduq.bundle.rebuilding import as_json, rebuild
 from gduq.bundle.reference import reference_from, reference_tensors
-from gduq.errors import BundleError, InputError
+from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
@@ -92,7 +92,7 @@ def save(
         The folder.
 
     Example:
-        >>> import tempfile, gduq
+        >>> import tempfile, gduq, torch
         >>> from torch_geometric.data import Data
         >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
         >>> model = gduq.anchor(gduq.nn.GNN(4, 8, 3, num_layers=2), num_anchors=3)
@@ -105,9 +105,9 @@ def save(
     folder, known = Path(path), as_predictor(model)
     files.check_target(folder, overwrite)
     known.check_ready()
-    state = _state(known)
+    state = state_of(known)
     spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
-    weights, aliases = _once(state)
+    weights, aliases = each_once(state)
     parts = {"weights": weights}
     document = {
         "model": spec,
@@ -149,7 +149,7 @@ def load(
     document, parts = _read(folder, ["weights", "calibrator"])
     with _as_bundle_errors(folder):
         spec, saved = document["model"], document["calibrator"]
-        tensors = _with_aliases(parts["weights"], document["aliases"])
+        tensors = with_aliases(parts["weights"], document["aliases"])
         check_spec(spec, tensors)
         _check_call(spec, call)
         model = rebuild(spec, tensors, BundleSupply(spec, net, call))
@@ -192,34 +192,6 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
 # -- what is saved -----------------------------------------------------------------------------
 
 
-def _state(model: Predictor) -> dict[str, Tensor]:
-    state = model.state_dict()
-    bad = [name for name, value in state.items() if not _can_be_saved(value)]
-    if bad:
-        raise InputError(
-            "a network whose state is initialised, dense tensors only",
-            f"something else in {', '.join(bad[:3])}",
-            "Run lazy layers once; sparse buffers and get_extra_state cannot be saved.",
-        )
-    return state
-
-
-def _can_be_saved(value: object) -> bool:
-    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
-
-
-def _once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor under its first name, and that name for all its others."""
-    first: dict[Any, str] = {}
-    aliases = {}
-    for name, value in state.items():
-        place = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
-        key = place if value.numel() else name  # empty ones are nowhere
-        if first.setdefault(key, name) != name:
-            aliases[name] = first[key]
-    return {name: value for name, value in state.items() if name not in aliases}, aliases
-
-
 def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> dict[str, Any]:
     """The spec with these class names, or those that it has."""
     known: Any = target
@@ -248,13 +220,9 @@ def _guessed(spec: Spec, names: int) -> Classes:
 
 
 def _libraries() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("gduq", "torch", "torch-geometric", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # run from a source tree that was never installed
-            found[name] = "unknown"
-    return found
+    names = ("torch", "torch-geometric", "safetensors")
+    found = {"python": platform.python_version(), "gduq": __version__}
+    return found | {name: version(name) for name in names}
 
 
 def _calibrator_parts(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -298,13 +266,6 @@ def _read(
                 raise BundleError(
                     f"the file {error.filename}", "none", "Copy the whole folder."
                 ) from error
-
-
-def _with_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
-    """All tensors by all their names."""
-    if aliases.keys() & tensors.keys():
-        raise BundleError("other names for tensors", "names that tensors of their own have")
-    return {**tensors, **{alias: tensors[name] for alias, name in aliases.items()}}
 
 
 def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:

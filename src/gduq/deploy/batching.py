@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.deploy.http_limits import Limits, Refused
-from gduq.deploy.http_reading import Item, graphs_from
+from gduq.deploy.http_reading import Asked, graphs_from
 from gduq.deploy.rdkit_process import RDKitProcess
 from gduq.deploy.service import Service
 from gduq.errors import InputError
@@ -40,7 +40,7 @@ class Counts:
 class _Job:
     """One request; its rows are ready when the future is."""
 
-    items: Sequence[Item]
+    items: Sequence[Asked]
     future: asyncio.Future[bytes]
     rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Batcher:
         """Requests in the queue."""
         return self._waiting.qsize()
 
-    def submit(self, items: Sequence[Item]) -> asyncio.Future[bytes]:
+    def submit(self, items: Sequence[Asked]) -> asyncio.Future[bytes]:
         """Line up a request of the running event loop; its future gives the answer as JSON.
 
         It ends with a ``TimeoutError`` after the time for a request; who still waits in the queue

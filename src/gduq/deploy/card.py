@@ -35,7 +35,7 @@ def card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[
         "calibration": {
             "fitted_on": model.calibration,
             "temperature": float(model.temperature) if model.calibration else None,
-            "calibrator": info.calibrator and info.calibrator.get("class"),
+            "calibrator": info.calibrator and info.calibrator.get("name"),
         },
         "novelty": {
             "training_rows": len(novelty.reference),

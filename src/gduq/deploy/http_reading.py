@@ -13,12 +13,12 @@ from torch_geometric.data import Data
 
 from gduq.deploy.http_limits import Limits, Refused
 from gduq.deploy.rdkit_process import Found, RDKitProcess
-from gduq.errors import InputError
+from gduq.errors import InputError, one_line
 from gduq.graph import check_graph
 
-__all__ = ["Item", "Query", "graphs_from", "read_query"]
+__all__ = ["Asked", "Query", "graphs_from", "read_query"]
 
-Item = tuple[str, Any]  # "smiles" or "graph", and what the request holds
+Asked = tuple[str, Any]  # "smiles" or "graph", and what the request holds
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # what labels or arranges rows is not for a request to say
@@ -53,7 +53,7 @@ class Query(BaseModel):
     )
 
 
-def read_query(body: bytes, limits: Limits) -> list[Item]:
+def read_query(body: bytes, limits: Limits) -> list[Asked]:
     """The items of a request, not yet looked at.
 
     Example:
@@ -81,7 +81,7 @@ def read_query(body: bytes, limits: Limits) -> list[Item]:
 
 
 def graphs_from(
-    items: Sequence[Item], limits: Limits, rdkit: RDKitProcess
+    items: Sequence[Asked], limits: Limits, rdkit: RDKitProcess
 ) -> Iterator[tuple[Data, int, int] | str]:
     """Per item a sound graph, its nodes and its edges, or the reason why it is none.
 
@@ -102,7 +102,7 @@ def graphs_from(
                 _check_text(value, limits)
                 yield _sized(_from_molecule(value.strip(), next(molecules)), limits)
         except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            yield " ".join(str(error).split())[:300] or type(error).__name__
+            yield one_line(error)
 
 
 def _sized(graph: Data, limits: Limits) -> tuple[Data, int, int]:

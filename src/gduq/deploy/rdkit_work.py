@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gduq.errors import InputError
+from gduq.errors import InputError, one_line
 
 __all__ = ["draw", "read"]
 
@@ -120,7 +120,7 @@ def _tried(work: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
     except ImportError:
         return None, "RDKit, which reads SMILES, is not installed: pip install 'gduq[molecules]'"
     except (RuntimeError, ValueError) as error:
-        return None, " ".join(str(error).split())[:300]
+        return None, one_line(error)
 
 
 if __name__ == "__main__":

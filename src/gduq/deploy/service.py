@@ -15,7 +15,7 @@ from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
 from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
 from gduq.deploy.rowfiles import Kind
-from gduq.errors import InputError
+from gduq.errors import InputError, one_line
 from gduq.graph import Rows, check_graph
 from gduq.novelty import KNN, SCORES, Mahalanobis, scores_for
 from gduq.prediction import predict
@@ -139,7 +139,7 @@ class Service:
                 check_graph(graph)
                 sound.append(place)
             except InputError as error:
-                yield [place], _reason(error)
+                yield [place], one_line(error)
         yield from self.answer_sound(graphs, sound)
 
     def answer_sound(
@@ -154,7 +154,7 @@ class Service:
             if not _is_refusal(error):
                 raise
             if len(part) == 1:
-                yield list(places), _reason(error)
+                yield list(places), one_line(error)
                 return
             middle = len(part) // 2
             for half in (places[:middle], places[middle:]):
@@ -254,10 +254,6 @@ def _short(values: list[Any]) -> list[Any]:
     scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), 0, 15)
     short: list[Any] = (np.round(found * scale) / scale).tolist()
     return short
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _is_refusal(error: Exception) -> bool:
