@@ -15,7 +15,7 @@ from gduq.evaluation import measuring
 from gduq.evaluation.measuring import Case, Metric, Record, record
 from gduq.novelty import ood_scores as ood
 
-__all__ = ["abstention", "conformal_sets", "error_prediction", "parts_of", "rare"]
+__all__ = ["abstention", "conformal_sets", "error_prediction", "measures", "parts_of", "rare"]
 
 _OF_NODES = {"daps": conformal.DAPS}  # those that need the graph around the rows
 
@@ -23,13 +23,13 @@ _OF_NODES = {"daps": conformal.DAPS}  # those that need the graph around the row
 def parts_of(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
     """Rows of the table by kind."""
     held = case.thresholds
-    measures = _measures(case)
-    yield "metrics", measuring.measured(case, lambda p: measures, {"sharpness": metrics.sharpness})
+    known = measures(case.settings.bins)
+    yield "metrics", measuring.measured(case, lambda p: known, {"sharpness": metrics.sharpness})
     yield "ood", measuring.detection(case, (*ood.scores_for("classes"), "mahalanobis", "knn"))
     yield "error prediction", error_prediction(held)
     yield "conformal", conformal_sets(held)
     yield "abstention", abstention(held)
-    few = {name: measures[name] for name in ("accuracy", "ece", "nll", "brier")}
+    few = {name: known[name] for name in ("accuracy", "ece", "nll", "brier")}
     yield "subgroups", measuring.subgroups(case, few)
 
 
@@ -42,8 +42,8 @@ def rare() -> dict[str, Metric]:
     }
 
 
-def _measures(case: Case) -> dict[str, Metric]:
-    bins = case.settings.bins
+def measures(bins: int) -> dict[str, Metric]:
+    """Everything that is measured of classes, by name."""
     return {
         "accuracy": metrics.accuracy,
         **rare(),

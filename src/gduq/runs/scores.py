@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gduq import generalization, metrics
 from gduq.errors import InputError
+from gduq.evaluation import classes
 from gduq.evaluation.calibrated import check_name
 from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction
@@ -29,8 +29,10 @@ _ON_FEATURES = ("mahalanobis", "knn")
 DETECTORS = (*_ON_OUTPUTS, *_ON_FEATURES)  # next to maximum softmax probability
 ESTIMATORS = ("confidence_difference", "average_confidence", "disagreement")  # next to a threshold
 CORRUPTED = "corrupted"  # stands for a split: shifted copies of the validation rows
+_MEASURED = ("accuracy", "ece", "ece100", "nll", "brier", "aurc")
 MEASURES = (
-    *("accuracy", "ece", "ece100", "nll", "brier", "aurc", "auroc"),
+    *_MEASURED,
+    "auroc",
     *(f"auroc_{score}" for score in DETECTORS),
     "gep_error",
     *(f"gep_error_{method}" for method in ESTIMATORS),
@@ -94,7 +96,8 @@ def _of_split(
     detect: bool,
 ) -> dict[str, float]:
     fit_on, negatives = on
-    scores = {name: float(score(p)) for name, score in _SCORES.items()}
+    known = classes.measures(bins=15)
+    scores = {name: float(known[name](p)) for name in _MEASURED}
     if split not in ("train", negatives) and negatives in predictions:
         scores["auroc"] = ood.auroc(predictions[negatives], p)
         if detect:
@@ -126,22 +129,3 @@ def _detected(p_id: Prediction, p_ood: Prediction, train: Prediction | None) -> 
         with contextlib.suppress(InputError):  # fewer training rows than the score needs
             found[f"auroc_{name}"] = ood.auroc(p_id, p_ood, score=name, train=train)
     return found
-
-
-def _quiet(score: Callable[..., float], **options: Any) -> Callable[[Prediction], float]:
-    def scored(p: Prediction) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # few rows for many bins: said beside the tables
-            return score(p, strict=False, **options)
-
-    return scored
-
-
-_SCORES: dict[str, Callable[[Prediction], float]] = {
-    "accuracy": metrics.accuracy,
-    "ece": _quiet(metrics.ece, bins=15),
-    "ece100": _quiet(metrics.ece, bins=100),
-    "nll": metrics.nll,
-    "brier": metrics.brier,
-    "aurc": metrics.aurc,
-}
