@@ -7,7 +7,7 @@ turns a cut's ingredients into `Splits` of a dataset.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 Cut = dict[str, Tensor]
+Seed = int | torch.Generator
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
 
 
@@ -154,7 +155,7 @@ def concept(
     return _checked({**cut, **rest}, "Change bias or pick.")
 
 
-def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: int = 0) -> Cut:
+def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: Seed = 0) -> Cut:
     """A uniform cut without any shift: train, ``id_val``, ``id_test``.
 
     Example:
@@ -168,7 +169,7 @@ def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: int = 0) -
     return _checked(cut, "Use more rows.")
 
 
-def leave_out(pool: Tensor, val: Tensor, test: Tensor, holdout: int, seed: int) -> Cut:
+def leave_out(pool: Tensor, val: Tensor, test: Tensor, holdout: int, seed: Seed) -> Cut:
     """``val`` and ``test`` as OOD splits; ``holdout`` rows each of the pool as ID ones."""
     cut = {**_hold_out(pool, holdout, seed), "ood_val": val, "ood_test": test}
     return _checked(cut, "Leave out fewer rows, or hold out less.")
@@ -202,7 +203,9 @@ def _codes(values: Values) -> Tensor:
     return torch.from_numpy(np.unique(array, return_inverse=True)[1].reshape(-1))
 
 
-def _generator(seed: Any) -> torch.Generator:
+def _generator(seed: Seed) -> torch.Generator:
+    if isinstance(seed, torch.Generator):
+        return seed
     return torch.Generator().manual_seed(whole("seed", seed))
 
 
@@ -222,10 +225,9 @@ def _next_start(starts: Tensor, index: int, n: int) -> int:
     return int(starts[where]) if where < starts.numel() else n
 
 
-def _hold_out(pool: Tensor, size: int, seed: int | torch.Generator) -> Cut:
+def _hold_out(pool: Tensor, size: int, seed: Seed) -> Cut:
     """Shuffle the pool and cut two parts of ``size`` from its end, ``id_test`` last."""
-    generator = seed if isinstance(seed, torch.Generator) else _generator(seed)
-    pool = pool[torch.randperm(pool.numel(), generator=generator)]
+    pool = pool[torch.randperm(pool.numel(), generator=_generator(seed))]
     stay = max(pool.numel() - 2 * size, 0)
     train, val, test = pool[:stay], pool[stay : stay + size], pool[stay + size :]
     return {"train": train, "id_val": val, "id_test": test}

@@ -16,6 +16,7 @@ from torch_geometric.utils import to_undirected
 from gduq.data.cache import cached_tensors
 from gduq.data.splits import Splits
 from gduq.errors import InputError
+from gduq.shifts.cuts import Cut, leave_out
 from gduq.shifts.dataset import DatasetRows
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
@@ -77,7 +78,8 @@ def _build(shift: str, seed: int) -> dict[str, Tensor]:
         colour, cut = _concept(order, y, generator)
         x = torch.tensor(_CONCEPT_COLOURS)[colour]
     else:
-        colour, cut = torch.zeros_like(y), _named(order, (420, 140, 140))
+        colour = torch.zeros_like(y)
+        cut = dict(zip(("train", "id_val", "id_test"), order.split([420, 140, 140]), strict=True))
         x = torch.ones(y.numel(), 4)
     rows = {f"rows/{name}": value for name, value in cut.items()}
     return {"x": x, "edge_index": edge_index, "y": y, "colour": colour, **rows}
@@ -111,33 +113,18 @@ def _preferential(nodes: int, each: int, generator: torch.Generator) -> Tensor:
     return edges[:, source != target]
 
 
-def _covariate(order: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+def _covariate(order: Tensor, generator: torch.Generator) -> tuple[Tensor, Cut]:
     colour = torch.zeros_like(order)
     environments = torch.split(order, [112] * 5 + [70, 70])
     for number, rows in enumerate(environments):
         colour[rows] = number
-    return colour, _held(order, 560, 70, 70, generator)
+    return colour, leave_out(order[:560], order[560:630], order[630:], 70, generator)
 
 
-def _concept(
-    order: Tensor, y: Tensor, generator: torch.Generator
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _concept(order: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Cut]:
     colour = torch.zeros_like(order)
     for ratio, rows in zip(_RATIOS, torch.split(order, [84] * 5 + [140, 140]), strict=True):
         follows = torch.rand(rows.numel(), generator=generator) < ratio
         free = torch.randint(0, 4, (rows.numel(),), generator=generator)
         colour[rows] = torch.where(follows, y[rows], free)
-    return colour, _held(order, 420, 140, 140, generator)
-
-
-def _held(
-    order: Tensor, pool: int, val: int, holdout: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    inside = order[:pool][torch.randperm(pool, generator=generator)]
-    sizes = (pool - 2 * holdout, holdout, holdout)
-    rest = {"ood_val": order[pool : pool + val], "ood_test": order[pool + val :]}
-    return {**_named(inside, sizes), **rest}
-
-
-def _named(order: Tensor, sizes: tuple[int, int, int]) -> dict[str, Tensor]:
-    return dict(zip(("train", "id_val", "id_test"), torch.split(order, list(sizes)), strict=True))
+    return colour, leave_out(order[:420], order[420:560], order[560:], 140, generator)

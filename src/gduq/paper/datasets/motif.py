@@ -17,9 +17,10 @@ from gduq.data.cache import cached
 from gduq.data.laplacian import add_laplacian
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
-from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
+from gduq.shifts.cuts import Cut, leave_out, no_shift
+from gduq.shifts.dataset import DatasetRows
 
 __all__ = ["draw_recipe", "load_motif"]
 
@@ -50,16 +51,10 @@ def load_motif(
 
     packed = cached(root, key, build)
     cut = {k.removeprefix("rows/"): v for k, v in packed.extras.items() if k.startswith("rows/")}
-    views = {split: View(packed[rows]) for split, rows in cut.items()}
-    return Splits(
-        train=views.pop("train"),
-        **views,  # type: ignore[arg-type]
-        name=name,
-        description=_description(domain, shift, pe),
-        class_names=MOTIFS,
-        domains={split: packed.extras["domain"][rows] for split, rows in cut.items()},
-        sources=("generated on this machine",),
+    splits = DatasetRows(packed, "graph").splits(
+        cut, packed.extras["domain"], name=name, description=_description(domain, shift, pe)
     )
+    return splits.with_(class_names=MOTIFS, sources=("generated on this machine",))
 
 
 # -- what to build ---------------------------------------------------------------------------------
@@ -67,7 +62,7 @@ def load_motif(
 
 def draw_recipe(
     domain: str, shift: str, generator: torch.Generator, total: int = 30000
-) -> tuple[Recipe, dict[str, Tensor]]:
+) -> tuple[Recipe, Cut]:
     """Bases, widths and motifs of a setting, and which graphs belong to which split."""
     if domain not in ("basis", "size"):
         raise InputError("a Motif domain from basis, size", repr(domain))
@@ -80,9 +75,7 @@ def draw_recipe(
     raise InputError("a shift from covariate, concept, no_shift", repr(shift))
 
 
-def _covariate(
-    domain: str, generator: torch.Generator, total: int
-) -> tuple[Recipe, dict[str, Tensor]]:
+def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
     tenth = total // 10
     counts = (total - 2 * tenth, tenth, tenth)
     pools = ((0, 1, 2), (3,), (4,)) if domain == "basis" else ((6, 10, 15), (30,), (70,))
@@ -94,9 +87,7 @@ def _covariate(
     return Recipe.concatenate(parts), _cut(counts, int(0.1 * total), generator)
 
 
-def _concept(
-    domain: str, generator: torch.Generator, total: int
-) -> tuple[Recipe, dict[str, Tensor]]:
+def _concept(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
     fifth = total // 5
     values = torch.tensor((0, 1, 2) if domain == "basis" else (10, 40, 70))
     parts = []
@@ -109,16 +100,11 @@ def _concept(
     return Recipe.concatenate(parts), _cut(counts, int(0.15 * counts[0]), generator)
 
 
-def _no_shift(
-    domain: str, generator: torch.Generator, total: int
-) -> tuple[Recipe, dict[str, Tensor]]:
+def _no_shift(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
     motif = torch.arange(3).repeat_interleave(total // 3)
     base = _randint(0, 5, motif.numel(), generator)
     width = 10 + _randint(-5, 6, motif.numel(), generator)
-    order = torch.randperm(motif.numel(), generator=generator)
-    bounds = [int(0.6 * order.numel()), int(0.8 * order.numel())]
-    parts = torch.tensor_split(order, bounds)
-    cut = dict(zip(("train", "id_val", "id_test"), parts, strict=True))
+    cut = no_shift(motif.numel(), seed=generator)
     return Recipe(base, width, motif, base if domain == "basis" else width), cut
 
 
@@ -131,21 +117,9 @@ def _recipe(domain: str, chosen: Tensor, motif: Tensor, generator: torch.Generat
     return Recipe(base, chosen + jitter, motif, chosen)
 
 
-def _cut(
-    counts: tuple[int, int, int], holdout: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    order = torch.randperm(counts[0], generator=generator)
-    stay = counts[0] - 2 * holdout
-    train, id_val, id_test = torch.tensor_split(order, [stay, stay + holdout])
-    rest = torch.arange(counts[0], sum(counts))
-    ood_val, ood_test = torch.tensor_split(rest, [counts[1]])
-    return {
-        "train": train,
-        "id_val": id_val,
-        "id_test": id_test,
-        "ood_val": ood_val,
-        "ood_test": ood_test,
-    }
+def _cut(counts: tuple[int, int, int], holdout: int, generator: torch.Generator) -> Cut:
+    pool, val, test = torch.arange(sum(counts)).split(list(counts))
+    return leave_out(pool, val, test, holdout, generator)
 
 
 def _randint(low: int, high: int, count: int, generator: torch.Generator) -> Tensor:
