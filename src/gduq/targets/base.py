@@ -43,10 +43,31 @@ class Target(ABC):
     """
 
     kind: ClassVar[str]
+    noun: ClassVar[str] = "output"  # what there is one name of: "class", "label", "value"
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _KINDS[cls.kind] = cls
+
+    def _set_tuples(self, *names: str) -> None:
+        """Make these fields tuples, as lists of JSON become; raises for a text."""
+        for name in names:
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise InputError(f"{name} as a list, one entry per {self.noun}", repr(given))
+            if given is not None:
+                object.__setattr__(self, name, tuple(given))
+
+    def _check_widths(self, width: int, *names: str) -> None:
+        """Raise unless these fields, where given, have one entry per class, label or value."""
+        for name in names:
+            given = getattr(self, name)
+            if given is not None and len(given) != width:
+                raise InputError(f"{width} {name}, one per {self.noun}", list(given))
+
+    def _name(self, t: int) -> str:
+        names = getattr(self, "names", None)
+        return f"{self.noun} {t}" if names is None else repr(names[t])
 
     @abstractmethod
     def told(self, look: FirstLook) -> Self:

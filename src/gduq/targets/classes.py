@@ -39,6 +39,7 @@ class Classes(Target):
     """
 
     kind: ClassVar[str] = "classes"
+    noun: ClassVar[str] = "class"
 
     num_classes: int
     names: tuple[str, ...] | None = None
@@ -46,14 +47,10 @@ class Classes(Target):
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.names is not None:
-            object.__setattr__(self, "names", tuple(self.names))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", tuple(self.weights))
+        self._set_tuples("names", "weights")
+        self._check_widths(self.num_classes, "names")
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
-        if self.names is not None and len(self.names) != self.num_classes:
-            raise InputError(f"{self.num_classes} class names, one per class", list(self.names))
 
     @classmethod
     def told_from(

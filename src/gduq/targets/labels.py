@@ -41,24 +41,18 @@ class Labels(Target):
     """
 
     kind: ClassVar[str] = "labels"
+    noun: ClassVar[str] = "label"
 
     names: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
     thresholds: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.names, str):
-            raise InputError("names as a list, one entry per label", repr(self.names))
-        if self.names is not None:
-            object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "rates", tuple(self.rates))
-        if self.thresholds is not None:
-            given = tuple(float(cut) for cut in self.thresholds)
-            if not all(0 <= cut <= 1 for cut in given):
-                raise InputError("thresholds from 0 to 1, one per label", list(given))
-            object.__setattr__(self, "thresholds", given)
+        self._set_tuples("names", "rates", "thresholds")
+        if not all(0 <= cut <= 1 for cut in self.thresholds or ()):
+            raise InputError("thresholds from 0 to 1, one per label", list(self.thresholds or ()))
         if self.rates:
-            self._check_widths(len(self.rates))
+            self._check_widths(len(self.rates), "names", "thresholds")
 
     @property
     def num_labels(self) -> int:
@@ -87,14 +81,14 @@ class Labels(Target):
                 f"one with {look.outputs.size(1)}",
                 "If y should be classes: whole numbers from 0 up, one per row.",
             )
-        self._check_widths(labels.size(1))
+        self._check_widths(labels.size(1), "names", "thresholds")
         rates = labels.double().nanmean(dim=0)
         for t, rate in enumerate(rates.tolist()):
             if not 0 < rate < 1:
                 missing = "any known entry" if rate != rate else '"yes"' if rate == 0 else '"no"'
                 raise InputError(
                     "training rows with yes and with no for every label",
-                    f"label {self._name(t)} without {missing}",
+                    f"{self._name(t)} without {missing}",
                     "Leave that column out.",
                 )
         return replace(self, rates=tuple(rates.tolist()))
@@ -168,16 +162,6 @@ class Labels(Target):
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
         cuts = None if self.thresholds is None else torch.tensor(self.thresholds)
         return LabelPrediction(samples, y, self.names, cuts, **more)
-
-    def _check_widths(self, width: int) -> None:
-        """Raise unless there is one name and one threshold per label."""
-        for name in ("names", "thresholds"):
-            given = getattr(self, name)
-            if given is not None and len(given) != width:
-                raise InputError(f"{width} {name}, one per label", list(given))
-
-    def _name(self, t: int) -> str:
-        return str(t) if self.names is None else repr(self.names[t])
 
 
 def _entries(y: Tensor, name: str) -> Tensor:

@@ -61,6 +61,7 @@ class Values(Target):
     """
 
     kind: ClassVar[str] = "values"
+    noun: ClassVar[str] = "value"
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
@@ -71,12 +72,7 @@ class Values(Target):
     noise: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("names", "units", "shift", "scale", "noise"):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                raise InputError(f"{name} as a list, one entry per value", repr(given))
-            if given is not None:
-                object.__setattr__(self, name, tuple(given))
+        self._set_tuples("names", "units", "shift", "scale", "noise")
         if not 0 <= self.beta <= 1:
             raise InputError("beta from 0 to 1", self.beta)
 
@@ -109,10 +105,7 @@ class Values(Target):
             )
         for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
             _check_range(self._name(t), centre, spread)
-        for name in ("names", "units"):
-            given = getattr(self, name)
-            if given is not None and len(given) != width:
-                raise InputError(f"{width} {name}, one per value", list(given))
+        self._check_widths(width, "names", "units")
         told = replace(
             self,
             shift=tuple(mean.tolist()),
@@ -307,9 +300,6 @@ class Values(Target):
 
     def _scale(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.scale)
-
-    def _name(self, t: int) -> str:
-        return f"value {t}" if self.names is None else repr(self.names[t])
 
 
 def _check_range(name: str, mean: float, deviation: float) -> None:
