@@ -1,4 +1,4 @@
-"""Datasets and the shifts they come with."""
+"""Data of any form: views and splits, files of graphs and molecules, the cache, sets by name."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
