@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from gduq.paper.bench import bench
 from gduq.paper.molecules import chemprop_side, ours, peer, plan
 from gduq.paper.molecules.answers import COPY, SPLITS, Answers
 from gduq.paper.molecules.bars import Found, bars
-from gduq.paper.molecules.molecules_table import collect
+from gduq.paper.molecules.molecules_table import collect, work
 from gduq.paper.molecules.plan import Job, Scale, jobs
 from gduq.paper.molecules.scoring import MEASURES, likelihood, score
 from gduq.prediction import Prediction, ValuePrediction
@@ -387,6 +388,14 @@ def test_the_bench_is_made_once_and_goes_on_where_it_ended(
     assert one.keys() == two.keys()
     differ = [k for k in one if one[k] != two[k] and not (np.isnan(one[k]) and np.isnan(two[k]))]
     assert not differ
+
+
+def test_two_calls_do_not_do_a_job_twice(tmp_path, monkeypatch):
+    one, done = job(tmp_path), []
+    monkeypatch.setattr(ours, "run", lambda job: (done.append(job), answered(job)))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, [one, one]))
+    assert done == [one]
 
 
 def test_a_failed_job_leaves_the_rest(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gduq.disk import write_json
+from gduq.disk import locked, write_json
 from gduq.paper.bench_result import record
 from gduq.paper.molecules import ours, peer
 from gduq.paper.molecules.answers import Answers
@@ -18,7 +18,7 @@ from gduq.paper.molecules.plan import OURS, PEERS, Job, jobs
 from gduq.paper.molecules.scoring import LEVELS, likelihood, score
 from gduq.paper.specs import ScaleName
 
-__all__ = ["TITLE", "bench", "collect"]
+__all__ = ["TITLE", "bench", "collect", "work"]
 
 NAME = "molecules"
 TITLE = "Molecules: values and classes under scaffold and size shift, beside Chemprop"
@@ -51,11 +51,10 @@ def bench(
 
 
 def work(job: Job) -> None:
-    """What a worker does with a job."""
-    if job.side == "ours":
-        ours.run(job)
-    else:
-        peer.run(job)
+    """What a worker does with a job, unless another call has done it meanwhile."""
+    with locked(job.folder / job.side):
+        if not job.done:
+            (ours if job.side == "ours" else peer).run(job)
 
 
 def collect(
