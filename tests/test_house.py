@@ -30,6 +30,7 @@ LAYERS = (
     (
         "prediction.base",
         "prediction.checks",
+        "prediction.gaussians",
         "prediction.labels",
         "prediction.mixture",
         "prediction.result",

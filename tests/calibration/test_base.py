@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -105,11 +102,3 @@ def test_an_empty_prediction_comes_back_empty():
     ):
         q = calibration.METHODS[name]().fit(p)(p[:0])
         assert q.samples.shape == (1, 0, 3)
-
-
-def test_the_examples_of_the_page_run():
-    page = Path(__file__).parents[2] / "docs" / "calibration.md"
-    flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-    result = doctest.testfile(str(page), module_relative=False, optionflags=flags)
-    assert result.attempted > 5
-    assert result.failed == 0

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction import checks, mixture
+from gduq.prediction import checks, gaussians, mixture
 from gduq.prediction.base import Hypotheses
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ValuePrediction"]
 
-_ROUNDS = 100  # in search of a quantile; nearly always less than ten
 _EDGE = 1e-12  # quantiles of levels nearer to 0 or 1 are not looked for
 
 
@@ -74,7 +73,7 @@ class ValuePrediction(Hypotheses):
                 raise InputError(f"{self.num_values} units, one per value", units)
             self._set("units", tuple(str(unit) for unit in units))
         if self.levels is not None:
-            self._set("levels", _checked_levels(self.levels, self.num_values))
+            self._set("levels", gaussians.checked_levels(self.levels, self.num_values))
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
         samples = checks.as_outputs(samples, "means and log-variances of shape [K, m, 2T]")
@@ -164,25 +163,16 @@ class ValuePrediction(Hypotheses):
         lines = self._lines
         slopes = (lines[:, 1:, 1] - lines[:, :-1, 1]) / (lines[:, 1:, 0] - lines[:, :-1, 0])
         centre, within, between = self._moments
+        apart, spread = self.means.double() - centre, self._variances.sqrt()
         first = torch.zeros_like(centre)  # moments about the mixture's mean, up to a knot
         second = slopes[:, -1] * (within + between)
         for knot in range(1, lines.size(1) - 1):
             drop = slopes[:, knot - 1] - slopes[:, knot]
-            up_to = self._moments_below(self._at(lines[:, knot, 0]), centre)
+            end = self._at(lines[:, knot, 0]) - centre
+            up_to = gaussians.moments_below(end, apart, spread, self.weights)
             first = first + drop * up_to[0]
             second = second + drop * up_to[1]
         return self._out(centre + first), (second - first.square()).clamp_min(0.0)
-
-    def _moments_below(self, ends: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-        """First and second moment about ``centre`` of the mixture below ``ends``, ``[m, T]``."""
-        apart, spread = self.means.double() - centre, self._variances.sqrt()
-        z = (ends - centre - apart) / spread
-        share = torch.special.ndtr(z)
-        bell = (-0.5 * z.square()).exp() * spread / math.sqrt(2 * math.pi)
-        first = apart * share - bell
-        second = (apart.square() + spread.square()) * share - bell * (apart + ends - centre)
-        mean = mixture.weighted_mean
-        return mean(first, self.weights), mean(second, self.weights)
 
     @cached_property
     def _stretch(self) -> Tensor:
@@ -196,7 +186,9 @@ class ValuePrediction(Hypotheses):
     def cdf(self, y: Tensor | float) -> Tensor:
         """The probability of a value of at most ``y``, which is a number or one entry per row."""
         found = self._cdf(self._given(y))
-        return self._out(found if self.levels is None else _interpolated(found, self._lines))
+        return self._out(
+            found if self.levels is None else gaussians.interpolated(found, self._lines)
+        )
 
     def log_prob(self, y: Tensor | float) -> Tensor:
         """Log-density at ``y``, which is a number or one entry per row."""
@@ -206,7 +198,7 @@ class ValuePrediction(Hypotheses):
         share = mixture.weights_of(self.samples, self.weights)
         found = (terms + share.log().view(-1, 1, 1)).logsumexp(dim=0)
         if self.levels is not None:
-            found = found + _slopes(self._cdf(values), self._lines).log()
+            found = found + gaussians.slopes(self._cdf(values), self._lines).log()
         return self._out(found)
 
     def quantile(self, q: float) -> Tensor:
@@ -234,31 +226,11 @@ class ValuePrediction(Hypotheses):
         wanted = wanted.to(self.samples.device)
         if self.levels is None:
             return wanted[0]
-        return _interpolated(wanted, self._lines.flip(2))[0].clamp(_EDGE, 1 - _EDGE)
+        return gaussians.interpolated(wanted, self._lines.flip(2))[0].clamp(_EDGE, 1 - _EDGE)
 
     def _at(self, q: Tensor) -> Tensor:
-        """The quantiles ``[m, T]`` of the mixture at levels ``[T]``.
-
-        By Newton's method within an interval that holds them, which is halved where that leads out
-        of it or is slow.
-        """
-        means, spread = self.means.double(), self._variances.sqrt()
-        ends: Tensor = means + torch.special.ndtri(q) * spread
-        low, high, scale = ends.amin(dim=0), ends.amax(dim=0), spread.amax(dim=0)
-        at, before = (low + high) / 2, high - low
-        for _ in range(_ROUNDS):
-            z = (at - means) / spread
-            gap = mixture.weighted_mean(torch.special.ndtr(z), self.weights) - q
-            bell = (-0.5 * z.square()).exp() / (spread * math.sqrt(2 * math.pi))
-            low, high = torch.where(gap < 0, at, low), torch.where(gap < 0, high, at)
-            step = -gap / mixture.weighted_mean(bell, self.weights).clamp_min(1e-300)
-            there = step.abs() <= 1e-12 * (scale + at.abs())
-            good = (at + step > low) & (at + step < high) & (step.abs() < before / 2)
-            step = torch.where(there | good, step, (low + high) / 2 - at)
-            at, before = at + step, step.abs()
-            if bool((there | (before <= 1e-12 * (scale + at.abs()))).all()):
-                break
-        return at
+        """The quantiles ``[m, T]`` of the mixture at levels ``[T]``."""
+        return gaussians.quantile(self.means.double(), self._variances.sqrt(), q, self.weights)
 
     def _cdf(self, y: Tensor) -> Tensor:
         """Of the mixture itself ``[m, T]`` at ``y`` ``[m, T]``, float64."""
@@ -325,38 +297,3 @@ class ValuePrediction(Hypotheses):
         if self.novelty is not None:
             columns["novelty"] = self.novelty
         return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
-
-
-def _checked_levels(levels: Tensor, values: int) -> Tensor:
-    """Points ``[n, 2]``, or ``[T, n, 2]`` where there are several values."""
-    points = torch.as_tensor(levels).detach().double()
-    shape = list(points.shape)
-    if points.dim() == 3 and values == 1 and len(points) == 1:
-        points = points[0]
-    good = points.dim() == 2 or (points.dim() == 3 and len(points) == values)
-    good = good and points.size(-1) == 2 and points.size(-2) >= 2
-    good = good and bool((points.diff(dim=-2) > 0).all())
-    if not good or bool((points[..., 0, :] != 0).any()) or bool((points[..., -1, :] != 1).any()):
-        raise InputError("levels [n, 2] or [T, n, 2] that rise from (0, 0) to (1, 1)", shape)
-    return points
-
-
-def _pieces(x: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
-    """The ends ``[m, T, 2]`` of the pieces of the lines ``[T, n, 2]`` that ``x`` lies on."""
-    levels = lines[..., 0].contiguous()
-    place = torch.searchsorted(levels, x.t().contiguous()).clamp(1, lines.size(1) - 1).t()
-    value = torch.arange(lines.size(0), device=x.device)
-    return lines[value, place - 1], lines[value, place]
-
-
-def _interpolated(x: Tensor, lines: Tensor) -> Tensor:
-    """The lines ``[T, n, 2]`` at ``x`` ``[m, T]`` from 0 to 1."""
-    left, right = _pieces(x, lines)
-    share = (x - left[..., 0]) / (right[..., 0] - left[..., 0])
-    return left[..., 1] + share * (right[..., 1] - left[..., 1])
-
-
-def _slopes(x: Tensor, lines: Tensor) -> Tensor:
-    """The slopes of the lines ``[T, n, 2]`` at ``x`` ``[m, T]`` from 0 to 1."""
-    left, right = _pieces(x, lines)
-    return (right - left)[..., 1] / (right - left)[..., 0]
