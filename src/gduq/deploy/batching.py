@@ -19,7 +19,6 @@ from gduq.deploy.http_limits import Limits, Refused
 from gduq.deploy.http_reading import Asked, graphs_from
 from gduq.deploy.rdkit_process import RDKitProcess
 from gduq.deploy.service import Service
-from gduq.errors import InputError
 
 __all__ = ["Batcher", "Counts"]
 
@@ -163,7 +162,7 @@ class Batcher:
         for part in self._passes(self._read(jobs)):
             self.counts.passes += 1
             graphs = [place.graph for place in part]
-            for places, found in self.service.answer_sound(graphs, range(len(graphs))):
+            for places, found in self.service.answer_each(graphs, checked=True):
                 chosen = [part[place] for place in places]
                 if isinstance(found, str):
                     chosen[0].job.rejected[chosen[0].number] = found
@@ -204,7 +203,7 @@ class Batcher:
     def _share(self, places: Sequence[_Place], p: Any) -> None:
         """Give every request its rows."""
         columns = self.service.columns(p)
-        nodes = self._counts_nodes(places, len(p))
+        nodes = self.service.rows_each([place.graph for place in places], p)
         values = zip(*columns.values(), strict=True)
         for place in places:
             start: dict[str, Any] = {"row": place.number}
@@ -214,13 +213,6 @@ class Batcher:
             place.job.rows[place.number] = [
                 {**start, **head, **dict(zip(columns, next(values), strict=True))} for head in heads
             ]
-
-    def _counts_nodes(self, places: Sequence[_Place], rows: int) -> bool:
-        """Whether rows are nodes."""
-        nodes = self.service.rows == "node" or rows != len(places)
-        if nodes and rows != sum(place.nodes for place in places):
-            raise InputError("a model that answers for graphs or nodes", f"{rows} rows")
-        return nodes
 
 
 def _attributes(graph: Data) -> frozenset[tuple[Any, ...]]:

@@ -83,22 +83,28 @@ class Places:
             yield part
 
     def columns(
-        self, source: str, items: Sequence[Item], nodes: bool, answers: Columns
+        self, source: str, items: Sequence[Item], nodes: Sequence[int] | None, answers: Columns
     ) -> dict[str, list[Any]]:
         """The answers about some rows, with file, row, node, SMILES and kept columns before them.
 
         A kept column whose name is taken gets ``input_`` in front of it.
+
+        Args:
+            source: The file.
+            items: Rows of it whose graphs were answered.
+            nodes: Per row its nodes, where they are answered for; else ``None``.
+            answers: What is said of each row, or of each node.
         """
-        graphs = [item.graph for item in items if isinstance(item.graph, Data)]
-        sizes = [int(graph.num_nodes or 0) if nodes else 1 for graph in graphs]
+        sizes = [1] * len(items) if nodes is None else nodes
         found: dict[str, list[Any]] = {
             "file": [source] * sum(sizes),
             "row": _spread([item.row for item in items], sizes),
         }
-        if nodes:
+        if nodes is not None:
             found["node"] = [node for size in sizes for node in range(size)]
         if self.shows_smiles:
-            found["smiles"] = _spread([graph.get("smiles") for graph in graphs], sizes)
+            texts = [i.graph.get("smiles") if isinstance(i.graph, Data) else None for i in items]
+            found["smiles"] = _spread(texts, sizes)
         for name, place in self.named((*found, *answers)).items():
             found[name] = _spread([item.kept[place] for item in items], sizes)
         return {**found, **answers}

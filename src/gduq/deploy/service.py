@@ -125,10 +125,16 @@ class Service:
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
 
-    def answer_each(self, graphs: Sequence[Data]) -> Iterator[tuple[list[int], Any]]:
+    def answer_each(
+        self, graphs: Sequence[Data], checked: bool = False
+    ) -> Iterator[tuple[list[int], Any]]:
         """Answers for graphs of which some may be bad, without their labels.
 
         All are answered in one pass, or in halves where the network refuses some.
+
+        Args:
+            graphs: Of any size.
+            checked: Whether `gduq.graph.check_graph` has seen them.
 
         Yields:
             Places in ``graphs`` with their prediction, or one place with the reason, a text.
@@ -136,16 +142,16 @@ class Service:
         sound = []
         for place, graph in enumerate(graphs):
             try:
-                check_graph(graph)
+                if not checked:
+                    check_graph(graph)
                 sound.append(place)
             except InputError as error:
                 yield [place], one_line(error)
-        yield from self.answer_sound(graphs, sound)
+        yield from self._in_halves(graphs, sound)
 
-    def answer_sound(
+    def _in_halves(
         self, graphs: Sequence[Data], places: Sequence[int]
     ) -> Iterator[tuple[list[int], Any]]:
-        """The same for places whose graphs `gduq.graph.check_graph` has seen."""
         part = [_unlabelled(graphs[place]) for place in places]
         try:
             if part:
@@ -158,7 +164,16 @@ class Service:
                 return
             middle = len(part) // 2
             for half in (places[:middle], places[middle:]):
-                yield from self.answer_sound(graphs, half)
+                yield from self._in_halves(graphs, half)
+
+    def rows_each(self, graphs: Sequence[Data], p: Any) -> list[int] | None:
+        """How many rows of a prediction each graph has: its nodes; ``None``: one."""
+        if self.rows != "node" and len(p) == len(graphs):
+            return None
+        nodes = [int(graph.num_nodes or 0) for graph in graphs]
+        if len(p) != sum(nodes):
+            raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
+        return nodes
 
     @cached_property
     def _dtype(self) -> torch.dtype | None:

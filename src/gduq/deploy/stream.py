@@ -221,7 +221,8 @@ class _Writer:
 
     def write(self, source: str, items: Sequence[Item], p: Hypotheses) -> None:
         answers = self.service.columns(p)
-        nodes = self.service.rows == "node" or len(p) != len(items)
+        graphs = [item.graph for item in items if isinstance(item.graph, Data)]
+        nodes = self.service.rows_each(graphs, p)
         columns = self.places.columns(source, items, nodes, answers)
         if self._file is None:
             self.names = list(columns)
