@@ -53,11 +53,24 @@ _ORDER = (
 class _Group(TyperGroup):
     """Turns a user's mistake into one sentence, without a traceback."""
 
+    _spoke = False
+
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of use."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Typer itself ends without a word where Ctrl-C comes before the command has begun."""
+        self._spoke = False
+        try:
+            return super().main(*args, **options)
+        except SystemExit as ended:
+            if ended.code == 130 and not self._spoke:
+                typer.echo("Stopped.", err=True)
+            raise
+
     def invoke(self, ctx: Any) -> Any:
+        self._spoke = True
         try:
             return super().invoke(ctx)
         except InputError as error:
