@@ -13,7 +13,6 @@ from torch_geometric.data import Data, HeteroData
 from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import (
     Anchors,
-    GaussianAnchors,
     make_source,
     source_name,
 )
@@ -22,7 +21,7 @@ from gduq.anchoring.head_point import AnchoredHead, HeadPoint, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.locating import make_point, needs_graph
 from gduq.anchoring.point_specs import point_from, source_from, source_spec
-from gduq.anchoring.points import Point, State
+from gduq.anchoring.points import Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
 from gduq.graph import label_rows, on_device, repeat, targets
@@ -189,25 +188,10 @@ class Anchored(Banked):
                 module.eval()
         return self
 
-    def _frozen_prefix(self, graph: Any) -> State:
-        """The frozen part's output; `gduq.fit`, which changes no graph, has it remembered."""
-        known: State | None = None if self._states is None else self._states.get(graph)
-        if known is None:
-            with torch.no_grad(), evaluating(self.point):
-                known = self.point.prefix(graph).detached()
-            if self._states is not None:
-                self._states[graph] = known
-        return known
-
     def head_job(self, h: Tensor) -> HeadJob | None:
         point = self.point
         assert isinstance(point, HeadPoint)
-        generator = torch.Generator().manual_seed(self.seed)
-        if isinstance(self.source, GaussianAnchors):
-            self.source.fit([h])  # these rows only, not those of an earlier fit
-        elif not self.point.moves:
-            self.source.observe(h)
-        self.set_bank(self.source.bank([h], self.recipe.num_anchors, generator))
+        self.fit_to_rows(h)
         masks = self.recipe.masks
         heads = [copy.deepcopy(AnchoredHead(self.linear, point.tail)) for _ in masks]
         return HeadJob(
@@ -286,9 +270,6 @@ class Anchored(Banked):
         model.call = call
         model._set_point(point_from(spec["point"], net, call), source_from(spec["source"]))
         return model
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_states": None}  # weak references stay in their process
 
     def __repr__(self) -> str:
         if self._waiting is not None:

@@ -104,6 +104,15 @@ class Banked(Predictor):
         self.set_bank(self.source.bank(rows, self.recipe.num_anchors, generator))
         return self
 
+    def fit_to_rows(self, h: Tensor) -> None:
+        """Fit the source and choose the bank, from rows ``[n, d]`` that a frozen trunk gave."""
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit([h])  # these rows only, not those of an earlier fit
+        elif not self.point.moves:
+            self.source.observe(h)
+        generator = torch.Generator().manual_seed(self.seed)
+        self.set_bank(self.source.bank([h], self.recipe.num_anchors, generator))
+
     def set_bank(self, bank: Tensor) -> None:
         """Take these anchors ``[K, d]`` for prediction."""
         if bank.size(1) != self.point.channels:
@@ -160,6 +169,19 @@ class Banked(Predictor):
             z = base + part if gain is None else torch.addcmul(base, gain, part)
             parts.append(self.point.suffix(z, state, graph, normed=scaled is not None))
         return torch.cat(parts)
+
+    def _frozen_prefix(self, graph: Any) -> State:
+        """The frozen part's output; `gduq.fit`, which changes no graph, has it remembered."""
+        known: State | None = None if self._states is None else self._states.get(graph)
+        if known is None:
+            with torch.no_grad(), evaluating(self.point):
+                known = self.point.prefix(graph).detached()
+            if self._states is not None:
+                self._states[graph] = known
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_states": None}  # weak references stay in their process
 
     def check_ready(self) -> None:
         if self._waiting is not None or self.bank.size(0) == 0:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction.predictor import Calibrate, Predictor
-from gduq.randomness import derived, isolated, seed_all
+from gduq.randomness import derived, seed_all
 from gduq.targets import Target, target_from
-from gduq.training.batches import Batches, as_batches, described, even_size, some, truths
+from gduq.training.batches import Batches, described, even_size, some, truths
 from gduq.training.checkpoint import (
     Checkpoint,
     RunState,
@@ -27,41 +25,16 @@ from gduq.training.checkpoint import (
     weights,
 )
 from gduq.training.epoch_bar import epoch_bar
-from gduq.training.fabric import FabricProcesses, LossStep, checked_fabric, evaluating_after
+from gduq.training.fabric import FabricProcesses, LossStep
 from gduq.training.finishing import finish_model, judged
 from gduq.training.first_pass import ReadTarget, told_target
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History, best_epoch
 
-__all__ = ["Run", "train"]
+__all__ = ["Run"]
 
 _ENOUGH = 256  # rows that tell the units of a network
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
-
-
-def train(
-    model: Predictor,
-    train_data: Any,
-    val_data: Any,
-    settings: FitSettings,
-    read_target: ReadTarget,
-    calibrate: Calibrate,
-    fabric: Fabric | None = None,
-    resume: str | Path | None = None,
-    progress: bool = True,
-    title: str = "",
-) -> History:
-    """Train one network, plain or anchored; `gduq.fit` describes the arguments."""
-    fabric = checked_fabric(fabric)
-    with isolated(fabric.device), evaluating_after(model):
-        batches = as_batches(train_data, "train")
-        held = None if val_data is None else as_batches(val_data, "val")
-        run = Run(model, batches, held, settings, read_target, calibrate, fabric)
-        run.continue_from(resume)
-        if not run.finished:
-            run.epochs(progress, title)
-            run.finish()
-        return run.history
 
 
 class Run:
@@ -168,15 +141,6 @@ class Run:
         )
         self.step, self.optimizer = self.fabric.setup(LossStep(self.model), optimizer)
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """What is done within this context belongs to the time around the epochs."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.overhead_seconds += time.perf_counter() - start
-
     def _start(self, saved: RunState | None) -> None:
         """What the model needs to know of all rows, and the optimiser's past."""
         size, world = self.settings.batch_size, self.fabric.world_size
@@ -184,8 +148,9 @@ class Run:
         if saved is not None:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
             return
-        with self.timed():
-            self.model.prepare(self.train, self.eval_size)
+        start = time.perf_counter()
+        self.model.prepare(self.train, self.eval_size)
+        self.overhead_seconds += time.perf_counter() - start
         self._save()
 
     def _some_batches(self, rows: int) -> list[Any]:
@@ -319,11 +284,10 @@ class Run:
         kept = weights(self.model)
         self.optimizer.zero_grad()
         seed_all(derived(self.settings.seed, _DRY))
-        with self.timed():
-            self.model.finish(self.train, self.eval_size)
-            finish_model(
-                self.model, self.train, self.val, self.calibrate, self.eval_size, self.settings.seed
-            )
+        start, data = time.perf_counter(), (self.train, self.val)
+        self.model.finish(self.train, self.eval_size)
+        finish_model(self.model, *data, self.calibrate, self.eval_size, self.settings.seed)
+        self.overhead_seconds += time.perf_counter() - start
         self.processes.share(self.model.buffers())
         final = {
             name: value

@@ -20,8 +20,8 @@ from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, warn_of_overlap
 from gduq.training.epoch_bar import epoch_bar
-from gduq.training.epochs import train as train_one
-from gduq.training.fabric import evaluating_after, fabric_for_rows
+from gduq.training.epochs import Run
+from gduq.training.fabric import checked_fabric, evaluating_after, fabric_for_rows
 from gduq.training.finishing import finish_model
 from gduq.training.fit_settings import FitSettings, Select
 from gduq.training.history import History
@@ -205,18 +205,16 @@ class Fit:
         settings = self.settings
         if settings.epochs is None and model.frozen:
             settings = settings.until_stopped(self.val is not None)
-        return train_one(
-            model,
-            self.train,
-            self.val,
-            settings,
-            self.read_target,
-            calibrate,
-            self.fabric,
-            resume,
-            self.progress,
-            title,
-        )
+        fabric = checked_fabric(self.fabric)
+        with isolated(fabric.device), evaluating_after(model):
+            train = as_batches(self.train, "train")
+            val = None if self.val is None else as_batches(self.val, "val")
+            run = Run(model, train, val, settings, self.read_target, calibrate, fabric)
+            run.continue_from(resume)
+            if not run.finished:
+                run.epochs(self.progress, title)
+                run.finish()
+        return run.history
 
     def _on_rows(self, model: Predictor, calibrate: Calibrate, title: str) -> History:
         fabric = fabric_for_rows(self.fabric)
