@@ -15,8 +15,8 @@ from gduq.evaluation import Evaluation
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, build, write
 from gduq.report.cards import label_table, scorecards
-from gduq.report.content import subgroups
 from gduq.report.differences import difference
+from gduq.report.groups import subgroups
 from gduq.report.seeds import pooled
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, graph_splits, prediction

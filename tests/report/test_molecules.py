@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from gduq.data import Splits, View
 from gduq.data.table import molecule
 from gduq.prediction import Prediction, ValuePrediction
-from gduq.report import Subject, content, molecules, write
+from gduq.report import Subject, molecules, write
 from gduq.report.graphs import examples
+from gduq.report.groups import is_nominal, subgroups
 from tests.deploy.cases import SMILES
 from tests.report.cases import evaluated
 
@@ -137,10 +138,10 @@ def test_no_text_breaks_a_drawing(text):
 def test_domains_without_an_order_are_no_groups():
     for name, shown in (("molecules/bbbp/scaffold", False), ("molecules/bbbp/size", True)):
         found = evaluated(subject(name=name))
-        groups = [row[0].text for table in content.subgroups([found]) for row in table.rows]
+        groups = [row[0].text for table in subgroups([found]) for row in table.rows]
         assert any(g.startswith("domain") for g in groups) == shown
     grouped = replace(subject(name="my.csv"), config={"data": {"by": "group=vendor"}})
-    assert content._nominal(grouped)
+    assert is_nominal(grouped)
 
 
 def test_the_page_shows_them(tmp_path):

@@ -16,8 +16,9 @@ from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
 from gduq.report.cards import scorecards
-from gduq.report.content import records, subgroups
 from gduq.report.differences import change, clear
+from gduq.report.groups import subgroups
+from gduq.report.other_tables import records
 from gduq.report.seeds import pool, pooled, spread
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated

@@ -14,8 +14,9 @@ from typing import Any
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.evaluation.evaluation import COLUMNS
-from gduq.report import cards, content, graphs
+from gduq.report import cards, graphs, other_tables
 from gduq.report.charts import MOST, charts_of
+from gduq.report.groups import subgroups
 from gduq.report.header import first_lines, title_of
 from gduq.report.split_names import main_split
 from gduq.report.subject import Subject, checked
@@ -78,11 +79,11 @@ def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
         **charts_of(subjects, split),
         "drawn": graphs.drawn([s.first for s in subjects], split),
         "colours": graphs.colour_legend(subjects, split) if split else (),
-        "detection": content.detection(subjects),
-        "subgroups": content.subgroups(subjects),
-        "costs": content.costs(subjects),
-        "sizes": content.sizes(subjects),
-        "versions": content.versions(subjects),
+        "detection": other_tables.detection(subjects),
+        "subgroups": subgroups(subjects),
+        "costs": other_tables.costs(subjects),
+        "sizes": other_tables.sizes(subjects),
+        "versions": other_tables.versions(subjects),
     }
 
 
@@ -145,9 +146,9 @@ def write(
 
 
 def _tables(subjects: Sequence[Subject]) -> list[Table]:
-    groups = content.subgroups(subjects)
-    others = [cards.label_table(subjects), content.detection(subjects), *groups,
-              content.costs(subjects)]  # fmt: skip
+    groups = subgroups(subjects)
+    others = [cards.label_table(subjects), other_tables.detection(subjects), *groups,
+              other_tables.costs(subjects)]  # fmt: skip
     return [*cards.scorecards(subjects), *(t for t in others if t is not None)]
 
 
@@ -182,8 +183,8 @@ def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> str:
         "subjects": [
             {"name": s.name, "cost": dict(s.cost or {}), "config": s.config} for s in subjects
         ],
-        "versions": content.versions(subjects),
-        "table": content.records(subjects),
+        "versions": other_tables.versions(subjects),
+        "table": other_tables.records(subjects),
     }
     return to_json(held, default=str) + "\n"
 
@@ -192,5 +193,5 @@ def _as_csv(subjects: Sequence[Subject]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, ["subject", *COLUMNS], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(content.records(subjects))
+    writer.writerows(other_tables.records(subjects))
     return file.getvalue()
