@@ -16,6 +16,7 @@ from gduq.prediction.mixture import weighted_mean
 from gduq.prediction.temperature import COOLEST, HOTTEST
 from gduq.prediction.values import ValuePrediction
 from gduq.targets.base import FirstLook, Part, Target
+from gduq.targets.value_checks import check_range, value_columns
 
 __all__ = ["Values"]
 
@@ -84,7 +85,7 @@ class Values(Target):
     # -- from data -----------------------------------------------------------------------------
 
     def told(self, look: FirstLook) -> Values:
-        values, outputs = _columns(look.y, "train"), look.outputs
+        values, outputs = value_columns(look.y, "train"), look.outputs
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
             raise InputError(
@@ -104,7 +105,7 @@ class Values(Target):
                 "There is nothing to learn: leave it out.",
             )
         for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
-            _check_range(self._name(t), centre, spread)
+            check_range(self._name(t), centre, spread)
         self._check_widths(width, "names", "units")
         told = replace(
             self,
@@ -123,7 +124,7 @@ class Values(Target):
         A network that is still to be trained and explains nothing learns in standardised units.
         """
         means = look.outputs[:, : self.num_values].detach().cpu().double()
-        y = _columns(look.truth, "train").cpu().double()
+        y = value_columns(look.truth, "train").cpu().double()
         shift, scale = self._shift(means), self._scale(means)
         as_is = float(((means - y) / scale).square().mean())
         scaled = float((means - (y - shift) / scale).square().mean())
@@ -150,7 +151,7 @@ class Values(Target):
         return values
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        values = _columns(y, name)
+        values = value_columns(y, name)
         if values.size(1) != self.num_values:
             raise InputError(
                 f"{self.num_values} value{'s' * (self.num_values > 1)} per row in {name}, "
@@ -300,34 +301,3 @@ class Values(Target):
 
     def _scale(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.scale)
-
-
-def _check_range(name: str, mean: float, deviation: float) -> None:
-    """Raise for values that single precision cannot hold: it has 24 bits and ends at 1e38."""
-    if not 1e-15 < deviation < 1e15:
-        raise InputError(
-            "values of an ordinary size",
-            f"a deviation of {deviation:.1g} for {name}",
-            f"Change the unit: multiply y by {1 / deviation:.0e}.",
-        )
-    if abs(mean) > 1e5 * deviation:
-        raise InputError(
-            "values whose differences single precision can hold",
-            f"{mean:.6g} plus or minus {deviation:.2g} for {name}",
-            "Subtract a constant from y.",
-        )
-
-
-def _columns(y: Tensor, name: str) -> Tensor:
-    """Values ``[m, T]``, finite."""
-    if y.dim() > 2:
-        raise InputError(f"y of shape [m] or [m, T] in {name}", list(y.shape))
-    values = y.unsqueeze(1) if y.dim() == 1 else y
-    if not bool(torch.isfinite(values).all()):
-        bad = int((~torch.isfinite(values)).any(dim=1).sum())
-        raise InputError(
-            f"finite values y in {name}",
-            f"NaN or infinity in {bad} of {values.size(0)} rows",
-            "Leave those rows out, or train one value at a time.",
-        )
-    return values if values.is_floating_point() else values.to(torch.get_default_dtype())
