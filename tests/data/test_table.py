@@ -151,7 +151,11 @@ def test_bad_rows_have_a_line_and_a_reason(tmp_path: Path) -> None:
     ("text", "options", "message"),
     [
         ("mol,y\nC,1\n", {}, r"one column 'smiles' in .*mols.csv, got none .* Columns: mol, y"),
-        ("smiles,y\nC,1\n", {"targets": ["z"]}, r"one column 'z' .* got none of that name. Columns: smiles, y"),
+        (
+            "smiles,y\nC,1\n",
+            {"targets": ["z"]},
+            r"one column 'z' .* got none of that name. Columns: smiles, y",
+        ),
         ("smiles,smiles\nC,C\n", {}, "got 2 of that name"),
         ("", {}, "column names"),
         (
