@@ -375,7 +375,7 @@ def test_markdown_shows_every_kind(found, tmp_path):
                   "Conformal sets", "Abstention"):  # fmt: skip
         assert f"## {title}" in text
     value, low, high = found.value("id_test", "ece")
-    assert f"{value:.3f} [{low:.3f}, {high:.3f}]" in text
+    assert f"{value:.3f} ({low:.3f} to {high:.3f})" in text
     blocks = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
     for lines in blocks:
         assert len({line.count("|") for line in lines}) == 1
