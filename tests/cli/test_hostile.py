@@ -12,11 +12,13 @@ import zlib
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 
 import gduq
 from gduq.cli.base import print_rows
 from gduq.data import save
 from gduq.data.cells import printable
+from gduq.data.tensorfile import _seal
 from gduq.errors import InputError
 from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored, bundle, rings, run
@@ -99,11 +101,12 @@ def test_a_header_of_one_endless_field(tmp_path):
 
 
 def reworded(raw: bytes, **words: str) -> bytes:
-    """A graph file of the first version, which has no seal, with other words in its header."""
+    """A graph file with other words in its header, sealed anew as anybody can."""
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
-    header["__metadata__"].pop("seal")
-    header["__metadata__"] |= {"version": "1", **words}
+    found = header["__metadata__"] | words
+    told = {key: text for key, text in found.items() if key not in ("crc32", "seal")}
+    header["__metadata__"] = found | {"seal": _seal(safetensors.torch.load(raw), told)}
     text = json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + raw[8 + length :]
 
