@@ -14,8 +14,8 @@ from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from gduq.errors import InputError
 from gduq.jobs.progress import tell
-from gduq.training.history import Epoch
 from gduq.training.epoch_bar import numbers
+from gduq.training.history import Epoch
 
 __all__ = ["EpochNews", "Logger", "fabric_with"]
 
