@@ -407,8 +407,8 @@ def test_nothing_to_freeze_at_the_input() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_anchors": 0}, "num_anchors >= 1"),
-        ({"num_anchors": 2.5}, "num_anchors >= 1"),
+        ({"num_anchors": 0}, "num_anchors as a whole number"),
+        ({"num_anchors": 2.5}, "num_anchors as a whole number"),
         ({"at": "middle"}, "at one of 'head', 'input', 1, 2, 'readout', got 'middle'"),
         ({"at": 3}, "at one of 'head', 'input', 1, 2, 'readout', got 3"),
         ({"at": 0}, "got 0"),

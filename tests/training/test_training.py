@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN, GCNConv
+from torch_geometric.nn.aggr import MeanAggregation
 
 import gduq
 from gduq import InputError, metrics
@@ -172,7 +173,7 @@ def test_a_fixed_anchor_is_the_plain_loop_on_pairs() -> None:
 
     class Pair(Net):
         def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-            h = gduq.nn.gnn.MeanAggregation()(self.conv(x, edge_index).tanh(), batch)
+            h = MeanAggregation()(self.conv(x, edge_index).tanh(), batch)
             c = torch.full_like(h, 0.3)
             return self.head(torch.cat([h - c, c], dim=1))
 

@@ -36,7 +36,7 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._whole("seed", 0, 2**63 - 1)
+        object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**63 - 1))
         self._whole("epochs", 0, _LONG)
         self._whole("given_batch_size", 1, _LONG)
         self._whole("patience", 1, _LONG)
