@@ -572,7 +572,7 @@ def test_wide_inputs_are_sent_to_the_linear_layer() -> None:
 def test_a_part_called_alone() -> None:
     graph = make_graph(5, 0)
     model = gduq.anchor(Twice().double(), at="head", freeze=False, like=graph)
-    with pytest.raises(InputError, match="the anchored model to be called"):
+    with pytest.raises(InputError, match="the model that reads for this layer to be called"):
         model.point.net.head(torch.ones(1, 4))
 
 

@@ -434,7 +434,7 @@ def test_class_names_travel() -> None:
         model = MODELS[case]()
         fit(model, noisy(30, 1), noisy(24, 2), epochs=1, class_names=["red", "green", "blue"])
         assert gduq.predict(model, noisy(5, 3)).class_names == ("red", "green", "blue")
-    with pytest.raises(InputError, match="3 class names"):
+    with pytest.raises(InputError, match="3 names, one per class"):
         fit(net(), noisy(30, 1), noisy(24, 2), class_names=["red", "green"])
 
 

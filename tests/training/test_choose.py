@@ -399,7 +399,7 @@ def test_edges_and_one_logit(outputs: int) -> None:
         ({"budget": math.nan}, "budget from 1 to 100"),
         ({"epochs": 0}, "epochs"),
         ({"lr": -1.0}, "lr"),
-        ({"class_names": ["a"]}, "3 class names"),
+        ({"class_names": ["a"]}, "3 names, one per class"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], match: str) -> None:

@@ -123,6 +123,7 @@ def fit(
         The epochs, with losses, times and validation figures.
 
     Example:
+        >>> import torch
         >>> from torch_geometric.data import Data
         >>> import gduq
         >>> def graph(y):

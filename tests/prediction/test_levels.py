@@ -116,9 +116,9 @@ def test_quantiles_are_found_in_any_mixture(seed, hypotheses, level, apart, spre
 
 def test_quantiles_take_few_rounds(monkeypatch):
     """Newton's method, not 50 halvings."""
-    from gduq.prediction import values
+    from gduq.prediction import gaussians
 
-    monkeypatch.setattr(values, "_ROUNDS", 12)
+    monkeypatch.setattr(gaussians, "_ROUNDS", 12)
     p = mixture(rows=200)
     for level in (0.01, 0.1, 0.5, 0.95):
         np.testing.assert_allclose(p.cdf(p.quantile(level)), level, atol=1e-10)
