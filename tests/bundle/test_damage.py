@@ -219,7 +219,10 @@ FORGED = {
     "names, numbers": (edit("model", "target", "names", value=[1, 2, 3]), "a list of texts"),
     "names, nested": (edit("model", "target", "names", value=[["a"]] * 3), "a list of texts"),
     "names, equal": (edit("model", "target", "names", value=["a"] * 3), "that differ"),
-    "names, too many": (edit("model", "target", "names", value=list("abcd")), "names, one per class"),
+    "names, too many": (
+        edit("model", "target", "names", value=list("abcd")),
+        "names, one per class",
+    ),
     "names, a surrogate": (
         edit("model", "target", "names", value=["a", "b", "\ud800"]),
         "whole letters",
