@@ -11,8 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from gduq.errors import InputError
-from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.rows import Rows, read, rows_of
 from gduq.metrics.weighted import Uneven, WeightedRows
 
 __all__ = ["LabelRows", "over_labels", "read_labels"]
@@ -68,14 +67,7 @@ def read_labels(p: Any, target: Tensor | None = None, *, labelled: bool = True) 
         target: Only ``None``: the truth is part of the prediction.
         labelled: Whether the truth must be there.
     """
-    if kind_of(p) != "labels":
-        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
-        raise InputError("a prediction about labels (gduq.LabelPrediction)", got)
-    if target is not None:
-        raise InputError("true labels in the prediction", "target=", "Leave target out.")
-    rows = p if isinstance(p, LabelRows) else LabelRows(p)
-    if len(rows) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    rows = rows_of(p, target, LabelRows, "labels")
     if labelled:
         rows.source.require_target()
     return rows

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.weighted import RankedRows
+from gduq.metrics.weighted import RankedRows, WeightedRows
 
-__all__ = ["Rows", "kind_of", "read"]
+__all__ = ["Rows", "kind_of", "read", "rows_of"]
+
+R = TypeVar("R", bound=WeightedRows)
 
 _ELSEWHERE = {
     "labels": "Take one label with p.column(t).",
@@ -142,6 +144,20 @@ class Rows(RankedRows):
 def kind_of(p: Any) -> str:
     """What a prediction is about: ``"values"``, ``"labels"``, or else ``"classes"``."""
     return str(getattr(p, "kind", "classes"))
+
+
+def rows_of(p: Any, target: Tensor | None, rows: type[R], kind: str) -> R:
+    """A prediction about labels or values as rows of its kind; ``target`` may only be ``None``."""
+    if kind_of(p) != kind:
+        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
+        wanted = f"gduq.{kind.removesuffix('s').title()}Prediction"
+        raise InputError(f"a prediction about {kind} ({wanted})", got)
+    if target is not None:
+        raise InputError(f"true {kind} in the prediction", "target=", "Leave target out.")
+    found = p if isinstance(p, rows) else rows(p)  # type: ignore[call-arg]
+    if len(found) == 0:
+        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    return found
 
 
 def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.bins import folded_mean
-from gduq.metrics.rows import kind_of
+from gduq.metrics.rows import rows_of
 from gduq.metrics.weighted import RankedRows
 
 __all__ = ["ValueRows", "read_values"]
@@ -120,14 +120,7 @@ def read_values(p: Any, target: Tensor | None = None, *, labelled: bool = True) 
         target: Only ``None``: the truth is part of the prediction.
         labelled: Whether the truth must be there.
     """
-    if kind_of(p) != "values":
-        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
-        raise InputError("a prediction about values (gduq.ValuePrediction)", got)
-    if target is not None:
-        raise InputError("true values in the prediction", "target=", "Leave target out.")
-    rows = p if isinstance(p, ValueRows) else ValueRows(p)
-    if len(rows) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    rows = rows_of(p, target, ValueRows, "values")
     if labelled:
         _ = rows.target
     return rows
