@@ -93,3 +93,13 @@ def test_mistakes_are_told_before_torch_is_imported(words, reason, tmp_path):
     assert done.returncode == 2
     assert reason in done.stderr
     assert done.stdout == "[]\n"
+
+
+def test_a_calibrator_is_not_lost_in_silence(model, like, tmp_path):
+    net, _ = gduq.load(model)
+    p = gduq.predict(net, graphs(25, 2))
+    both = tmp_path / "calibrated"
+    gduq.save(net, both, gduq.calibration.VectorScaling().fit(p))
+    done = run("export", both, tmp_path / "model.pt2", "--like", like, code=2)
+    assert "with the calibrator VectorScaling" in done.output
+    assert not (tmp_path / "model.pt2").exists()

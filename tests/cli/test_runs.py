@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gduq
+from gduq.bundle import load_reference
 from gduq.data import save
 from tests.cli.cases import CLASSES, anchored, bundle, rings, run
 
@@ -57,6 +58,34 @@ def test_calibrate_without_training(trained, tmp_path):
     assert type(calibrator).__name__ == "VectorScaling"
     text = run("calibrate", trained).stdout
     assert "temperature" in text
+
+
+def test_a_calibrated_bundle_keeps_the_labelled_rows(trained, tmp_path):
+    run("calibrate", trained, "--method", "temperature", "-o", tmp_path / "model")
+    known = load_reference(tmp_path / "model")
+    assert len(known) == len(load_reference(trained / "bundle")) > 0
+
+
+def test_a_run_is_trained_again_with_one_change(root, trained):
+    words = ("train", trained, "--root", root, "--set", "training.weight_decay=0.01", "--json")
+    again = root / json.loads(run(*words).stdout)["hash"]
+    before, after = (json.loads((f / "config.json").read_text()) for f in (trained, again))
+    assert after["training"].pop("weight_decay") == 0.01
+    before["training"].pop("weight_decay")
+    assert before == after
+    (root / "no-run").mkdir()
+    (root / "no-run" / "config.json").write_text("[1]")
+    assert "which is no config" in run("train", root / "no-run", code=2).output
+
+
+def test_what_is_not_there_is_told(trained, tmp_path):
+    for words in (
+        ("evaluate", tmp_path / "nope"),
+        ("calibrate", tmp_path / "nope"),
+        ("report", tmp_path / "nope"),
+        ("evaluate", trained, "--data", tmp_path / "nope.csv"),
+    ):
+        assert "which does not exist" in run(*words, code=2).output
 
 
 def test_evaluate_shows_and_writes(trained, tmp_path):

@@ -336,12 +336,15 @@ def test_no_advice_to_calibrate_where_that_hurts_under_shift():
 
 def test_advice_for_a_rare_class_names_the_weights():
     config = {"data": {"name": "rare.csv", "source": "/data/rare.csv"}}
-    said = verdict([subject("a", {"ood_test": rare(0.4, 0.86)}, config=config)])
-    wanted = "gduq train /data/rare.csv --set training.class_weights=balanced"
-    assert said.advice.command == wanted
-    assert f"Next: <code>{wanted}</code>" in build(
-        subject("a", {"ood_test": rare(0.4, 0.86)}, config=config)
-    )
+    made = subject("a", {"ood_test": rare(0.4, 0.86)}, config=config, folder="runs/a")
+    wanted = "gduq train runs/a --set training.class_weights=balanced"
+    assert verdict([made]).advice.command == wanted
+    assert f"Next: <code>{wanted}</code>" in build(made)
+    elsewhere = replace(made, folder="my runs/a")
+    assert "'my runs/a' --root 'my runs' --set" in verdict([elsewhere]).advice.command
+    tried = replace(made, config={**config, "training": {"class_weights": "balanced"}})
+    assert verdict([tried]).advice.command == ""
+    assert "though they had weight" in verdict([tried]).advice.text
 
 
 def test_advice_names_novelty_where_it_finds_shifted_rows():

@@ -11,6 +11,7 @@ import typer
 from gduq.cli.base import AsJson, app, print_json, status
 from gduq.cli.predict import Bundle, Call, Network, SmilesColumn
 from gduq.cli.request import Request, Told, bundle_of, check_bundle, check_sources, smiles_in
+from gduq.errors import InputError
 
 __all__ = ["export"]
 
@@ -52,7 +53,13 @@ def export(
     with status("Exporting", as_json):
         request = Request(bundle=bundle, smiles=smiles, net=net, call=call)
         notes = describe(bundle_of(bundle)[0]).preprocessing
-        model, _ = load_model(request)
+        model, calibrator = load_model(request)
+        if calibrator is not None:  # nothing of it would be in the file
+            raise InputError(
+                "a model that is calibrated by its own temperature",
+                f"{bundle} with the calibrator {type(calibrator).__name__}",
+                "Export the run it was made from; the temperature that `gduq train` fits is in it.",
+            )
         export_model(model, output, _graphs(like, request, notes), notes)
     if as_json:
         print_json({"path": output, "bytes": output.stat().st_size})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, app, print_json, status
+from gduq.cli.request import check_there
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def report(
     network. Of a table with several datasets the page shows the runs of the first; markdown, latex,
     json and csv show all.
     """
+    check_there(runs)
     kind = _kind(output, form)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
         from gduq.cli.bench import write_table

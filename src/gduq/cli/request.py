@@ -24,6 +24,7 @@ __all__ = [
     "bundle_of",
     "check_bundle",
     "check_sources",
+    "check_there",
     "files_of",
     "smiles_in",
 ]
@@ -166,6 +167,13 @@ def check_sources(paths: Iterable[Path]) -> None:
             raise InputError("a folder or file of graphs", f"{path}, which does not exist")
 
 
+def check_there(paths: Iterable[Path]) -> None:
+    """Runs, bundles and tables that are named exist."""
+    for path in paths:
+        if not path.exists():
+            raise InputError("the folder of a run, or a file", f"{path}, which does not exist")
+
+
 def files_of(data: Sequence[str]) -> dict[str, Path]:
     """Labelled files by split, of texts such as ``FILE`` and ``split=FILE``; none for the name of a
     dataset."""
@@ -174,6 +182,8 @@ def files_of(data: Sequence[str]) -> dict[str, Path]:
         split, equals, name = text.partition("=")
         path = Path(text if Path(text).exists() or not equals else name)
         if not path.exists():
+            if path.suffix in (".csv", ".tsv", ".safetensors"):
+                check_there([path])
             if len(data) == 1 and not equals:
                 return {}  # loading it explains what is wrong with a name that is none
             raise InputError("files of labelled graphs, or one dataset's name", repr(text))

@@ -10,7 +10,7 @@ import typer
 from gduq.cli.base import AsJson, app, print_rows, status
 from gduq.cli.completion import CALIBRATORS, among, check_calibrator, datasets
 from gduq.cli.predict import Call, Network, SmilesColumn, Targets
-from gduq.cli.request import Request, files_of
+from gduq.cli.request import Request, check_there, files_of
 from gduq.cli.score_rows import scores_of, told_of
 from gduq.data.outputs import check_output
 from gduq.errors import InputError
@@ -43,6 +43,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
+    check_there([run])
     _check_methods(method or [])
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
@@ -136,6 +137,7 @@ def evaluate(
     Calibrators named by --method are fitted first and stay with the run. With --data the model is
     judged on other data; calibrators are then fitted on id_val, and nothing is kept.
     """
+    check_there([run])
     _check_methods(method or [])
     if output is not None:
         check_output(output, (".json", ".md"))

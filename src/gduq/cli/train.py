@@ -38,7 +38,8 @@ Source = Annotated[
     str | None,
     typer.Argument(
         help="Your data: a .csv or .tsv with SMILES, a TU folder, a .safetensors file of graphs, "
-        "package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml)."
+        "package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml); or a "
+        "run folder, to train again with changes."
     ),
 ]
 Targets = Annotated[
@@ -153,6 +154,8 @@ def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> Ru
         changes["data.name"] = data
     if source is not None and source.endswith(".toml"):
         return RunConfig.from_toml(source, changes)
+    if source is not None and (Path(source) / "config.json").is_file():
+        return RunConfig.from_run(source, changes)
     if source is not None:
         changes["data.source" if _is_own(source) else "data.name"] = source
     if not {"data.name", "data.source"} & set(changes):

@@ -65,6 +65,8 @@ class Settings:
         """The sets or intervals for a kind of prediction, not yet fitted."""
         options: dict[str, Any] = {"alpha": self.alpha, "shift_level": 0}
         if kind == "values":
+            if self.per_class:
+                raise InputError("a model of classes or labels with --per-class", "one of values")
             return ConformalIntervals(**options)
         if kind == "labels":
             return ConformalLabels(

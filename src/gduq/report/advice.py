@@ -6,6 +6,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -129,12 +130,12 @@ def _without_skill(subject: Subject) -> Advice:
     none = "it does no better than the most common answer"
     if subject.kind == "labels":
         return Advice("collect", f"Collect rows of the rare labels: {none}.")
-    config: Any = subject.config or {}
-    data = config.get("data", {})
-    source = data.get("source") or data.get("name") if isinstance(data, Mapping) else data
-    command = _command("gduq", "train", source, "--set", "training.class_weights=balanced")
+    training = (subject.config or {}).get("training")
+    if isinstance(training, Mapping) and training.get("class_weights") is not None:
+        text = f"Collect rows of the rare classes: {none}, though they had weight in training."
+        return Advice("collect", text)
     text = f"Collect rows of the rare classes, or give them weight in training: {none}."
-    return Advice("collect", text, command if source else "")
+    return Advice("collect", text, _train_again(subject, "training.class_weights=balanced"))
 
 
 def _collect(subject: Subject, split: str, worse: str) -> Advice:
@@ -222,6 +223,16 @@ def _command(*words: Any) -> str:
 def _calibrate(subject: Subject, method: str) -> str:
     run = subject.first.folder
     return _command("gduq", "calibrate", run, "--method", method, "-o", "calibrated") if run else ""
+
+
+def _train_again(subject: Subject, change: str) -> str:
+    """The training of a run once more, all its options kept but one."""
+    run = subject.first.folder
+    if not run:
+        return ""
+    root = str(Path(run).parent)
+    other = () if root == "runs" else ("--root", root)
+    return _command("gduq", "train", run, *other, "--set", change)
 
 
 def _predict(subject: Subject, *more: str) -> str:

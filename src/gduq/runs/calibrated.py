@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gduq.bundle import describe, save
+from gduq.bundle import describe, load_reference, save
 from gduq.bundle import load as load_bundle
 from gduq.calibration import METHODS
 from gduq.data import View
@@ -66,4 +66,5 @@ def export(folder: RunFolder, name: str, output: str | Path) -> Path:
         raise InputError(f"a calibrator to save from {', '.join([*METHODS, *VARIANTS])}", name)
     run = CalibratedRun(folder)
     notes = describe(folder.bundle).preprocessing
-    return save(run.model, output, run.fitted(name), preprocessing=notes)
+    known = load_reference(folder.bundle)
+    return save(run.model, output, run.fitted(name), preprocessing=notes, reference=known)

@@ -77,6 +77,18 @@ class RunConfig(Part):
         return cls.from_values(_toml(text, path), changes or {})
 
     @classmethod
+    def from_run(cls, folder: str | Path, changes: Mapping[str, Any] | None = None) -> RunConfig:
+        """The config of a run folder, some values replaced by dotted key."""
+        path = Path(folder) / "config.json"
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError("a run folder with its config.json", f"{path} ({error})") from None
+        if not isinstance(values, dict):
+            raise InputError("a run folder with its config.json", f"{path}, which is no config")
+        return cls.from_values(values, changes or {})
+
+    @classmethod
     def from_values(cls, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
         """From nested values, some of them replaced by dotted key."""
         return cls(**_merged(dict(values), changes))
