@@ -312,7 +312,7 @@ def test_advice_on_values():
     narrow = {s: values(seed=i, scale=0.4) for i, s in enumerate(("id_val", "id_test", "ood_test"))}
     always = verdict([subject("n", narrow, folder="runs/n")]).advice
     assert always.action == "calibrate"
-    assert always.text.startswith("Calibrate: with deviation, fitted on id_val, its NLL is on ood")
+    assert always.text.startswith("Calibrate: with 'deviation', fitted on id_val, its NLL is ")
     assert always.command == "gduq calibrate runs/n --method deviation -o calibrated"
     careful = verdict([subject("c", two(values, wrong=0.5))]).advice
     assert careful.action == "keep"
@@ -330,7 +330,7 @@ def test_no_advice_to_calibrate_where_that_hurts_under_shift():
     assert "neither clearly too narrow nor too wide" in said.headline
     assert said.advice.action == "keep"
     assert "On id_test, its intervals are too wide by" in said.advice.text
-    assert "Do not calibrate it on id_val: with deviation its NLL on ood_test" in said.advice.text
+    assert "Do not calibrate it on id_val: 'deviation' would raise its NLL on ood_test" in said.advice.text
     assert said.advice.command.startswith("gduq predict runs/m ")
 
 

@@ -171,9 +171,9 @@ class _Tried:
 
     @property
     def words(self) -> str:
-        told = [f"on {split} {before + found.value:.3g} instead of {before:.3g}"
+        told = [f"{before + found.value:.3g} on {split} ({before:.3g} before)"
                 for split, (before, found) in self.changes.items()]  # fmt: skip
-        return f"with {self.method}, fitted on {self.fit_on}, its NLL is {', '.join(told)}"
+        return f"with {self.method!r}, fitted on {self.fit_on}, its NLL is {', '.join(told)}"
 
     @property
     def warning(self) -> str:
@@ -182,7 +182,7 @@ class _Tried:
         if not clear(found) or found.value < 0:
             return ""
         return (
-            f" Do not calibrate it on {self.fit_on}: with {self.method} its NLL on {split} rises "
+            f" Do not calibrate it on {self.fit_on}: {self.method!r} would raise its NLL on {split} "
             f"from {before:.3g} to {before + found.value:.3g}."
         )
 
