@@ -330,7 +330,10 @@ def test_no_advice_to_calibrate_where_that_hurts_under_shift():
     assert "neither clearly too narrow nor too wide" in said.headline
     assert said.advice.action == "keep"
     assert "On id_test, its intervals are too wide by" in said.advice.text
-    assert "Do not calibrate it on id_val: 'deviation' would raise its NLL on ood_test" in said.advice.text
+    assert (
+        "Do not calibrate it on id_val: 'deviation' would raise its NLL on ood_test"
+        in said.advice.text
+    )
     assert said.advice.command.startswith("gduq predict runs/m ")
 
 

@@ -182,8 +182,8 @@ class _Tried:
         if not clear(found) or found.value < 0:
             return ""
         return (
-            f" Do not calibrate it on {self.fit_on}: {self.method!r} would raise its NLL on {split} "
-            f"from {before:.3g} to {before + found.value:.3g}."
+            f" Do not calibrate it on {self.fit_on}: {self.method!r} would raise its NLL on "
+            f"{split} from {before:.3g} to {before + found.value:.3g}."
         )
 
 
