@@ -131,8 +131,8 @@ class Column:
             raise InputError(
                 f"numbers with a decimal point in {column}",
                 f"decimal commas such as {such!r}",
-                f"Write {such.replace(',', '.')!r}, or pass task='classes' (--task classes) if they "
-                "are names.",
+                f"Write {such.replace(',', '.')!r}, or pass task='classes' (--task classes) if "
+                "they are names.",
             )
         if task == "values" and not self.numbers:
             raise InputError(f"numbers in {column}", f"words such as {min(self.words)!r}")
