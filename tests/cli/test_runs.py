@@ -66,16 +66,16 @@ def test_a_calibrated_bundle_keeps_the_labelled_rows(trained, tmp_path):
     assert len(known) == len(load_reference(trained / "bundle")) > 0
 
 
-def test_a_run_is_trained_again_with_one_change(root, trained):
-    words = ("train", trained, "--root", root, "--set", "training.weight_decay=0.01", "--json")
-    again = root / json.loads(run(*words).stdout)["hash"]
+def test_a_run_is_trained_again_with_one_change(trained, tmp_path):
+    words = ("train", trained, "--root", tmp_path, "--set", "training.weight_decay=0.01", "--json")
+    again = tmp_path / json.loads(run(*words).stdout)["hash"]
     before, after = (json.loads((f / "config.json").read_text()) for f in (trained, again))
     assert after["training"].pop("weight_decay") == 0.01
     before["training"].pop("weight_decay")
     assert before == after
-    (root / "no-run").mkdir()
-    (root / "no-run" / "config.json").write_text("[1]")
-    assert "which is no config" in run("train", root / "no-run", code=2).output
+    (tmp_path / "no-run").mkdir()
+    (tmp_path / "no-run" / "config.json").write_text("[1]")
+    assert "which is no config" in run("train", tmp_path / "no-run", code=2).output
 
 
 def test_what_is_not_there_is_told(trained, tmp_path):

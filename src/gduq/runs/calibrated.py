@@ -66,5 +66,7 @@ def export(folder: RunFolder, name: str, output: str | Path) -> Path:
         raise InputError(f"a calibrator to save from {', '.join([*METHODS, *VARIANTS])}", name)
     run = CalibratedRun(folder)
     notes = describe(folder.bundle).preprocessing
-    known = load_reference(folder.bundle)
-    return save(run.model, output, run.fitted(name), preprocessing=notes, reference=known)
+    fitted = run.fitted(name)
+    # one that reads whole graphs cannot calibrate rows that are kept without theirs
+    known = None if fitted.needs_graph else load_reference(folder.bundle)
+    return save(run.model, output, fitted, preprocessing=notes, reference=known)
