@@ -27,7 +27,7 @@ test-all: export HYPOTHESIS_PROFILE ?= search
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
-demo: .venv/.installed  ## train and compare a plain and an anchored network on generated data
+demo: .venv/.installed  ## train a network on generated data, wrap it, and let its data shift
 	$(BIN)/gduq demo
 
 test: lint  ## lint, types, then all tests but the slow ones

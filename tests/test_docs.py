@@ -1,6 +1,7 @@
 """The docs: the site builds, tutorials run, commands exist, nothing is fetched."""
 
 import os
+import pydoc
 import re
 import runpy
 import subprocess
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.py"))
 PAGES = sorted(DOCS.rglob("*.md"))
+SHOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,22 @@ def test_the_api_pages_name_modules():
     for module in named:
         path = ROOT / "src" / Path(*module.split("."))
         assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
+
+
+def test_names_in_the_text_exist():
+    """Of modules, functions and classes, so that a renamed one is seen here."""
+    no_names = {"gduq.datasets", "gduq.json"}  # a group of entry points, a file of an export
+    for page in [*DOCS.glob("*.md"), *SHOWN]:
+        code = "\n".join(re.findall(r"```.*?```|`[^`\n]+`", page.read_text(), re.DOTALL))
+        for name in set(re.findall(r"(?<![\w/.\"-])gduq(?:\.[A-Za-z_]\w*)+", code)) - no_names:
+            assert pydoc.locate(name) is not None, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
+def test_links_outside_of_the_site_lead_somewhere(page):
+    """mkdocs looks at the others."""
+    for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
 
 
 def test_pages_need_no_mkdocs_to_be_read():

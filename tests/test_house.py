@@ -24,7 +24,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("errors",),
     ("disk", "text_tables", "whole"),
-    ("export_mode", "metrics", "randomness"),
+    ("export_mode", "metrics", "randomness", "tensorfile"),
     ("graph",),
     ("nn",),
     (
@@ -300,34 +300,3 @@ def test_importing_gduq_is_light():
     loaded = set(ast.literal_eval(out))
     assert "gduq" in loaded
     assert not loaded & (HEAVY | {"torch", "torch_geometric", "numpy", "scipy", "typer", "rich"})
-
-
-# -- papers ------------------------------------------------------------------------------------
-
-
-def text(name: str) -> str:
-    return (ROOT / name).read_text()
-
-
-def test_one_version_everywhere():
-    version = gduq.__version__
-    assert f'\nversion = "{version}"\n' in text("pyproject.toml")
-    assert f"\nversion: {version}\n" in text("CITATION.cff")
-    assert f"\n## [{version}]" in text("CHANGELOG.md")
-
-
-def test_the_citation_names_the_paper():
-    citation, paper = text("CITATION.cff").split("preferred-citation:")
-    assert "license: Apache-2.0" in citation
-    title = "Accurate and Scalable Estimation of Epistemic Uncertainty for Graph Neural Networks"
-    assert f'title: "{title}"' in paper
-    authors = ["Trivedi", "Heimann", "Anirudh", "Koutra", "Thiagarajan"]
-    assert re.findall(r"family-names: (\w+)", paper) == authors
-    assert "year: 2024" in paper
-
-
-def test_every_make_target_is_explained():
-    targets = re.findall(r"^([a-z-]+):.*## ", text("Makefile"), flags=re.MULTILINE)
-    assert {"demo", "test", "test-all", "lint", "bench", "clean"} <= set(targets)
-    for target in set(targets) - {"help"}:
-        assert f"make {target}`" in text("CONTRIBUTING.md"), f"say in CONTRIBUTING what {target} is"

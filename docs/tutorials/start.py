@@ -34,6 +34,6 @@ for split in ("id_test", "ood_test"):
         print(f"{split}, {name}: accuracy {accuracy:.3f}, negative log-likelihood {nll:.3f}")
 
 # %% Keep it: safetensors and JSON, never pickle; calibration and novelty are in it
-folder = gduq.save(model, "out/tutorial-model")
-again, _ = gduq.load(folder)
+path = gduq.save(model, "out/tutorial-model")
+again, _ = gduq.load(path)
 assert (gduq.predict(again, splits.ood_test).samples == p.samples).all()

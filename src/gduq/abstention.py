@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.rows import read
+from gduq.metrics.rows import kind_of, known_target, read
 from gduq.novelty.ood_scores import Score
 from gduq.novelty.ood_scores import score as score_of
 
@@ -48,11 +48,7 @@ class Decision:
 
     @property
     def _truth(self) -> Tensor:
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        return self.target
+        return known_target(self.target)
 
 
 class Abstention:
@@ -153,7 +149,7 @@ class Abstention:
 
 def _about_values(p: Any) -> bool:
     """Whether rows are about a value; several values or labels are decided one by one."""
-    kind = getattr(p, "kind", "classes")
+    kind = kind_of(p)
     if kind == "labels" or (kind == "values" and p.num_values > 1):
         raise InputError(f"one of the {kind} at a time", p.size, "Pass p.column(t).")
     return bool(kind == "values")

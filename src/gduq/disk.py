@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import os
@@ -12,9 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_path", "is_stale", "locked", "to_json", "write_json", "write_text"]
+__all__ = [
+    "atomic_path",
+    "drop_stale",
+    "locked",
+    "safetensors_metadata",
+    "to_json",
+    "write_json",
+    "write_text",
+]
 
 _MINUTE, _DAY = 60.0, 86400.0
+_HEADER = 10**8  # bytes, the most that safetensors allows
 
 
 @contextlib.contextmanager
@@ -37,20 +47,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
-def is_stale(temporary: Path) -> bool:
-    """Whether a file of `atomic_path` has been left behind: a day old, or of a dead process.
+def drop_stale(path: Path) -> None:
+    """Delete what killed processes left of ``path``: a day old, or of a dead process.
 
     Another computer's processes look dead from here, so a file must also be quiet for a minute.
     """
-    try:
-        age = time.time() - temporary.stat().st_mtime
-    except OSError:  # gone
-        return False
-    return age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2]))
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        with contextlib.suppress(OSError):  # gone
+            age = time.time() - temporary.stat().st_mtime
+            if age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2])):
+                temporary.unlink()
 
 
 def _alive(name: str) -> bool:
@@ -109,6 +121,20 @@ def to_json(
     return json.dumps(
         plain(content), indent=indent, ensure_ascii=False, allow_nan=False, default=default
     )
+
+
+def safetensors_metadata(path: Path) -> dict[str, str]:
+    """The texts in the header of a safetensors file; none of any other file. Nothing is verified,
+    and torch is not imported."""
+    if not path.is_file():  # a device or a pipe could be read for ever
+        return {}
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size <= _HEADER else {}
+        return {key: str(text) for key, text in header["__metadata__"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.resampling import Interval, check_sampling, interval, resample_counts
-from gduq.metrics.rows import Rows, read
+from gduq.metrics.resampling import Interval, check_sampling, interval, resampled_pairs
+from gduq.metrics.rows import Rows, kind_of, read
 from gduq.novelty.ood_scores import Score
 from gduq.novelty.ood_scores import score as score_of
 from gduq.prediction.mixture import weights_of
@@ -117,13 +117,8 @@ def estimate_interval(
     check_sampling(resamples, level)
     found = estimate(p_val, p_target, method, score)
     sizes = len(read(p_val)), len(read(p_target, labelled=False))
-    blocks = zip(
-        resample_counts(sizes[0], resamples, seed, beside=sizes[1]),
-        resample_counts(sizes[1], resamples, seed + 1, beside=sizes[0]),
-        strict=True,
-    )
     predicted, errors = [], []
-    for n, k in blocks:
+    for n, k in resampled_pairs(*sizes, resamples, seed):
         val, target = _Weighted(p_val, n), _Weighted(p_target, k)
         predicted.append(METHODS[method](val, target, score).clamp(0.0, 1.0))
         if found.actual is not None:
@@ -142,14 +137,13 @@ class _Weighted:
     given: Tensor | None = None
 
     def __post_init__(self) -> None:
-        kind = getattr(self.p, "kind", "classes")
-        if kind == "values":
+        if kind_of(self.p) == "values":
             raise InputError(
                 "predictions about classes, which are right or wrong",
                 "values",
                 "What a model expects of its errors is p.std.",
             )
-        if kind == "labels":
+        if kind_of(self.p) == "labels":
             raise InputError("one label at a time", self.p.size, "Pass p.column(t).")
 
     @cached_property

@@ -9,8 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
@@ -20,8 +18,8 @@ from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
+from gduq.nn.call import evaluating
 from gduq.nn.gnn_settings import ChainPoint
-from gduq.nn.modes import evaluating
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
@@ -235,22 +233,6 @@ def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
 # -- the bank ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
-@given(k=st.integers(1, 12), seed=st.integers(0, 5))
-def test_bank_is_rows_of_the_training_data(k: int, seed: int) -> None:
-    options = {"at": "input", "anchors": "shuffle", "num_anchors": k, "seed": seed}
-    model = gduq.anchor(make_net("gin"), **options).double()
-    graphs = [make_graph(5, s) for s in range(4)]
-    model.fit_bank(graphs, batch_size=3)
-    assert model.bank.shape == (k, 4)
-    rows = torch.cat([represent(model, g) for g in graphs])
-    distance = torch.cdist(model.bank, rows).min(dim=1).values
-    assert distance.max() < 1e-8
-    assert len({tuple(row.tolist()) for row in model.bank}) == k  # without replacement
-    again = gduq.anchor(make_net("gin"), **options).double()
-    assert torch.equal(again.fit_bank(graphs, batch_size=3).bank, model.bank)
-
-
 def test_bank_of_a_node_task_comes_from_labelled_rows_only() -> None:
     net = make_net("gcn", task="node")
     graph = make_graph(30, 1)
@@ -294,13 +276,6 @@ def test_after_fit_bank_and_reference_are_training_rows(at: ChainPoint) -> None:
         torch.testing.assert_close(banks[0], banks[1])
 
 
-def test_more_anchors_than_rows_is_an_error() -> None:
-    model = gduq.anchor(make_net("gin"), at="readout", num_anchors=5).double()
-    with pytest.raises(InputError, match="at least 5 training rows for a bank of 5 anchors, got 4"):
-        model.fit_bank([make_graph(5, s) for s in range(4)])
-    assert model.bank.size(0) == 0
-
-
 def test_predicting_before_a_bank_exists() -> None:
     """Without a bank the model can only be what it started as, if that was the network."""
     net, graph = make_net("gin"), full_graph()
@@ -338,30 +313,6 @@ def test_wrapping_leaves_the_network_alone() -> None:
     gduq.anchor(net, at=1)
     assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
     assert torch.equal(net(full_graph()), out)
-
-
-def test_deepcopy_to_and_state_dict() -> None:
-    model, graph = anchored(make_net("gin"), 1, k=6), full_graph()
-    samples = model.sample(graph)
-    assert torch.equal(copy.deepcopy(model).sample(graph), samples)
-    fresh = gduq.anchor(make_net("gin"), at=1, num_anchors=3, seed=9).double()
-    fresh.load_state_dict(model.state_dict())
-    assert torch.equal(fresh.sample(graph), samples)
-    single = copy.deepcopy(model).float()
-    graph.x = graph.x.float()
-    assert single.sample(graph).dtype == torch.float32
-    if torch.cuda.is_available():
-        assert model.cuda().sample(graph.cuda()).is_cuda
-
-
-def test_same_seed_same_model() -> None:
-    net = make_net("gin")
-    first, second, other = (gduq.anchor(net, 1, init="random", seed=seed) for seed in (3, 3, 4))
-    assert torch.equal(first.linear.weight, second.linear.weight)
-    assert not torch.equal(first.linear.weight, other.linear.weight)
-    state = torch.get_rng_state()
-    gduq.anchor(net, seed=3)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("at", [1, 2, "readout"])
@@ -432,16 +383,6 @@ def test_wrong_draws_and_masks() -> None:
             model.training_pass(full_graph(), draws, mask)
 
 
-def test_a_bank_comes_from_the_rows_it_is_given() -> None:
-    model = gduq.anchor(make_net("gin"), at="input").double()
-    model.fit_anchors([make_graph(5, 0)])
-    far = make_graph(50, 1)
-    far.x += 1000
-    assert model.fit_bank([far]).bank.min() > 900
-    with pytest.raises(InputError, match="at least one graph"):
-        model.fit_bank([])
-
-
 def test_masks_follow_the_output_where_labels_do_not_tell() -> None:
     net = torch_geometric.nn.GCN(4, 8, 2, 3).double()
     graph = make_graph(7, 1)
@@ -457,16 +398,6 @@ def test_sources_by_default() -> None:
     assert isinstance(gduq.anchor(net, at="readout").source, ShuffledAnchors)
     assert gduq.anchor(net, at="input").source.momentum is None
     assert gduq.anchor(net, at=1, anchors="gaussian").source.momentum == 0.1
-
-
-def test_seed_nodes_behind_the_readout() -> None:
-    model = anchored(make_net("gcn", task="node", head="mlp"), "readout")
-    graph = make_graph(9, 4)
-    graph.y = torch.arange(9) % 3
-    whole = model.sample(graph)
-    graph["batch_size"] = 4
-    torch.testing.assert_close(model.sample(graph), whole[:, :4])
-    assert torch.equal(gduq.predict(model, [graph]).target, torch.arange(4) % 3)
 
 
 def test_neighbor_loader_shaped_batches() -> None:
@@ -540,15 +471,6 @@ def test_what_cannot_be_anchored() -> None:
         gduq.anchor(GNN)
 
 
-def test_a_model_can_be_sent_to_another_process() -> None:
-    model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
-    model.prepare([graph], 8)
-    model(graph)  # what the frozen part said is remembered, but stays here
-    model.eval()
-    again = pickle.loads(pickle.dumps(model))
-    torch.testing.assert_close(again.sample(graph), model.sample(graph))
-
-
 def test_what_a_frozen_part_said_is_remembered_in_fit_only() -> None:
     model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
     one = model(graph)
@@ -572,3 +494,19 @@ def test_what_a_frozen_part_said_is_remembered_in_fit_only() -> None:
     model.train()(graph)
     graph.x = graph.x.float()
     assert model.eval().float().sample(graph).dtype == torch.float32
+
+
+def test_a_model_can_be_sent_to_another_process() -> None:
+    model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
+    model.prepare([graph], 8)
+    model(graph)  # what the frozen part said is remembered, but stays here
+    model.eval()
+    again = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(again.sample(graph), model.sample(graph))
+
+
+def test_more_anchors_than_rows_is_an_error() -> None:
+    model = gduq.anchor(make_net("gin"), at="readout", num_anchors=5).double()
+    with pytest.raises(InputError, match="at least 5 training rows for a bank of 5 anchors, got 4"):
+        model.fit_bank([make_graph(5, s) for s in range(4)])
+    assert model.bank.size(0) == 0

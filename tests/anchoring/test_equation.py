@@ -10,24 +10,11 @@ from torch import Tensor
 
 from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
 from gduq.graph.sparse import linear
+from tests.tensors import randn, seeded, thin
 
 few = settings(deadline=None, max_examples=40)
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**20)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def randn(*size: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(size, generator=seeded(seed), dtype=dtype)
-
-
-def thin(*size: int, seed: int) -> Tensor:
-    """Mostly zeros, with whole rows of them."""
-    values = randn(*size, seed=seed)
-    return values * (torch.rand(size, generator=seeded(seed + 1)) < 0.4)
 
 
 def anchors_of(kind: str, n: int, d: int, k: int, seed: int) -> Tensor:
@@ -100,24 +87,6 @@ def test_masked_shift_is_the_pair_with_a_zeroed_half(
     )
 
 
-def test_equal_halves_do_not_see_the_anchor() -> None:
-    h, half = randn(4, 3, seed=0), randn(2, 3, seed=1)
-    weight = torch.cat([half, half], dim=1)
-    for scale in (0.0, 1.0, 1e6):
-        c = scale * randn(5, 1, 3, seed=2)
-        torch.testing.assert_close(
-            anchored_linear(h, c, weight), (h @ half.T).expand(5, 4, 2), rtol=1e-9, atol=1e-9
-        )
-
-
-@pytest.mark.parametrize("kind", ["one", "rows", "bank", "bank of rows"])
-def test_zero_anchor_reads_h_alone(kind: str) -> None:
-    h, weight = randn(3, 2, seed=0), randn(4, 4, seed=1)
-    c = torch.zeros_like(anchors_of(kind, 3, 2, 5, 0))
-    z = anchored_linear(h, c, weight)
-    torch.testing.assert_close(z, (h @ weight[:, :2].T).expand_as(z))
-
-
 # -- the draw in m dimensions ------------------------------------------------------------------
 
 
@@ -159,15 +128,6 @@ def test_gaussian_shift_masks_rows() -> None:
     w_h, w_c = weight.chunk(2, dim=1)
     assert_distributed(z[masked], *theory(mean, std, -w_h))
     assert_distributed(z[~masked], *theory(mean, std, w_c - w_h))
-
-
-def test_gaussian_shift_rows_are_independent() -> None:
-    z = gaussian_shift(
-        torch.zeros(6).double(), torch.ones(6).double(), randn(2, 12, seed=0), 20_000,
-        generator=seeded(1),
-    )  # fmt: skip
-    neighbours = torch.corrcoef(torch.stack([z[:-1, 0], z[1:, 0]]))[0, 1]
-    assert neighbours.abs() < 0.05
 
 
 def expected_gradient(route: str, seed: int) -> Tensor:
@@ -239,24 +199,6 @@ def test_gaussian_shift_without_deviation_is_the_mean_shift(dtype: torch.dtype) 
     direction = randn(9, 4, seed=2, dtype=dtype)
     found = torch.autograd.grad(z, weight, direction)[0]
     torch.testing.assert_close(found, torch.autograd.grad(wanted, weight, direction)[0])
-
-
-def test_gaussian_shift_of_equal_halves_is_nothing() -> None:
-    half = randn(4, 6, seed=0)
-    z = gaussian_shift(
-        randn(6, seed=1), torch.ones(6).double(), torch.cat([half, half], dim=1), 8,
-        generator=seeded(0),
-    )  # fmt: skip
-    assert z.abs().max() < 1e-50
-
-
-def test_gaussian_shift_comes_from_its_generator_alone() -> None:
-    args = (randn(6, seed=0), torch.ones(6).double(), randn(3, 12, seed=1), 5)
-    before = torch.random.get_rng_state()
-    one, two = (gaussian_shift(*args, generator=seeded(4)) for _ in range(2))
-    assert torch.equal(one, two)
-    assert not torch.equal(one, gaussian_shift(*args, generator=seeded(5)))
-    assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_gaussian_shift_in_half_precision_and_under_autocast() -> None:

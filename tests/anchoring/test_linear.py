@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -71,27 +69,6 @@ def test_identity_start_is_the_plain_layer_for_every_anchor(
     torch.testing.assert_close(masked, (h - c) @ plain.weight.T)
 
 
-def test_residual_and_shift_add_up() -> None:
-    layer = AnchoredLinear(4, 3).double()
-    h, c = randn(5, 4, seed=0), randn(2, 1, 4, seed=1)
-    assert torch.equal(layer.residual(h) + layer.shift(c) + layer.bias, layer(h, c))
-    assert layer.residual(h).shape == (5, 3)
-    assert layer.shift(c).shape == (2, 1, 3)
-
-
-@pytest.mark.parametrize("init", ["random", "identity"])
-def test_a_start_leaves_the_plain_layer_alone(init: str) -> None:
-    plain = plain_layer(4, 3).requires_grad_(False)
-    before = copy.deepcopy(plain.state_dict())
-    layer = AnchoredLinear.reading_for(plain, init, seeded(0))
-    with torch.no_grad():
-        for p in layer.parameters():
-            p.add_(1.0)
-    assert all(torch.equal(plain.state_dict()[k], v) for k, v in before.items())
-    assert layer.weight.dtype == torch.float64
-    assert all(p.requires_grad for p in layer.parameters())
-
-
 def test_random_start_keeps_the_scale_and_comes_from_its_generator() -> None:
     plain = nn.Linear(300, 200)
     state = torch.random.get_rng_state()
@@ -142,25 +119,3 @@ def test_no_gradient_into_anchors(source: nn.Module) -> None:
     (grad,) = torch.autograd.grad(layer(h, c), h, direction)
     # only through h W_h: were c's rows not detached, their share of c (W_c - W_h) would be here
     torch.testing.assert_close(grad, direction @ layer.weight[:, :4])
-
-
-def test_deep_copy_state_and_devices() -> None:
-    layer = AnchoredLinear(4, 3)
-    twin = copy.deepcopy(layer)
-    other = AnchoredLinear(4, 3)
-    other.load_state_dict(layer.state_dict())
-    h, c = torch.randn(5, 4, generator=seeded(0)), torch.randn(4, generator=seeded(1))
-    assert torch.equal(layer(h, c), twin(h, c))
-    assert torch.equal(layer(h, c), other(h, c))
-    assert layer.double()(h.double(), c.double()).dtype == torch.float64
-
-
-def test_gaussian_shift_is_the_functional_one() -> None:
-    layer = AnchoredLinear(6, 3).double()
-    mean, std = randn(6, seed=0), randn(6, seed=1).abs()
-    one = layer.gaussian_shift(mean, std, 5, generator=seeded(2))
-    two = layer.gaussian_shift(mean, std, 5, generator=seeded(2))
-    assert one.shape == (5, 3)
-    assert torch.equal(one, two)
-    zero = layer.gaussian_shift(mean, 0 * std, 5)
-    torch.testing.assert_close(zero, layer.shift(mean).expand(5, 3))

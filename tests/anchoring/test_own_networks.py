@@ -378,11 +378,11 @@ def test_probabilities_by_unknown_means_are_refused(last: str) -> None:
     net, (train, val, test) = Ending(shares, last).double(), node_data()
     for at in (None, "conv", "input"):
         model = gduq.anchor(net, at)
-        with pytest.raises(InputError, match=r"logits .*got probabilities: .* sums to 1"):
+        with pytest.raises(InputError, match=r"looks like probabilities: .* sums to 1"):
             gduq.predict(model, test)
-        with pytest.raises(InputError, match=r"logits .*got probabilities"):
+        with pytest.raises(InputError, match=r"logits .*got what looks like probabilities"):
             gduq.fit(model, train, val, epochs=1, progress=False)
-    with pytest.raises(InputError, match=r"logits .*got probabilities"):
+    with pytest.raises(InputError, match=r"logits .*got what looks like probabilities"):
         gduq.predict(net, test)
     call = lambda net, graph: net(graph.x, graph.edge_index).log()  # noqa: E731
     with torch.no_grad():

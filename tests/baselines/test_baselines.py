@@ -19,8 +19,6 @@ from gduq.errors import InputError, NotFittedError
 from gduq.nn import GNN
 from tests.training import ddp_run
 
-CONVS = ("gcn", "gin", "pna", "gated_gcn", "gps")
-
 
 def make_net(seed: int = 0, task: str = "graph", conv: str = "gin", **options: object) -> GNN:
     with torch.random.fork_rng():
@@ -49,13 +47,6 @@ def untouched(model: nn.Module, act: Callable[[], object]) -> object:
 # -- a plain network ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("conv", CONVS)
-def test_a_plain_network_is_one_hypothesis(conv: str, batch: Batch) -> None:
-    net = make_net(conv=conv).train()
-    found = untouched(net, lambda: Network(net).sample(batch))
-    assert torch.equal(found, net.eval()(batch).unsqueeze(0))
-
-
 def test_a_plain_network_answers_for_labelled_rows(node_graph: Data) -> None:
     net = make_net(task="node").eval()
     (graph,) = View(node_graph, rows=torch.tensor([2, 5])).batches()
@@ -77,13 +68,6 @@ def test_an_ensemble_holds_one_hypothesis_a_member(batch: Batch) -> None:
     p = gduq.predict(ensemble, batch)
     assert torch.equal(p.samples, samples)
     assert (p.epistemic > 0).all()
-
-
-def test_members_in_any_container() -> None:
-    members = [make_net(seed) for seed in range(2)]
-    for container in (list, tuple, nn.ModuleList, iter):
-        assert [m.net for m in Ensemble(container(members)).members] == members
-    assert len(Ensemble(members, size=2).members) == 2
 
 
 def test_members_made_from_seeds() -> None:
@@ -165,21 +149,6 @@ def test_an_ensemble_passes_its_call_on(node_graph: Data) -> None:
     assert torch.equal(ensemble(node_graph), wanted.mean(dim=0))
 
 
-def test_an_ensemble_trains_in_a_users_loop(batch: Batch) -> None:
-    ensemble = Ensemble([make_net(seed) for seed in range(2)]).train()
-    F.cross_entropy(ensemble(batch), batch.y).backward()
-    for member in ensemble.members:
-        assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in member.parameters())
-
-
-def test_ensembles_are_saved_and_copied(batch: Batch) -> None:
-    ensemble = Ensemble([make_net(seed) for seed in range(2)])
-    other = Ensemble([make_net(seed + 9) for seed in range(2)])
-    other.load_state_dict(ensemble.state_dict())
-    for twin in (other, copy.deepcopy(ensemble)):
-        assert torch.equal(twin.sample(batch), ensemble.sample(batch))
-
-
 # -- Monte Carlo dropout -----------------------------------------------------------------------
 
 
@@ -244,19 +213,6 @@ def make_part(name: str) -> Net:
 
 
 @pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("mode", [True, False])
-def test_every_kind_of_dropout_is_caught(name: str, mode: bool, node_graph: Data) -> None:
-    net = make_part(name).train(mode)
-    model, x = MCDropout(net, num_samples=6), node_graph.x.clone()
-    samples = untouched(model, lambda: model.sample(node_graph))
-    assert samples.shape == (6, 9, 3)
-    assert (samples.std(dim=0) > 0).any(dim=-1).all()  # every row feels it
-    assert torch.equal(samples, model.sample(node_graph))  # reproducible
-    assert not torch.equal(samples, MCDropout(net, 6, seed=1).sample(node_graph))
-    assert torch.equal(node_graph.x, x)
-
-
-@pytest.mark.parametrize("name", PARTS)
 def test_samples_are_passes_in_training_mode_without_batch_statistics(
     name: str, node_graph: Data
 ) -> None:
@@ -273,25 +229,6 @@ def test_samples_are_passes_in_training_mode_without_batch_statistics(
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_nothing_drops_afterwards(name: str, node_graph: Data) -> None:
-    net = make_part(name).eval()
-    before = net(node_graph.x, node_graph.edge_index)
-    MCDropout(net).sample(node_graph)
-    assert torch.equal(net(node_graph.x, node_graph.edge_index), before)
-
-
-@pytest.mark.parametrize("task", ["node", "graph"])
-@pytest.mark.parametrize("conv", CONVS)
-def test_dropout_of_the_zoo(conv: str, task: str, batch: Batch) -> None:
-    net = make_net(conv=conv, task=task).train()
-    model = MCDropout(net, num_samples=5)
-    samples = untouched(model, lambda: model.sample(batch))
-    rows = batch.num_nodes if task == "node" else 7
-    assert samples.shape == (5, rows, 3)
-    assert (samples.std(dim=0) > 0).any(dim=-1).all()
-
-
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 def test_dropout_before_a_foldable_head_is_not_skipped(head: str, node_graph: Data) -> None:
     """One GCN layer and a linear head are one map in evaluation mode, but dropout is between."""
@@ -302,11 +239,6 @@ def test_dropout_before_a_foldable_head_is_not_skipped(head: str, node_graph: Da
     if head == "linear":  # then the mean over masks is the network's own answer
         error = samples.std(dim=0) / 12
         assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
-
-
-def test_passes_are_independent(node_graph: Data) -> None:
-    samples = MCDropout(make_part("nn.Dropout"), num_samples=8).sample(node_graph)
-    assert len({tuple(s.flatten().tolist()) for s in samples}) == 8
 
 
 def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
@@ -381,30 +313,6 @@ def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data)
     assert (samples.view(3, 4, 9, 3).std(dim=1) > 0).any(dim=-1).any(dim=0).all()  # over anchors
 
 
-def test_identity_start_under_dropout_is_the_plain_network_under_dropout(node_graph: Data) -> None:
-    net = make_part("nn.Dropout")
-    wrapped = gduq.anchor(net, at="first", num_anchors=1, init="identity").fit_bank(node_graph)
-    torch.testing.assert_close(
-        MCDropout(wrapped, 5).sample(node_graph), MCDropout(net, 5).sample(node_graph)
-    )
-
-
-def test_dropout_around_an_ensemble_and_within(batch: Batch) -> None:
-    around = MCDropout(Ensemble([make_net(s) for s in range(2)]), num_samples=3)
-    assert around.sample(batch).shape == (6, 7, 3)
-    within = Ensemble([MCDropout(make_net(s), num_samples=3) for s in range(2)])
-    assert within.sample(batch).shape == (6, 7, 3)
-    assert gduq.predict(within, batch).num_samples == 6
-
-
-def test_dropout_on_labelled_rows_only(node_graph: Data) -> None:
-    view = View(node_graph, rows=torch.tensor([1, 4]))
-    model = MCDropout(make_net(task="node"), num_samples=5)
-    p = gduq.predict(model, view)
-    assert p.samples.shape == (5, 2, 3)
-    assert torch.equal(p.samples, gduq.predict(model, node_graph).samples[:, [1, 4]])
-
-
 def test_forward_is_the_networks_own(batch: Batch) -> None:
     net = make_net().eval()
     model = MCDropout(net)
@@ -417,12 +325,6 @@ def test_forward_is_the_networks_own(batch: Batch) -> None:
         assert torch.equal(net(batch), one)
     F.cross_entropy(one, batch.y).backward()
     assert all(p.grad is not None for p in net.parameters())
-
-
-def test_gradients_flow_through_samples(node_graph: Data) -> None:
-    net = make_part("GATConv")
-    MCDropout(net, 2).sample(node_graph).sum().backward()
-    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
 
 
 # -- mixtures ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gduq.baselines import joint_posterior as module
 from gduq.baselines.gaussian_layer import best_precision
-from gduq.baselines.joint_posterior import LastLayerPosterior
+from gduq.baselines.joint_posterior import JointPosterior
 from gduq.errors import InputError, NotFittedError
 
 CASES = [(3, True), (3, False), (2, True), (1, True), (1, False)]  # outputs, bias
@@ -65,7 +65,7 @@ def by_inverse(rows: Tensor, hessian: Tensor, precision: Tensor, outputs: int) -
 @every_case
 def test_the_whole_matrix_is_the_numeric_hessian(outputs: int, bias: bool) -> None:
     phi, (weight, b) = randn(20, 4, seed=0), layer(outputs, 4, bias)
-    found = LastLayerPosterior().fit(phi, weight, b, "full")
+    found = JointPosterior().fit(phi, weight, b, "full")
     assert found.structure == "full"
     hessian = numeric_hessian(phi, weight, b)
     matrix = (found.right * found.values) @ found.right.T
@@ -79,7 +79,7 @@ def test_the_whole_matrix_is_the_numeric_hessian(outputs: int, bias: bool) -> No
 @every_case
 def test_the_kronecker_form_is_that_of_its_factors(outputs: int, bias: bool) -> None:
     phi, (weight, b) = randn(20, 4, seed=0), layer(outputs, 4, bias)
-    found = LastLayerPosterior().fit(phi, weight, b, "kron")
+    found = JointPosterior().fit(phi, weight, b, "kron")
     z = F.linear(phi, weight, b)
     if outputs == 1:
         mean = (z.sigmoid() * (1 - z.sigmoid())).mean().view(1, 1)
@@ -96,7 +96,7 @@ def test_the_kronecker_form_is_that_of_its_factors(outputs: int, bias: bool) -> 
 @every_case
 def test_variances_are_the_diagonals(structure: str, outputs: int, bias: bool) -> None:
     phi, (weight, b) = randn(20, 4, seed=0), layer(outputs, 4, bias)
-    found = LastLayerPosterior().fit(phi, weight, b, structure)
+    found = JointPosterior().fit(phi, weight, b, structure)
     wanted = found.covariance(phi).diagonal(dim1=1, dim2=2)
     torch.testing.assert_close(found.variance(phi), wanted)
     assert (wanted > 0).all()
@@ -116,7 +116,7 @@ def log_evidence(log_tau: float, hessian: np.ndarray, theta: np.ndarray) -> floa
 def test_the_precision_maximises_the_evidence(scale: float, outputs: int, bias: bool) -> None:
     phi, (weight, b) = randn(30, 4, seed=0), layer(outputs, 4, bias)
     weight, b = scale * weight, None if b is None else scale * b
-    found = LastLayerPosterior().fit(phi, weight, b, "full")
+    found = JointPosterior().fit(phi, weight, b, "full")
     hessian, theta = numeric_hessian(phi, weight, b).numpy(), stacked(weight, b).numpy()
     best = optimize.minimize_scalar(
         lambda s: -log_evidence(s, hessian, theta), bounds=(-13.8, 13.8), method="bounded",
@@ -133,7 +133,7 @@ def test_precisions_without_a_maximum_stay_finite() -> None:
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_draws_have_the_posteriors_moments(structure: str) -> None:
     phi, (weight, b) = randn(30, 3, seed=0), layer(3, 3, True)
-    found = LastLayerPosterior().fit(phi, weight, b, structure)
+    found = JointPosterior().fit(phi, weight, b, structure)
     new = randn(4, 3, seed=3)
     z = found.sample(new, 40_000, seeded(4))
     assert z.shape == (40_000, 4, 3)
@@ -146,22 +146,9 @@ def test_draws_have_the_posteriors_moments(structure: str) -> None:
         assert ((torch.cov(z[:, row].T) - wanted[row]).abs() < bound).all()
 
 
-def test_a_hypothesis_is_a_function_of_the_row_alone() -> None:
-    phi, (weight, b) = randn(30, 3, seed=0), layer(3, 3, True)
-    found = LastLayerPosterior().fit(phi, weight, b)
-    state = torch.random.get_rng_state()
-    whole, some = (found.sample(rows, 5, seeded(1)) for rows in (phi, phi[7:9]))
-    torch.testing.assert_close(whole[:, 7:9], some, rtol=1e-13, atol=1e-13)
-    drawn = found.draw(5, seeded(1))
-    assert drawn.shape == (5, 3, 4)
-    torch.testing.assert_close(whole[2], F.linear(phi, drawn[2, :, :3], drawn[2, :, 3]))
-    assert not torch.equal(whole, found.sample(phi, 5, seeded(2)))
-    assert torch.equal(state, torch.random.get_rng_state())
-
-
 def test_the_probit_is_near_the_mean_over_the_posterior() -> None:
     phi, (weight, b) = randn(15, 3, seed=0), layer(1, 3, True)
-    found = LastLayerPosterior().fit(phi, weight, b)
+    found = JointPosterior().fit(phi, weight, b)
     new = 3 * randn(40, 3, seed=3)
     wanted = found.sample(new, 20_000, seeded(0)).sigmoid().mean(dim=0)
     plain, shrunk = found.mean(new).sigmoid() - wanted, found.probit(new).sigmoid() - wanted
@@ -171,25 +158,25 @@ def test_the_probit_is_near_the_mean_over_the_posterior() -> None:
 
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     phi, (weight, b) = randn(50, 4, seed=0), layer(3, 4, True)
-    wanted = LastLayerPosterior().fit(phi, weight, b)
+    wanted = JointPosterior().fit(phi, weight, b)
     monkeypatch.setattr(module, "_CHUNK", 100)
-    found = LastLayerPosterior().fit(phi, weight, b)
+    found = JointPosterior().fit(phi, weight, b)
     torch.testing.assert_close(found.values, wanted.values)
     torch.testing.assert_close(found.covariance(phi), wanted.covariance(phi))
 
 
 def test_auto_takes_the_whole_matrix_where_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LARGEST", 40)
-    assert LastLayerPosterior().fit(randn(5, 9, seed=0), *layer(4, 9, True)).structure == "full"
-    assert LastLayerPosterior().fit(randn(5, 9, seed=0), *layer(5, 9, True)).structure == "kron"
+    assert JointPosterior().fit(randn(5, 9, seed=0), *layer(4, 9, True)).structure == "full"
+    assert JointPosterior().fit(randn(5, 9, seed=0), *layer(5, 9, True)).structure == "kron"
 
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_state_round_trip_is_bit_identical(structure: str, bias: bool) -> None:
     phi, (weight, b) = randn(20, 4, seed=0).float(), layer(3, 4, bias)
-    fitted = LastLayerPosterior().fit(phi, weight.float(), b, structure)
-    fresh = LastLayerPosterior()
+    fitted = JointPosterior().fit(phi, weight.float(), b, structure)
+    fresh = JointPosterior()
     fresh.load_state_dict(fitted.state_dict())
     for other in (fresh, copy.deepcopy(fitted)):
         assert other.structure == structure
@@ -203,7 +190,7 @@ def test_state_round_trip_is_bit_identical(structure: str, bias: bool) -> None:
 def test_constant_and_huge_features_stay_finite() -> None:
     weight, b = layer(3, 4, True)
     for phi in (torch.ones(20, 4), torch.zeros(20, 4), 1e4 * randn(20, 4, seed=0)):
-        found = LastLayerPosterior().fit(phi.double(), weight, b)
+        found = JointPosterior().fit(phi.double(), weight, b)
         assert torch.isfinite(found.covariance(phi.double())).all()
         assert torch.isfinite(found.sample(phi.double(), 3, seeded(0))).all()
         assert (found.values >= 0).all()
@@ -212,10 +199,10 @@ def test_constant_and_huge_features_stay_finite() -> None:
 def test_mistakes_are_said() -> None:
     phi, (weight, b) = randn(20, 4, seed=0), layer(3, 4, True)
     with pytest.raises(NotFittedError, match="fitted posterior"):
-        LastLayerPosterior().mean(phi)
+        JointPosterior().mean(phi)
     with pytest.raises(NotFittedError, match="fitted posterior"):
-        LastLayerPosterior().draw(2, seeded(0))
-    fitted = LastLayerPosterior().fit(phi, weight, b)
+        JointPosterior().draw(2, seeded(0))
+    fitted = JointPosterior().fit(phi, weight, b)
     with pytest.raises(InputError, match=r"\[m, 4\]"):
         fitted.mean(phi[:, :3])
     for call, match in (
@@ -226,7 +213,7 @@ def test_mistakes_are_said() -> None:
         ((phi / 0, weight, b), "finite features"),
     ):
         with pytest.raises(InputError, match=match):
-            LastLayerPosterior().fit(*call)
+            JointPosterior().fit(*call)
 
 
 # -- laplace-torch -------------------------------------------------------------------------------
@@ -251,7 +238,7 @@ def test_it_is_that_of_laplace_torch(structure: str, bias: bool) -> None:
         backend=laplace.curvature.BackPackGGN,
     )  # fmt: skip
     theirs.fit(loader)
-    ours = LastLayerPosterior().fit(phi, weight, b, structure)
+    ours = JointPosterior().fit(phi, weight, b, structure)
     theirs.prior_precision = ours.precision
     new = randn(6, 4, seed=3)
     mean, covariance = theirs._glm_predictive_distribution(new)

@@ -17,6 +17,7 @@ from gduq.anchoring import anchor
 from gduq.anchoring.anchors import Anchors, FixedAnchors
 from gduq.baselines import Ensemble, MCDropout, Network, as_predictor
 from gduq.bundle import describe, load, load_reference, save
+from gduq.disk import safetensors_metadata
 from gduq.errors import BundleError, InputError, NotFittedError
 from gduq.nn import GNN
 from gduq.prediction import ValuePrediction, predict
@@ -40,6 +41,7 @@ from tests.bundle.cases import (
     fitted_calibrators,
     gnn,
     in_process,
+    made,
     on_nodes,
     said,
     seeded,
@@ -58,7 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Said, Said]:
     torch.set_num_threads(1)
     try:
         for i, (name, case) in enumerate(ALL.items()):
-            model = case.make()
+            model = made(name)
             save(model, folder / str(i))
             known = as_predictor(model, case.call)
             tensors, notes = said(predict(known, case.graph))
@@ -88,14 +90,14 @@ def test_fitted_cases_have_something_to_lose(answers, name):
     calibrated = None if name == "paper" else "shifted"
     assert notes == [calibrated, list(NAMES)]
     assert {"samples", "novelty", "temperature"} <= tensors.keys()
-    assert (tensors["temperature"] != 1) == (name != "paper")
+    if "choose" not in name:  # where one member is left, only its own temperature is not 1
+        assert (tensors["temperature"] != 1) == (name != "paper")
 
 
 @pytest.mark.parametrize("name", STACKS)
 def test_a_loaded_stack_stands_on_one_trunk(tmp_path, name):
     case = STACKS[name]
-    path = save(case.make(), tmp_path / "m")
-    again, _ = load(path, net=case.nets(), call=case.call)
+    again, _ = load(save(made(name), tmp_path / "m"), net=case.nets(), call=case.call)
     *trunks, thawed, ensemble = (member.trunk for member in again)
     assert thawed is None
     assert ensemble is None
@@ -103,29 +105,25 @@ def test_a_loaded_stack_stands_on_one_trunk(tmp_path, name):
 
 
 def test_a_shared_trunk_is_written_once(tmp_path):
-    path = save(STACKS["stack"].make(), tmp_path / "m")
-    aliases = json.loads((path / "bundle.json").read_text())["aliases"]
-    stored = load_file(next(path.glob("weights-*")))
-    assert not aliases.keys() & stored.keys()
-    assert set(aliases.values()) <= stored.keys()
+    path = save(made("stack"), tmp_path / "m")
+    aliases = json.loads(safetensors_metadata(path)["document"])["aliases"]
+    stored = {name.removeprefix("weights/") for name in load_file(path)}
+    assert not aliases.keys() & stored
+    assert set(aliases.values()) <= stored
     assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 3
 
 
-@pytest.mark.parametrize(("count", "fits"), [(1, False), (4, True), (7, False)])
-def test_a_stack_wants_a_network_per_trunk(tmp_path, count, fits):
-    path = save(STACKS["own stack"].make(), tmp_path / "m")
-    nets = [OnNodes() for _ in range(count)]
-    if fits:
-        assert len(load(path, net=nets)[0].members) == 6
-    else:
+def test_a_stack_wants_a_network_per_trunk(tmp_path):
+    path = save(made("own stack"), tmp_path / "m")
+    assert len(load(path, net=[OnNodes() for _ in range(4)])[0].members) == 6
+    for count in (1, 7):
         with pytest.raises(InputError, match="4 networks in net="):
-            load(path, net=nets)
+            load(path, net=[OnNodes() for _ in range(count)])
 
 
-@pytest.mark.parametrize("name", ["gin at readout", "gps on nodes at 1", "handmade, float64"])
+@pytest.mark.parametrize("name", ["gin at readout", "gps on nodes", "handmade, float64"])
 def test_everything_else_comes_back_too(tmp_path, name):
-    case = CASES[name]
-    model = case.make()
+    case, model = CASES[name], made(name)
     again, _ = load(save(model, tmp_path / "m"), net=case.nets())
     assert not again.training
     assert str(again) == str(copy.deepcopy(model).eval())
@@ -259,17 +257,14 @@ def test_an_unfitted_calibrator_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["head, a branch", "own network"])
 def test_a_reference_comes_back(tmp_path, name):
-    case = FITTED[name]
-    model = case.make()
+    model = made(name)
     p = predict(model, VAL)
     found = load_reference(save(model, tmp_path / "m", reference=p))
-    assert len(list((tmp_path / "m").iterdir())) == 3
     for part in ("samples", "target", "novelty"):
         assert torch.equal(getattr(found, part), getattr(p, part))
     assert found.class_names == NAMES
     save(model, tmp_path / "m")
     assert load_reference(tmp_path / "m") is None
-    assert len(list((tmp_path / "m").iterdir())) == 2
 
 
 def test_a_large_reference_is_a_random_part_of_it(monkeypatch):
@@ -287,7 +282,7 @@ def test_a_large_reference_is_a_random_part_of_it(monkeypatch):
 
 
 def test_a_reference_must_fit_the_model(tmp_path):
-    model = FITTED["network"].make()
+    model = made("network")
     with pytest.raises(InputError, match="a reference about classes"):
         save(model, tmp_path / "m", reference=ValuePrediction(torch.zeros(1, 2, 2), torch.ones(2)))
     with pytest.raises(InputError, match="predictions with targets"):
@@ -370,8 +365,7 @@ def test_missing_net_names_the_class(tmp_path):
 
 
 def test_missing_call_says_so(tmp_path):
-    case = CASES["call"]
-    path = save(case.make(), tmp_path / "m")
+    path = save(made("call"), tmp_path / "m")
     with pytest.raises(BundleError, match="call="):
         load(path, net=Reversed())
 
@@ -394,7 +388,7 @@ def test_another_architecture_is_refused(tmp_path, net):
 
 
 def test_too_few_networks_for_an_ensemble(tmp_path):
-    path = save(CASES["mixed ensemble"].make(), tmp_path / "m")
+    path = save(made("mixed ensemble"), tmp_path / "m")
     with pytest.raises(InputError, match="2 networks"):
         load(path, net=[TakesData()])
     with pytest.raises(BundleError, match=r"class .*Handmade"):

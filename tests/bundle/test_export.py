@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ import gduq
 from gduq import InputError
 from gduq.bundle.export_program import facts
 from gduq.data import View
-from gduq.data.table import molecule
+from gduq.data.smiles import molecules
 from gduq.nn import GNN
 from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.neighbourhoods import Structure
@@ -142,16 +141,43 @@ def zoo(conv: str, outputs: int, **options: Any) -> GNN:
     return GNN(4, 6, outputs, num_layers=2, conv=conv, head="mlp", dropout=0.1, **options)
 
 
+def anchored(conv: str) -> nn.Module:
+    return fitted(gduq.anchor(fitted(zoo(conv, 2), "values"), num_anchors=3), "values")
+
+
 @pytest.mark.parametrize("conv", ["gin", *slow("gcn", "pna", "gated_gcn")])
 def test_the_zoo_with_an_anchored_head(conv: str, tmp_path: Path) -> None:
-    model = gduq.anchor(fitted(zoo(conv, 2), "values"), num_anchors=3)
-    about = check(fitted(model, "values"), tmp_path / "m.pt2", data(3, 5, "values"), odd("values"))
+    """The program needs neither gduq nor PyG, and the model stays as it was."""
+    model, path = anchored(conv).train(), tmp_path / "m.pt2"
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    path.write_text("something else")
+    about = check(model, path, data(3, 5, "values"), odd("values"))
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
+    assert "int" not in vars(sys.modules["torch_geometric.nn.aggr.base"])
     read = ["x", "edge_index", *["edge_attr"] * (conv in ("pna", "gated_gcn")), "sizes"]
     assert [entry["name"] for entry in about["inputs"]] == read
     assert about["inputs"][0] == {"name": "x", "dtype": "float32", "shape": ["nodes", 4]}
     assert about["hypotheses"] == 3
     assert about["calibrated"] == "shifted"
     assert about["target"]["kind"] == "values"
+    assert about["smiles"] is None
+    assert about["target"]["columns"] is None
+    if conv == "gin":
+        command = [sys.executable, "-c", ALONE, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["[2,", "2]", "False"], done.stderr
+
+
+ALONE = """
+import sys, torch
+sys.modules["gduq"] = sys.modules["torch_geometric"] = None
+program = torch.export.load(sys.argv[1]).module()
+said = program(x=torch.ones(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]),
+               sizes=torch.tensor([2, 3]))
+print(list(said["mean"].shape), "gduq" in str(sorted(m for m in sys.modules if sys.modules[m])))
+"""
 
 
 @pytest.mark.parametrize("conv", ["gcn", *slow("gin")])
@@ -192,10 +218,14 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["gcn", *slow("gat", "transformer", "gine", "attention")])
+def anchored_net(name: str) -> nn.Module:
+    return fitted(gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3), "labels")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
 def test_networks_of_pyg(name: str, tmp_path: Path) -> None:
-    model = gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3)
-    check(fitted(model, "labels"), tmp_path / "m.pt2", data(3, 5, "labels"), odd("labels"))
+    check(anchored_net(name), tmp_path / "m.pt2", data(3, 5, "labels"), odd("labels"))
 
 
 @pytest.mark.slow
@@ -204,6 +234,7 @@ def test_anchors_inside_a_users_network(tmp_path: Path) -> None:
     check(fitted(model, "values"), tmp_path / "m.pt2", data(3, 5, "values"), odd("values"))
 
 
+@pytest.mark.slow
 def test_molecules(tmp_path: Path) -> None:
     """Categories of atoms and bonds, as whole numbers."""
     graphs = data(40, 1, "values")
@@ -299,35 +330,24 @@ def test_facts_are_those_of_predictions(weights: Tensor | None) -> None:
 # -- ONNX ----------------------------------------------------------------------------------------
 
 
-def test_onnx_of_an_anchored_network(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    model = gduq.anchor(fitted(NETS["gcn"](), "values"), num_anchors=3)
-    model = fitted(model, "values")
-    check(model, tmp_path / "m.onnx", data(3, 5, "values"), odd("values"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("conv", ["gcn", "gin", "pna", "gated_gcn"])
 def test_onnx_of_the_zoo(conv: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    stack = gduq.choose(
-        fitted(zoo(conv, 3), "classes"), data(30, 1, "classes"), data(25, 2, "classes"), **QUIET
-    )
+    train, val = data(30, 1, "classes"), data(25, 2, "classes")
+    stack = gduq.choose(fitted(zoo(conv, 3), "classes"), train, val, budget=1.5, epochs=9, **QUIET)
     check(stack, tmp_path / "m.onnx", data(3, 5, "classes"), odd("classes"))
     model = fitted(gduq.anchor(zoo(conv, 2), at=1, init="random", num_anchors=2), "labels")
     check(model, tmp_path / "m.onnx", data(3, 5, "labels"), odd("labels"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", ["gcn", *slow("gat", "transformer", "gine", "attention")])
 def test_onnx_of_networks_of_pyg(name: str, tmp_path: Path) -> None:
     """The node without edges is among others: onnxruntime refuses attention over no edge at all."""
     pytest.importorskip("onnxscript")
-    model = gduq.anchor(fitted(NETS[name](), "labels"), num_anchors=3)
     *known, lone = odd("labels")
-    check(
-        fitted(model, "labels"), tmp_path / "m.onnx", data(3, 5, "labels"), [*known, lone, *known]
-    )
+    new = [*known, lone, *known]
+    check(anchored_net(name), tmp_path / "m.onnx", data(3, 5, "labels"), new)
 
 
 SMILES = ("CCO", "c1ccccc1O", "CC(=O)[O-].[Na+]", "F/C=C/F", "C[C@H](N)C(=O)O", "C#N", "[2H]O", "O")
@@ -337,7 +357,7 @@ def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
     """A table of SMILES needs RDKit and what the file says about itself, and nothing of ours."""
     for name in ("onnxscript", "onnxruntime", "rdkit"):
         pytest.importorskip(name)
-    graphs = [molecule(smiles) for smiles in SMILES * 5]
+    graphs = molecules(SMILES * 5)
     for i, graph in enumerate(graphs):
         graph.y = torch.tensor([i % 2])
     torch.manual_seed(0)
@@ -360,44 +380,7 @@ def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     said = {name: torch.tensor(value) for name, value in json.loads(done.stdout).items()}
-    compare(said, gduq.predict(net, [molecule(smiles) for smiles in SMILES]))
-
-
-def test_graphs_that_are_no_molecules_have_no_lists(tmp_path: Path) -> None:
-    gduq.export(fitted(zoo("gin", 2), "values"), tmp_path / "m.pt2", data(3, 5, "values"))
-    _, about = program(tmp_path / "m.pt2")
-    assert about["smiles"] is None
-    assert about["target"]["columns"] is None
-
-
-# -- alone ---------------------------------------------------------------------------------------
-
-ALONE = """
-import sys, torch
-sys.modules["gduq"] = sys.modules["torch_geometric"] = None
-program = torch.export.load(sys.argv[1]).module()
-said = program(x=torch.ones(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]),
-               sizes=torch.tensor([2, 3]))
-print(list(said["probs"].shape), "gduq" in str(sorted(m for m in sys.modules if sys.modules[m])))
-"""
-
-
-def test_a_program_needs_neither_gduq_nor_pyg_and_leaves_the_model_alone(tmp_path: Path) -> None:
-    net, like = fitted(zoo("gin", 3), "classes"), bare(data(3, 5, "classes"))
-    net.train()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    p = gduq.predict(net, like)
-    (tmp_path / "m.pt2").write_text("something else")
-    path = gduq.export(net, tmp_path / "m.pt2", like)
-    assert net.training
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert np.array_equal(gduq.predict(net, like).samples, p.samples)
-    assert [file.name for file in tmp_path.iterdir()] == ["m.pt2"]
-    assert "int" not in vars(sys.modules["torch_geometric.nn.aggr.base"])
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(path)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["[2,", "3]", "False"], done.stderr
+    compare(said, gduq.predict(net, molecules(SMILES)))
 
 
 # -- what stands in the way ----------------------------------------------------------------------

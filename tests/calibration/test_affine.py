@@ -14,7 +14,7 @@ from gduq.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from gduq.calibration.affine_fit import Diagonal, Full
+from gduq.calibration.affine import Diagonal, Full
 from gduq.calibration.lesson import Lesson
 from gduq.calibration.optimise import autograd
 from gduq.errors import InputError

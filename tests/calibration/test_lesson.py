@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gduq.calibration.affine_fit import nll_and_slope
+from gduq.calibration.affine import nll_and_slope
 from gduq.calibration.lesson import Lesson
 from gduq.calibration.optimise import autograd
 from gduq.prediction import Prediction

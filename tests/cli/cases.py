@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -18,6 +22,31 @@ def run(*arguments: object, code: int = 0) -> Result:
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == code, (result.output, result.exception)
     return result
+
+
+EARLY = """
+import json, sys
+from typer.testing import CliRunner
+from gduq.cli import app
+found = []
+for words in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, words.split())
+    found.append([result.exit_code, result.output, "torch" in sys.modules])
+print(json.dumps(found))
+"""
+
+
+def check_early(mistakes: Mapping[str, str], folder: Path) -> None:
+    """Commands with a mistake say so in one line, before torch is imported, which takes seconds."""
+    command = [sys.executable, "-c", EARLY, json.dumps(list(mistakes))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    for (words, said), (code, output, slow) in zip(
+        mistakes.items(), json.loads(done.stdout), strict=True
+    ):
+        assert code == 2, (words, output)
+        assert said in output, (words, output)
+        assert output.count("\n") == 1, output
+        assert not slow, words
 
 
 def ring(nodes: int, seed: int, label: bool = True, channels: int = 3) -> Data:

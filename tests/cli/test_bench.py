@@ -11,7 +11,7 @@ from tests.cli.cases import run
 
 def test_all_tables_are_listed():
     rows = json.loads(run("bench", "--json").stdout)
-    assert [row["name"] for row in rows] == [*TABLES, "molecules"]
+    assert [row["name"] for row in rows] == [*TABLES, "comparison", "molecules"]
     assert "size-shift" in run("bench").stdout
 
 

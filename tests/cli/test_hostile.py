@@ -5,24 +5,21 @@ Shares that are none: test_predict.py; formulas: test_predict_tables.py; signals
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import zlib
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 
 import gduq
 from gduq.cli.base import print_rows
 from gduq.data import save
 from gduq.data.cells import printable
-from gduq.data.tensorfile import _seal
 from gduq.errors import InputError
 from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored, bundle, rings, run
 from tests.cli.hostile import nested, run_folder
+from tests.sealing import joined, split_up
 
 
 def refused(*arguments: object, says: str = "") -> str:
@@ -102,13 +99,9 @@ def test_a_header_of_one_endless_field(tmp_path):
 
 def reworded(raw: bytes, **words: str) -> bytes:
     """A graph file with other words in its header, sealed anew as anybody can."""
-    length = int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8 : 8 + length])
-    found = header["__metadata__"] | words
-    told = {key: text for key, text in found.items() if key not in ("crc32", "seal")}
-    header["__metadata__"] = found | {"seal": _seal(safetensors.torch.load(raw), told)}
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + raw[8 + length :]
+    header, body = split_up(raw)
+    header["__metadata__"] |= words
+    return joined(header, body)
 
 
 @pytest.mark.parametrize("word", ["layout", "deliver", "class_names"])
@@ -126,8 +119,7 @@ def test_text_that_is_no_utf8_costs_its_own_row(tmp_path):
     raw = path.read_bytes()
     spoilt = raw.replace(b"CCOCCOCCO", b"CCO\xff\xfe\xfdCCO")
     assert spoilt != raw
-    length = int.from_bytes(raw[:8], "little")
-    path.write_bytes(reworded(spoilt, crc32=f"{zlib.crc32(spoilt[8 + length :]):08x}"))
+    path.write_bytes(reworded(spoilt))
     out = tmp_path / "out.csv"
     result = run("predict", bundle(tmp_path / "model"), path, "-o", out, code=3)
     assert "row 1: text that is no UTF-8" in result.stderr
@@ -139,7 +131,7 @@ def test_text_that_is_no_utf8_costs_its_own_row(tmp_path):
 
 def test_bundles_that_are_nothing_but_depth(tmp_path):
     model = bundle(tmp_path / "model")
-    (model / "bundle.json").write_text(nested(100_000))
+    model.write_bytes(reworded(model.read_bytes(), document=nested(100_000)))
     graphs = save(rings(3), tmp_path / "graphs.safetensors")
     refused("predict", model, graphs, "-o", tmp_path / "out.csv")
 

@@ -89,19 +89,25 @@ def test_tables_and_datasets_are_completed():
 
 
 def test_names_offered_are_those_that_exist():
-    from gduq.calibration import METHODS
-    from gduq.cli.completion import CALIBRATORS, check_calibrator, datasets
+    from gduq.calibration import methods_for
+    from gduq.cli.completion import CALIBRATORS, SCORES, check_calibrator, check_score, datasets
     from gduq.cli.completion import FIXED as COMPLETED_FIXED
     from gduq.cli.completion import TABLES as offered
     from gduq.data import names
-    from gduq.evaluation.fixed_maps import FIXED
+    from gduq.deploy.decisions import NEEDS_FEATURES
+    from gduq.evaluation.named_calibrators import FIXED
+    from gduq.novelty import scores_for
     from gduq.paper.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
-    assert tuple(METHODS) == CALIBRATORS
     assert COMPLETED_FIXED == FIXED
-    for one in METHODS.values():
-        check_calibrator(one.__name__)
+    for kind in ("classes", "labels", "values"):
+        assert tuple(methods_for(kind)) == CALIBRATORS[kind]
+        assert scores_for(kind) == SCORES[kind]
+        for one in methods_for(kind).values():
+            check_calibrator(one.__name__, kind)
+        for score in (*scores_for(kind), *NEEDS_FEATURES):
+            check_score(score, kind)
     assert tuple(datasets("")) == names()
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import gduq
-from gduq.cli.known import labelled
+from gduq.cli.answering import labelled
 from gduq.cli.request import Request
 from gduq.data import save
-from gduq.data.table import molecule
+from gduq.data.smiles import molecules
 from gduq.deploy.places import Places
 from gduq.deploy.service import Service
 from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
-from tests.cli.cases import run
+from tests.cli.cases import check_early, run
 from tests.deploy.cases import KINDS, SMILES, model
 
 pytest.importorskip("rdkit")
@@ -32,7 +30,7 @@ def table(path: Path, kind: str = "classes", copies: int = 1) -> Path:
     """Molecules with names, and the truth in columns of their own."""
     lines = ["name,Structure," + ",".join(TARGETS[kind])]
     for i, smiles in enumerate(SMILES * copies):
-        atoms = molecule(smiles).num_nodes
+        atoms = molecules([smiles])[0].num_nodes
         truth = {
             "classes": "big" if atoms > 6 else "small",
             "labels": f"{int(atoms > 6)},{int(atoms > 3)}",
@@ -66,7 +64,7 @@ def test_the_bundle_knows_the_columns(tmp_path, kind):
     assert names[:4] == ["file", "row", "smiles", "name"]
     alarms = [n for n in names if n.startswith(("epistemic", "aleatoric", "conformal", "ood"))]
     assert all(names.index("novelty") < names.index(name) for name in alarms)
-    p = gduq.predict(model(kind), [molecule(s) for s in SMILES])
+    p = gduq.predict(model(kind), molecules(SMILES))
     novelty = torch.tensor([float(row["novelty"]) for row in rows])
     torch.testing.assert_close(novelty, p.novelty, atol=1e-5, rtol=0)
     reasons = {row[n] for row in rows for n in names if n.startswith("abstain")}
@@ -112,11 +110,11 @@ def test_no_text_becomes_a_formula(tmp_path):
 
 def test_files_with_and_without_molecules_have_one_set_of_columns(tmp_path):
     one, out = table(tmp_path / "one.csv"), tmp_path / "out.csv"
-    graphs = [molecule(s) for s in SMILES[:3]]
+    graphs = molecules(SMILES[:3])
     for graph in graphs:
         del graph["smiles"]
     two = save(graphs, tmp_path / "two.safetensors")
-    three = save([molecule(s) for s in SMILES[3:5]], tmp_path / "three.safetensors")
+    three = save(molecules(SMILES[3:5]), tmp_path / "three.safetensors")
     run("predict", bundle(tmp_path / "m"), two, one, three, "-o", out)
     found = [row["smiles"] for row in rows_of(out)]
     assert found == [""] * 3 + SMILES + SMILES[3:5]
@@ -125,7 +123,7 @@ def test_files_with_and_without_molecules_have_one_set_of_columns(tmp_path):
 
 def test_parts_of_workers_are_the_whole(tmp_path):
     files = [table(tmp_path / f"{i}.csv") for i in range(2)]
-    files.append(save([molecule("CCO")], tmp_path / "2.safetensors"))
+    files.append(save(molecules(["CCO"]), tmp_path / "2.safetensors"))
     service = Service(model(), class_names=["small", "big"])
     service.refer_to(service.answer([molecule_with_truth(s) for s in SMILES * 3]))
     places = Places.of(files[:2], keep=["name"], smiles="Structure")
@@ -142,7 +140,7 @@ def test_parts_of_workers_are_the_whole(tmp_path):
 
 
 def molecule_with_truth(smiles: str):
-    graph = molecule(smiles)
+    [graph] = molecules([smiles])
     graph.y = torch.tensor([int(graph.num_nodes > 6)])
     return graph
 
@@ -173,10 +171,12 @@ def test_mistakes_in_columns(tmp_path):
 
 
 EARLY = {
+    "predict new.csv m -o out.csv": "the model first, then the graphs",
+    "predict m sheet.xlsx -o out.csv": "Save it as CSV.",
     "predict m new.csv -o new.csv": "--output, got new.csv, which is read",
     "predict m new.csv -o out.csv --rejects new.csv": "--rejects, got new.csv, which is read",
     "predict m new.csv -o out.csv --rejects notes.csv": "no list of rejects",
-    "predict m new.csv -o out.csv --calibrator tempreture": "Did you mean 'temperature'",
+    "predict m new.csv -o out.csv --calibrator per_lable": "Did you mean 'per_label'",
     "predict m new.csv -o out.csv --keep nme": "Did you mean 'name'?",
     "predict m bare.csv -o out.csv": "one column of SMILES in bare.csv, got the columns id, dose. "
     "Name it with --smiles.",
@@ -184,9 +184,14 @@ EARLY = {
     "in training (big, not tiny), got 1 in new.csv: big",
     "evaluate m --data new.csv --target nothing": "one column 'nothing'",
     "evaluate m --data new.csv --target b*": "got 1 in new.csv: big",
-    "evaluate m --data new.csv --method tempreture": "Did you mean 'temperature'",
+    "evaluate m --data new.csv --method per_lable": "Did you mean 'per_label'",
     "evaluate nowhere --data new.csv": "which does not exist",
     "calibrate m --method foo": "a calibrator",
+    "predict m new.csv -o out.csv --ood-score magic": "an OOD score for labels from novelty",
+    "predict m new.csv -o out.csv --ood-score std": "an OOD score for labels from novelty",
+    "serve m --ood-score energy": "an OOD score for labels from novelty",
+    "predict m new.csv -o out.csv --calibrator vector": "a calibrator for labels from per_label",
+    "evaluate m --data new.csv --method deviation": "a calibrator for labels from per_label",
 }
 
 
@@ -195,26 +200,20 @@ def test_mistakes_are_told_before_torch_is_imported(tmp_path):
     table(tmp_path / "new.csv", "labels")
     (tmp_path / "bare.csv").write_text("id,dose\n1,2.5\n2,3.5\n")
     (tmp_path / "notes.csv").write_text("mine\n")
-    code = (
-        "import json, sys\n"
-        "from typer.testing import CliRunner\n"
-        "from gduq.cli import app\n"
-        "found = []\n"
-        "for words in json.loads(sys.argv[1]):\n"
-        "    result = CliRunner().invoke(app, words.split())\n"
-        "    found.append([result.exit_code, result.output, 'torch' in sys.modules])\n"
-        "print(json.dumps(found))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(list(EARLY))],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
-    found = zip(EARLY.items(), json.loads(done.stdout), strict=True)
-    for (words, said), (exit_code, output, torch_is_there) in found:
-        assert exit_code == 2, (words, output)
-        assert said in output, (words, output)
-        assert output.count("\n") == 1, output
-        assert not torch_is_there, words
+    (tmp_path / "sheet.xlsx").touch()
+    check_early(EARLY, tmp_path)
+
+
+def test_classes_with_too_few_rows_for_sets_of_their_own_are_named(tmp_path):
+    saved, known = bundle(tmp_path / "m"), table(tmp_path / "known.csv", copies=2)
+    rows = known.read_text().splitlines()
+    few = [row for row in rows if row.endswith("big")][:3]
+    known.write_text("\n".join([row for row in rows if not row.endswith("big")] + few) + "\n")
+    asked = ("predict", saved, known, "-o", tmp_path / "out.csv", "--calibration-data", known)
+    assert "big has 3: every set holds it" in run(*asked, "--per-class").stderr
+    assert all("big" in row["conformal_set"] for row in rows_of(tmp_path / "out.csv"))
+    assert "every set" not in run(*asked).stderr
+    assert "every set" not in run(*asked, "--per-class", "--alpha", 0.3).stderr
 
 
 def test_the_column_of_smiles_is_found_where_it_is_called_otherwise(tmp_path):

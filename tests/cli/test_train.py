@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -16,7 +15,7 @@ from gduq.cli.score_rows import told_of
 from gduq.cli.stopping import going_on_later
 from gduq.data import read, save
 from gduq.runs.folder import RunFolder
-from tests.cli.cases import CLASSES, rings, run
+from tests.cli.cases import CLASSES, check_early, rings, run
 from tests.cli.tables import LABELS, TARGETS, table
 
 pytestmark = [  # few rows and hardly any training, on purpose
@@ -56,7 +55,7 @@ def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
     assert info.preprocessing["smiles"] == "Structure SMILES"
     assert info.preprocessing["ids"] == ["compound"]
     model, _ = gduq.load(folder / "bundle")
-    p = gduq.predict(model, [gduq.data.table.molecule("CCOc1ccccc1")])
+    p = gduq.predict(model, gduq.data.smiles.molecules(["CCOc1ccccc1"]))
     assert p.kind == {"values": "values", "labels": "labels"}.get(kind, "classes")
     assert len(RunFolder(folder).predictions()["id_val"]) >= 10
     names = {"values": ["logS"], "words": ["binds", "no binding"], "labels": list(LABELS)}
@@ -133,7 +132,7 @@ def test_names_of_classes_hold_for_other_files(root, tmp_path):
     told = run("evaluate", folder, "--data", file, "--target", "y", "--json").stdout
     (found,) = [r["value"] for r in json.loads(told)["table"] if r["measure"] == "nll"]
     model, _ = gduq.load(folder / "bundle")
-    p = gduq.predict(model, [gduq.data.table.molecule(smiles) for smiles in rows])
+    p = gduq.predict(model, gduq.data.smiles.molecules(rows))
     assert found == pytest.approx(-p.probs[:, 1].log().mean().item(), rel=1e-4)
 
     numbers.write_text("smiles,toxic\n" + "CCN,0\nCCOc1ccccc1,1\n" * 20)
@@ -199,27 +198,7 @@ def test_mistakes_are_one_sentence_before_anything_heavy_is_imported(tmp_path):
     texts["commas.csv"] = "Compound;smiles;logS\n" + "A;CCO;0,5\nB;CCN;-1,5\n" * 15
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    code = (
-        "import json, sys\n"
-        "from typer.testing import CliRunner\n"
-        "from gduq.cli import app\n"
-        "found = []\n"
-        "for words in json.loads(sys.argv[1]):\n"
-        "    result = CliRunner().invoke(app, ['train', *words.split()])\n"
-        "    found.append([result.exit_code, result.output, 'torch' in sys.modules])\n"
-        "print(json.dumps(found))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(list(MISTAKES))],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
-    for (words, said), (exit_code, output, torch_is_there) in zip(
-        MISTAKES.items(), json.loads(done.stdout), strict=True
-    ):
-        assert exit_code == 2, (words, output)
-        assert said in output, (words, output)
-        assert output.count("\n") == 1, output
-        assert not torch_is_there, words
+    check_early({f"train {words}": said for words, said in MISTAKES.items()}, tmp_path)
 
 
 def test_what_is_in_the_way_of_a_run_stays(tmp_path):
@@ -247,6 +226,17 @@ def test_tables_that_cannot_be_learned_from(rows, options, said, tmp_path):
     path.write_text(f"smiles,y\n{rows}")
     result = run("train", path, "--root", tmp_path / "runs", *options, code=2)
     assert said in result.stderr
+
+
+def test_the_list_of_rejects_is_there_before_training(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gduq.runs.run.train", stopped)
+    path = table(tmp_path / "my.csv", "values", 40)
+    train(path, tmp_path / "runs", "--method", "plain", code=130)
+    (listed,) = (tmp_path / "runs").glob("my-*/rejects.csv")
+    assert "'C1CC(' is no valid SMILES" in listed.read_text()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

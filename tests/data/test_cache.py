@@ -24,8 +24,8 @@ from gduq.data.cache import (
     digest,
 )
 from gduq.data.packed import Packed
-from gduq.data.tensorfile import DamagedFile, read, write
 from gduq.errors import InputError
+from gduq.tensorfile import DamagedFile, read, write
 
 KEY = {"name": "some/set", "version": 1, "seed": 0}
 EDGES = torch.tensor([[0, 1], [1, 0]])
@@ -97,7 +97,7 @@ def test_tensors_of_all_kinds(tmp_path):
         assert again[name].dtype == value.dtype, name
         assert torch.equal(again[name], value), name
     with pytest.raises(InputError, match="dtype"):
-        cached_tensors(tmp_path, {**KEY, "seed": 9}, lambda: {"c": torch.ones(1).cfloat()})
+        cached_tensors(tmp_path, {**KEY, "seed": 9}, lambda: {"c": torch.ones(1).cdouble()})
 
 
 def test_files_are_plain_safetensors_and_mapped_privately(tmp_path):
@@ -273,7 +273,8 @@ def start(root: Path, pause: float) -> subprocess.Popen:
     script = root / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     here = Path(__file__).parents[2]
-    env = {**os.environ, "PYTHONPATH": str(here)}
+    path = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, str(script), str(root), str(pause)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 

@@ -1,10 +1,7 @@
-"""Limits and partial builds: only what is asked for, and a kill costs one part at most."""
+"""Limits and partial builds: only what is asked for."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -111,56 +108,3 @@ def test_only_the_rows_asked_for_are_built(tmp_path: Path) -> None:
     again = build_rows(tmp_path, KEY, torch.tensor([1, 8]), 10, watched, shard=4, workers=1)
     assert numbers(again) == [1, 8]
     assert len(asked) == 13, "the whole set is there already"
-
-
-SCRIPT = """
-import sys, time
-from pathlib import Path
-import torch
-from gduq.data.subset import build_rows
-from gduq.paper.datasets.superpixels import superpixels
-
-def build(rows):
-    if len(list(Path(sys.argv[1]).rglob("0*.safetensors"))) >= 3:
-        print("three parts", flush=True)
-        time.sleep(600)
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (12, 28, 28), generator=generator, dtype=torch.uint8).numpy()
-    return superpixels(images[rows.numpy()], rows)
-
-build_rows(sys.argv[1], {"name": "toy", "version": 1}, torch.arange(12), 12, build, shard=2,
-           workers=1)
-"""
-
-
-def test_a_killed_build_is_taken_up_again(tmp_path: Path) -> None:
-    pytest.importorskip("skimage", reason="needs the images extra")
-    from gduq.paper.datasets.superpixels import superpixels
-
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "three parts\n"
-        process.send_signal(signal.SIGKILL)
-    parts = list(tmp_path.rglob("0*.safetensors"))
-    assert len(parts) == 3
-    assert not list((tmp_path / "processed").glob("*.safetensors")), "no half set"
-    parts[0].write_bytes(parts[0].read_bytes()[:-5])  # one of them was cut off as well
-
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (12, 28, 28), generator=generator, dtype=torch.uint8).numpy()
-    asked: list[int] = []
-
-    def watched(rows: Tensor) -> Packed:
-        asked.extend(rows.tolist())
-        return superpixels(images[rows.numpy()], rows)
-
-    with pytest.warns(UserWarning, match="is damaged"):
-        found = build_rows(tmp_path, KEY, torch.arange(12), 12, watched, shard=2, workers=1)
-    lost = 2 * int(parts[0].stem)
-    assert sorted(asked) == sorted([lost, lost + 1, *range(6, 12)])
-    expected = superpixels(images, torch.arange(12))
-    assert torch.equal(found.column("x"), expected.column("x"))
-    assert torch.equal(found.column("edge_index"), expected.column("edge_index"))
-    assert numbers(found) == list(range(12))
-    assert [path.suffix for path in (tmp_path / "processed").iterdir() if path.is_dir()] == [""]

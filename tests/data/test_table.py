@@ -353,7 +353,7 @@ def test_numbers_say_nothing_about_named_classes(tmp_path: Path) -> None:
     ("text", "options", "message"),
     [
         ("smiles,y\nC,\nC,\n", {}, "targets in 'y' of .* got empty fields in every row"),
-        ("smiles,y\nC,0.5\n", {"task": "classes"}, r"got numbers with fractions. Pass task='val"),
+        ("smiles,y\nC,0.5\n", {"task": "classes"}, r"got numbers with fractions. Pass --task val"),
         ("smiles,y\nC,weak\n", {"task": "values"}, "numbers in column 'y' of .*, got words such"),
         ("smiles,y\nC,0.3\n", {"task": "labels"}, "0 and 1 in column 'y' of .*, got 0.3"),
         ("smiles,y\nC,1\n", {"task": "regression"}, "a task from classes, labels, values"),

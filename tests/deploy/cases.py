@@ -10,10 +10,10 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq.bundle import BundleInfo
-from gduq.data.table import molecule
-from gduq.deploy.card import card
+from gduq.data.smiles import molecules as read
 from gduq.deploy.http import make_app
-from gduq.deploy.http_limits import Limits
+from gduq.deploy.pages import make_card
+from gduq.deploy.running import Limits
 from gduq.deploy.service import Service
 from gduq.nn import GNN
 
@@ -43,7 +43,7 @@ def molecules(kind: str) -> list[Data]:
     """Molecules with a truth of some kind: about their size."""
     found = []
     for smiles in SMILES * 3:
-        graph = molecule(smiles)
+        [graph] = read([smiles])
         atoms = float(graph.num_nodes)
         truth: dict[str, Any] = {
             "classes": torch.tensor([int(atoms > 6)]),
@@ -78,7 +78,7 @@ def service(kind: str = "classes", referred: bool = False) -> Service:
 
 def app(of: Service, limits: Limits | None = None, **options: Any) -> Any:
     bounds = limits or Limits()
-    return make_app(of, card(of, bounds, INFO, EVIL), bounds, **options)
+    return make_app(of, make_card(of, bounds, INFO, EVIL), bounds, **options)
 
 
 def as_json(graph: Data) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from gduq.data.table import molecule
-from gduq.deploy.http_limits import Limits, Refused
-from gduq.deploy.http_reading import graphs_from, read_query
-from gduq.deploy.rdkit_process import RDKitProcess
+from gduq.data.smiles import RDKitProcess
+from gduq.deploy.http_reading import Refused, graphs_from, read_query
+from gduq.deploy.running import Limits
 from gduq.graph import check_graph
 
 pytest.importorskip("rdkit")
@@ -59,7 +57,7 @@ def test_anything_becomes_a_sound_graph_or_a_reason(rdkit, item):
     if isinstance(read, Refused):
         assert read.status == 422
         return
-    (found,) = graphs_from(read, limits, rdkit)
+    ((found,),) = graphs_from([read], limits, rdkit)
     if isinstance(found, str):
         assert found
         return
@@ -68,20 +66,6 @@ def test_anything_becomes_a_sound_graph_or_a_reason(rdkit, item):
     check_graph(graph)
     assert nodes == graph.num_nodes <= 3
     assert edges == graph.num_edges <= 4
-
-
-@given(st.text(alphabet="CNOcn1234()[]=#@+-/\\.%HBrl ", max_size=40))
-def test_any_text_becomes_a_molecule_or_a_reason(rdkit, text):
-    (found,) = graphs_from([("smiles", text)], Limits(), rdkit)
-    if isinstance(found, str):
-        assert found
-        return
-    graph, nodes, _ = found
-    check_graph(graph)  # what RDKit makes is sound: the service relies on it
-    known = molecule(text.strip())
-    assert nodes == known.num_nodes
-    for name in ("x", "edge_index", "edge_attr"):
-        assert torch.equal(graph[name], known[name])
 
 
 @given(st.binary(max_size=60))

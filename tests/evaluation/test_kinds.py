@@ -239,13 +239,6 @@ def test_thresholds_of_answers_hold_in_every_row_of_the_table(labels):
     assert one.actual == one.predicted == pytest.approx(metrics.accuracy(p.column(1)))
 
 
-def test_rows_of_labels_are_strange_or_not(of_labels, labels):
-    rows = part(of_labels, kind="ood", calibrator="none")
-    assert set(rows.variant) == {*ood.scores_for("labels"), "mahalanobis", "knn"}
-    value = of_labels.value("ood_test", "auroc", variant="entropy").value
-    assert value == pytest.approx(ood.auroc(labels["id_test"], labels["ood_test"]))
-
-
 def test_labels_that_nobody_knows_are_left_out(labels):
     some = {s: p for s, p in labels.items() if s in ("id_val", "id_test")}
     target = some["id_test"].target.clone()

@@ -13,24 +13,11 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.graph import sparse as sparse_module
 from gduq.graph.sparse import as_dtype, csr, is_sparse, keep_rows, linear, sparse_matmul, take_rows
+from tests.tensors import randn, thin
 
 few = settings(deadline=None, max_examples=40)
 sizes = st.integers(1, 6)
 seeds = st.integers(0, 2**20)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def randn(*size: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(size, generator=seeded(seed), dtype=dtype)
-
-
-def thin(*size: int, seed: int) -> Tensor:
-    """Mostly zeros, with whole rows of them."""
-    values = randn(*size, seed=seed)
-    return values * (torch.rand(size, generator=seeded(seed + 1)) < 0.4)
 
 
 @st.composite

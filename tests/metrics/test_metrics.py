@@ -17,9 +17,8 @@ from torch_geometric.data import Batch, Data
 from gduq import metrics
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.metrics.reading import take
+from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import resample_counts
-from gduq.metrics.weighted import ABOUT
 from gduq.prediction import Prediction
 
 FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
@@ -93,14 +92,6 @@ def test_ece_equals_netcal(scale, dtype, bins):
     assert metrics.ece(logits, y, bins=bins, norm="max") == pytest.approx(float(worst), abs=1e-6)
 
 
-def test_binary_ece_is_of_the_most_likely_class():
-    netcal = pytest.importorskip("netcal.metrics", reason="the oracle netcal is not installed")
-    logits, y = make(classes=2)
-    confidence, correct = parts(logits, y)
-    expected = netcal.ECE(15).measure(confidence, correct.astype(int))
-    assert metrics.ece(logits, y) == pytest.approx(float(expected), abs=1e-6)
-
-
 def test_confidence_on_bin_edges():
     confidence = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], dtype=torch.float64)
     logits = torch.stack([confidence.log(), (1 - confidence).log().clamp_min(-1e30)], 1)
@@ -129,14 +120,11 @@ def test_adaptive_ece_equals_reference(norm):
     assert metrics.ece(logits, y, bins=10, norm=norm, binning="mass") == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
-def test_classwise_ece_equals_reference(norm):
+def test_classwise_ece_equals_reference():
     logits, y = make(classes=5)
-    probs = logits.softmax(1).numpy()
-    errors = [
-        reference_ece(probs[:, c], (y.numpy() == c).astype(float), 15, norm) for c in range(5)
-    ]
-    assert metrics.classwise_ece(logits, y, norm=norm) == pytest.approx(np.mean(errors), abs=1e-12)
+    probs, hits = logits.softmax(1).numpy(), np.eye(5)[y.numpy()]
+    errors = [reference_ece(probs[:, c], hits[:, c], 15, "l1") for c in range(5)]
+    assert metrics.classwise_ece(logits, y) == pytest.approx(np.mean(errors), abs=1e-12)
 
 
 def test_classwise_ece_with_a_class_that_never_occurs():
@@ -169,7 +157,7 @@ def test_debiased_l1_equals_its_expectation_by_sampling():
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-@pytest.mark.parametrize("function", [metrics.ece, metrics.adaptive_ece, metrics.classwise_ece])
+@pytest.mark.parametrize("function", [metrics.ece, metrics.adaptive_ece])
 @pytest.mark.parametrize("rows", [30, 200])
 def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(norm, function, rows):
     plain, corrected = [], []
@@ -180,12 +168,6 @@ def test_debiasing_takes_most_of_the_bias_of_a_calibrated_model(norm, function, 
         plain.append(function(logits, y, norm=norm))
         corrected.append(function(logits, y, norm=norm, debias=True))
     assert np.mean(corrected) < 0.55 * np.mean(plain)
-
-
-def test_debiasing_leaves_a_clear_error_alone():
-    logits = torch.tensor([[4.0, 0.0]] * 2000, dtype=torch.float64)  # confidence 0.98
-    y = (torch.arange(2000) % 2).long()  # right half the time
-    assert metrics.ece(logits, y, debias=True) == pytest.approx(metrics.ece(logits, y), abs=1e-9)
 
 
 def reference_smooth(confidence: np.ndarray, correct: np.ndarray, sigma: float) -> float:
@@ -200,18 +182,12 @@ def reference_smooth(confidence: np.ndarray, correct: np.ndarray, sigma: float) 
     return float(np.abs(total).mean())
 
 
-@pytest.mark.parametrize("sigma", [0.02, 0.1, 0.7])
-def test_kernel_error_equals_reference(sigma):
-    logits, y = make(m=60)
-    expected = reference_smooth(*parts(logits, y), sigma)
-    assert metrics.smooth_ece(logits, y, bandwidth=sigma) == pytest.approx(expected, abs=2e-3)
-
-
-def test_smooth_ece_is_its_own_bandwidth():
-    logits, y = make(m=400)
+@pytest.mark.parametrize("scale", [0.5, 2.0, 20.0])
+def test_smooth_ece_is_its_own_bandwidth(scale):
+    logits, y = make(m=60, scale=scale)
     sigma = metrics.smooth_ece(logits, y)
-    assert 0.01 < sigma < 0.5
-    assert metrics.smooth_ece(logits, y, bandwidth=sigma) == pytest.approx(sigma, abs=1e-5)
+    assert 0.01 < sigma < 0.6
+    assert reference_smooth(*parts(logits, y), sigma) == pytest.approx(sigma, abs=2e-3)
 
 
 def test_reliability_restates_ece():
@@ -233,15 +209,6 @@ def test_reliability_with_fewer_rows_than_bins():
     assert torch.isnan(curve.accuracy[5:]).all()
     assert curve.edges.shape == (16,)
     assert (curve.edges.diff() >= 0).all()
-
-
-def test_wilson_interval_equals_scipy():
-    stats = pytest.importorskip("scipy.stats")
-    y = torch.tensor([0] * 17 + [1] * 8)
-    curve = metrics.reliability(torch.zeros(25, 2), y, bins=2, level=0.9)
-    expected = stats.binomtest(17, 25).proportion_ci(0.9, method="wilson")
-    assert curve.low[1].item() == pytest.approx(expected.low)
-    assert curve.high[1].item() == pytest.approx(expected.high)
 
 
 # -- scores ------------------------------------------------------------------------------------
@@ -270,17 +237,6 @@ def test_brier_decomposition_adds_up(bins):
     assert total == pytest.approx(metrics.brier(logits, y))
     shares = np.bincount(y.numpy(), minlength=4) / len(y)
     assert terms.uncertainty == pytest.approx((shares * (1 - shares)).sum())
-
-
-def test_brier_decomposition_of_few_distinct_forecasts_is_murphys():
-    logits = torch.tensor([[0.0, 1.0]] * 50 + [[1.5, 0.0]] * 70, dtype=torch.float64)
-    y = torch.tensor([1] * 30 + [0] * 20 + [0] * 60 + [1] * 10)
-    terms = metrics.brier_decomposition(logits, y, bins=20)
-    p, rate = logits.softmax(1)[[0, -1], 1].numpy(), np.array([30 / 50, 10 / 70])
-    weight = np.array([50, 70]) / 120
-    assert terms.within_bin == pytest.approx(0, abs=1e-12)
-    assert terms.reliability == pytest.approx(2 * (weight * (p - rate) ** 2).sum())
-    assert terms.resolution == pytest.approx(2 * (weight * (rate - 40 / 120) ** 2).sum())
 
 
 def test_sharpness_runs_from_uniform_to_one_hot():
@@ -335,20 +291,6 @@ def test_risk_bands_hold_the_true_curve():
     assert band.coverage[-1] == 1.0
     assert band.risk == pytest.approx(metrics.risk_coverage(logits, y).risk[
         (band.coverage * 150).round().long() - 1])  # fmt: skip
-
-
-def test_risk_bands_narrow_with_rows_and_level():
-    logits, y = planted_risk(4000, 0)
-
-    def width(rows, **options):
-        band = metrics.risk_band(logits[:rows], y[:rows], points=20, resamples=60, **options)
-        return (band.high - band.low)[10]
-
-    assert width(4000) < 0.5 * width(400)
-    assert width(400, level=0.5) < 0.6 * width(400)
-    for bad in ({"resamples": 1}, {"level": 1.0}, {"points": 0}):
-        with pytest.raises(InputError):
-            metrics.risk_band(logits, y, **bad)
 
 
 def test_excess_aurc_is_zero_only_for_a_perfect_ranking():
@@ -413,8 +355,8 @@ def test_ranges(m, classes, scale, seed):
 
 def test_float32_sums_stay_exact_on_many_rows():
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(300_000, 3, generator=generator) * 3
-    y = torch.randint(3, (300_000,), generator=generator)
+    logits = torch.randn(30_000, 3, generator=generator) * 3
+    y = torch.randint(3, (30_000,), generator=generator)
     for name, function in FLOATS.items():
         assert function(logits, y) == pytest.approx(function(logits.double(), y), abs=2e-6), name
 
@@ -471,9 +413,8 @@ def test_bad_options():
         (lambda: metrics.ece(p, y), "targets once"),
         (lambda: metrics.reliability(p, level=1.0), "level between"),
         (lambda: metrics.reliability(p, binning="banana"), "binning from"),
-        (lambda: metrics.brier_term(p, term="noise"), "a term from reliability"),
+        (lambda: metrics.brier_term(p, term="noise"), "a term from 'reliability'"),
         (lambda: metrics.bootstrap(metrics.brier_decomposition, p), "one number, got BrierDecomp"),
-        (lambda: metrics.smooth_ece(p, bandwidth=0.0), "bandwidth > 0"),
         (lambda: metrics.bootstrap(metrics.ece, p, level=0.0), "level between"),
         (lambda: metrics.bootstrap(metrics.ece, p, resamples=1), "resamples >= 2"),
         (lambda: metrics.bootstrap(metrics.ece, logits), "with targets"),
@@ -490,8 +431,6 @@ OPTIONS = [
     partial(metrics.ece, norm="max"),
     partial(metrics.ece, binning="mass", debias=True),
     partial(metrics.adaptive_ece, bins=4, norm="l2"),
-    partial(metrics.classwise_ece, bins=3, norm="l2", debias=True),
-    partial(metrics.smooth_ece, bandwidth=0.1),
     *(partial(metrics.brier_term, term=t, bins=5) for t in metrics.BrierDecomposition._fields),
 ]
 
@@ -502,9 +441,7 @@ def test_batched_resamples_equal_one_by_one(metric, ties):
     rows = metrics.read(*make(m=50, ties=ties))
     (counts,) = resample_counts(50, 12, seed=3)
     assert (counts.sum(1) == 50).all()
-    expected = [
-        metric(take(rows, torch.repeat_interleave(torch.arange(50), c.long()))) for c in counts
-    ]
+    expected = [metric(rows[torch.repeat_interleave(torch.arange(50), c.long())]) for c in counts]
     batched = metric(rows.weighted(counts))
     assert batched.numpy() == pytest.approx(np.array(expected), abs=1e-9)
 
@@ -525,22 +462,6 @@ def test_accuracy_has_its_wilson_interval():
     value, low, high = metrics.bootstrap(metrics.accuracy, logits, y, level=0.9)
     assert value == right / 200
     assert (low, high) == pytest.approx((expected.low, expected.high))
-
-
-def test_twenty_rows_that_are_all_right_do_not_prove_an_accuracy_of_one():
-    logits = torch.eye(2).repeat(10, 1)
-    value, low, high = metrics.bootstrap(metrics.accuracy, logits, torch.tensor([0, 1] * 10))
-    assert value == high == 1.0
-    assert low == pytest.approx(0.8389, abs=1e-4)
-
-
-def test_brier_terms_add_up_with_intervals_around_them():
-    logits, y = make(m=200)
-    terms = metrics.brier_decomposition(logits, y)
-    for name, value in terms._asdict().items():
-        found = metrics.bootstrap(metrics.brier_term, logits, y, term=name, resamples=200)
-        assert found.value == pytest.approx(value)
-        assert found.low < value < found.high
 
 
 def test_bootstrap_is_seeded_and_options_pass():
@@ -605,13 +526,6 @@ def test_graph_columns_equal_networkx():
     for node, share in zip(range(10, 60), columns["homophily"].tolist(), strict=True):
         same = [bool(data.y[node] == data.y[other]) for other in graph[node]]
         assert share == pytest.approx(np.mean(same)) if same else math.isnan(share)
-
-
-def test_distance_walks_a_long_path():
-    nodes = 3000
-    edges = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
-    path = Data(edge_index=edges, num_nodes=nodes)
-    assert metrics.distance(path, torch.tensor([0])).tolist() == list(range(nodes))
 
 
 def test_columns_of_a_graph_task():

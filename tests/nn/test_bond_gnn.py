@@ -122,23 +122,6 @@ def test_a_subclass_is_a_network_of_its_own() -> None:
     assert network_spec(Mine())["kind"] == "other"
 
 
-def test_it_learns_what_only_bonds_tell() -> None:
-    graphs = [molecule(i, atoms=4 + i % 3) for i in range(64)]
-    batch = Batch.from_data_list(graphs)
-    owner = batch.batch[batch.edge_index[0]]
-    y = torch.zeros(64).index_add(0, owner, batch.edge_attr[:, 2])
-    y = (y - y.mean()) / y.std()
-    torch.manual_seed(0)
-    net = BondGNN(hidden_channels=16, num_layers=2, dropout=0.0)
-    optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    for _ in range(150):
-        loss = ((net(batch).squeeze(1) - y) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.2
-
-
 @pytest.mark.parametrize(
     ("graph", "says"),
     [

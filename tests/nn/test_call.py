@@ -106,12 +106,6 @@ def test_batch_vectors_by_type_are_implied() -> None:
     torch.testing.assert_close(call_network(function(forward), pair)[:1], out)
 
 
-def test_a_heterogeneous_network_wants_a_heterogeneous_graph() -> None:
-    net = HeteroNet(hetero().edge_types)
-    with pytest.raises(InputError, match=r"a graph with 'x_dict'.* got Data with"):
-        call_network(net, GRAPH)
-
-
 def test_edges_to_be_judged() -> None:
     data = tiny_graph(12, seed=1)
     train, _, _ = RandomLinkSplit(num_val=0.2, num_test=0.2, is_undirected=True)(data)
@@ -147,14 +141,6 @@ def test_batch_size_is_the_number_of_graphs_or_of_seeds() -> None:
     seeds = GRAPH.clone()
     seeds.batch_size = 3
     assert call_network(net, seeds).size(0) == 3
-
-
-def test_further_keywords_stay_empty() -> None:
-    def forward(self, x, edge_index, **kwargs):  # type: ignore[no-untyped-def]
-        assert not kwargs
-        return x
-
-    assert torch.equal(call_network(function(forward), GRAPH), GRAPH.x)
 
 
 def test_a_forward_without_names_needs_call() -> None:

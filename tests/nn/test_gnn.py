@@ -146,14 +146,6 @@ def test_changed_edge_weights_are_noticed_and_old_operators_let_go() -> None:
     assert len(_operators[graph.edge_index]) == 1
 
 
-def test_sparse_features_of_another_dtype() -> None:
-    graph, net = make_graph(6, 1, channels=20), make_net("gcn", channels=20, task="node")
-    expected = net(graph)
-    graph.x = graph.x.to_sparse_csr()
-    torch.testing.assert_close(net(graph), expected)
-    torch.testing.assert_close(net.float()(graph), expected.float(), rtol=1e-3, atol=1e-4)
-
-
 def test_operator_cache_notices_changed_edges() -> None:
     graph, net = make_graph(6, 1), make_net("gcn", task="node")
     before = net(graph)
@@ -322,10 +314,3 @@ def test_wrong_encodings_are_refused(positional: str) -> None:
     graph.pe = torch.zeros(9, 4).double()
     with pytest.raises(InputError, match=r"encoding pe of shape \[6, 4\], got \[9, 4\]"):
         net(graph)
-
-
-def test_missing_encoding_says_how_to_make_one() -> None:
-    graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0], [1]]))
-    for positional in ("peg", "laplacian"):
-        with pytest.raises(InputError, match=r"encoding pe of shape .*AddLaplacianEigenvectorPE"):
-            GNN(4, 8, 3, 2, positional=positional)(graph)

@@ -93,7 +93,7 @@ def by_hand(z: Tensor) -> Tensor:
 
 
 def test_a_column_of_probabilities_by_unknown_means_is_refused() -> None:
-    with pytest.raises(InputError, match=r"all 30 outputs lie in \(0, 1\).*torch\.logit"):
+    with pytest.raises(InputError, match=r"all outputs lie in \(0, 1\)"):
         gduq.predict(Pairs(by_hand), edges())
     assert gduq.predict(Pairs(by_hand), edges(19)).probs.size(0) == 19  # too few to tell
     call = lambda net, graph: torch.logit(net(graph.x, graph.edge_label_index))  # noqa: E731
@@ -142,18 +142,6 @@ def test_a_sigmoid_of_several_columns_is_labels(last: str) -> None:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-
-def test_an_error_of_the_first_pass_is_not_taken_for_a_network_without_a_head() -> None:
-    model = Network(pyg.GraphSAGE(4, 8, 2, out_channels=3, jk="cat").double())
-    wide = GRAPH.clone()
-    wide.x = torch.cat([GRAPH.x, GRAPH.x], dim=1)
-    with pytest.raises(InputError, match="of width 4"):
-        model.sample(wide)
-    assert model.trunk is None
-    model.sample(GRAPH)
-    assert model.trunk is not None
-    assert model.trunk.path == "lin"
 
 
 def test_a_first_pass_gives_lazy_layers_their_shapes() -> None:

@@ -24,7 +24,7 @@ import gduq
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.nn import GNN
-from gduq.prediction import RESCALING_RULES, Prediction, predict
+from gduq.prediction import Prediction, predict
 
 few = settings(deadline=None, max_examples=40)
 
@@ -82,36 +82,6 @@ def test_everything_follows_the_formulas(samples: np.ndarray) -> None:
 
 
 @few
-@given(logits(), st.sampled_from([torch.float32, torch.float64]))
-def test_bounds(samples: np.ndarray, dtype: torch.dtype) -> None:
-    p = Prediction(torch.from_numpy(samples).to(dtype))
-    top = np.log(p.num_classes) + 1e-6
-    for name in ("entropy", "aleatoric", "epistemic"):
-        value = getattr(p, name)
-        assert torch.isfinite(value).all()
-        assert ((value >= 0) & (value <= top)).all(), name
-    assert torch.isfinite(p.spread).all()
-    assert ((p.spread >= 0) & (p.spread <= 0.5**0.5 + 1e-6)).all()
-    close = {"rtol": 0.0, "atol": 4 * torch.finfo(dtype).eps}
-    torch.testing.assert_close(p.epistemic + p.aleatoric, p.entropy, **close)
-    each = torch.special.entr(p.samples.double().softmax(-1)).sum(-1).mean(0).to(dtype)
-    torch.testing.assert_close(p.aleatoric, each, rtol=1e-6, atol=1e-7)
-
-
-@few
-@given(logits())
-def test_one_hypothesis_is_sure_of_itself(samples: np.ndarray) -> None:
-    p = Prediction(torch.from_numpy(samples[:1]))
-    assert torch.equal(p.spread, torch.zeros_like(p.spread))
-    assert torch.equal(p.epistemic, torch.zeros_like(p.epistemic))
-    assert torch.equal(p.entropy, p.aleatoric)
-    for alone in (p.mean_logits(), *map(p.rescaled, RESCALING_RULES)):
-        assert torch.equal(alone.samples, p.samples)
-    two_dimensional = Prediction(torch.from_numpy(samples[0]))
-    assert torch.equal(two_dimensional.samples, p.samples)
-
-
-@few
 @given(logits(), st.integers(1, 12), st.sampled_from([torch.float32, torch.float64]))
 def test_equal_hypotheses_have_no_spread(samples: np.ndarray, k: int, dtype: torch.dtype) -> None:
     p = Prediction(torch.from_numpy(samples[:1]).to(dtype).repeat(k, 1, 1))
@@ -155,29 +125,11 @@ def test_weights_are_repetitions(samples: np.ndarray, times: int) -> None:
         torch.testing.assert_close(p.spread, q.spread, rtol=1e-9, atol=1e-9)
 
 
-def test_all_weight_on_one_hypothesis() -> None:
-    given = randn(3, 6, 4)
-    p, one = Prediction(given, weights=torch.tensor([0.0, 1.0, 0.0])), Prediction(given[1])
-    assert torch.equal(p.probs, one.probs)
-    for name in ("spread", "epistemic"):
-        assert torch.equal(getattr(p, name), torch.zeros_like(getattr(one, name)))
-
-
 def test_tiny_disagreement_is_not_lost() -> None:
     """Two hypotheses a small step apart: probabilities differ by step / 4, to first order."""
     step = 1e-6
     samples = torch.tensor([[[0.0, 0.0]], [[step, 0.0]]], dtype=torch.float64)
     assert Prediction(samples).epistemic.item() == pytest.approx(step**2 / 32, rel=1e-3)
-
-
-def test_the_mixture_is_not_the_mean_of_logits() -> None:
-    """One that is very sure outshouts two others in the mean of logits, not in the mixture."""
-    samples = torch.tensor([[9.0, 0.0], [-2.0, 0.0], [-2.0, 0.0]]).unsqueeze(1)
-    p = Prediction(samples)
-    assert p.mean_logits().label.item() == 0
-    assert p.label.item() == 1
-    assert p.mean_logits().num_samples == 1
-    torch.testing.assert_close(p.mean_logits().logits, p.logits)
 
 
 @few
@@ -236,22 +188,6 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
     top = p.logits.gather(1, released.label.unsqueeze(1)).squeeze(1)  # one divisor a row keeps
     torch.testing.assert_close(top, p.logits.amax(dim=1))  # the arg-max, but for rounded ties
     assert released.target is not None
-
-
-@few
-@given(hnp.arrays(np.float64, (10, 3, 2), elements=st.floats(-1e3, 1e3)))
-def test_the_released_divisor_for_ten_anchors(samples: np.ndarray) -> None:
-    p = Prediction(torch.from_numpy(samples))
-    scaled = p.rescaled("released").logits
-    some = p.logits.abs() > 1e-3
-    divisor = p.logits[some] / scaled[some]
-    assert ((divisor >= 2 - 1e-9) & (divisor <= 2.695)).all()
-
-
-def test_the_released_divisor_reaches_its_bounds() -> None:
-    apart = torch.tensor([3e4, -1e4]).repeat(5)[:, None, None].repeat(1, 1, 2)
-    divisor = apart.mean(dim=0) / Prediction(apart).rescaled("released").logits
-    assert divisor.max().item() == pytest.approx(1 + np.exp((10 * 0.25 / 9) ** 0.5), rel=1e-5)
 
 
 def test_the_released_rule_of_one_logit() -> None:
@@ -492,14 +428,6 @@ def test_dataframe_and_parquet(
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "p.parquet"), frame, check_dtype=False)
 
 
-def test_empty_predictions_have_files_too(tmp_path: Path) -> None:
-    p = full()[[]]
-    assert len(p.to_dataframe()) == 0
-    p.to_parquet(tmp_path / "p.parquet")
-    p.to_npz(tmp_path / "p.npz")
-    assert Prediction.from_npz(tmp_path / "p.npz").samples.shape == (4, 0, 3)
-
-
 @pytest.mark.parametrize("with_all", [False, True])
 @pytest.mark.parametrize("name", ["p.npz", "no suffix"])
 def test_npz_round_trip(with_all: bool, name: str, tmp_path: Path) -> None:
@@ -552,28 +480,6 @@ def test_bad_files_are_refused(kind: str, tmp_path: Path) -> None:
     write_bad(tmp_path / "bad.npz", kind)
     with pytest.raises(InputError):
         Prediction.from_npz(tmp_path / "bad.npz")
-
-
-@pytest.mark.parametrize("method", ["to_npz", "to_parquet"])
-def test_a_failed_write_leaves_the_old_file(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "p"
-    getattr(full(), method)(path)
-    before = path.read_bytes()
-
-    def disk_full(file: object, *args: object, **kwargs: object) -> None:
-        file.write(b"half of it")  # type: ignore[attr-defined]
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(np, "savez_compressed", disk_full)
-    monkeypatch.setattr(
-        pd.DataFrame, "to_parquet", lambda self, file, **kwargs: disk_full(file, **kwargs)
-    )
-    with pytest.raises(OSError, match="No space left"):
-        getattr(full(seed=9), method)(path)
-    assert path.read_bytes() == before
-    assert [f.name for f in tmp_path.iterdir()] == ["p"]
 
 
 # -- predict -----------------------------------------------------------------------------------
@@ -715,20 +621,6 @@ class Plain(nn.Module):
         return self.out(self.lin(x))
 
 
-def test_predict_any_network(node_graph: Data) -> None:
-    net = Plain()
-    p = predict(net, node_graph)
-    torch.testing.assert_close(p.samples[0], net.lin(node_graph.x).detach())
-    q = predict(net, node_graph, call=lambda net, graph: net(graph.x, graph.edge_index) + 1)
-    torch.testing.assert_close(q.samples, p.samples + 1)
-
-
-@pytest.mark.parametrize("out", [lambda z: z[None], lambda z: (z, z)])
-def test_predict_refuses_other_outputs(out: Callable[[Tensor], object], node_graph: Data) -> None:
-    with pytest.raises(InputError, match=r"logits of shape \[rows, classes\]"):
-        predict(Plain(out), node_graph)
-
-
 def test_predict_refuses_bad_data(graphs: list[Data]) -> None:
     net = make_net()
     with pytest.raises(InputError, match="at least one graph"):
@@ -741,13 +633,6 @@ def test_predict_refuses_bad_data(graphs: list[Data]) -> None:
     graphs[3].x = torch.ones(4, 5).double()
     with pytest.raises(InputError, match="width 4"):
         predict(net, graphs[3])
-
-
-def test_predict_says_when_labels_are_of_another_task(graphs: list[Data], node_graph: Data) -> None:
-    with pytest.raises(InputError, match=r"Check the task"):
-        predict(make_net("node"), graphs[0])
-    with pytest.raises(InputError, match=r"Check the task"):
-        predict(make_net("graph"), node_graph)
 
 
 @pytest.mark.parametrize("make_inside", [False, True])

@@ -12,7 +12,7 @@ from html import unescape
 import pytest
 
 from gduq.report import build
-from tests.report.cases import EVIL, three
+from tests.report.cases import EVIL, page_of_three
 from tests.report.test_kinds import of_labels, of_values
 
 BROWSER = next(
@@ -69,7 +69,7 @@ def with_probe(page: str, script: str = PROBE) -> str:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return build(three(), title="Test", reproduce="gduq demo")
+    return page_of_three()
 
 
 def test_no_console_error(page, tmp_path):
@@ -80,7 +80,7 @@ def test_the_console_is_watched_and_foreign_scripts_do_not_run(page, tmp_path):
     bad = page.replace("</body>", "<script>document.title = 'taken'</script></body>")
     dom, console = chromium(tmp_path, bad)
     assert "Content Security Policy" in console
-    assert "<title>Test</title>" in dom
+    assert "<title>taken" not in dom
 
 
 def test_pictures_show_and_use_the_width(page, tmp_path):
@@ -101,6 +101,16 @@ def test_pages_about_values_and_labels_show(subjects, fewest, tmp_path):
     assert seen["pictures"] >= fewest
     assert (seen["invisible"], seen["images"]) == (0, 0)
     assert "What to do." in seen["text"]
+
+
+def test_paper_shows_what_screens_fold(page, tmp_path):
+    """Closed folds print open: the PDF has the pages of a page whose folds are open."""
+    sizes = []
+    for text in (page, page.replace("<details", "<details open")):
+        paper = tmp_path / f"{len(sizes)}.pdf"
+        chromium(tmp_path, text, "--no-pdf-header-footer", f"--print-to-pdf={paper}")
+        sizes.append(len(re.findall(rb"/Type /Page\b", paper.read_bytes())))
+    assert sizes[0] == sizes[1] > 3
 
 
 def test_a_phone_needs_no_sideways_scrolling(page, tmp_path):

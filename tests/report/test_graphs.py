@@ -6,14 +6,14 @@ import re
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
 
 from gduq.data import Splits, View
 from gduq.prediction import Prediction
 from gduq.report import Subject
-from gduq.report.graphs import _place, colour_legend, draw, examples, layout
+from gduq.report.examples import colour_legend, examples
+from gduq.report.graphs import draw
 from tests.report.cases import EVIL, three
 
 
@@ -22,10 +22,10 @@ def path(nodes: int) -> Data:
     return Data(edge_index=torch.stack([ends, ends + 1]), num_nodes=nodes)
 
 
-def matrix(graph: Data) -> sp.csr_matrix:
-    a, b = graph.edge_index.numpy()
-    links = sp.coo_matrix((np.ones(len(a)), (a, b)), shape=(graph.num_nodes,) * 2)
-    return (links + links.T).tocsr()
+def places_in(svg: str) -> np.ndarray:
+    """Where nodes are drawn ``[n, 2]``."""
+    found = re.findall(r'<use[^>]* x="(.*?)" y="(.*?)"', svg)
+    return np.array(found, dtype=float)
 
 
 def test_examples_are_the_least_sure_and_the_worst():
@@ -44,16 +44,16 @@ def test_examples_are_the_least_sure_and_the_worst():
 
 
 def test_a_path_is_drawn_as_a_line():
-    places = layout(matrix(path(5)))
+    places = places_in(draw(path(5))[0])
     steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
     assert steps == pytest.approx(np.full(4, steps[0]), rel=0.02)
     assert np.linalg.norm(places[0] - places[4]) == pytest.approx(4 * steps[0], rel=0.02)
-    assert np.array_equal(places, layout(matrix(path(5))))
+    assert draw(path(5)) == draw(path(5))
 
 
 def test_parts_without_a_path_do_not_overlap():
     graph = Data(edge_index=torch.tensor([[0, 2], [1, 3]]), num_nodes=5)
-    places = layout(matrix(graph))
+    places = places_in(draw(graph)[0])
     gaps = np.linalg.norm(places[:, None] - places[None], axis=2)[np.triu_indices(5, 1)]
     assert np.isfinite(places).all()
     assert gaps.min() > 0.1 * gaps.max()
@@ -81,17 +81,19 @@ def test_a_node_is_drawn_with_two_steps_around_it():
 def test_given_places_are_kept():
     graph = path(3)
     graph.pos = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])
-    svg, _ = draw(graph)
-    places = [tuple(map(float, p)) for p in re.findall(r'<use[^>]* x="(.*?)" y="(.*?)"', svg)]
+    places = places_in(draw(graph)[0])
     assert places[0][1] == places[1][1] < places[2][1]  # downwards, as in images
     assert places[0][0] < places[1][0] == places[2][0]
 
 
 def test_nodes_of_several_graphs_are_found():
     view = View([path(3), path(4)], rows=torch.tensor([1, 4, 6]))
-    assert [_place(view, i)[1] for i in range(3)] == [1, 1, 3]
-    assert _place(view, 0)[0].num_nodes == 3
-    assert _place(view, 2)[0].num_nodes == 4
+    p = Prediction(torch.tensor([[0.2, 0.0], [0.1, 0.0], [0.0, 0.0]]), torch.zeros(3).long())
+    train = View([path(3), path(4)], rows=torch.tensor([0]))
+    subject = Subject("a", {"ood_test": p}, splits=Splits(train, ood_test=view))
+    drawn = examples(subject, "ood_test", "uncertain")
+    assert [e.title for e in drawn] == ["Node 3", "Node 1", "Node 1"]
+    assert [e.svg.count("<use") for e in drawn] == [3, 4, 3]
 
 
 def test_a_node_task_colours_by_class():

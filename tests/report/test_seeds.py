@@ -15,11 +15,10 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
-from gduq.report.cards import scorecards
 from gduq.report.differences import change, clear
-from gduq.report.groups import subgroups
-from gduq.report.other_tables import records
+from gduq.report.scorecards import scorecards
 from gduq.report.seeds import pool, pooled, spread
+from gduq.report.tables import numbers, subgroups
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated
 
@@ -117,15 +116,6 @@ def test_gaps_that_cancel_are_not_called_closed():
     assert point.text.startswith("Cuts the gap by 70 %")
 
 
-def test_the_note_says_what_intervals_cover():
-    several, one = model(0.95, 0.9), run(0.9, 0, "one")
-    assert verdict([several]).note.endswith(
-        "with the spread over training seeds where there are several."
-    )
-    assert "another seed" in verdict([several, one]).note
-    assert "spread over training seeds" not in verdict([one]).note
-
-
 def test_pictures_are_of_one_run_and_say_which(tmp_path):
     page = build([model(0.95, 0.9, name="a<b"), run(0.8, 0, "one")])
     assert "a&lt;b (2 seeds)" in page
@@ -135,7 +125,7 @@ def test_pictures_are_of_one_run_and_say_which(tmp_path):
     rows = {r["measure"]: r for r in csv.DictReader(io.StringIO(table))}
     assert float(rows["gap"]["value"]) == pytest.approx(0.175)
     assert float(rows["accuracy"]["value"]) == pytest.approx(0.75)
-    assert len(records([model(0.95, 0.9)])) == len(records([run(0.95, 0)]))
+    assert len(numbers([model(0.95, 0.9)])) == len(numbers([run(0.95, 0)]))
 
 
 def test_groups_are_means_over_seeds():

@@ -15,6 +15,7 @@ from gduq.report import Subject
 from gduq.report.changes import nearer_words
 from gduq.report.differences import clear, difference
 from gduq.report.verdict import verdict
+from gduq.report.wording import words_of
 from tests.report.cases import evaluated, prediction, three
 
 OPTIONS = {"bins": 15, "resamples": 200, "level": 0.95, "seed": 0}
@@ -92,7 +93,7 @@ def test_one_row_is_no_improvement():
     samples[:, wrong] = samples[:, wrong].flip(-1)
     point = verdict([subject("a", p), subject("b", p.with_samples(samples))]).points[0]
     assert "Accuracy: no clear change (+0.5 points" in point.text
-    assert "No clear change in how far" in point.text
+    assert "No clear change of the gap" in point.text
     assert point.tone == "neutral"
 
 
@@ -145,7 +146,8 @@ def test_the_split_it_is_about():
 def test_no_better_word_within_the_interval(gap, now, down, up):
     change = abs(now) - abs(gap)
     found = Interval(change, change - down, change + up)
-    words = nearer_words(found, Interval(gap, gap, gap), Interval(now, now, now))
+    ends = Interval(gap, gap, gap), Interval(now, now, now)
+    words = nearer_words(found, *ends, abs(gap), words_of(three()[0]))
     better = any(word in words for word in ("Halves", "Cuts", "closes"))
     assert better == (found.high < 0)
     assert ("further off" in words) == (found.low > 0)

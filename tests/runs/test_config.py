@@ -152,8 +152,7 @@ def test_a_place_without_a_recipe_means_thawed():
 
 def test_a_bundle_counts_by_its_content_not_its_path(tmp_path):
     for name, content in (("a", "1"), ("b", "1"), ("c", "2")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "bundle.json").write_text(content)
+        (tmp_path / name).write_text(content)
 
     def on(name):
         method = {"kind": "anchored", "pretrained_from": str(tmp_path / name)}
@@ -164,8 +163,8 @@ def test_a_bundle_counts_by_its_content_not_its_path(tmp_path):
     assert config.with_({"seed": 1}).with_({"seed": 0}).hash == config.hash
     assert config.with_({"method.pretrained_from": str(tmp_path / "c")}).hash == on("c").hash
     before = config.hash
-    (tmp_path / "a" / "bundle.json").write_text("3")
+    (tmp_path / "a").write_text("3")
     assert on("a").hash != before
-    (tmp_path / "a" / "bundle.json").unlink()
+    (tmp_path / "a").unlink()
     again = RunConfig(**config.model_dump(mode="json"))  # as a run folder keeps it
     assert again.hash == before

@@ -131,17 +131,6 @@ def test_masked_rows_know_the_marginal() -> None:
     assert target.masked_losses(knows_nothing) < target.masked_losses(outputs)
 
 
-def test_mixture_of_one_is_itself_and_weights_count() -> None:
-    y = draw(30)
-    target, outputs = values(y), draw(3, 30, 2, seed=1)
-    truth = target.check(y, "train")
-    assert torch.allclose(target.nll(outputs[:1], truth), target.losses(outputs[0], truth))
-    share = torch.tensor([0.2, 0.5, 0.3])
-    p = target.prediction(outputs, y, weights=share)
-    logs = target.nll(outputs, truth, share) + math.log(target.scale[0])
-    assert torch.allclose(logs, -p.log_prob(y))
-
-
 @pytest.mark.parametrize("factor", [0.5, 3.0])
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.7, 0.1, 0.2])])
 def test_a_temperature_scales_all_deviations(factor, weights) -> None:
@@ -257,28 +246,6 @@ def test_mixture_of_gaussians_is_exact() -> None:
     assert torch.allclose(mean, p.mean, atol=1e-5)
     low, high = p.interval(0.8)
     assert torch.allclose(p.cdf(high) - p.cdf(low), torch.full((6,), 0.8).double())
-
-
-def test_equal_hypotheses_agree_exactly() -> None:
-    p = ValuePrediction(draw(1, 5, 2).repeat(3, 1, 1))
-    assert p.epistemic.tolist() == [0.0] * 5
-    labels = LabelPrediction(draw(1, 5, 3).repeat(3, 1, 1))
-    assert labels.epistemic.abs().max() == 0
-    assert torch.allclose(labels.entropy, labels.aleatoric + labels.epistemic)
-
-
-def test_recalibrated_levels() -> None:
-    knots = torch.tensor([[0.0, 0.0], [0.4, 0.1], [0.6, 0.9], [1.0, 1.0]])
-    p = ValuePrediction(torch.tensor([[[0.0, 0.0]]]), levels=knots)
-    assert float(p.cdf(p.quantile(0.3))) == pytest.approx(0.3, abs=1e-6)
-    plain = ValuePrediction(torch.tensor([[[0.0, 0.0]]]))
-    assert float(p.cdf(plain.quantile(0.4))) == pytest.approx(0.1, abs=1e-6)
-    assert float(p.mean) == pytest.approx(0.0, abs=0.01)
-    x = torch.linspace(-8, 8, 40_001).double()
-    density = ValuePrediction(torch.zeros(40_001, 2), levels=knots).log_prob(x).exp().double()
-    assert float(torch.trapezoid(density, x)) == pytest.approx(1, abs=1e-3)
-    spread = torch.trapezoid(density * x.square(), x)
-    assert float(p.variance) == pytest.approx(float(spread), rel=0.02)
 
 
 def test_labels_are_columns_of_two_classes() -> None:
@@ -414,34 +381,6 @@ def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) 
         assert torch.equal(q.label, p.with_thresholds(cuts).label)
 
 
-@pytest.mark.parametrize("kind", ["values", "labels"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda net: gduq.HeadEnsemble(net, size=3),
-        lambda net: gduq.HeadEnsemble(net, size=3, mask=0.1),
-        lambda net: gduq.Ensemble([net, Own(net.head[-1].out_features)]),
-        lambda net: gduq.anchor(net, recipe="thawed"),
-    ],
-    ids=["heads", "masked heads", "ensemble", "thawed"],
-)
-def test_rivals_take_every_target(kind: str, make, tmp_path) -> None:
-    train, val = graphs(kind), graphs(kind, 60, 1)
-    torch.manual_seed(0)
-    net = Own(3 if kind == "labels" else 1)
-    gduq.fit(net, train, val, epochs=8, lr=0.02, progress=False)
-    model = make(net)
-    frozen = isinstance(model, gduq.HeadEnsemble)
-    gduq.fit(model, train, val, epochs=None if frozen else 4, lr=None if frozen else 0.02,
-             progress=False)  # fmt: skip
-    p = gduq.predict(model, val)
-    assert p.kind == kind
-    assert p.num_samples > 1
-    if kind == "values":
-        assert (p.mean - p.target).square().mean().sqrt() < 1.1 * p.target.std()
-        assert torch.allclose(p.variance, p.aleatoric + p.epistemic)
-
-
 @pytest.mark.parametrize("deep", [True, False])
 def test_a_network_trained_in_the_units_of_y(deep: bool) -> None:
     train, val = graphs("values"), graphs("values", 60, 1)
@@ -478,18 +417,6 @@ def test_a_widened_head_starts_as_the_network() -> None:
     assert torch.allclose(p.aleatoric.sqrt(), error.expand_as(p.std), rtol=1e-2)
 
 
-def test_a_sigmoid_of_several_columns_is_undone() -> None:
-    train, val = graphs("labels"), graphs("labels", 60, 1)
-    torch.manual_seed(0)
-    net = Own(3, sigmoid=True)
-    gduq.fit(net, train, val, epochs=8, lr=0.02, progress=False)
-    model = gduq.anchor(net)
-    gduq.fit(model, train, val, progress=False)
-    assert "sigmoid" in repr(model)
-    p = gduq.predict(model, val)
-    assert ((p.label == (p.target > 0.5)) & p.known).sum() / p.known.sum() > 0.6
-
-
 def test_a_network_that_ends_in_a_sigmoid_gives_no_values() -> None:
     with pytest.raises(InputError, match="ends in sigmoid"):
         gduq.fit(Own(1, sigmoid=True), graphs("values"), epochs=1, progress=False)
@@ -515,19 +442,6 @@ def test_values_of_nodes() -> None:
     p = gduq.predict(model, gduq.data.View(graph, rows >= 150))
     assert len(p) == 50
     assert (p.mean - p.target).square().mean().sqrt() < p.target.std()
-
-
-def test_the_same_seed_gives_the_same_bits() -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    found = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        net = Own(1)
-        gduq.fit(net, train, val, epochs=3, progress=False)
-        model = gduq.anchor(net)
-        gduq.fit(model, train, val, progress=False)
-        found.append(gduq.predict(model, val).samples)
-    assert torch.equal(*found)
 
 
 # -- what a second look found --------------------------------------------------------------------

@@ -23,15 +23,12 @@ from torch import nn
 from torch_geometric.loader import DataLoader
 
 import gduq
-from gduq import InputError
-from gduq.data import tensorfile
+from gduq import InputError, tensorfile
 from gduq.training import checkpoint as checkpoint_module
 from gduq.training import fit
 from gduq.training.checkpoint import (
     Checkpoint,
     RunState,
-    optimizer_tensors,
-    restore_optimizer,
     weights,
 )
 from gduq.training.epochs import Run
@@ -275,20 +272,6 @@ def test_another_runs_checkpoint(changes: dict[str, Any], named: str, tmp_path: 
     assert (tmp_path / FILE).read_bytes() == content
 
 
-def test_draws_masks_and_anchors_are_part_of_a_run(tmp_path: Path) -> None:
-    fit(anchored(), graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
-    for model in (
-        anchored(draws=2),
-        anchored(mask=0.1),
-        anchored(k=5),
-        anchored(scope="graph"),
-        anchored(gnn={"dropout": 0.1}),
-        anchored(1),
-    ):
-        with pytest.raises(InputError, match="the run that the checkpoint"):
-            fit(model, graphs(12), epochs=1, resume=tmp_path, **OPTIONS)
-
-
 def state() -> RunState:
     records = (Epoch(1, 0.5, 0.1, 0.01, 0.4, 0.3, 0.2), Epoch(2, 0.4, 0.1, 0.01))
     tensors = {"a": torch.arange(3.0), "b.c": torch.tensor(5), "empty": torch.zeros(0, 4)}
@@ -303,16 +286,6 @@ def same(one: RunState, two: RunState) -> bool:
         and one.finished == two.finished
         and all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in pairs)
     )
-
-
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "new" / "folder", {"lr": 0.1, "milestones": (1, 2)})
-    assert checkpoint.load() is None
-    checkpoint.save(state())
-    found = checkpoint.load()
-    assert found is not None
-    assert same(found, state())
-    assert [p.name for p in checkpoint.path.parent.iterdir()] == [FILE]
 
 
 @given(st.data())
@@ -376,26 +349,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
             fit(Net(), graphs(6), epochs=1, resume=folder, **OPTIONS)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="rights do not bind root")
-def test_a_folder_without_rights(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(InputError, match=r"can be written as resume="):
-            fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
-    finally:
-        tmp_path.chmod(0o700)
-
-
-def test_a_read_only_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    with pytest.raises(InputError, match="Read-only file system"):
-        fit(Net(), graphs(6), epochs=1, resume=tmp_path, **OPTIONS)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_full_disk_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,23 +387,6 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
 
 
 # -- tensors -------------------------------------------------------------------------------------
-
-
-def test_the_optimiser_comes_back() -> None:
-    nets = [Net(), Net()]
-    optimizers = [torch.optim.Adam(net.parameters(), 0.1, fused=True) for net in nets]
-
-    def step(i: int) -> None:
-        for p in nets[i].parameters():
-            p.grad = torch.full_like(p, 0.1).cumsum(0)
-        optimizers[i].step()
-
-    step(0)
-    nets[1].load_state_dict(weights(nets[0]))
-    restore_optimizer(optimizers[1], optimizer_tensors(optimizers[0]))
-    step(0)
-    step(1)
-    assert equal(*nets)
 
 
 def test_states_that_are_not_tensors() -> None:

@@ -112,14 +112,6 @@ def test_together_as_alone(norm: str, epochs: int | None) -> None:
         assert own.val_loss == pytest.approx(run.val_loss, rel=1e-9)
 
 
-def test_plain_heads_together_as_alone() -> None:
-    together, alone = made(2, Plain), made(2, Plain)
-    fit(together, [0.0, 0.5], bank=None, epochs=3)
-    for head, twin, mask in zip(together, alone, [0.0, 0.5], strict=True):
-        fit([twin], [mask], bank=None, epochs=3)
-        assert close(head, twin)
-
-
 def test_one_step_is_that_of_adam_on_the_loss_by_hand() -> None:
     """One batch of all rows, no randomness but masks: the loss is written out here."""
     target = Classes(CLASSES, weights=(1.0, 2.0, 5.0))
@@ -256,18 +248,3 @@ def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
     (long,) = train([head], many, VAL, batch_size=16, **more)
     assert (len(short.records), short.records[0].lr) == (6, 3e-3)
     assert (len(long.records), long.records[0].lr) == (25, 1e-3)
-
-
-@pytest.mark.parametrize("target", [Classes(3), Classes(2, one_logit=True)])
-def test_losses_of_masked_and_other_rows_in_one_go(target: Classes) -> None:
-    generator = torch.Generator().manual_seed(0)
-    width = 1 if target.one_logit else target.num_classes
-    outputs = torch.randn(2, 4, 7, width, generator=generator, dtype=torch.float64)
-    y = torch.randint(target.num_classes, (7,), generator=generator)
-    masked = torch.rand(2, 4, 7, generator=generator) < 0.5
-    outputs.requires_grad_()
-    found = target.losses_where(masked, outputs, y)
-    expected = torch.where(masked, target.masked_losses(outputs), target.losses(outputs, y))
-    torch.testing.assert_close(found, expected)
-    slopes = [torch.autograd.grad(loss.square().sum(), outputs)[0] for loss in (found, expected)]
-    torch.testing.assert_close(*slopes)

@@ -22,21 +22,12 @@ __all__ = ["AnchorDraws", "anchor_rows"]
 class AnchorDraws:
     """The anchors of one pass: D draws for every row, or for every graph.
 
-    Args:
-        model: Whose point, map, source and recipe count.
-        graph: The batch.
-        draws: D.
-        mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
-        generator: Source of randomness, or ``None`` for torch's global state.
+    The point, map, source and recipe of the model count. A share ``mask`` of rows (nodes, or whole
+    graphs) has its anchor half zeroed. Without a generator torch's global state is drawn from.
     """
 
     def __init__(
-        self,
-        model: Banked,
-        graph: Any,
-        draws: int,
-        mask: float,
-        generator: torch.Generator | None,
+        self, model: Banked, graph: Any, draws: int, mask: float, generator: torch.Generator | None
     ) -> None:
         self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
         self.mask_share = mask
@@ -111,5 +102,5 @@ def anchor_rows(point: Point, h: Tensor, graph: Any) -> Tensor:
     if isinstance(rows, slice):
         if rows.stop is None:
             return h
-        return keep_rows(h, torch.arange(h.size(0), device=h.device) < rows.stop)
+        rows = torch.arange(h.size(0), device=h.device) < rows.stop
     return keep_rows(h, rows)

@@ -11,22 +11,16 @@ from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
 from gduq.anchoring.anchor_draws import AnchorDraws
-from gduq.anchoring.anchors import (
-    Anchors,
-    make_source,
-    source_name,
-)
-from gduq.anchoring.bank import Banked
+from gduq.anchoring.anchors import Anchors, make_source, source_from, source_name, source_spec
+from gduq.anchoring.bank import VALIDATION, Banked
 from gduq.anchoring.head_point import AnchoredHead, HeadPoint, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
-from gduq.anchoring.locating import make_point, needs_graph
-from gduq.anchoring.point_specs import point_from, source_from, source_spec
+from gduq.anchoring.locating import make_point, needs_graph, point_from
 from gduq.anchoring.points import Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
-from gduq.graph import label_rows, on_device, repeat, targets
-from gduq.nn.call import Call
-from gduq.nn.modes import evaluating
+from gduq.graph import label_rows, on_device, repeat
+from gduq.nn.call import Call, evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.trunk import Trunk, answer_features
 from gduq.prediction.predictor import Answer, HeadJob, Supply
@@ -140,13 +134,8 @@ class Anchored(Banked):
         return self.bank_outputs(self.point.prefix(graph), graph).mean(dim=0)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        assert self.target is not None
         draws, mask = self.recipe.draws, self.recipe.one_mask
-        outputs, masked = self.training_pass(graph, draws, mask, generator)
-        rows = label_rows(graph, outputs.size(1))
-        outputs, masked = self._formed(outputs[:, rows]), masked[:, rows]
-        y = self.target.check(_truth(graph, outputs.size(1)), "train")
-        return self.target.weighted_losses(outputs, y, masked)
+        return self._losses(graph, *self.training_pass(graph, draws, mask, generator))
 
     def training_pass(
         self,
@@ -155,16 +144,9 @@ class Anchored(Banked):
         mask: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """A pass with ``draws`` random anchors per row, all through one pass of the network.
+        """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
 
-        Args:
-            graph: The batch.
-            draws: D, copies with anchors of their own; BatchNorm sees their mixture.
-            mask: Share of rows (nodes, or whole graphs) whose anchor half is zeroed.
-            generator: Source of randomness, or ``None`` for torch's global state.
-
-        Returns:
-            Outputs ``[D, rows, O]``, and which of them were masked ``[D, rows]``.
+        All go through one pass of the network; BatchNorm sees their mixture. See `AnchorDraws`.
         """
         _check_one_graph(graph)
         self.locate(graph)
@@ -197,7 +179,7 @@ class Anchored(Banked):
         return HeadJob(
             heads,
             masks,
-            self.bank,
+            self.bank[:VALIDATION],
             lambda count, rng: self.source.draw(h, count, rng).to(h.dtype),
             self.recipe.draws,
             keep_all=False,
@@ -224,6 +206,11 @@ class Anchored(Banked):
         outputs = self.bank_outputs(state, graph)
         outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
         return Answer(outputs, self._features(state.h, graph) if features else None)
+
+    def represented(self, graph: Any) -> Tensor | None:
+        self.locate(graph)
+        h, trunk = self.point.prefix(graph).h, self.trunk
+        return self._features(h, graph) if trunk is None else trunk.labelled(h, graph)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         assert isinstance(self.point, HeadPoint)
@@ -275,19 +262,13 @@ class Anchored(Banked):
         if self._waiting is not None:
             where = f"at={self.recipe.at!r}, found at the first graph"
             return f"Anchored({type(self._waiting).__name__}, {where})"
+        anchors = self.bank.size(0) or self.recipe.num_anchors
         frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
-        frozen = frozen if self.trunk is None else "only the head learns"
+        frozen = "only the head learns" if self.trunk is not None else frozen
         return (
             f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
-            f"{self.recipe.num_anchors} anchors ({source_name(self.source)}); {frozen})"
+            f"{anchors} anchors ({source_name(self.source)}); {frozen})"
         )
-
-
-def _truth(graph: Any, rows: int) -> Tensor:
-    y = targets(graph, rows)
-    if y is None:
-        raise InputError("graphs with labels y", "a batch without")
-    return y
 
 
 def _check_one_graph(graph: Any) -> None:

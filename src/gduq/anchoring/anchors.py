@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,9 @@ __all__ = [
     "ShuffledAnchors",
     "Source",
     "make_source",
+    "source_from",
     "source_name",
+    "source_spec",
 ]
 
 
@@ -49,13 +51,6 @@ class Reservoir:
     """A uniform choice of at most ``size`` rows of a stream, in memory for as many.
 
     Every row gets a random key; the rows with the smallest keys stay.
-
-    Example:
-        >>> some = Reservoir(2, torch.Generator().manual_seed(0))
-        >>> for batch in (torch.zeros(3, 4), torch.ones(5, 4)):
-        ...     some.add(batch)
-        >>> some.seen, some.rows.shape
-        (8, torch.Size([2, 4]))
     """
 
     def __init__(self, size: int, generator: torch.Generator) -> None:
@@ -77,13 +72,7 @@ class Reservoir:
 
 
 class ShuffledAnchors(Anchors):
-    """Rows of the batch in random order; the bank is a uniform choice of K training rows.
-
-    Example:
-        >>> rows = torch.arange(3.0).unsqueeze(1)
-        >>> sorted(ShuffledAnchors().draw(rows, 3).flatten().tolist())
-        [0.0, 1.0, 2.0]
-    """
+    """Rows of the batch in random order; the bank is a uniform choice of K training rows."""
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
         if rows.size(0) == 0:
@@ -237,12 +226,10 @@ Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
 
 
 def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
-    """The source of anchors that a user asked for.
+    """The source of anchors ``[d]`` that a user asked for.
 
-    Args:
-        choice: As in `gduq.anchor`; ``None`` takes shuffled rows where they move, else a Gaussian.
-        channels: d.
-        moving: Whether the representation changes in training; a Gaussian then forgets.
+    ``None`` takes shuffled rows of a representation that is ``moving``, else a Gaussian.
+    A Gaussian of a moving one forgets.
     """
     if isinstance(choice, Anchors):
         return copy.deepcopy(choice)
@@ -259,10 +246,40 @@ def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
     )
 
 
+_NAMES = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
+
+
 def source_name(source: Anchors) -> str:
     """The name a user asks for a source by, or its class."""
-    names = {GaussianAnchors: "gaussian", ShuffledAnchors: "shuffle", FixedAnchors: "fixed"}
-    return names.get(type(source), type(source).__name__)
+    return _NAMES.get(type(source), type(source).__name__)
+
+
+def source_spec(source: Anchors) -> dict[str, Any]:
+    """What makes a source of anchors again, as JSON holds it; its tensors are the model's."""
+    if type(source) not in _NAMES:
+        raise InputError(
+            "anchors a bundle can hold: 'gaussian', 'shuffle' or a fixed tensor",
+            f"an object of class {type(source).__name__}",
+            "Before saving, set model.source = gduq.anchoring.anchors.FixedAnchors(model.bank).",
+        )
+    more: dict[str, Any] = {}
+    if isinstance(source, GaussianAnchors):
+        momentum = None if source.momentum is None else float(source.momentum)
+        more = {"channels": source.mean.numel(), "momentum": momentum, "floor": float(source.floor)}
+    elif isinstance(source, FixedAnchors):
+        more = {"shape": list(source.values.shape)}
+    return {"kind": _NAMES[type(source)], **more}
+
+
+def source_from(spec: Mapping[str, Any]) -> Anchors:
+    """The source that `source_spec` described."""
+    if spec["kind"] == "gaussian":
+        return GaussianAnchors(spec["channels"], spec["momentum"], spec["floor"])
+    if spec["kind"] == "fixed":
+        return FixedAnchors(torch.zeros(spec["shape"]))
+    if spec["kind"] == "shuffle":
+        return ShuffledAnchors()
+    raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

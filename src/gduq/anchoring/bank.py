@@ -18,33 +18,25 @@ from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import chunks
 from gduq.graph import iterate, on_device
-from gduq.nn.modes import evaluating
+from gduq.nn.call import evaluating
 from gduq.prediction.predictor import Predictor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Banked"]
+__all__ = ["VALIDATION", "Banked"]
 
+VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
 _CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
 
 
 class Banked(Predictor):
-    """What of an anchored model is about its anchors.
+    """What of an anchored model is about its anchors."""
 
-    Attributes:
-        point: Where the network is cut.
-        linear: The map that reads the pair there.
-        source: Where anchors come from in training.
-        bank: The K anchors of prediction ``[K, d]``; none before `gduq.fit`.
-        recipe: Every choice about anchors.
-        seed: For the choice of the bank.
-    """
-
-    point: Point
-    linear: AnchoredLinear
-    source: Anchors
-    bank: Tensor
+    point: Point  # where the network is cut
+    linear: AnchoredLinear  # reads the pair there
+    source: Anchors  # where anchors come from in training
+    bank: Tensor  # the K anchors of prediction [K, d]; none before `gduq.fit`
 
     def __init__(self, recipe: Recipe, seed: int) -> None:
         super().__init__()
@@ -59,9 +51,9 @@ class Banked(Predictor):
             self.fit_anchors(batches, batch_size)
 
     def ready(self, batches: Iterable[Any]) -> None:
-        """A bank for validation, at the price of one batch; the source's own statistics stay."""
+        """A small bank for validation, from a few batches; the source's own statistics stay."""
         before = {k: v.clone() for k, v in self.source.state_dict().items()}
-        self.fit_bank(iter(batches))
+        self._choose_bank(iter(batches), min(VALIDATION, self.recipe.num_anchors))
         self.source.load_state_dict(before)
 
     @property
@@ -78,13 +70,7 @@ class Banked(Predictor):
             self.source.fit(self._training_rows(data, batch_size))
         return self
 
-    def fit_bank(
-        self,
-        data: Any,
-        k: int | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int | None = None,
-    ) -> Self:
+    def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the K anchors of prediction from training (or other given) rows.
 
         A temperature that was fitted to another bank is forgotten.
@@ -92,17 +78,19 @@ class Banked(Predictor):
         Args:
             data: A View, a ``Data``, a list of graphs, a dataset or a loader.
             k: How many; default ``num_anchors``.
-            generator: Source of randomness; default: one seeded with the model's seed.
             batch_size: Graphs at a time.
         """
         if k is not None:
             self.recipe = self.recipe.with_(num_anchors=k)
-        generator = generator or torch.Generator().manual_seed(self.seed)
+        self._choose_bank(data, self.recipe.num_anchors, batch_size)
+        return self
+
+    def _choose_bank(self, data: Any, k: int, batch_size: int | None = None) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
         rows = self._training_rows(data, batch_size)
         if self._waiting is not None:  # the first batch shows where the place is
             rows = iter(list(rows))
-        self.set_bank(self.source.bank(rows, self.recipe.num_anchors, generator))
-        return self
+        self.set_bank(self.source.bank(rows, k, generator))
 
     def fit_to_rows(self, h: Tensor) -> None:
         """Fit the source and choose the bank, from rows ``[n, d]`` that a frozen trunk gave."""
@@ -134,8 +122,6 @@ class Banked(Predictor):
         known = bank is not None and self._waiting is None and bank.dim() == 2
         if known and bank.size(1) == self.point.channels:
             self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
-            if bank.size(0):
-                self.recipe = self.recipe.with_(num_anchors=bank.size(0))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @property

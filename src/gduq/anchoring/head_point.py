@@ -111,10 +111,7 @@ class Tail(nn.Module):
     def widen(self, target: Values, outputs: Tensor, y: Tensor) -> None:
         """Give log-variances beside the means, both in standardised units.
 
-        Args:
-            target: The values, with one output each.
-            outputs: What the network says of some rows ``[n, T]``.
-            y: Their standardised truth ``[n, T]``.
+        They start from what the network says of some rows ``[n, T]`` and their truth.
         """
         self.add_noise(target.num_values)
         assert self.noise is not None
@@ -145,12 +142,7 @@ def _branch_start(plain: nn.Linear) -> nn.Linear:
 
 
 class AnchoredHead(nn.Module):
-    """The part of a frozen model that learns: the anchored map and what follows.
-
-    Args:
-        linear: Reads the pair.
-        tail: The rest of the head.
-    """
+    """The part of a frozen model that learns: the map that reads the pair, and what follows."""
 
     def __init__(self, linear: AnchoredLinear, tail: Tail) -> None:
         super().__init__()

@@ -89,7 +89,7 @@ class AnchoredLinear(nn.Module):
         return linear(h, self.weight[:, : self.in_features])
 
     def shift(self, c: Tensor, masked: Tensor | None = None) -> Tensor:
-        r""":math:`c (W_c - W_h)^\top`: ``[..., m]``; see `functional.anchor_shift`."""
+        r""":math:`c (W_c - W_h)^\top`: ``[..., m]``; see `anchor_shift`."""
         return anchor_shift(c, self.weight, masked)
 
     def biased(self, z: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,16 +14,15 @@ from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graph import Rows, check_graph
-from gduq.nn.call import Call, call_network
+from gduq.nn.call import Call, call_network, evaluating
 from gduq.nn.endings import check_logits
-from gduq.nn.modes import evaluating
-from gduq.nn.origins import computed_rows, row_counts
 from gduq.nn.recording import record
+from gduq.nn.row_kinds import kind_of_rows, row_counts
 from gduq.nn.tracing import Trace, trace
 from gduq.nn.trunk import Trunk, as_chain, no_place
 from gduq.nn.widths import check_complete, cut_names, input_width
 
-__all__ = ["cut_points", "make_point", "needs_graph"]
+__all__ = ["cut_points", "make_point", "needs_graph", "point_from"]
 
 
 _FOUND = ("head", "readout")  # in any network
@@ -43,12 +43,8 @@ def make_point(
 ) -> Point:
     """The point of a network (which it changes) that a recipe names.
 
-    Args:
-        net: The network.
-        recipe: Its ``at``, ``freeze`` and ``init`` count.
-        call: As in `gduq.anchor`.
-        graph: A graph the network takes; not needed for a `GNN`.
-        trunk: For a frozen head: the trunk to stand on, shared with other models.
+    The graph is one that the network takes; a `GNN` needs none. A frozen head may stand on a trunk
+    that it shares with other models.
     """
     chain = as_chain(net)
     if recipe.freeze and recipe.at in _FOUND:
@@ -122,7 +118,7 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if path in seen.layers:
         return "node"
     do = "See gduq.cut_points(net, graph) for the places one can anchor at."
-    counts, (_, passed) = row_counts(graph), record(net, graph, call)
+    _, passed = record(net, graph, call)
     entries = passed.entered.get(path, [])
     if len(entries) != 1:
         raise InputError(f"'{path}' to be called once in a pass", f"{len(entries)} calls", do)
@@ -130,18 +126,22 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if value is None or len(shape) != 2:
         got = f"shape {list(shape)}" if shape else "something else"
         raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
-    fits = [kind for kind, count in counts.items() if count == shape[0]]
-    if not fits:
-        have = ", ".join(f"{count} {kind}(s)" for kind, count in counts.items())
-        raise InputError(f"one row each of {have} at '{path}'", f"{shape[0]} rows", do)
-    kind = fits[0] if len(fits) == 1 else computed_rows(net, passed, graph, value)
-    if kind not in fits:
-        raise InputError(
-            f"a graph that shows what the {shape[0]} row(s) at '{path}' are",
-            f"one with as many {'s as '.join(fits)}s",
-            "Pass a larger graph.",
-        )
-    return kind
+    return kind_of_rows(net, graph, passed, entries[0], path, do)
+
+
+def point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Point:
+    """The point of a fresh network that `Point.spec` described."""
+    kind = spec["kind"]
+    if kind == "chain":
+        return GNNPoint(net, spec["at"], spec["keep"])  # type: ignore[arg-type]
+    if kind == "input":
+        return InputPoint(net, call, spec["answers"], spec["ending"])
+    if kind == "module":
+        return ModulePoint(net, spec["path"], call, spec["rows"], spec["answers"], spec["ending"])
+    if kind == "head":
+        trunk = Trunk.from_spec(spec["trunk"], net, call)
+        return HeadPoint(trunk, spec["branch"], spec["values"])
+    raise InputError("a kind of point this gduq knows", repr(kind), "Upgrade gduq.")
 
 
 def cut_points(
@@ -149,10 +149,7 @@ def cut_points(
 ) -> list[tuple[int | str, tuple[int, int]]]:
     """Where a network can be anchored: names for ``at``, with the shape ``(rows, d)`` there.
 
-    Args:
-        net: A `GNN`, or any module.
-        graph: A graph it takes.
-        call: As in `gduq.anchor`.
+    Run on a graph that the network takes; ``call`` is as in `gduq.anchor`.
 
     Example:
         >>> from torch_geometric.data import Data

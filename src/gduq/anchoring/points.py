@@ -26,15 +26,10 @@ Read = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What a network has come to at a point.
+    """What a network has come to at a point."""
 
-    Attributes:
-        h: The representation ``[n, d]``.
-        rest: What else the part behind the point needs; the point's own.
-    """
-
-    h: Tensor
-    rest: tuple[Any, ...] = ()
+    h: Tensor  # the representation [n, d]
+    rest: tuple[Any, ...] = ()  # what else the part behind the point needs; the point's own
 
     def detached(self) -> State:
         """The same without gradients."""
@@ -49,25 +44,15 @@ class Point(nn.Module, ABC):
 
     ``prefix`` gives the representation ``h`` there, ``suffix`` goes on from what the map made of
     it. Between the two, the map may be followed by a linear operator on rows (`mix`).
-
-    Attributes:
-        net: The network.
-        channels: d, the width of ``h``.
-        rows: What the rows of ``h`` are.
-        answers: What the rows of the output are.
-        plain: The network's own map at the point, to take weights from; an identity map of width
-            d where a new layer is put in.
-        holds_copies: Whether several versions of ``z`` can pass through `run` together.
-        frozen: Whether what runs before the point stays in evaluation mode.
     """
 
     net: nn.Module
-    channels: int
-    rows: Rows
-    answers: Rows
-    plain: nn.Linear
-    holds_copies = False
-    frozen = False
+    channels: int  # d, the width of h
+    rows: Rows  # what the rows of h are
+    answers: Rows  # what the rows of the output are
+    plain: nn.Linear  # the network's own map, or an identity map where a new layer is put in
+    holds_copies = False  # whether several versions of z can pass through `run` together
+    frozen = False  # whether what runs before the point stays in evaluation mode
 
     @abstractmethod
     def prefix(self, graph: Any) -> State:

@@ -16,7 +16,7 @@ __all__ = ["Recipe", "Scope", "make_recipe"]
 
 Scope = Literal["row", "graph"]
 
-MASKS = (0.0, 0.05, 0.1, 0.2, 0.3)
+MASKS = (0.0, 0.05, 0.2)
 
 
 @dataclass(frozen=True)

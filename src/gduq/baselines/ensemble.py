@@ -69,27 +69,18 @@ class Ensemble(Predictor):
         same, however many it has. The representation is that of the first member."""
         found, rows = [], None
         for member in self:
-            one = member.answer(graph, features and rows is None)
-            found.append(Answer(member.calibrated(one.outputs, one.weights), None, one.weights))
-            rows = one.features if rows is None else rows
+            found.append(member.with_temperature(member.answer(graph, features and rows is None)))
+            rows = found[-1].features if rows is None else rows
         shapes = [list(one.outputs.shape[1:]) for one in found]
         if any(shape != shapes[0] for shape in shapes):
             raise InputError("members with equal rows and outputs", f"[rows, outputs] of {shapes}")
         return mixture(found)._replace(features=rows)
-
-    def locate(self, graph: Any) -> None:
-        for member in self:
-            member.locate(graph)
 
     def fit_bank(self, data: Any, **options: Any) -> Ensemble:
         """Fit the bank of every anchored member."""
         for member in self:
             fit_bank(member, data, options)
         return self
-
-    def check_ready(self) -> None:
-        for member in self:
-            member.check_ready()
 
     def spec(self) -> dict[str, Any]:
         return {"kind": self.kind, "members": [inner_spec(member) for member in self]}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError, NotFittedError
 
-__all__ = ["GaussianLayer", "best_precision", "check_layer", "with_one"]
+__all__ = ["GaussianLayer", "best_precision"]
 
 
 class GaussianLayer(nn.Module, ABC):
@@ -33,6 +33,15 @@ class GaussianLayer(nn.Module, ABC):
         for name, dim in self.sized.items():
             self.register_buffer(name, torch.empty([0] * dim, dtype=torch.float64))
         self.register_buffer("has_bias", torch.zeros((), dtype=torch.bool))
+
+    def _take(self, phi: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Note a trained layer; its weights ``[C, D]`` and the features as they read them."""
+        _check_layer(phi, weight, bias)
+        theta = weight.detach().double()
+        if bias is not None:
+            theta = torch.cat([theta, bias.detach().double().unsqueeze(1)], dim=1)
+        self.weight, self.has_bias = theta, torch.full_like(self.has_bias, bias is not None)
+        return _with_one(phi.detach().double(), bias is not None), theta
 
     @property
     def fitted(self) -> bool:
@@ -74,7 +83,7 @@ class GaussianLayer(nn.Module, ABC):
         width = self.weight.size(1) - int(self.has_bias)
         if phi.dim() != 2 or phi.size(1) != width:
             raise InputError(f"features of shape [m, {width}]", list(phi.shape))
-        return with_one(phi.detach().to(self.weight), bool(self.has_bias))
+        return _with_one(phi.detach().to(self.weight), bool(self.has_bias))
 
     def _require_fit(self) -> None:
         if not self.fitted:
@@ -117,12 +126,12 @@ def best_precision(values: Tensor, theta: Tensor) -> Tensor:
     return ((low + high) / 2).exp()
 
 
-def with_one(phi: Tensor, bias: bool) -> Tensor:
+def _with_one(phi: Tensor, bias: bool) -> Tensor:
     """Features as a layer with a bias reads them: with a 1 at their end."""
     return torch.cat([phi, phi.new_ones(phi.size(0), 1)], dim=1) if bias else phi
 
 
-def check_layer(phi: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def _check_layer(phi: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Raise for features and weights that do not fit together."""
     if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         shapes = [list(weight.shape), None if bias is None else list(bias.shape)]

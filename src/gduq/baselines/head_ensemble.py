@@ -23,13 +23,8 @@ __all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
 
 
 class OnTrunk(Predictor):
-    """A model that reads the rows of a frozen trunk.
-
-    Args:
-        net: A trained network; it is copied.
-        call: As in `gduq.anchor`.
-        trunk: A trunk to share with other models, instead of one made from ``net``.
-    """
+    """A model that reads the rows of a frozen trunk: one of a copy of ``net``, or one that is
+    shared with other models."""
 
     def __init__(
         self, net: nn.Module | None, call: Call | None = None, trunk: Trunk | None = None
@@ -102,10 +97,6 @@ class PlainHead(nn.Module):
     """A head as the network has it, without anchors.
 
     Masked rows are read as the difference to another row, as an anchored head reads them.
-
-    Args:
-        first: Its first linear map.
-        rest: What follows.
     """
 
     def __init__(self, first: nn.Linear, rest: nn.Module) -> None:
@@ -180,11 +171,8 @@ class HeadEnsemble(OnTrunk):
             for noise in self._noises:
                 noise.start(target.residual(outputs, y).to(outputs))
                 if self._trunk.bounded:  # fresh heads are bounded as the network's was
-                    shift, scale = (
-                        outputs.new_tensor(target.shift),
-                        outputs.new_tensor(target.scale),
-                    )
-                    noise.standardise(shift, scale)
+                    ends = (outputs.new_tensor(given) for given in (target.shift, target.scale))
+                    noise.standardise(*ends)
         self.target = target.combined()  # fresh heads learn in standardised units
 
     def _widen(self, values: int, like: Tensor) -> None:

@@ -20,11 +20,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gduq.baselines.gaussian_layer import GaussianLayer, best_precision, check_layer, with_one
+from gduq.baselines.gaussian_layer import GaussianLayer, best_precision
 from gduq.errors import InputError
 from gduq.randomness import normal
 
-__all__ = ["LastLayerPosterior"]
+__all__ = ["JointPosterior"]
 
 Form = Literal["auto", "full", "kron"]
 
@@ -34,7 +34,7 @@ _LARGEST = (
 _CHUNK = 4_000_000  # numbers in one block
 
 
-class LastLayerPosterior(GaussianLayer):
+class JointPosterior(GaussianLayer):
     r"""A Gaussian over the weights of a last layer that tells classes apart.
 
     The prior precision :math:`\tau` maximises the marginal likelihood.
@@ -48,7 +48,7 @@ class LastLayerPosterior(GaussianLayer):
     Example:
         >>> generator = torch.Generator().manual_seed(0)
         >>> phi, head = torch.randn(50, 4, generator=generator), torch.nn.Linear(4, 3)
-        >>> posterior = LastLayerPosterior().fit(phi, head.weight, head.bias)
+        >>> posterior = JointPosterior().fit(phi, head.weight, head.bias)
         >>> posterior.sample(phi, 10, generator).shape, posterior.covariance(phi).shape
         (torch.Size([10, 50, 3]), torch.Size([50, 3, 3]))
     """
@@ -78,7 +78,7 @@ class LastLayerPosterior(GaussianLayer):
         weight: Tensor,
         bias: Tensor | None = None,
         structure: Form = "auto",
-    ) -> LastLayerPosterior:
+    ) -> JointPosterior:
         """Fit to the features of training rows and a trained layer.
 
         Args:
@@ -89,10 +89,7 @@ class LastLayerPosterior(GaussianLayer):
         """
         if structure not in ("auto", "full", "kron"):
             raise InputError("structure 'auto', 'full' or 'kron'", repr(structure))
-        check_layer(phi, weight, bias)
-        phi = with_one(phi.detach().double(), bias is not None)
-        theta = weight.detach().double()
-        theta = theta if bias is None else torch.cat([theta, bias.detach().double()[:, None]], 1)
+        phi, theta = self._take(phi, weight, bias)
         diagonal, probs = _output_curvature(phi @ theta.T)
         if structure == "full" or (structure == "auto" and theta.numel() <= _LARGEST):
             left = phi.new_ones(1, 1)
@@ -103,8 +100,7 @@ class LastLayerPosterior(GaussianLayer):
             of_inputs, right = torch.linalg.eigh(phi.T @ phi)
             values = torch.outer(of_outputs.clamp_min(0), of_inputs.clamp_min(0))
         self.left, self.right = left.contiguous(), right.contiguous()  # as files hold them
-        self.weight, self.values = theta, values.clamp_min(0)
-        self.has_bias = torch.full_like(self.has_bias, bias is not None)
+        self.values = values.clamp_min(0)
         self.precision = best_precision(self.values.flatten(), theta.flatten())
         return self
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.baselines.head_ensemble import OnTrunk
-from gduq.baselines.joint_posterior import LastLayerPosterior
+from gduq.baselines.joint_posterior import JointPosterior
 from gduq.baselines.separate_posteriors import SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
@@ -72,7 +72,7 @@ class LastLayerLaplace(OnTrunk):
             raise InputError("a head that ends in a linear map", f"{steps[-1]} at its end")
         self.lead = nn.Sequential(*steps[:last]).requires_grad_(False)
         self.last = steps[last].requires_grad_(False)
-        self.posterior: LastLayerPosterior | SeparatePosteriors = LastLayerPosterior()
+        self.posterior: JointPosterior | SeparatePosteriors = JointPosterior()
 
     def fit_rows(self, h: Tensor, y: Tensor) -> None:
         with torch.no_grad():
@@ -85,7 +85,7 @@ class LastLayerLaplace(OnTrunk):
                 curvature = p * (1 - p) * ~y.isnan()
                 self._separate(phi).fit(phi, self.last.weight, bias, curvature)  # type: ignore[arg-type]
             else:
-                joint = LastLayerPosterior().to(phi.device)
+                joint = JointPosterior().to(phi.device)
                 self.posterior = joint.fit(phi, self.last.weight, bias)  # type: ignore[arg-type]
 
     def _fit_values(self, phi: Tensor, y: Tensor, target: Values) -> None:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from gduq.baselines.ensemble import fit_bank, inner_spec, mixture
 from gduq.baselines.network import Network
 from gduq.errors import InputError
-from gduq.nn.call import Call
+from gduq.nn.call import Call, evaluating
 from gduq.nn.forced_dropout import ForcedDropout
-from gduq.nn.modes import evaluating
 from gduq.prediction.predictor import Answer, Predictor, Supply
 from gduq.whole import whole
 
@@ -67,21 +66,13 @@ class MCDropout(Predictor):
                 "Build it with dropout > 0.",
             )
         rows = self.net.answer(graph, True).features if features else None
-        found = [
-            one._replace(outputs=self.net.calibrated(one.outputs, one.weights)) for one in passes
-        ]
+        found = [self.net.with_temperature(one) for one in passes]
         return mixture(found)._replace(features=rows)
-
-    def locate(self, graph: Any) -> None:
-        self.net.locate(graph)
 
     def fit_bank(self, data: Any, **options: Any) -> MCDropout:
         """Fit the bank of an anchored network."""
         fit_bank(self.net, data, options)
         return self
-
-    def check_ready(self) -> None:
-        self.net.check_ready()
 
     def spec(self) -> dict[str, Any]:
         settings = {"num_samples": self.num_samples, "seed": self.seed}

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.graph import check_graph, label_rows, targets
-from gduq.nn.call import Call, call_network
+from gduq.graph import check_graph, label_rows
+from gduq.nn.call import Call, call_network, evaluating
 from gduq.nn.endings import Ending, as_logits, check_logits
-from gduq.nn.modes import evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.replay import one_pass
 from gduq.nn.tracing import trace
@@ -27,17 +26,11 @@ __all__ = ["Network", "as_predictor"]
 
 
 class _Found(NamedTuple):
-    """What a first pass showed.
+    """What a first pass showed."""
 
-    Attributes:
-        trunk: The network before its last part, where there is such a part.
-        ending: What it ends in, where its outputs are no logits.
-        bounded: Whether something bounds its outputs.
-    """
-
-    trunk: Trunk | None
-    ending: Ending | None
-    bounded: bool
+    trunk: Trunk | None  # the network before its last part, where there is such a part
+    ending: Ending | None  # what it ends in, where its outputs are no logits
+    bounded: bool  # whether something bounds its outputs
 
 
 @torch.no_grad()
@@ -198,21 +191,13 @@ class Network(Predictor):
         self.net, self._found = trunk.net, _Found(trunk, trunk.ending, bounded)
 
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        assert self.target is not None
         if self.training and self._knows:  # of an earlier fit
             self._forget()
         check_graph(graph)
-        outputs = self(graph)
-        outputs = self._formed(outputs[label_rows(graph, outputs.size(0))])
-        y = targets(graph, outputs.size(0))
-        if y is None:
-            raise InputError("graphs with labels y", "a batch without")
-        y = self.target.check(y, "train")
-        return self.target.weighted_losses(outputs.unsqueeze(0), y)
+        return self._losses(graph, self(graph).unsqueeze(0))
 
     def spec(self) -> dict[str, Any]:
-        found = self._found
-        trunk = self.trunk
+        found, trunk = self._found, self.trunk
         known = None if found is None else {"ending": found.ending, "bounded": found.bounded}
         return {
             "kind": self.kind,

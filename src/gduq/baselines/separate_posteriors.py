@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gduq.baselines.gaussian_layer import GaussianLayer, best_precision, check_layer, with_one
+from gduq.baselines.gaussian_layer import GaussianLayer, best_precision
 from gduq.errors import InputError
 from gduq.randomness import normal
 
@@ -83,14 +83,11 @@ class SeparatePosteriors(GaussianLayer):
             residuals: Truth less output ``[n, T]``, for values whose noise is to be found;
                 ``None`` leaves :math:`s = 1`.
         """
-        check_layer(phi, weight, bias)
         for given in (curvature, residuals):
             wanted = (phi.size(0), weight.size(0))
             if given is not None and given.shape != wanted:
                 raise InputError(f"one number per row and output {list(wanted)}", list(given.shape))
-        phi = with_one(phi.detach().double(), bias is not None)
-        theta = weight.detach().double()
-        theta = theta if bias is None else torch.cat([theta, bias.detach().double()[:, None]], 1)
+        phi, theta = self._take(phi, weight, bias)
         curvature = curvature.detach().double()
         values, right = _eigen(phi, curvature)
         if residuals is None:
@@ -98,9 +95,8 @@ class SeparatePosteriors(GaussianLayer):
         else:
             squares = (curvature * residuals.detach().double().square()).sum(dim=0)
             self.noise = best_noise(values, theta, squares, phi.size(0))
-        self.weight, self.values, self.right = theta, values, right.contiguous()
+        self.values, self.right = values, right.contiguous()
         self.precision = best_precision(values / self.noise.unsqueeze(1), theta)
-        self.has_bias = torch.full_like(self.has_bias, bias is not None)
         return self
 
     @torch.no_grad()

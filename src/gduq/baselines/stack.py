@@ -72,11 +72,7 @@ class Stack(Predictor):
 
     def mixed(self, answers: Sequence[Answer]) -> Answer:
         """One answer from one per member, before calibration; the first representation counts."""
-        pairs = zip(self, answers, strict=True)
-        found = [
-            one._replace(outputs=member.calibrated(one.outputs, one.weights))
-            for member, one in pairs
-        ]
+        found = [m.with_temperature(one) for m, one in zip(self, answers, strict=True)]
         rows = next((one.features for one in answers if one.features is not None), None)
         return mixture(found, self.shares)._replace(features=rows)
 

@@ -1,4 +1,4 @@
-"""`save`, `load`, `export`: a trained model in a folder, or in a file that runs without gduq."""
+"""`save`, `load`, `export`: a trained model in one file, or in one that runs without gduq."""
 
 from gduq.bundle.exporting import export
 from gduq.bundle.save_load import BundleInfo, describe, load, load_reference, save

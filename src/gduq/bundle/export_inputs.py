@@ -1,8 +1,8 @@
-"""What an exported program is given: the tensors of a graph, and which of their sizes vary."""
+"""What an exported program is given, and what its file says about itself."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 
+from gduq import __version__
 from gduq.errors import InputError
 from gduq.graph import iterate, join, num_graphs, on_device, row_kind
-from gduq.nn.modes import evaluating
+from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["Inputs", "graphs_like", "inputs_of"]
+__all__ = ["Inputs", "about", "graphs_like", "inputs_of"]
 
 _NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
 _FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
@@ -128,3 +129,52 @@ def _varying(
     if graph.is_edge_attr(name):
         return {0: dims["edges"]}
     return {0: dims["graphs"]} if per_graph else {}
+
+
+# -- what the file says ----------------------------------------------------------------------------
+
+
+def about(
+    model: Predictor,
+    inputs: Inputs,
+    said: Mapping[str, Tensor],
+    graphs: Iterable[Any],
+    notes: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What a user of the file has to know, as JSON holds it.
+
+    Args:
+        model: The model.
+        inputs: What the program is given.
+        said: What it then says.
+        graphs: Some of the graphs it was exported with.
+        notes: What was noted about the training table, or ``None``.
+    """
+    assert model.target is not None
+    noted = dict(notes or {})
+    target = model.target.combined().spec()
+    columns = noted.get("targets") or (None if target["kind"] == "classes" else target.get("names"))
+    return {
+        "gduq": __version__,
+        "inputs": inputs.described(),
+        "smiles": _categories(inputs, graphs),
+        "outputs": list(said),
+        "target": {**target, "columns": columns},
+        "calibrated": model.calibration,
+        "hypotheses": said["samples"].size(0),
+    }
+
+
+def _categories(inputs: Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
+    """Per column of atoms and bonds, the values in the order of their numbers.
+
+    ``None`` for graphs that are not what PyG's ``from_smiles`` makes of SMILES.
+    """
+    from torch_geometric.utils.smiles import e_map, x_map
+
+    lists = {"x": x_map, "edge_attr": e_map}
+    widths = {name: value.size(-1) for name, value in inputs.tensors.items() if name in lists}
+    like = all(width == len(lists[name]) for name, width in widths.items())
+    if not like or not all(isinstance(graph.get("smiles"), str) for graph in graphs):
+        return None
+    return {"made_by": "torch_geometric.utils.from_smiles", **lists}

@@ -107,11 +107,7 @@ def _classes(samples: Tensor, share: Tensor) -> dict[str, Tensor]:
         "aleatoric": (entropy - epistemic).clamp_min(0.0),
         "epistemic": epistemic,
     }
-    return {
-        "samples": samples,
-        "weights": share,
-        **{name: value.to(samples.dtype) for name, value in said.items()},
-    }
+    return _rounded(samples, share, said)
 
 
 def _values(target: Values, outputs: Tensor, share: Tensor) -> dict[str, Tensor]:
@@ -129,11 +125,12 @@ def _values(target: Values, outputs: Tensor, share: Tensor) -> dict[str, Tensor]
         "aleatoric": aleatoric,
         "epistemic": epistemic,
     }
-    return {
-        "samples": samples,
-        "weights": share,
-        **{name: value.to(samples.dtype) for name, value in said.items()},
-    }
+    return _rounded(samples, share, said)
+
+
+def _rounded(samples: Tensor, share: Tensor, said: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = {name: value.to(samples.dtype) for name, value in said.items()}
+    return {"samples": samples, "weights": share, **found}
 
 
 def _batch(ends: Tensor, nodes: int) -> Tensor:

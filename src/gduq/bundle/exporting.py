@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
 from gduq.bundle import export_symbols
-from gduq.bundle.export_about import about
-from gduq.bundle.export_inputs import Inputs, graphs_like, inputs_of
+from gduq.bundle.export_inputs import Inputs, about, graphs_like, inputs_of
 from gduq.bundle.export_program import Program, ready_to_trace
 from gduq.disk import atomic_path
 from gduq.errors import InputError

@@ -1,4 +1,4 @@
-"""What a model is made of, as JSON, and the model made from it again."""
+"""What a model is made of, as JSON and tensors, and the model made from both again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from gduq.bundle.networks import BundleSupply, Spec, leaves, needs_call
 from gduq.errors import BundleError, InputError, one_line
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["Spec", "as_json", "leaves", "needs_call", "rebuild"]
+__all__ = [
+    "Spec",
+    "as_json",
+    "each_once",
+    "leaves",
+    "needs_call",
+    "rebuild",
+    "state_of",
+    "with_aliases",
+]
 
 
 def as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -28,6 +37,42 @@ def as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
     if again != value:
         raise InputError(f"{what} that JSON can hold unchanged", value, do)
     return again
+
+
+def state_of(model: Predictor) -> dict[str, Tensor]:
+    """All tensors of a model; raises for what a file cannot hold."""
+    state = model.state_dict()
+    bad = [name for name, value in state.items() if not _can_be_saved(value)]
+    if bad:
+        raise InputError(
+            "a network whose state is initialised, dense tensors only",
+            f"something else in {', '.join(bad[:3])}",
+            "Run lazy layers once; sparse buffers and get_extra_state cannot be saved.",
+        )
+    return state
+
+
+def _can_be_saved(value: object) -> bool:
+    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
+
+
+def each_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and that name for all its others."""
+    first: dict[Any, str] = {}
+    aliases = {}
+    for name, value in state.items():
+        place = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
+        key = place if value.numel() else name  # empty ones are nowhere
+        if first.setdefault(key, name) != name:
+            aliases[name] = first[key]
+    return {name: value for name, value in state.items() if name not in aliases}, aliases
+
+
+def with_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, Tensor]:
+    """All tensors by all their names."""
+    if aliases.keys() & tensors.keys():
+        raise BundleError("other names for tensors", "names that tensors of their own have")
+    return {**tensors, **{alias: tensors[name] for alias, name in aliases.items()}}
 
 
 def rebuild(spec: Spec, tensors: Mapping[str, Tensor], supply: BundleSupply) -> Predictor:

@@ -1,9 +1,9 @@
-"""`save` and `load`: a trained model in one folder, the same in any process, never pickle."""
+"""`save` and `load`: a trained model in one file, the same in any process, never pickle."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from gduq import __version__
 from gduq.baselines.ensemble import inner_spec
 from gduq.baselines.network import as_predictor
-from gduq.bundle import bundle_files as files
+from gduq.bundle import bundle_file
 from gduq.bundle.forged import Allowance, check_names, check_spec
-from gduq.bundle.model_state import each_once, state_of, with_aliases
 from gduq.bundle.networks import BundleSupply, Net, Spec, leaves, needs_call
-from gduq.bundle.rebuilding import as_json, rebuild
+from gduq.bundle.rebuilding import as_json, each_once, rebuild, state_of, with_aliases
 from gduq.bundle.reference import reference_from, reference_tensors
 from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
@@ -73,14 +72,14 @@ def save(
     overwrite: bool = True,
     reference: Hypotheses | None = None,
 ) -> Path:
-    """Save a model that can predict, with all that prediction needs, in one folder.
+    """Save a model that can predict, with all that prediction needs, in one file.
 
-    The folder holds ``bundle.json`` and safetensors files. It is written atomically: whatever
-    happens meanwhile, a bundle that was there before stays whole until the new one is.
+    It is a safetensors file with JSON in its header, written atomically: whatever happens
+    meanwhile, a bundle that was there before stays whole until the new one is.
 
     Args:
         model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
-        path: The folder; made if missing.
+        path: The file; folders above it are made if missing.
         calibrator: A fitted calibrator to keep with the model, beside its own temperature.
         class_names: A name per class; those given to `gduq.fit` are saved anyway.
         preprocessing: Notes on how inputs are made, as JSON holds them; see `describe`.
@@ -89,7 +88,7 @@ def save(
             and ``gduq serve`` fit conformal sets and the rule for abstaining on them.
 
     Returns:
-        The folder.
+        The path.
 
     Example:
         >>> import tempfile, gduq, torch
@@ -102,8 +101,8 @@ def save(
         >>> torch.equal(again.sample(graph), model.sample(graph))
         True
     """
-    folder, known = Path(path), as_predictor(model)
-    files.check_target(folder, overwrite)
+    file, known = Path(path), as_predictor(model)
+    bundle_file.check_target(file, overwrite)
     known.check_ready()
     state = state_of(known)
     spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
@@ -121,8 +120,8 @@ def save(
     if reference is not None:
         parts["reference"] = reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
-    files.write(folder, document, parts)
-    return folder
+    bundle_file.write(file, document, parts)
+    return file
 
 
 def load(
@@ -135,7 +134,7 @@ def load(
     `gduq.Network`, which holds it as ``net``.
 
     Args:
-        path: The folder.
+        path: The file.
         net: A freshly built network for a model that is not made of `GNN`: as it was before
             `gduq.anchor`, weights do not matter. It is copied, not changed. An ensemble takes
             one for all members, or a list of one per member; members that share their network
@@ -145,31 +144,31 @@ def load(
     Raises:
         BundleError: The bundle is damaged, not ours, of another format, or does not fit ``net``.
     """
-    folder = Path(path)
-    document, parts = _read(folder, ["weights", "calibrator"])
-    with _as_bundle_errors(folder):
+    file = Path(path)
+    document, parts = bundle_file.read(file)
+    with _as_bundle_errors(file):
         spec, saved = document["model"], document["calibrator"]
         tensors = with_aliases(parts["weights"], document["aliases"])
         check_spec(spec, tensors)
         _check_call(spec, call)
         model = rebuild(spec, tensors, BundleSupply(spec, net, call))
-        calibrator = None if saved is None else _calibrator(saved, parts["calibrator"])
+        calibrator = None if saved is None else _calibrator(saved, parts.get("calibrator", {}))
     return model.eval(), calibrator
 
 
 def load_reference(path: str | PathLike[str]) -> Any:
     """The predictions that `save` was given as ``reference``, or ``None``."""
-    folder = Path(path)
-    document, parts = _read(folder, ["reference"])
-    if not parts:
+    file = Path(path)
+    document, parts = bundle_file.read(file)
+    if "reference" not in parts:
         return None
-    with _as_bundle_errors(folder):
+    with _as_bundle_errors(file):
         target = document["model"]["target"]
         return reference_from(target and target_from(target), parts["reference"])
 
 
 def describe(path: str | PathLike[str]) -> BundleInfo:
-    """Read what a bundle says about itself, without its tensors.
+    """What a bundle says about itself.
 
     Example:
         >>> import tempfile
@@ -180,9 +179,9 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
         ...     describe(path).class_names
         ['no', 'yes']
     """
-    folder = Path(path)
-    document = files.read_document(folder)
-    with _as_bundle_errors(folder):
+    file = Path(path)
+    document, _ = bundle_file.read(file)
+    with _as_bundle_errors(file):
         names = (document["model"]["target"] or {}).get("names")
         check_names(names)
         own = [name for name in BundleInfo.__annotations__ if name != "class_names"]
@@ -250,24 +249,6 @@ def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
 # -- what is loaded ----------------------------------------------------------------------------
 
 
-def _read(
-    folder: Path, wanted: Collection[str]
-) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
-    """What the index says, and those of the wanted parts that there are."""
-    document = files.read_document(folder)
-    while True:
-        try:
-            with _as_bundle_errors(folder):
-                entries = [(part, f) for part, f in document["files"].items() if part in wanted]
-                return document, {part: files.read_tensors(folder, f) for part, f in entries}
-        except FileNotFoundError as error:
-            before, document = document, files.read_document(folder)
-            if document == before:  # otherwise a save came between: read what it wrote
-                raise BundleError(
-                    f"the file {error.filename}", "none", "Copy the whole folder."
-                ) from error
-
-
 def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
     from gduq.calibration import restore
 
@@ -287,7 +268,7 @@ def _check_call(spec: Spec, call: Call | None) -> None:
 
 
 @contextmanager
-def _as_bundle_errors(folder: Path) -> Iterator[None]:
+def _as_bundle_errors(file: Path) -> Iterator[None]:
     """Whatever goes wrong in making a model from a sound file is said to be the bundle's fault."""
     try:
         yield
@@ -296,4 +277,4 @@ def _as_bundle_errors(folder: Path) -> Iterator[None]:
     except InputError as error:
         raise BundleError(error.expected, error.got, error.do) from error
     except _TROUBLE as error:
-        raise BundleError(f"a model in {folder}", one_line(error)) from error
+        raise BundleError(f"a model in {file}", one_line(error)) from error

@@ -1,44 +1,41 @@
-"""From the options of ``gduq predict`` to a `Service`, in this process or in several."""
+"""From options to answers: a `Service`, files of graphs, labelled files."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from gduq.bundle import describe, load, load_reference
-from gduq.bundle.rebuilding import Spec, leaves, needs_call
+from gduq.bundle import describe, load_reference
+from gduq.bundle.rebuilding import leaves
 from gduq.calibration import Calibrator, method_name, methods_for
-from gduq.cli.known import labelled
-from gduq.cli.objects import find_object, make_network
+from gduq.cli.loading import load_model
 from gduq.cli.request import Request, Told, bundle_of, check_sources, smiles_in
+from gduq.data.catalog import load
 from gduq.data.files import Reject, stream
+from gduq.data.header import is_table
 from gduq.deploy.places import Places
 from gduq.deploy.service import Service, Settings
 from gduq.deploy.shift_sample import ShiftSample
-from gduq.deploy.stream import (
-    Served,
-    join_served,
-    predict_files,
-    predict_part,
-)
+from gduq.deploy.stream import Served, join_served, predict_files, predict_part
 from gduq.errors import InputError
-from gduq.evaluation.calibrated import make_calibrator
-from gduq.nn.network_specs import network_from
-from gduq.prediction.predictor import Predictor
+from gduq.evaluation import Evaluation, evaluate
+from gduq.evaluation.named_calibrators import make_calibrator
+from gduq.prediction.base import Hypotheses
+from gduq.runs.build import with_encodings
 from gduq.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["first_graph", "load_model", "load_network", "make_service", "serve"]
+__all__ = ["first_graph", "judge", "labelled", "make_service", "serve"]
 
 
 def serve(
@@ -80,53 +77,13 @@ def make_service(request: Request) -> Service:
     """The model with calibrator and thresholds."""
     bundle, run = bundle_of(request.bundle)
     model, saved = load_model(request)
-    settings = Settings(
-        request.alpha,
-        request.coverage,
-        request.accuracy,
-        request.ood_score,
-        request.per_class,
-        request.max_novelty,
-        request.max_epistemic,
-    )
-    service = Service(model, saved, describe(bundle).class_names, settings)
+    wanted = {field.name: getattr(request, field.name) for field in fields(Settings)}
+    service = Service(model, saved, describe(bundle).class_names, Settings(**wanted))
     known = _reference(request, service, run)
     if request.calibrator is not None:
         service.calibrator, rest = _fitted(request.calibrator, known, saved)
         known = service.calibrated(rest)
     return service if known is None else service.refer_to(known)
-
-
-def load_model(request: Request) -> tuple[Predictor, Calibrator | None]:
-    """The model of a bundle or run on its device, and the calibrator saved with it."""
-    bundle, _ = bundle_of(request.bundle)
-    _check_code(describe(bundle).model, request.net, request.call)
-    model, saved = load(bundle, *_own_code(request.net, request.call))
-    return _on(model, request.device), saved
-
-
-def _check_code(spec: Spec, net: str | None, call: str | None) -> None:
-    """Ask for a user's own code in the words of the command line."""
-    others = [leaf["class"] for leaf in leaves(spec) if leaf["kind"] == "other"]
-    if others and net is None:
-        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
-    if needs_call(spec) and call is None:
-        raise InputError("--call package.module:name, which the model was made with", "none")
-
-
-def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
-    return (
-        None if net is None else make_network(net),
-        None if call is None else find_object(call),
-    )
-
-
-def _on(model: Predictor, device: str) -> Predictor:
-    try:
-        return model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise InputError("a device torch can use", f"{device!r} ({reason})") from None
 
 
 def _reference(request: Request, service: Service, run: RunFolder | None) -> Any:
@@ -217,19 +174,84 @@ def _once(request: Request) -> Service:
     return make_service(request)
 
 
-# -- points --------------------------------------------------------------------------------------
+# -- labelled files ------------------------------------------------------------------------------
 
 
-def load_network(bundle: Path | None, net: str | None, call: str | None) -> tuple[nn.Module, Any]:
-    """The network of a bundle as it was before it was wrapped, or the one that is named."""
-    own, function = _own_code(net, call)
-    if own is None:
-        if bundle is None:
-            raise InputError("a bundle, or --net package.module:Name", "neither")
-        spec = describe(bundle_of(bundle)[0]).model
-        _check_code(spec, net, call)
-        own = network_from(leaves(spec)[0])
-    return own, function
+def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
+    """Predictions of a file in which every graph is sound and has a label."""
+    graphs, parts = _sound(request, service, path, what), list[Any]()
+    while part := list(islice(graphs, request.batch_size)):
+        parts.append(service.answer(part))
+    return Hypotheses.concatenate(parts)
+
+
+def _sound(request: Request, service: Service, path: Path, what: str) -> Iterator[Data]:
+    for index, item in _stream(request, service, path):
+        if isinstance(item, Reject):
+            raise InputError(f"sound graphs in {what} {path}", f"row {index}: {item}")
+        _check(item, service, f"{what} {path}")
+        yield item
+
+
+def _stream(request: Request, service: Service, path: Path) -> Iterator[Any]:
+    """The rows of a labelled file; the bundle knows what its columns are, unless told otherwise."""
+    told = Told.by(request.bundle)
+    names: Any = service.class_names
+    task: Any = service.kind if is_table(path) else None
+    if names is None and task == "classes":
+        names = ()  # the numbers of its classes, whichever of them this file has
+    return stream(
+        path,
+        smiles=smiles_in([path], request.smiles, told) or "smiles",
+        targets=told.targets_in(path, request.target),
+        class_names=names,
+        task=task,
+    )
+
+
+def _check(item: Data, service: Service, where: str) -> None:
+    """Raise for a graph without the truth that the model is to be compared with."""
+    if item.get("y") is None:
+        do = "Tables: name the column with --target." if is_table(where) else ""
+        raise InputError(f"labelled graphs in {where}", "no labels", do)
+    spec = {} if service.model.target is None else service.model.target.spec()
+    count = len(spec.get("names") or ()) if service.kind != "classes" else 1
+    if service.rows == "graph" and count and item.y.numel() != count:
+        wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
+        raise InputError(wanted, item.y.numel())
+
+
+def judge(
+    request: Request,
+    name: str,
+    files: Mapping[str, Path],
+    methods: Sequence[str] = (),
+    subgroups: bool = False,
+) -> Evaluation:
+    """Everything measured of a bundle, or of a run's model, on other data.
+
+    Args:
+        request: The bundle, and how its files are read.
+        name: Of a dataset, where there are no files.
+        files: Labelled graphs by split.
+        methods: Calibrators to fit on ``id_val``, next to the one in the bundle.
+        subgroups: Also measure groups of rows; for a dataset only.
+    """
+    model, saved = load_model(request)
+    calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
+    if not files:
+        splits = with_encodings(load(name), _encodings(request.bundle))
+        return evaluate(model, splits, calibrators, subgroups=subgroups)
+    service = Service(model, None, describe(bundle_of(request.bundle)[0]).class_names)
+    found = {split: labelled(request, service, path, "the data") for split, path in files.items()}
+    return evaluate(found, None, calibrators)
+
+
+def _encodings(bundle: Path) -> int:
+    """How many Laplacian encodings the network of a bundle reads."""
+    spec = leaves(describe(bundle_of(bundle)[0]).model)[0]
+    config = spec.get("config", {})
+    return int(config["positional_channels"]) if config.get("positional") is not None else 0
 
 
 def first_graph(path: Path, smiles: str | None) -> Data:

@@ -9,7 +9,9 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_rows
 from gduq.cli.completion import TABLES, among
+from gduq.cli.replacing import check_replaced
 from gduq.cli.stopping import going_on_later
+from gduq.data.outputs import check_output
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,10 +64,11 @@ def bench(
     if name is None:
         print_rows(_listed(), as_json)
         return
+    if output is not None:
+        check_output(output, tuple(_FORMS))
+        check_replaced(output, "bench")
     from gduq.paper.bench import bench as make
 
-    if output is not None:
-        _check_table_file(output)
     options: dict[str, Any] = {"engine": engine, "workers": workers, "seeds": seeds}
     with going_on_later("The same command goes on with the runs that are missing"):
         result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
@@ -78,21 +81,14 @@ def bench(
 
 
 def _listed() -> list[dict[str, Any]]:
-    from gduq.paper.bench import MOLECULES
-    from gduq.paper.molecules.molecules_table import TITLE
+    from gduq.paper.specs import OWN
     from gduq.paper.tables import TABLES
 
     tables = [
         {"name": name, "row": "" if t.row is None else t.row, "shows": t.title}
         for name, t in TABLES.items()
     ]
-    return [*tables, {"name": MOLECULES, "row": "", "shows": TITLE}]
-
-
-def _check_table_file(path: Path) -> None:
-    from gduq.deploy.rowfiles import check_output
-
-    check_output(path, tuple(_FORMS))
+    return [*tables, *({"name": name, "row": "", "shows": what} for name, what in OWN.items())]
 
 
 def write_table(result: BenchResult, path: Path, form: str | None = None) -> Path:
@@ -102,7 +98,5 @@ def write_table(result: BenchResult, path: Path, form: str | None = None) -> Pat
         got = repr(given) if given else path.name
         known = ", ".join(_FORMS.values())
         raise InputError(f"a table as {known}", got, "Pages (html) are made of runs.")
-    if given is None:
-        _check_table_file(path)
     getattr(result, f"to_{form}")(path)
     return path

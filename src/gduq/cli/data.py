@@ -9,6 +9,7 @@ import typer
 
 from gduq.cli.base import AsJson, Limit, Root, Seed, app, counted, print_json, print_rows
 from gduq.cli.completion import datasets
+from gduq.cli.replacing import check_replaced
 from gduq.errors import InputError
 
 __all__ = ["data_app"]
@@ -130,14 +131,10 @@ def data_describe(
 def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], seed: int) -> Any:
     from gduq import shifts
 
-    if by == "size":
-        return shifts.size(graphs, seed=seed)
-    if by == "degree":
-        return shifts.degree(graphs, seed=seed)
+    if by in ("size", "degree", "scaffold"):
+        return getattr(shifts, by)(graphs, seed=seed)
     if by == "feature":
         return shifts.feature(graphs, attribute, seed=seed)
-    if by == "scaffold":
-        return shifts.scaffold(graphs, seed=seed)
     if by == "target":
         return shifts.target(graphs, seed=seed, task="graph")
     if by == "time":
@@ -194,6 +191,8 @@ def data_convert(
     as_json: AsJson = False,
 ) -> None:
     """Write your own graphs as one safetensors file; unreadable rows are listed and left out."""
+    if overwrite:
+        check_replaced(Path(target).expanduser(), "data convert")
     from gduq.data.files import convert
 
     done = convert(

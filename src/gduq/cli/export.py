@@ -10,6 +10,7 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_json, status
 from gduq.cli.predict import Bundle, Call, Network, SmilesColumn
+from gduq.cli.replacing import check_replaced, source_of
 from gduq.cli.request import Request, Told, bundle_of, check_bundle, check_sources, smiles_in
 from gduq.errors import InputError
 
@@ -45,10 +46,11 @@ def export(
     check_bundle(bundle)
     check_outputs({"OUTPUT": output}, [bundle, like])
     check_output(output, (".pt2", ".onnx"))
+    check_replaced(output, "export", reads=[source_of(bundle)])
     check_sources([like])
     from gduq.bundle import describe
     from gduq.bundle import export as export_model
-    from gduq.cli.answering import load_model
+    from gduq.cli.loading import load_model
 
     with status("Exporting", as_json):
         request = Request(bundle=bundle, smiles=smiles, net=net, call=call)

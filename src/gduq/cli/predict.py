@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, app, counted, print_json, print_rows, status
-from gduq.cli.completion import CALIBRATORS, among
+from gduq.cli.completion import ALL_CALIBRATORS, among
+from gduq.cli.replacing import check_replaced, source_of
 from gduq.cli.request import Request
 from gduq.data.cells import printable
 from gduq.data.outputs import check_output, check_outputs, rejects_path
@@ -53,7 +54,7 @@ Calibrator = Annotated[
     str | None,
     typer.Option(
         help="Fit this calibrator first, on one half of the calibration data.",
-        autocompletion=among(CALIBRATORS),
+        autocompletion=among(ALL_CALIBRATORS),
     ),
 ]
 
@@ -112,8 +113,8 @@ MaxEpistemic = Annotated[
 Score = Annotated[
     str | None,
     typer.Option(
-        help="novelty, msp, entropy, energy, epistemic, spread, mahalanobis or knn "
-        "(default: novelty where the model has it, else energy)."
+        help="novelty, epistemic, mahalanobis or knn; for classes also msp, entropy, energy, "
+        "spread, for labels entropy, for values std (default: novelty where the model has it)."
     ),
 ]
 Targets = Annotated[
@@ -177,7 +178,9 @@ def predict(
     request = Request.of(locals()).check(graphs)
     check_output(output)
     listed = rejects_path(output, rejects)
-    check_outputs({"--output": output, "--rejects": listed}, [bundle, calibration_data, *graphs])
+    reads = [bundle, calibration_data, *graphs, source_of(bundle)]
+    check_outputs({"--output": output, "--rejects": listed}, reads)
+    check_replaced(output, "predict")
     RejectList(listed)  # refuses a file that is none
     from gduq.cli.answering import serve
 
@@ -189,7 +192,7 @@ def predict(
 
 
 def _report(done: Served, service: Service, as_json: bool) -> None:
-    notes = [] if service.reference is not None else [_NO_REFERENCE]
+    notes = service.notes if service.reference is not None else [_NO_REFERENCE]
     if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
         notes.append(_SHIFTED.format(done.shift_pvalue))
     if done.rejected:
@@ -245,7 +248,8 @@ def points(
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
     from gduq.anchoring import cut_points
-    from gduq.cli.answering import first_graph, load_network
+    from gduq.cli.answering import first_graph
+    from gduq.cli.loading import load_network
 
     network, function = load_network(bundle, net, call)
     found = cut_points(network, first_graph(graph, smiles), function)

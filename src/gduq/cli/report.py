@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gduq.cli.base import AsJson, app, print_json, status
+from gduq.cli.replacing import check_replaced, source_of
 from gduq.cli.request import check_there
+from gduq.data.outputs import FORMATS, check_output
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,8 +49,10 @@ def report(
     network. Of a table with several datasets the page shows the runs of the first; markdown, latex,
     json and csv show all.
     """
-    check_there(runs)
     kind = _kind(output, form)
+    check_there(runs)
+    reads = [source for path in runs for source in _read_for(path)]
+    check_replaced(output, "report", "bench", reads=reads)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
         from gduq.cli.bench import write_table
 
@@ -67,13 +71,17 @@ def report(
 
 def _kind(output: Path, form: str | None) -> str:
     """The format, checked together with the place to write to."""
-    from gduq.deploy.rowfiles import check_output
-    from gduq.report import FORMATS
-
     if form is not None and form not in FORMATS:
         raise InputError(f"a format from {', '.join(FORMATS)}", repr(form))
     check_output(output, tuple(FORMATS.values()) if form is None else (output.suffix,))
     return form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
+
+
+def _read_for(path: Path) -> list[Path | None]:
+    """A table, or what the runs in a folder were trained on."""
+    if path.is_file():
+        return [path]
+    return [source_of(run) for run in (path, *(file.parent for file in path.glob("*/finished")))]
 
 
 def _say(path: Path, sources: list[Path], as_json: bool) -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gduq.cli.completion import check_calibrator, check_score
 from gduq.data.columns import find_smiles
-from gduq.data.header import first_fields, is_table, meant_all, read_header, unit_of
+from gduq.data.header import SHEETS, first_fields, is_table, meant_all, read_header, unit_of
+from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -65,16 +67,18 @@ class Request:
 
     def check(self, sources: Sequence[Path] = ()) -> Request:
         """The same, if nothing about bundle, files and columns is wrong that can be seen now."""
-        from gduq.cli.completion import check_calibrator
-
+        _check_order(self.bundle, sources)
         check_bundle(self.bundle)
         check_sources(sources)
+        told = Told.by(self.bundle)
         if self.calibrator is not None:
-            check_calibrator(self.calibrator)
+            check_calibrator(self.calibrator, told.kind)
+        if self.ood_score is not None:
+            check_score(self.ood_score, told.kind)
         for path in sources:
             if is_table(path):
                 meant_all(f"{path} to keep", read_header(path)[0], self.keep)
-        smiles_in(sources, self.smiles, Told.by(self.bundle))
+        smiles_in(sources, self.smiles, told)
         known = () if self.calibration_data is None else (self.calibration_data,)
         return self.check_labelled(known)
 
@@ -107,9 +111,9 @@ class Told:
     @classmethod
     def by(cls, bundle: Path) -> Told:
         """Read from a bundle or run; what is damaged is told when it is loaded."""
-        folder = bundle / "bundle" if (bundle / "config.json").is_file() else bundle
+        file = bundle / "bundle" if bundle.is_dir() else bundle
         try:
-            document = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+            document = json.loads(safetensors_metadata(file)["document"])
             target = document["model"]["target"] or {}
             notes = document["preprocessing"] or {}
             smiles = notes.get("smiles")
@@ -154,10 +158,22 @@ def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
 
 
 def check_bundle(path: Path) -> None:
-    """Raise unless a folder holds a bundle or a run."""
-    if not any((path / name).is_file() for name in ("bundle.json", "config.json")):
-        got = path if path.is_dir() else f"{path}, which does not exist"
+    """Raise unless it is a file or the folder of a run."""
+    if not path.is_file() and not (path / "config.json").is_file():
+        got = path if path.exists() else f"{path}, which does not exist"
         raise InputError("a bundle, or a run folder of `gduq train`", got)
+
+
+def _check_order(bundle: Path, sources: Sequence[Path]) -> None:
+    """Raise where the graphs come first and the model after them."""
+    models = [path for path in sources if _is_model(path)]
+    if models and not _is_model(bundle):
+        got = f"{bundle}, and {models[0]} after it"
+        raise InputError("the model first, then the graphs", got, "Swap the two.")
+
+
+def _is_model(path: Path) -> bool:
+    return "document" in safetensors_metadata(path) or (path / "config.json").is_file()
 
 
 def check_sources(paths: Iterable[Path]) -> None:
@@ -165,6 +181,8 @@ def check_sources(paths: Iterable[Path]) -> None:
     for path in paths:
         if not path.exists():
             raise InputError("a folder or file of graphs", f"{path}, which does not exist")
+        if path.suffix in SHEETS:
+            raise InputError("a .csv or .tsv table", path.name, "Save it as CSV.")
 
 
 def check_there(paths: Iterable[Path]) -> None:

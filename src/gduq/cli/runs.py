@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gduq.cli.base import AsJson, app, print_rows, status
-from gduq.cli.completion import CALIBRATORS, among, check_calibrator, datasets
+from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, datasets
 from gduq.cli.predict import Call, Network, SmilesColumn, Targets
-from gduq.cli.request import Request, check_there, files_of
-from gduq.cli.score_rows import scores_of, told_of
+from gduq.cli.replacing import MARK, check_replaced, source_of
+from gduq.cli.request import Request, Told, bundle_of, check_there, files_of
+from gduq.cli.score_rows import ranked_class, scores_of, told_of
+from gduq.data.cells import printable
 from gduq.data.outputs import check_output
+from gduq.disk import safetensors_metadata, write_text
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ __all__ = ["calibrate", "evaluate"]
 Run = Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(help="Calibrator; repeat for several.", autocompletion=among(CALIBRATORS)),
+    typer.Option(help="Calibrator; repeat for several.", autocompletion=among(ALL_CALIBRATORS)),
 ]
 Corrupted = Annotated[
     bool,
@@ -44,10 +47,12 @@ def calibrate(
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained."""
     check_there([run])
-    _check_methods(method or [])
+    _check_methods(run, method or [])
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
     )
+    if output is not None:
+        check_replaced(output, "calibrate", reads=[run / "bundle", source_of(run)])
     from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
@@ -62,22 +67,29 @@ def calibrate(
     print_rows(rows, as_json)
 
 
-def _check_methods(names: list[str]) -> None:
-    """Names that no calibrator has, before torch is imported."""
+def _check_methods(run: Path, names: list[str]) -> None:
+    """Names that no calibrator for this model has, before torch is imported."""
     for name in names:
-        check_calibrator(name)
+        check_calibrator(name, Told.by(run).kind)
 
 
 def _no_bundle(path: Path, do: str) -> None:
     """Tell who hands over a bundle what to do with it."""
-    if (path / "bundle.json").is_file() and not (path / "config.json").is_file():
+    if "document" in safetensors_metadata(path):
         raise InputError("a run folder of `gduq train`", f"{path}, which is a bundle", do)
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    """Of the model of a run or bundle; none where it names none."""
+    from gduq.bundle import describe
+
+    return tuple(describe(bundle_of(path)[0]).class_names or ())
 
 
 def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     """The names, those that can also learn from corrupted copies marked so if that is wished."""
     from gduq.calibration import method_name
-    from gduq.evaluation.shifted_copies import VARIANTS
+    from gduq.evaluation.named_calibrators import VARIANTS
 
     names = [method_name(name) for name in names]
     marked = {name: variant for variant, name in VARIANTS.items()}
@@ -138,9 +150,10 @@ def evaluate(
     judged on other data; calibrators are then fitted on id_val, and nothing is kept.
     """
     check_there([run])
-    _check_methods(method or [])
+    _check_methods(run, method or [])
     if output is not None:
         check_output(output, (".json", ".md"))
+        check_replaced(output, "evaluate", reads=[run / "metrics.json", source_of(run)])
     if data:
         request = Request.of({**locals(), "bundle": run}).check()
         files = files_of(data)
@@ -149,7 +162,7 @@ def evaluate(
             raise InputError("--subgroups with a run, or the name of a dataset", ", ".join(data))
         if method and files and "id_val" not in files:
             raise InputError(f"--data id_val=FILE to fit {method[0]} on", ", ".join(data))
-        from gduq.cli.evaluate_files import judge
+        from gduq.cli.answering import judge
 
         with status("Evaluating", as_json):
             found = judge(request, data[0], files, _calibrators(method or [], corrupted), subgroups)
@@ -165,10 +178,15 @@ def evaluate(
     for name, reason in found.settings.get("skipped", {}).items():
         typer.echo(f"Note: without {name}: {reason}", err=True)
     if output is not None:
-        (found.to_json if output.suffix == ".json" else found.to_markdown)(output)
+        if output.suffix == ".json":
+            found.to_json(output)
+        else:
+            write_text(output, f"{MARK}\n\n{found.to_markdown()}")
         typer.echo(f"Written to {output}")
     elif as_json:
         typer.echo(found.to_json(), nl=False)
     else:  # all of it is wider than any screen
         print_rows(told_of(found), as_json=False)
+        if ranked := ranked_class(_class_names(run)):
+            typer.echo(printable(ranked))
         typer.echo("Everything, with intervals: -o evaluation.md, or --json.")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
     from gduq.runs.folder import RunFolder
 
-__all__ = ["scores_of", "told_of"]
+__all__ = ["ranked_class", "scores_of", "told_of"]
 
 _MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
 _TOLD = {
@@ -26,6 +27,18 @@ def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
         for name, splits in scores.items()
         for split, values in splits.items()
     ]
+
+
+def ranked_class(class_names: Sequence[str]) -> str:
+    """Of two classes, the one that roc_auc and average_precision are about; else nothing.
+
+    Example:
+        >>> ranked_class(["active", "inactive"])
+        "roc_auc and average_precision are those of the class 'inactive'."
+    """
+    if len(class_names) != 2:
+        return ""
+    return f"roc_auc and average_precision are those of the class {class_names[1]!r}."
 
 
 def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:

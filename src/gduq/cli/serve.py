@@ -26,10 +26,11 @@ from gduq.cli.predict import (
     Targets,
 )
 from gduq.cli.request import Request, bundle_of
+from gduq.data.cells import printable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.deploy.http_limits import Limits
+    from gduq.deploy.running import Limits
 
 __all__ = ["serve"]
 
@@ -74,8 +75,7 @@ def serve(
     describes all routes. Nothing in a request is ever run. There is no password: listen on other
     addresses than this machine's own behind something that has one.
     """
-    from gduq.deploy.http_limits import Limits
-    from gduq.deploy.running import is_loopback, listen, own_hosts, run
+    from gduq.deploy.running import Limits, is_loopback, listen, own_hosts, run
 
     request = Request.of(locals()).check()
     _check_installed()
@@ -99,12 +99,14 @@ def _application(request: Request, limits: Limits, hosts: list[str] | None) -> A
     """Torch is imported from here on, which takes seconds."""
     from gduq.bundle import describe
     from gduq.cli.answering import make_service
-    from gduq.deploy.card import card
     from gduq.deploy.http import make_app
+    from gduq.deploy.pages import make_card
 
     service = make_service(request)
+    for note in service.notes:
+        typer.echo(printable(f"Note: {note}"), err=True)
     info = describe(bundle_of(request.bundle)[0])
-    told = card(service, limits, info, request.bundle.resolve().name)
+    told = make_card(service, limits, info, request.bundle.resolve().name)
     return make_app(service, told, limits, hosts)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gduq.cli.base import print_json, print_rows, status
-from gduq.cli.score_rows import told_of
+from gduq.cli.score_rows import ranked_class, told_of
 from gduq.data.cells import printable
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["train_own"]
 _SHOWN = 6  # names of targets and of classes
 _ALONE = (
     "It has one hypothesis: epistemic is 0 in every row, and hypotheses never disagree. Novelty "
-    "says what is unlike the training data; --set method.budget=1.4, or --method ensemble, lets "
+    "says what is unlike the training data; --set method.budget=1.5, or --method ensemble, lets "
     "more hypotheses compete."
 )
 
@@ -31,12 +31,12 @@ _ALONE = (
 def train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
     """Read, train, judge, report, and say how far to trust it."""
     from gduq.runs.build import own_of
-    from gduq.runs.run import run
+    from gduq.runs.run import prepare, run
 
     with status(f"Reading {wanted.data.name}", as_json):
         own = own_of(wanted)
     assert own is not None
-    path = root / wanted.folder_name
+    path = prepare(wanted, root)
     if not as_json:
         _describe(wanted, own, path)
     folder = run(wanted, root, progress=not as_json, logger=logger)
@@ -49,6 +49,8 @@ def train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) 
         print_json(content | {"one_hypothesis": alone, "scores": scores})
     else:
         print_rows(scores, as_json=False)
+        if ranked := ranked_class(own.splits.class_names):
+            _say(ranked)
         _conclude(folder, said, page, own.splits.train.task, alone)
     if own.rejects:
         raise typer.Exit(3)

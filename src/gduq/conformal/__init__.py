@@ -6,9 +6,8 @@ labels `ConformalLabels`, nodes also `NAPS`.
 
 from gduq.conformal.adaptive import APS, RAPS
 from gduq.conformal.base import ShiftWarning
-from gduq.conformal.graph import DAPS
 from gduq.conformal.labels import ConformalLabels, LabelSets
-from gduq.conformal.nearby import NAPS
+from gduq.conformal.nodes import DAPS, NAPS
 from gduq.conformal.shift import ShiftTest, shift_test
 from gduq.conformal.split import (
     ClassConditional,

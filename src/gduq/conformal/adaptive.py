@@ -38,13 +38,7 @@ class APS(SplitConformal):
         1.0
     """
 
-    def __init__(
-        self,
-        alpha: float = 0.1,
-        *,
-        randomized: bool = True,
-        **options: Any,
-    ) -> None:
+    def __init__(self, alpha: float = 0.1, *, randomized: bool = True, **options: Any) -> None:
         super().__init__(alpha, **options)
         self.randomized = randomized
 
@@ -111,20 +105,17 @@ class RAPS(APS):
             order = torch.randperm(len(rows), generator=generator)
             size = int(self.share * len(rows))
             if size < 1 or size == len(rows):
-                raise InputError(
-                    "enough rows to choose penalty and rank on some of them",
-                    f"{len(rows)} rows",
-                    "Pass penalty= and rank=.",
-                )
-            self._choose(rows.take(order[:size]))
+                wanted = "enough rows to choose penalty and rank on some of them"
+                raise InputError(wanted, f"{len(rows)} rows", "Pass penalty= and rank=.")
+            self._choose(rows[order[:size]])
             rest = order[size:]
-            rows, numbers = rows.take(rest), part.numbers[rest]
+            rows, numbers = rows[rest], part.numbers[rest]
             part = Scored(part.p, rows, self._scores(rows), numbers)
         super()._learn(part)
 
     def _choose(self, rows: Rows) -> None:
         _, ranks = self._ranked(rows)
-        true = ranks.gather(1, rows.labels.unsqueeze(1)).squeeze(1).double()
+        true = rows.true(ranks).double()
         rank = self.rank
         if rank is None:
             rank = int(min(conformal_quantile(true, self.alpha), float(ranks.size(1))))
@@ -133,8 +124,7 @@ class RAPS(APS):
         for penalty in tried:
             self._chosen = (penalty, rank)
             scores = self._scores(rows)
-            reached = scores.gather(1, rows.labels.unsqueeze(1)).squeeze(1)
-            level = conformal_quantile(reached, self.alpha)
+            level = conformal_quantile(rows.true(scores), self.alpha)
             sizes.append(float((scores <= level).double().sum()))
         self._chosen = (tried[sizes.index(min(sizes))], rank)
 

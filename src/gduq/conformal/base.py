@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gduq.conformal.shift import Columns, ShiftTest, columns_of, compare, size_of
 from gduq.errors import InputError, NotFittedError, warn_user
+from gduq.metrics.rows import kind_of, known_target
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,11 +45,7 @@ class Answers(ABC):
 
     def require_target(self) -> Tensor:
         """The truth, or an error that says it is missing."""
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        return self.target
+        return known_target(self.target)
 
 
 class Conformal(ABC):
@@ -91,8 +88,7 @@ class Conformal(ABC):
         return shift
 
     def _check_kind(self, p: Any) -> None:
-        given = getattr(p, "kind", "classes")
-        if given != self.kind:
+        if (given := kind_of(p)) != self.kind:
             raise InputError(
                 f"predictions about {self.kind} for {type(self).__name__}",
                 f"some about {given}",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.rows import read
+from gduq.metrics.rows import check_some, kind_of, read
 
 __all__ = ["ShiftTest", "shift_test"]
 
@@ -65,7 +65,7 @@ def columns_of(p: Any, seed: int) -> Columns:
     """What is predicted, features and novelty if there are any; of at most 2000 rows."""
     said = _said(p)
     features, novelty = getattr(p, "features", None), None
-    if getattr(p, "kind", "classes") == "values" and p.novelty is not None:
+    if kind_of(p) == "values" and p.novelty is not None:
         novelty = p.novelty.detach().cpu().double().unsqueeze(1)
     generator = torch.Generator().manual_seed(seed)
     keep = torch.arange(len(said))
@@ -81,19 +81,18 @@ def columns_of(p: Any, seed: int) -> Columns:
 
 def size_of(p: Any) -> str:
     """How many things the rows are about, in words: "3 classes"."""
-    if getattr(p, "kind", "classes") == "classes":
+    if kind_of(p) == "classes":
         return f"{read(p, labelled=False).num_classes} classes"
     return str(p.size)
 
 
 def _said(p: Any) -> Tensor:
     """What is predicted ``[m, d]`` in float64."""
-    kind = getattr(p, "kind", "classes")
+    kind = kind_of(p)
     if kind == "classes":
         rows = read(p, labelled=False)
         return torch.cat([rows.probs, rows.confidence.unsqueeze(1)], dim=1).double().cpu()
-    if len(p) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+    check_some(p)
     if kind == "labels":
         found: Tensor = p.probs.double().cpu()
         return found
@@ -114,16 +113,15 @@ def compare(p: Columns, q: Columns) -> ShiftTest:
     """The test itself, on columns kept from earlier."""
     if p.size != q.size:
         raise InputError(f"predictions of {p.size}", f"some of {q.size}")
-    first, second = [p.said], [q.said]
-    if p.features is not None and q.features is not None:
-        if p.features.size(1) != q.features.size(1):
-            raise InputError(f"features of width {p.features.size(1)}", q.features.size(1))
-        first, second = [*first, p.features], [*second, q.features]
-    if p.novelty is not None and q.novelty is not None:
-        first, second = [*first, p.novelty], [*second, q.novelty]
     from scipy.stats import kstwo
 
-    distance = _distances(torch.cat(first, dim=1), torch.cat(second, dim=1))
+    pairs = [(p.said, q.said), (p.features, q.features), (p.novelty, q.novelty)]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    for a, b in known[1:]:
+        if a.size(1) != b.size(1):
+            raise InputError(f"features of width {a.size(1)}", b.size(1))
+    first, second = (torch.cat(parts, dim=1) for parts in zip(*known, strict=True))
+    distance = _distances(first, second)
     rows, others = len(p.said), len(q.said)
     size = max(round(rows * others / (rows + others)), 1)
     pvalues = np.clip(kstwo.sf(distance.numpy(), size), 0.0, 1.0)

@@ -33,7 +33,7 @@ class Scored:
     @property
     def true(self) -> Tensor:
         """The scores of the true classes ``[m]``."""
-        return self.scores.gather(1, self.rows.labels.unsqueeze(1)).squeeze(1)
+        return self.rows.true(self.scores)
 
 
 @dataclass(frozen=True, eq=False)

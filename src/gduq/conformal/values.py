@@ -12,6 +12,7 @@ from gduq.conformal.base import Answers, Conformal
 from gduq.conformal.shift import ShiftTest
 from gduq.conformal.split import conformal_quantile
 from gduq.errors import InputError
+from gduq.metrics.rows import check_some
 from gduq.prediction import ValuePrediction
 
 if TYPE_CHECKING:
@@ -120,8 +121,7 @@ class ConformalIntervals(Conformal):
         """Find the thresholds on rows with true values that the model was not trained on."""
         self._check_kind(p_val)
         truth = _columns(p_val, p_val.require_target())
-        if len(truth) == 0:
-            raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+        check_some(truth)
         low, high, unit = self._parts(p_val)
         scores = torch.maximum(low - truth, truth - high) / unit
         found = [conformal_quantile(column, self.alpha) for column in scores.T]

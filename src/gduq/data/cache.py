@@ -30,12 +30,13 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data import parallel, tensorfile
+from gduq import tensorfile
+from gduq.data import parallel
 from gduq.data.graphfile import join_files, open_graphs, write_graphs
 from gduq.data.packed import Packed
-from gduq.data.tensorfile import DamagedFile
-from gduq.disk import is_stale, locked
+from gduq.disk import drop_stale, locked
 from gduq.errors import InputError, warn_user
+from gduq.tensorfile import DamagedFile
 
 __all__ = [
     "cache_path",
@@ -46,7 +47,7 @@ __all__ = [
     "digest",
 ]
 
-FORMAT = 2  # of the files written here
+FORMAT = 3  # of the files written here
 _T = TypeVar("_T")
 
 
@@ -136,8 +137,9 @@ def cached(
         (3, 3)
     """
     path, text = cache_path(root, key), _key_text(key)
-    make = partial(_write_built, build, path, text)
-    return _load_or_build(path, make, partial(open_graphs, path, text))
+    return _load_or_build(
+        path, lambda: write_graphs(path, build(), key=text), partial(open_graphs, path, text)
+    )
 
 
 def cached_shards(
@@ -180,10 +182,6 @@ def cached_shards(
     return _load_or_build(path, make, partial(open_graphs, path, text))
 
 
-def _write_built(build: Callable[[], Packed | Sequence[Data]], path: Path, text: str) -> None:
-    write_graphs(path, build(), key=text)
-
-
 def _build_part(
     build: Callable[[int], Packed | Sequence[Data]], folder: Path, text: str, i: int
 ) -> None:
@@ -200,9 +198,7 @@ def _load_or_build(path: Path, make: Callable[[], None], load: Callable[[], _T])
         found = _try_load(path, load, quiet=True)
         if found is not None:
             return found
-        for temporary in path.parent.glob(f".{path.name}.*.tmp"):
-            if is_stale(temporary):  # of a process that was killed
-                temporary.unlink(missing_ok=True)
+        drop_stale(path)
         try:
             make()
             return load()

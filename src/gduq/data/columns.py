@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gduq.data.fields import Column, Task, as_number
 from gduq.data.header import first_fields, listed, meant, meant_all, read_header
+from gduq.data.smiles import readable
 from gduq.errors import InputError
 
 __all__ = ["TableColumns", "find_columns", "find_smiles"]
@@ -116,13 +117,7 @@ def _holds_smiles(fields: Sequence[str]) -> bool:
     some = [field for field in fields if field and as_number(field) is None][:_READ_AS_SMILES]
     if len(some) < 2 or sum(map(len, some)) < 3 * len(some) or len(set(some)) == 1:
         return False
-    try:
-        from rdkit import Chem, rdBase
-    except ImportError:
-        return False
-    with rdBase.BlockLogs():
-        read = [Chem.MolFromSmiles(field) is not None for field in some]
-    return sum(read) >= 0.8 * len(some)
+    return sum(readable(some)) >= 0.8 * len(some)
 
 
 # -- targets ---------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class Column:
             raise InputError(f"0 and 1 in {column}", got)
         if task == "classes" and self.numbers and not self.whole:
             raise InputError(
-                f"whole numbers or words in {column} for task='classes'",
+                f"whole numbers or words in {column} as classes",
                 "numbers with fractions",
-                "Pass task='values'.",
+                "Pass --task values, in Python task='values'.",
             )

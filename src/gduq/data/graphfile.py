@@ -21,18 +21,17 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data import tensorfile
+from gduq import tensorfile
 from gduq.data.offsets import cat_dim, share_ptr, to_ptr
 from gduq.data.packed import Packed
-from gduq.data.tensorfile import DamagedFile, Stream
 from gduq.errors import InputError
+from gduq.tensorfile import DamagedFile, Stream
 
 __all__ = ["FORMAT", "VERSION", "join_files", "open_graphs", "read_graphs", "write_graphs",
            "write_parts"]  # fmt: skip
 
-FORMAT, VERSION = "gduq.graphs", 2
+FORMAT, VERSION = "gduq.graphs", 3
 _DELIVER = {"text", "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
-_PICKLE_STARTS = (b"\x80", b"PK\x03\x04")  # a bare pickle, and torch.save's zip around one
 
 
 # -- out -----------------------------------------------------------------------------------------
@@ -82,39 +81,40 @@ def join_files(
 ) -> int:
     """Stream files of graphs, all with the same ``key``, into one, in order; returns how many."""
     parts = [open_graphs(file, key) for file in files]
-    _check_alike(parts)
-    ptrs, layout = _join_layouts(parts)
+    first = parts[0]
+    for part in parts[1:]:
+        wanted, found = _kinds(first), _kinds(part)
+        for name in {**wanted, **found}:
+            if wanted.get(name) != found.get(name):
+                what = f"{name!r} of {wanted.get(name, 'one kind')} in all graphs"
+                raise InputError(what, found.get(name, "none"))
+    ptrs = {"node": _join([p.ptrs["node"] for p in parts])}
+    layout = {
+        name: share_ptr(ptrs, name, _join([p.ptrs[p.layout[name]] for p in parts]))
+        for name in first.layout
+    }
     tensors: dict[str, Tensor | Stream] = {f"ptr/{k}": v for k, v in ptrs.items()}
     for k in layout:
         tensors[f"data/{k}"] = tensorfile.joined([p.tensors[k] for p in parts], cat_dim(k))
-    for k in parts[0].extras:
+    for k in first.extras:
         tensors[f"extra/{k}"] = tensorfile.joined([p.extras[k] for p in parts], 0)
-    whole = replace(
-        parts[0],
-        layout=layout,
-        class_names=tuple(class_names or parts[0].class_names),
-        target_names=tuple(target_names or parts[0].target_names),
-    )
-    _write(path, tensors, whole, key)
+    names = {"class_names": class_names, "target_names": target_names}
+    given: dict[str, Any] = {name: tuple(texts) for name, texts in names.items() if texts}
+    _write(path, tensors, replace(first, layout=layout, **given), key)
     return ptrs["node"].numel() - 1
-
-
-def _join_layouts(parts: Sequence[Packed]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Offsets and layout of parts put one after the other (their ``tensors`` are not read)."""
-    first = parts[0]
-    for part in parts[1:]:
-        if part.layout.keys() != first.layout.keys() or dict(part.deliver) != dict(first.deliver):
-            raise InputError(f"graphs with {sorted(first.layout)}", sorted(part.layout))
-    ptrs = {"node": _join([p.ptrs["node"] for p in parts])}
-    layout = {
-        key: share_ptr(ptrs, key, _join([p.ptrs[p.layout[key]] for p in parts]))
-        for key in first.layout
-    }
-    return ptrs, layout
 
 
 def _join(ptrs: Sequence[Tensor]) -> Tensor:
     return to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
+
+
+def _kinds(part: Packed) -> dict[str, str]:
+    """What parts must agree in: attributes, their dtypes and widths, how they are handed out."""
+    found = {}
+    for key, value in part.tensors.items():
+        width = list(value.shape[:-1] if cat_dim(key) == -1 else value.shape[1:])
+        found[key] = f"{value.dtype} {width} {part.deliver.get(key, '')}".strip()
+    return found
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, key: str) -> None:
@@ -129,36 +129,12 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, k
     tensorfile.write(path, tensors, {**text, **({"key": key} if key else {})})
 
 
-def _check_alike(parts: Sequence[Packed]) -> None:
-    """Parts must agree in dtype and width, which the offsets alone do not say."""
-    for key, first in parts[0].tensors.items():
-        kinds = {(p.tensors[key].dtype, _width(key, p)) for p in parts if key in p.tensors}
-        if len(kinds) > 1:
-            raise InputError(
-                f"{key!r} of dtype {first.dtype} and width {_width(key, parts[0])} in all graphs",
-                sorted(map(str, kinds)),
-            )
-
-
-def _width(key: str, part: Packed) -> tuple[int, ...]:
-    shape = part.tensors[key].shape
-    return tuple(shape[:-1] if cat_dim(key) == -1 else shape[1:])
-
-
 # -- in ------------------------------------------------------------------------------------------
 
 
 def read_graphs(path: Path) -> Packed:
     """Memory-map a user's file of graphs, with all its numbers checked, or raise `InputError`."""
     do = "Write it with gduq.data.save or gduq data convert."
-    with path.open("rb") as file:
-        head = file.read(9)  # a safetensors file: the header's length in 8 bytes, then JSON
-        if head[8:] != b"{" and head.startswith(_PICKLE_STARTS):
-            raise InputError(
-                f"a safetensors file of graphs in {path}",
-                "a pickle or torch.save file, which could run any code when loaded",
-                "Load it yourself if you trust it, then call gduq.data.save(graphs, path).",
-            )
     try:
         packed = open_graphs(path)
         _check_packed(packed)

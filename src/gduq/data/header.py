@@ -10,8 +10,18 @@ from pathlib import Path
 
 from gduq.errors import InputError, did_you_mean
 
-__all__ = ["first_fields", "is_table", "listed", "meant", "meant_all", "read_header", "unit_of"]
+__all__ = [
+    "SHEETS",
+    "first_fields",
+    "is_table",
+    "listed",
+    "meant",
+    "meant_all",
+    "read_header",
+    "unit_of",
+]
 
+SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _SEEN = 1000  # rows that are looked at
 
 

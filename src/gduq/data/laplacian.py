@@ -14,6 +14,7 @@ from torch import Tensor
 from gduq.data.packed import Packed
 from gduq.data.parallel import default_workers
 from gduq.errors import InputError
+from gduq.graph.checks import check_ends
 
 __all__ = ["add_laplacian", "laplacian_encoding"]
 
@@ -57,7 +58,7 @@ def laplacian_encoding(
     """
     if k < 1:
         raise InputError("k >= 1 eigenvectors", k)
-    _check_edges(edge_index, num_nodes)
+    check_ends("edge_index", edge_index.long(), (num_nodes, num_nodes))
     adjacency = _adjacency(edge_index, num_nodes)
     _, component = sp.csgraph.connected_components(adjacency, directed=False)
     order = np.argsort(component, kind="stable")  # nodes, component by component
@@ -83,16 +84,6 @@ def add_laplacian(packed: Packed, k: int = 4, keep_x: bool = True) -> Packed:
     tensors = {key: v for key, v in packed.tensors.items() if keep_x or key != "x"}
     layout = {key: packed.layout[key] for key in tensors}
     return replace(packed, tensors={**tensors, "pe": pe}, layout={**layout, "pe": "node"})
-
-
-def _check_edges(edge_index: Tensor, num_nodes: int) -> None:
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise InputError("edge_index of shape [2, E]", list(edge_index.shape))
-    if edge_index.numel() and not 0 <= int(edge_index.min()) <= int(edge_index.max()) < num_nodes:
-        raise InputError(
-            f"edge_index with node numbers from 0 to {num_nodes - 1}",
-            f"{int(edge_index.min())} to {int(edge_index.max())}",
-        )
 
 
 def _adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:

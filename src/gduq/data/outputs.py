@@ -8,9 +8,12 @@ from pathlib import Path
 
 from gduq.errors import InputError
 
-__all__ = ["TABLES", "check_output", "check_outputs", "rejects_path"]
+__all__ = ["FORMATS", "TABLES", "check_output", "check_outputs", "rejects_path"]
 
 TABLES = (".parquet", ".csv", ".jsonl")
+FORMATS = {
+    "html": ".html", "markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv",
+}  # fmt: skip
 
 
 def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:

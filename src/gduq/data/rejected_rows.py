@@ -44,6 +44,10 @@ class RejectList:
 
     Without any row there is no file; a list of an earlier call is then emptied. A file that is
     there and is no such list is somebody's own: it is refused, not replaced.
+
+    Attributes:
+        rows: Rows written so far.
+        first: The first of them, with the reason.
     """
 
     columns = ("file", "row", "line", "reason", "text")
@@ -57,7 +61,7 @@ class RejectList:
                 f"{path}, which exists and is no list of rejects",
                 "Choose another name.",
             )
-        self.path, self.rows = path, 0
+        self.path, self.rows, self.first = path, 0, ""
         self._stack = ExitStack()
         self._writer: Any = None
 
@@ -77,6 +81,7 @@ class RejectList:
         if self._writer is None:
             self._open()
         self.rows += 1
+        self.first = self.first or f"{file}, row {row}: {reject.reason}"
         line = reject.line or ""
         texts = [safe_cell(text) for text in (str(file), reject.reason, reject.text)]
         self._writer.writerow([texts[0], row, line, *texts[1:]])

@@ -1,7 +1,7 @@
 """A CSV (or TSV) table of molecules: one SMILES column, any number of target columns.
 
-Molecules become graphs by PyG's ``from_smiles``: nine atom features, three bond features (handed
-out as floats, so that any model takes them), and the string itself as ``smiles``.
+Molecules become graphs as PyG's ``from_smiles`` makes them: nine atom features, three bond features
+(as floats, so that any model takes them), and the string itself as ``smiles``; `gduq.data.smiles`.
 
 What the target columns hold, and the ``y`` of a row: `gduq.data.truth`.
 """
@@ -11,18 +11,32 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
+from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data.header import meant, read_header
 from gduq.data.rejected_rows import Reject
+from gduq.data.smiles import molecules
 from gduq.data.truth import Task, Truth
 from gduq.errors import InputError
 
-__all__ = ["Table", "molecule"]
+__all__ = ["Table"]
 
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
+_AT_A_TIME = 64  # rows
+
+
+class _Fields(NamedTuple):
+    """What is needed of a row."""
+
+    smiles: str
+    truth: Tensor | None
 
 
 class Table:
@@ -66,12 +80,22 @@ class Table:
         self.task = self._truth.task if self.target_names else None
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
-        for index, (line, row) in enumerate(self._rows()):
-            try:
-                yield index, self._molecule(row)
-            except ValueError as error:
-                text = row if isinstance(row, str) else ",".join(row)
-                yield index, Reject(self.path.name, line, str(error), text[:200])
+        """Rows with their numbers, some of them read ahead while the last ones are used."""
+        parts = self._parts(enumerate(self._rows()))
+        with ThreadPoolExecutor(1) as thread:
+            coming = thread.submit(next, parts, None)
+            while (part := coming.result()) is not None:
+                coming = thread.submit(next, parts, None)
+                yield from part
+
+    def _parts(self, rows: Iterator[tuple[int, _Row]]) -> Iterator[list[tuple[int, Data | Reject]]]:
+        while part := list(islice(rows, _AT_A_TIME)):
+            read = [(index, line, row, self._checked(row)) for index, (line, row) in part]
+            texts = [found.smiles for *_, found in read if not isinstance(found, str)]
+            graphs = iter(molecules(texts))
+            yield [
+                (index, self._graph(line, row, found, graphs)) for index, line, row, found in read
+            ]
 
     def column(self, name: str) -> Iterator[str]:
         """The fields of any column, in the order of the rows; empty where a row has none."""
@@ -129,20 +153,31 @@ class Table:
 
     # -- one row -------------------------------------------------------------------------------
 
-    def _molecule(self, row: list[str] | str) -> Data:
-        """The graph of a row; a ``ValueError`` says why there is none."""
+    def _checked(self, row: list[str] | str) -> _Fields | str:
+        """What a row says, or what is wrong with it."""
         if isinstance(row, str):
-            raise ValueError(row)
+            return row
         if len(row) != len(self._header):
-            raise ValueError(f"{len(row)} fields instead of {len(self._header)}")
+            return f"{len(row)} fields instead of {len(self._header)}"
         if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
-            raise ValueError("bytes that are no UTF-8")
+            return "bytes that are no UTF-8"
         fields = [row[column].strip() for column in self._columns]
-        y = self._truth.of(fields) if fields else None
-        data = molecule(row[self._smiles].strip())
-        if y is not None:
-            data.y = y
-        return data
+        try:
+            truth = self._truth.of(fields) if fields else None
+        except ValueError as error:
+            return str(error)
+        return _Fields(row[self._smiles].strip(), truth)
+
+    def _graph(
+        self, line: int, row: list[str] | str, found: _Fields | str, graphs: Iterator[Data | str]
+    ) -> Data | Reject:
+        graph = found if isinstance(found, str) else next(graphs)
+        if isinstance(graph, str):
+            text = row if isinstance(row, str) else ",".join(row)
+            return Reject(self.path.name, line, graph, text[:200])
+        if isinstance(found, _Fields) and found.truth is not None:
+            graph.y = found.truth
+        return graph
 
 
 class _Lines:
@@ -167,27 +202,8 @@ class _Lines:
         self._again.extendleft(reversed(self.taken[1:]))
 
 
-def molecule(smiles: str) -> Data:
-    """The graph of a SMILES string; a ``ValueError`` says why there is none."""
-    _need_rdkit()
-    from torch_geometric.utils import from_smiles
-
-    if not smiles:
-        raise ValueError("the SMILES field is empty")
-    try:
-        data: Data = from_smiles(smiles)
-    except ValueError as error:  # an atom or bond outside PyG's tables
-        raise ValueError(f"SMILES {smiles!r}: {error}") from error
-    if data.num_nodes == 0:  # what PyG makes of a string that RDKit refuses
-        raise ValueError(f"{smiles!r} is no valid SMILES")
-    data.x, data.edge_attr = data.x.float(), data.edge_attr.float()
-    return data
-
-
 def _need_rdkit() -> None:
-    try:
-        import rdkit  # noqa: F401
-    except ImportError as error:
+    if find_spec("rdkit") is None:
         raise InputError(
             "RDKit to read SMILES", "none installed", 'Install it: pip install "gduq[molecules]"'
-        ) from error
+        )

@@ -1,4 +1,4 @@
-"""Requests of many clients, answered together by one thread."""
+"""Requests of many clients, read and answered together."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.deploy.http_limits import Limits, Refused
-from gduq.deploy.http_reading import Asked, graphs_from
-from gduq.deploy.rdkit_process import RDKitProcess
+from gduq.data.smiles import RDKitProcess
+from gduq.deploy.http_reading import Asked, Refused, Sized, graphs_from
+from gduq.deploy.running import Limits
 from gduq.deploy.service import Service
 
 __all__ = ["Batcher", "Counts"]
 
 _log = logging.getLogger(__name__)
+_AHEAD = 4  # times that requests are read while the model is at work
 
 
 @dataclass
@@ -41,8 +42,14 @@ class _Job:
 
     items: Sequence[Asked]
     future: asyncio.Future[bytes]
+    graphs: dict[int, Sized] = field(default_factory=dict)
     rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Graphs of it."""
+        return len(self.items) or len(self.graphs)
 
     def content(self) -> bytes:
         """The answer as JSON; numbers that are not finite are null."""
@@ -51,8 +58,7 @@ class _Job:
         return to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """A graph of a request: where its rows go."""
 
     job: _Job
@@ -63,9 +69,10 @@ class _Place:
 
 
 class Batcher:
-    """One thread that reads, predicts and answers; requests that wait meanwhile share a pass.
+    """Two threads: one reads requests, one answers those that are read; many share a pass.
 
-    Only graphs with the same attributes share one, so nobody's graph changes what another's
+    RDKit reads in a process of its own, so the next requests are read while the model is at work.
+    Only graphs with the same attributes share a pass, so nobody's graph changes what another's
     becomes; and answers do not depend on batch-mates.
 
     Args:
@@ -75,91 +82,116 @@ class Batcher:
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits, self.counts = service, limits, Counts()
-        self._waiting: queue.Queue[_Job | None] = queue.Queue(limits.queue)
-        self._thread = threading.Thread(target=self._run, name="gduq-predict", daemon=True)
-        self._closed = False
+        self._asked = queue.SimpleQueue[_Jobs]()
+        self._read = queue.Queue[_Jobs](_AHEAD)
+        self._submitted = self._dropped = self._begun = 0  # each is counted by one thread
         self._rdkit = RDKitProcess(limits.reading)
+        self._threads = [
+            threading.Thread(target=work, name=f"gduq-{work.__name__}", daemon=True)
+            for work in (self._reading, self._answering)
+        ]
+        self._closed = False
 
     def __enter__(self) -> Batcher:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._closed = True
-        self._waiting.put(None)
-        self._thread.join()
+        self._asked.put(None)
+        for thread in self._threads:
+            thread.join()
         self._rdkit.close()
 
     @property
     def alive(self) -> bool:
         """Whether requests are being answered."""
-        return self._thread.is_alive() and not self._closed
+        return not self._closed and all(thread.is_alive() for thread in self._threads)
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
-        return self._waiting.qsize()
+        """Requests that the model has not begun with."""
+        return self._submitted - self._dropped - self._begun
 
     def submit(self, items: Sequence[Asked]) -> asyncio.Future[bytes]:
         """Line up a request of the running event loop; its future gives the answer as JSON.
 
-        It ends with a ``TimeoutError`` after the time for a request; who still waits in the queue
-        then is not answered at all.
+        A request whose future is cancelled while it waits is not answered at all.
         """
         if not self.alive:
             raise Refused(503, "the service is shutting down")
+        if self.waiting >= self.limits.queue:
+            raise Refused(503, "too many requests are waiting, try again in a moment")
         loop = asyncio.get_running_loop()
         job = _Job(items, loop.create_future())
-        try:
-            self._waiting.put_nowait(job)
-        except queue.Full:
-            raise Refused(503, "too many requests are waiting, try again in a moment") from None
-        clock = loop.call_later(self.limits.seconds, _settle, [(job.future, TimeoutError())])
-        job.future.add_done_callback(lambda _: clock.cancel())
+        self._submitted += 1
+        self._asked.put([job])
         return job.future
 
-    # -- the thread ----------------------------------------------------------------------------
+    # -- the threads ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _reading(self) -> None:
         going_on = True
         while going_on:
-            jobs, going_on = self._take()
-            jobs = [job for job in jobs if not job.future.done()]  # nobody waits for the others
-            if jobs:
-                found = self._outcomes(jobs)
-                with suppress(RuntimeError):  # a loop that is closed has no more clients
-                    jobs[0].future.get_loop().call_soon_threadsafe(_settle, found)
+            jobs, going_on = self._take(self._asked)
+            good = self._tried(self._read_all, [job for job in jobs if not job.future.done()])
+            self._dropped += len(jobs) - len(good)
+            self._read.put(good)
+        self._read.put(None)
 
-    def _outcomes(self, jobs: Sequence[_Job]) -> list[_Outcome]:
-        """What becomes of requests; where all together fail, each is tried alone."""
-        try:
-            self._answer(jobs)
-            return [(job.future, job.content()) for job in jobs]
-        except Exception as error:  # the thread must outlive whatever a network does
-            if len(jobs) > 1:
-                return [outcome for job in jobs for outcome in self._outcomes([job])]
-            _log.exception("a request failed")
-            return [(jobs[0].future, error)]
+    def _answering(self) -> None:
+        going_on = True
+        while going_on:
+            jobs, going_on = self._take(self._read)
+            self._begun += len(jobs)
+            done = self._tried(self._answer, [job for job in jobs if not job.future.done()])
+            self._tell([(job.future, job.content()) for job in done])
 
-    def _take(self) -> tuple[list[_Job], bool]:
-        """The next request and those behind it that fit into a pass; and whether to go on."""
-        job = self._waiting.get()
-        if job is None:
-            return [], False
-        jobs, graphs = [job], len(job.items)
-        while graphs < self.limits.batch:
+    def _take(self, source: _Source) -> tuple[list[_Job], bool]:
+        """The next requests, as many as fit into a pass; and whether to go on."""
+        found = list[_Job]()
+        while sum(job.size for job in found) < self.limits.batch:
             try:
-                job = self._waiting.get_nowait()
+                jobs = source.get(block=not found)
             except queue.Empty:
                 break
-            if job is None:
-                return jobs, False
-            jobs.append(job)
-            graphs += len(job.items)
-        return jobs, True
+            if jobs is None:
+                return found, False
+            found += jobs
+        return found, True
+
+    def _tried(self, work: Callable[[list[_Job]], None], jobs: list[_Job]) -> list[_Job]:
+        """The requests with which work went well; where all together fail, each is tried alone."""
+        try:
+            work(jobs)
+            return jobs
+        except Exception as error:  # the thread must outlive whatever a network does
+            if len(jobs) > 1:
+                return [good for job in jobs for good in self._tried(work, [job])]
+            _log.exception("a request failed")
+            self._tell([(jobs[0].future, error)])
+            return []
+
+    def _tell(self, found: list[_Outcome]) -> None:
+        if found:
+            with suppress(RuntimeError):  # a loop that is closed has no more clients
+                found[0][0].get_loop().call_soon_threadsafe(_settle, found)
+
+    def _read_all(self, jobs: Sequence[_Job]) -> None:
+        """Note the sound graphs of requests, and the others with the reason."""
+        found = graphs_from([job.items for job in jobs], self.limits, self._rdkit)
+        for job, graphs in zip(jobs, found, strict=True):
+            for number, graph in enumerate(graphs):
+                if isinstance(graph, str):
+                    job.rejected[number] = graph
+                else:
+                    job.graphs[number] = graph
+            job.items = ()
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
-        for part in self._passes(self._read(jobs)):
+        waiting = (_Place(job, n, *graph) for job in jobs for n, graph in job.graphs.items())
+        for part in self._passes(waiting):
             self.counts.passes += 1
             graphs = [place.graph for place in part]
             for places, found in self.service.answer_each(graphs, checked=True):
@@ -173,17 +205,7 @@ class Batcher:
             self.counts.graphs += len(job.rows)
             self.counts.rejected += len(job.rejected)
 
-    def _read(self, jobs: Sequence[_Job]) -> Iterator[_Place]:
-        """The sound graphs of all requests; the others are noted with the reason."""
-        for job in jobs:
-            found = graphs_from(job.items, self.limits, self._rdkit)
-            for number, graph in enumerate(found):
-                if isinstance(graph, str):
-                    job.rejected[number] = graph
-                else:
-                    yield _Place(job, number, *graph)
-
-    def _passes(self, places: Iterator[_Place]) -> Iterator[list[_Place]]:
+    def _passes(self, places: Iterable[_Place]) -> Iterator[list[_Place]]:
         """Graphs with the same attributes, as many as one pass may hold."""
         alike: dict[Any, list[_Place]] = {}
         for place in places:
@@ -225,6 +247,8 @@ def _attributes(graph: Data) -> frozenset[tuple[Any, ...]]:
 
 
 _Outcome = tuple["asyncio.Future[bytes]", "bytes | Exception"]
+_Jobs = list[_Job] | None  # none: there are no more
+_Source = queue.SimpleQueue[_Jobs] | queue.Queue[_Jobs]
 
 
 def _settle(found: Sequence[_Outcome]) -> None:

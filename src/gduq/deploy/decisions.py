@@ -15,10 +15,11 @@ from gduq.conformal import ClassConditional, ConformalIntervals, ConformalLabels
 from gduq.errors import InputError
 from gduq.novelty import SCORES
 
-__all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "unlike"]
+__all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "too_few", "unlike"]
 
 REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
 NEEDS_FEATURES = ("mahalanobis", "knn")  # scores of representations
+_NAMED = 6  # classes in a sentence
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Settings:
         coverage: Share of rows like the reference that should be answered, all reasons to abstain
             taken together; or
         accuracy: the accuracy that answers should have; then ``coverage`` is not used.
-        score: OOD score: a name of `gduq.novelty.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
+        ood_score: A name of `gduq.novelty.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
             ``"novelty"`` where the model knows its training data, else ``"energy"`` for classes,
             ``"entropy"`` for labels, ``"std"`` for values.
         per_class: Whether sets hold every class, and yes and no of every label, as often as that:
@@ -43,7 +44,7 @@ class Settings:
     alpha: float = 0.1
     coverage: float = 0.9
     accuracy: float | None = None
-    score: str | None = None
+    ood_score: str | None = None
     per_class: bool = False
     max_novelty: float = 0.99
     max_epistemic: float = 0.99
@@ -57,9 +58,9 @@ class Settings:
         for name in ("max_novelty", "max_epistemic"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} from 0 to 1", getattr(self, name))
-        if self.score not in (None, *SCORES, *NEEDS_FEATURES):
+        if self.ood_score not in (None, *SCORES, *NEEDS_FEATURES):
             names = ", ".join([*SCORES, *NEEDS_FEATURES])
-            raise InputError(f"an OOD score from {names}", repr(self.score))
+            raise InputError(f"an OOD score from {names}", repr(self.ood_score))
 
     def conformal(self, kind: str) -> Any:
         """The sets or intervals for a kind of prediction, not yet fitted."""
@@ -130,6 +131,31 @@ class Decisions:
             columns[f"conformal_low{end}"] = one.low.tolist()
             columns[f"conformal_high{end}"] = one.high.tolist()
         return columns
+
+
+def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -> list[str]:
+    """Which classes, or answers about labels, have too few labelled rows for sets of their own.
+
+    Example:
+        >>> from gduq.prediction import Prediction
+        >>> known = Prediction(torch.zeros(30, 2), target=torch.tensor([0] * 27 + [1] * 3))
+        >>> too_few(Settings(per_class=True, alpha=0.2), known, ["no", "yes"])
+        ['--per-class needs 4 rows of a class with --alpha 0.2, yes has 3: every set holds it.']
+    """
+    if not settings.per_class:
+        return []
+    least = math.ceil(1 / settings.alpha - 1 - 1e-9)
+    names, rare = class_names or (), list[str]()
+    for part, end in zip(_parts(known), endings(known), strict=True):
+        words = [f"{answer} of {end[1:]}" for answer in ("no", "yes")] if end else names
+        for number, count in enumerate(part.target.long().bincount(minlength=2).tolist()):
+            if count < least:
+                rare.append(f"{words[number] if words else f'class {number}'} has {count}")
+    if not rare:
+        return []
+    more = f" and {len(rare) - _NAMED} more are below it" if len(rare) > _NAMED else ""
+    needed = f"--per-class needs {least} rows of a class with --alpha {settings.alpha:g}"
+    return [f"{needed}, {', '.join(rare[:_NAMED])}{more}: every set holds it."]
 
 
 def endings(p: Any) -> list[str]:

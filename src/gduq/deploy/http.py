@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 import gduq
+from gduq.data.smiles import RDKitProcess
 from gduq.deploy import pages
 from gduq.deploy.batching import Batcher
-from gduq.deploy.http_limits import Limits, Refused
-from gduq.deploy.http_reading import Query, read_query
-from gduq.deploy.rdkit_process import RDKitProcess
+from gduq.deploy.http_reading import Query, Refused, read_query
+from gduq.deploy.running import Limits
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 
@@ -71,7 +71,7 @@ def make_app(
 
     Args:
         service: The model.
-        card: What ``/model`` says, see `gduq.deploy.card.card`.
+        card: What ``/model`` says, see `gduq.deploy.pages.make_card`.
         limits: Bounds of a request.
         hosts: Names under which it may be asked for; ``None``: any. A service on loopback should
             name them, else a page of another site could ask through the user's browser.
@@ -82,7 +82,6 @@ def make_app(
     try:
         from fastapi import FastAPI, Request
         from fastapi.responses import JSONResponse, Response
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise InputError(
             "FastAPI to serve a model", "none installed", 'Install it: pip install "gduq[serve]"'
@@ -107,44 +106,49 @@ def make_app(
         redoc_url=None,
         responses={500: {"model": Problem, "description": "The model failed."}},
     )
-    if hosts is not None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> Response:
         return JSONResponse({"error": error.reason}, error.status)
 
-    _add_predict(app, batcher)
+    _add_predict(app)
     _add_facts(app, batcher, card)
     _add_pages(app, batcher.limits, pencil, card)
-    return app
+    return _Door(app, batcher, hosts)
 
 
-def _add_predict(app: "FastAPI", batcher: Batcher) -> None:
-    from fastapi.routing import APIRoute
+class _Door:
+    """Knows the host names, and answers ``POST /predict`` past FastAPI, which takes most time."""
 
-    class Direct(APIRoute):
-        """Described by FastAPI, answered past it, which takes about half of the time."""
+    def __init__(self, app: "FastAPI", batcher: Batcher, hosts: Sequence[str] | None) -> None:
+        self.app, self.batcher = app, batcher
+        self.hosts = None if hosts is None else {host.encode() for host in hosts}
 
-        async def handle(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["method"] != "POST":
-                await super().handle(scope, receive, send)
-            else:
-                await _reply(scope, receive, send, batcher)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").partition(b":")[0].lower()
+        if self.hosts is not None and host not in self.hosts:
+            await _send(send, 400, to_json({"error": "expected another host name"}))
+        elif scope["path"] == "/predict" and scope["method"] == "POST":
+            await _reply(headers, receive, send, self.batcher)
+        else:
+            await self.app(scope, receive, send)
 
-    async def predict() -> None:
-        """One entry per graph, or per node where the model answers for nodes."""
 
+def _add_predict(app: "FastAPI") -> None:
     body = {"application/json": {"schema": Query.model_json_schema()}}
-    app.router.add_api_route(
+
+    @app.post(
         "/predict",
-        predict,
-        methods=["POST"],
         summary="Answers for molecules or graphs",
         responses={200: {"model": Answers}, **_PROBLEMS},
         openapi_extra={"requestBody": {"required": True, "content": body}},
-        route_class_override=Direct,
     )
+    async def predict() -> None:
+        """One entry per graph, or per node where the model answers for nodes."""
 
 
 def _add_facts(app: "FastAPI", batcher: Batcher, card: Mapping[str, Any]) -> None:
@@ -171,10 +175,11 @@ def _add_pages(
     async def picture(smiles: str) -> Response:
         if len(smiles) > limits.smiles:
             raise Refused(413, f"expected at most {limits.smiles} characters, got {len(smiles)}")
-        found = await _in_time(run_in_threadpool(pencil.draw, smiles), limits)
-        if found.reason is not None:
-            raise Refused(422, found.reason)
-        return Response(found.value, media_type="image/svg+xml", headers=pages.PICTURE)
+        try:
+            found = await _in_time(run_in_threadpool(pencil.draw, smiles), limits)
+        except ValueError as error:
+            raise Refused(422, str(error)) from None
+        return Response(found, media_type="image/svg+xml", headers=pages.PICTURE)
 
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
@@ -192,22 +197,24 @@ async def _in_time(work: Any, limits: Limits) -> Any:
         async with asyncio.timeout(limits.seconds):  # takes no task of its own
             return await work
     except _LATE:
-        raise _late(limits) from None
+        raise Refused(504, f"no answer within {limits.seconds:g} seconds") from None
 
 
-def _late(limits: Limits) -> Refused:
-    return Refused(504, f"no answer within {limits.seconds:g} seconds")
-
-
-async def _reply(scope: Any, receive: Any, send: Any, batcher: Batcher) -> None:
+async def _reply(headers: Mapping[bytes, bytes], receive: Any, send: Any, batcher: Batcher) -> None:
     """Answer a request, or say why not."""
-    headers = [(b"content-type", b"application/json")]
     try:
-        status, content = 200, await _answer(dict(scope["headers"]), receive, batcher)
+        answer = _answer(headers, receive, batcher)
+        await _send(send, 200, await _in_time(answer, batcher.limits))
     except Refused as error:
-        status, content = error.status, to_json({"error": error.reason})
-        headers += [(b"retry-after", b"1")] * (status == 503)
-    headers.append((b"content-length", str(len(content)).encode()))
+        await _send(send, error.status, to_json({"error": error.reason}))
+
+
+async def _send(send: Any, status: int, content: bytes) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(content)).encode()),
+        *[(b"retry-after", b"1")] * (status == 503),
+    ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
@@ -218,12 +225,10 @@ async def _answer(headers: Mapping[bytes, bytes], receive: Any, batcher: Batcher
     if kind != b"application/json":
         got = kind[:50].decode("latin-1") or "none"
         raise Refused(415, f"expected content-type application/json, got {got}")
-    body = await _in_time(_body(headers, receive, batcher.limits.body), batcher.limits)
+    body = await _body(headers, receive, batcher.limits.body)
     future = batcher.submit(read_query(body, batcher.limits))
     try:
         return await future
-    except _LATE:
-        raise _late(batcher.limits) from None
     except Exception:  # its traceback is in the log
         raise Refused(500, "the model failed; the log of the service says why") from None
 

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.deploy.http_limits import Limits, Refused
-from gduq.deploy.rdkit_process import Found, RDKitProcess
+from gduq.data.smiles import RDKitProcess
+from gduq.deploy.running import Limits
 from gduq.errors import InputError, one_line
 from gduq.graph import check_graph
 
-__all__ = ["Asked", "Query", "graphs_from", "read_query"]
+__all__ = ["Asked", "Query", "Refused", "Sized", "graphs_from", "read_query"]
 
 Asked = tuple[str, Any]  # "smiles" or "graph", and what the request holds
+
+
+class Refused(Exception):
+    """A request that is not answered: an HTTP status and one sentence."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Sized(NamedTuple):
+    """A graph with the numbers of its nodes and edges."""
+
+    graph: Data
+    nodes: int
+    edges: int
+
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 # what labels or arranges rows is not for a request to say
@@ -62,13 +79,15 @@ def read_query(body: bytes, limits: Limits) -> list[Asked]:
         >>> read_query(b'{"files": ["/etc/passwd"]}', Limits())
         Traceback (most recent call last):
         ...
-        gduq.deploy.http_limits.Refused: files: Extra inputs are not permitted
+        gduq.deploy.http_reading.Refused: expected smiles or graphs, got 'files'
     """
     try:
         query = Query.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise Refused(422, f"expected smiles or graphs, got {place[:100]!r}") from None
         reason = f"{place}: {first['msg']}" if place else first["msg"]
         raise Refused(422, reason[:300]) from None
     given = {"smiles": query.smiles, "graph": query.graphs}
@@ -81,36 +100,44 @@ def read_query(body: bytes, limits: Limits) -> list[Asked]:
 
 
 def graphs_from(
-    items: Sequence[Asked], limits: Limits, rdkit: RDKitProcess
-) -> Iterator[tuple[Data, int, int] | str]:
-    """Per item a sound graph, its nodes and its edges, or the reason why it is none.
+    requests: Sequence[Sequence[Asked]], limits: Limits, rdkit: RDKitProcess
+) -> list[list[Sized | str]]:
+    """Per item of each request a sound graph with its size, or the reason why it is none.
+
+    RDKit is asked once for all requests; one that keeps it busy takes nothing from the others.
 
     Example:
         >>> item = ("graph", {"x": [[1, 0]], "edge_index": [[0], [1]]})
-        >>> list(graphs_from([item], Limits(), RDKitProcess(1)))
-        ['expected edge_index with node numbers from 0 to 0, got 0 to 1.']
+        >>> graphs_from([[item]], Limits(), RDKitProcess())
+        [['expected edge_index with node numbers from 0 to 0, got 0 to 1.']]
     """
-    texts = [value.strip() for kind, value in items if _is_text(kind, value, limits)]
-    molecules = iter(rdkit.read(texts) if texts else ())
-    for kind, value in items:
-        try:
-            if kind == "graph":
-                found = _sized(_from_arrays(value), limits)
-                check_graph(found[0])
-                yield found
-            else:
-                _check_text(value, limits)
-                yield _sized(_from_molecule(value.strip(), next(molecules)), limits)
-        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            yield one_line(error)
+    texts = [[v.strip() for kind, v in items if _is_text(kind, v, limits)] for items in requests]
+    found = rdkit.read(texts) if any(texts) else [[] for _ in requests]
+    return [
+        [_tried(kind, value, limits, molecules) for kind, value in items]
+        for items, molecules in zip(requests, map(iter, found), strict=True)
+    ]
 
 
-def _sized(graph: Data, limits: Limits) -> tuple[Data, int, int]:
+def _tried(kind: str, value: Any, limits: Limits, molecules: Iterator[Data | str]) -> Sized | str:
+    try:
+        if kind == "graph":
+            found = _sized(_from_arrays(value), limits)
+            check_graph(found.graph)
+            return found
+        _check_text(value, limits)
+        molecule = next(molecules)  # what RDKit makes is sound
+        return molecule if isinstance(molecule, str) else _sized(molecule, limits)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        return one_line(error)
+
+
+def _sized(graph: Data, limits: Limits) -> Sized:
     nodes, edges = int(graph.num_nodes or 0), graph.edge_index.size(-1)
     for name, count, most in (("nodes", nodes, limits.nodes), ("edges", edges, limits.edges)):
         if count > most:
             raise InputError(f"a graph of at most {most} {name}", count)
-    return graph, nodes, edges
+    return Sized(graph, nodes, edges)
 
 
 def _is_text(kind: str, value: Any, limits: Limits) -> bool:
@@ -122,17 +149,6 @@ def _check_text(value: Any, limits: Limits) -> None:
         raise InputError("a SMILES text", _kind(value))
     if len(value) > limits.smiles:
         raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(value))
-
-
-def _from_molecule(smiles: str, found: Found) -> Data:
-    """As `gduq.data.table.molecule` makes it; what RDKit makes is sound."""
-    if found.reason is not None:
-        raise ValueError(found.reason)
-    shapes = {"x": (-1, 9), "edge_index": (2, -1), "edge_attr": (-1, 3)}
-    made = {name: torch.tensor(found.value[name]).view(shapes[name]) for name in shapes}
-    return Data(
-        made["x"].float(), made["edge_index"].long(), made["edge_attr"].float(), smiles=smiles
-    )
 
 
 def _from_arrays(item: Any) -> Data:

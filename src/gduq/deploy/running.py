@@ -1,4 +1,4 @@
-"""The service on an address, until it is told to stop."""
+"""The service on an address, with its bounds, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,53 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
-from gduq.deploy.http_limits import Limits
 from gduq.errors import InputError
 
-__all__ = ["is_loopback", "listen", "own_hosts", "run"]
+__all__ = ["Limits", "is_loopback", "listen", "own_hosts", "run"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the service, so that no request can take the machine from the others.
+
+    Attributes:
+        body: Bytes of a request.
+        graphs: Graphs of a request.
+        smiles: Characters of a SMILES string.
+        nodes: Nodes of a graph, and of all graphs that are answered in one pass.
+        edges: Edges of the same.
+        batch: Graphs in one pass.
+        queue: Requests that may wait; more are told to come back.
+        seconds: Time for a request to arrive and to be answered.
+        reading: Seconds of computing for RDKit to read the SMILES of a request, or to draw one.
+        connections: Open connections.
+
+    Example:
+        >>> Limits(queue=0)
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected queue above 0, got 0.
+    """
+
+    body: int = 8 * 2**20
+    graphs: int = 1000
+    smiles: int = 2000
+    nodes: int = 20_000
+    edges: int = 200_000
+    batch: int = 256
+    queue: int = 256
+    seconds: float = 30.0
+    reading: float = 5.0
+    connections: int = 1024
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise InputError(f"{field.name} above 0", value)
 
 
 def is_loopback(host: str) -> bool:
@@ -80,6 +121,7 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=limits.connections,
         backlog=limits.connections,
         timeout_keep_alive=15,

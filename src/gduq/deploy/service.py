@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data
 
 from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
-from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, unlike
+from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, too_few, unlike
 from gduq.deploy.rowfiles import Kind
 from gduq.errors import InputError, one_line
 from gduq.graph import Rows, check_graph
@@ -62,8 +62,9 @@ class Service:
         self.class_names = None if names is None else tuple(names)
         self.settings = settings or Settings()
         fallback = "novelty" if self.model.novelty.fitted else _SCORE[self.kind]
-        self.score: str = self._checked(self.settings.score or fallback)
+        self.score: str = self._checked(self.settings.ood_score or fallback)
         self.reference: Any = None
+        self.notes: list[str] = []  # what a user should know of the reference
         self._score: Any = SCORES.get(self.score)
 
     @property
@@ -106,7 +107,7 @@ class Service:
             known: Calibrated predictions of labelled rows the model was not trained on.
         """
         self._decisions = Decisions(self.settings, known)
-        self.reference = known
+        self.reference, self.notes = known, too_few(self.settings, known, self.class_names)
         if self.score in NEEDS_FEATURES:
             score = Mahalanobis() if self.score == "mahalanobis" else KNN()
             self._score = score.fit(known)

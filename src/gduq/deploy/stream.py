@@ -136,19 +136,22 @@ class _Job:
         """Answer for all graphs of numbered files."""
         done, writer = Served(self.path), _Writer(self.service, self.path, self.places)
         with ExitStack() as open_files:
-            log = _Rejected(done, open_files.enter_context(RejectList(self.listed)))
+            log = open_files.enter_context(RejectList(self.listed))
             open_files.enter_context(writer)
             for number, source in sources:
                 writer.sample.start(number)
                 for part in self.places.read(source, self.batch_size):
                     good = [item for item in part if isinstance(item.graph, Data)]
-                    log.write(source, [(i, r) for i, r, _ in part if isinstance(r, Reject)])
+                    for row, graph, _ in part:
+                        if isinstance(graph, Reject):
+                            log.write(source, row, graph)
                     for rows, p in _answered(self.service, good, source, log):
                         writer.write(str(source), rows, p)
                         done.graphs += len(rows)
-                    self.notify(done.graphs + done.rejected)
+                    self.notify(done.graphs + log.rows)
         done.rows, done.columns, done.reasons = writer.rows, writer.names, dict(writer.reasons)
-        done.abstained = writer.abstained
+        done.abstained, done.rejected, done.first = writer.abstained, log.rows, log.first
+        done.rejects = log.path if log.rows else None
         return done, writer.sample
 
 
@@ -171,31 +174,17 @@ def _existing(source: str | Path) -> Path:
 
 
 def _answered(
-    service: Service, items: Sequence[Item], source: Path, log: _Rejected
+    service: Service, items: Sequence[Item], source: Path, log: RejectList
 ) -> Iterator[tuple[list[Item], Any]]:
     """Graphs with their predictions; those that are refused are listed."""
     graphs = [item.graph for item in items if isinstance(item.graph, Data)]
     for places, found in service.answer_each(graphs):
         part = [items[place] for place in places]
         if isinstance(found, str):
-            log.write(source, [(item.row, Reject(source.name, 0, found)) for item in part])
+            for item in part:
+                log.write(source, item.row, Reject(source.name, 0, found))
         else:
             yield part, found
-
-
-@dataclass
-class _Rejected:
-    """Counts the graphs that are left out, and lists them."""
-
-    done: Served
-    list: RejectList
-
-    def write(self, source: Path, rejects: Iterable[tuple[int, Reject]]) -> None:
-        for index, reject in rejects:
-            self.list.write(source, index, reject)
-            self.done.rejected += 1
-            self.done.first = self.done.first or f"{source}, row {index}: {reject.reason}"
-            self.done.rejects = self.list.path
 
 
 class _Writer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from gduq.calibration import METHODS, Calibrator
-from gduq.errors import InputError, did_you_mean
-from gduq.evaluation.fixed_maps import FIXED, fixed
-from gduq.evaluation.shifted_copies import VARIANTS
-from gduq.prediction import Hypotheses
+from gduq.errors import InputError
+from gduq.evaluation.named_calibrators import FIXED, VARIANTS, fixed, make_calibrator
 
-__all__ = ["Calibrated", "Whole", "check_name", "make_calibrator"]
+__all__ = ["Calibrated", "Whole"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +88,8 @@ class Calibrated:
 
     def make(self, name: str) -> Calibrator:
         """A calibrator by name for these predictions; fitted only if nothing is to be learned."""
-        first = next(iter(self.raw.values()))
         if name in FIXED:
-            if first.kind != "classes":
-                raise InputError(f"predictions about classes for {name!r}", first.kind)
-            return fixed(name, first.num_classes, first.num_samples)
+            return fixed(name, next(iter(self.raw.values())))
         reads_graph = METHODS[VARIANTS.get(name, name)].needs_graph
         return make_calibrator(name, self.whole if reads_graph else None, self.raw.get("train"))
 
@@ -103,11 +98,8 @@ class Calibrated:
         if calibrator.fitted:
             return calibrator
         if self.fit_on not in self.raw:
-            raise InputError(
-                f"a split {self.fit_on!r} to fit calibrators on",
-                ", ".join(self.raw),
-                "Pass fit_on=.",
-            )
+            wanted = f"a split {self.fit_on!r} to fit calibrators on"
+            raise InputError(wanted, ", ".join(self.raw), "Pass fit_on=.")
         whole = self.whole if calibrator.needs_graph else None
         if whole is not None:
             rows = whole.numbers(self.fit_on)
@@ -137,43 +129,3 @@ class Calibrated:
             left = {**whole.rows, self.fit_on: whole.numbers(self.fit_on)[rest]}
             whole = replace(whole, rows=left)
         return Calibrated(raw, self.fit_on, lambda: whole)
-
-
-def check_name(name: str) -> None:
-    """Raise unless a calibrator is called that."""
-    known = [*METHODS, *VARIANTS, *FIXED]
-    if name not in known:
-        raise InputError("the name of a calibrator", repr(name), did_you_mean(name, known))
-
-
-def make_calibrator(
-    name: str, whole: Whole | None = None, train: Hypotheses | None = None
-) -> Calibrator:
-    """A calibrator by name, not yet fitted; classes it sees no rows of stay as they are.
-
-    Args:
-        name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
-        whole: The graph of a node task, for calibrators that read it.
-        train: Predictions on training rows, for calibrators that read representations.
-
-    Example:
-        >>> make_calibrator("vector+corrupted").missing
-        'keep'
-    """
-    kind, options = METHODS[VARIANTS.get(name, name)], dict[str, Any]()
-    known = {field.name for field in fields(kind)}
-    if "missing" in known:
-        options["missing"] = "keep"
-    if kind.needs_graph:
-        if whole is None:
-            raise InputError(
-                f"a model and a node task on one graph for {name!r}",
-                "other splits or predictions alone",
-                "Pass the model with its Splits, or a fitted calibrator.",
-            )
-        options["graph"] = whole.graph
-        if "train_rows" in known:
-            options["train_rows"] = whole.rows.get("train")
-    if kind.needs_features:
-        options["train"] = train
-    return kind(**options)

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gduq import metrics
 from gduq.metrics import Interval
-from gduq.metrics.reading import read_any, read_ranked
+from gduq.metrics.metric import metric
 from gduq.metrics.resampling import interval, resample_counts, resampled, share_interval
-from gduq.metrics.rows import Rows
-from gduq.metrics.weighted import metric
+from gduq.metrics.rows import Rows, read_any, read_ranked
 
 __all__ = ["PROMISED", "gap", "gap_of_draws"]
 

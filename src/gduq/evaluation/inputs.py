@@ -14,15 +14,16 @@ from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import Whole
-from gduq.evaluation.measuring import Settings
-from gduq.evaluation.shifted_copies import corrupted_predictions
+from gduq.evaluation.case import Settings
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Hypotheses, predict
+from gduq.shifts.copies import shifted_copies
 
 __all__ = [
     "check_copies",
     "check_settings",
     "copies_of",
+    "corrupted_predictions",
     "group_columns",
     "ood_names",
     "predictions_of",
@@ -37,7 +38,9 @@ def views_of(splits: Splits | Mapping[str, View] | None) -> dict[str, View]:
     if isinstance(splits, Mapping):
         return {name: _view(name, data) for name, data in splits.items()}
     if not isinstance(splits, Splits):
-        raise InputError("Splits or views by name", type(splits).__name__)
+        raise InputError(
+            "Splits or views by name", type(splits).__name__, 'Name it: {"test": view}.'
+        )
     return {**dict(splits), **splits.severities}
 
 
@@ -88,6 +91,36 @@ def copies_of(
     if isinstance(given, nn.Module) and view is not None:
         return lambda: corrupted_predictions(given, view, batch_size, seed)
     return None
+
+
+def corrupted_predictions(
+    model: nn.Module,
+    view: View,
+    batch_size: int | None = None,
+    seed: int = 0,
+    features: bool = False,
+) -> list[Hypotheses]:
+    """What a model says of every copy of `gduq.shifts.copies.shifted_copies`.
+
+    Args:
+        model: As in `gduq.predict`.
+        view: The rows; each prediction has them in the same order.
+        batch_size: Graphs at a time.
+        seed: Of the copies.
+        features: Also keep representations.
+
+    Example:
+        >>> import torch
+        >>> from gduq.nn import GNN
+        >>> from torch_geometric.data import Data
+        >>> ring = torch.arange(6)
+        >>> graph = Data(x=torch.ones(6, 3), edge_index=torch.stack([ring, ring.roll(1)]), y=0)
+        >>> said = corrupted_predictions(GNN(3, 4, 2, num_layers=2), View([graph] * 5))
+        >>> len(said), len(said[0])
+        (8, 5)
+    """
+    copies = shifted_copies(view, seed)
+    return [predict(model, c, batch_size=batch_size, features=features).to("cpu") for c in copies]
 
 
 def check_copies(corrupted: Sequence[Hypotheses] | None, rows: Hypotheses | None) -> None:

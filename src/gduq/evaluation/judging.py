@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,10 +14,11 @@ from gduq.calibration import METHODS, Calibrator, method_name
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.evaluation import classes, labels, values
-from gduq.evaluation.calibrated import Calibrated, check_name
+from gduq.evaluation import measures, thresholds
+from gduq.evaluation.calibrated import Calibrated
+from gduq.evaluation.case import Case, Record, Settings
+from gduq.evaluation.detection import detection
 from gduq.evaluation.evaluation import COLUMNS, Evaluation
-from gduq.evaluation.fixed_maps import FIXED
 from gduq.evaluation.inputs import (
     check_copies,
     check_settings,
@@ -26,12 +28,10 @@ from gduq.evaluation.inputs import (
     predictions_of,
     views_of,
 )
-from gduq.evaluation.measuring import Case, Record, Settings
+from gduq.evaluation.named_calibrators import FIXED, check_name
 from gduq.prediction import Hypotheses
 
 __all__ = ["evaluate"]
-
-_PARTS = {"classes": classes.parts_of, "labels": labels.parts_of, "values": values.parts_of}
 
 
 def evaluate(
@@ -178,10 +178,21 @@ def _judged(
 
 def _records(case: Case) -> Iterator[Record]:
     """All rows of the table for one calibrator."""
-    kind = next(iter(case.predictions.values())).kind
-    for part, rows in _PARTS[kind](case):
+    for part, rows in _parts(case):
         for row in rows:
             yield {"kind": part, "calibrator": case.calibrator, "variant": "", "against": ""} | row
+
+
+def _parts(case: Case) -> Iterator[tuple[str, Iterable[Record]]]:
+    held, values = case.held or case, case.kind == "values"
+    answers = partial(thresholds.conformal_answers, names=thresholds.ANSWERS[case.kind])
+    yield "metrics", measures.measured(case)
+    yield "ood", detection(case)
+    if not values:
+        yield "error prediction", held.each(thresholds.error_prediction)
+    yield "conformal", held.each(answers)
+    yield "abstention", held.each(thresholds.abstention)
+    yield "subgroups", case.each(measures.subgroups) if values else measures.subgroups(case)
 
 
 def _case(

@@ -13,7 +13,7 @@ from gduq.errors import InputError
 from gduq.graph.parts import num_graphs
 from gduq.graph.rows import row_kind, row_type
 
-__all__ = ["check_graph"]
+__all__ = ["check_ends", "check_graph"]
 
 _checked: WeakIdKeyDictionary = WeakIdKeyDictionary()  # feature tensor -> its version when checked
 
@@ -49,7 +49,7 @@ def check_graph(graph: Any, channels: int | None = None) -> None:
         raise InputError("a graph with edge_index", f"only {sorted(graph.keys())}")
     _check_edges(graph, (nodes, nodes))
     if graph.get("edge_label_index") is not None:
-        _check_ends("edge_label_index", graph.edge_label_index, (nodes, nodes))
+        check_ends("edge_label_index", graph.edge_label_index, (nodes, nodes))
         _check_judged(graph)
     _check_features(graph, nodes, channels)
 
@@ -125,7 +125,7 @@ def _check_edges(store: Any, nodes: tuple[int, int], of: str = "") -> None:
     edges = store.get("edge_index")
     if edges is None:
         return
-    _check_ends("edge_index" + of, edges, nodes)
+    check_ends("edge_index" + of, edges, nodes)
     for name in ("edge_attr", "edge_weight"):
         value = store.get(name)
         if value is None:
@@ -137,7 +137,8 @@ def _check_edges(store: Any, nodes: tuple[int, int], of: str = "") -> None:
         _check_finite(name + of, value, "edge")
 
 
-def _check_ends(name: str, edges: Tensor, nodes: tuple[int, int]) -> None:
+def check_ends(name: str, edges: Tensor, nodes: tuple[int, int]) -> None:
+    """Raise unless edges are ``[2, E]`` and their ends are among so many first and second nodes."""
     if edges.dim() != 2 or edges.size(0) != 2:
         raise InputError(f"{name} of shape [2, E]", list(edges.shape))
     if edges.dtype != torch.int64:

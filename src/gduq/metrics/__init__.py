@@ -8,18 +8,24 @@ from gduq.metrics.calibration_errors import (
     classwise_ece,
     ece,
     reliability,
+    smooth_ece,
 )
-from gduq.metrics.grouped import subgroups
-from gduq.metrics.kernel import smooth_ece
-from gduq.metrics.label_cuts import label_thresholds
-from gduq.metrics.labels import (
+from gduq.metrics.classes import (
+    BrierDecomposition,
     Majority,
+    accuracy,
     average_precision,
     balanced_accuracy,
-    label_table,
+    brier,
+    brier_decomposition,
+    brier_term,
     majority,
+    nll,
     roc_auc,
+    sharpness,
 )
+from gduq.metrics.grouped import subgroups
+from gduq.metrics.labels import label_table, label_thresholds
 from gduq.metrics.ranking import (
     Separation,
     aupr,
@@ -29,15 +35,6 @@ from gduq.metrics.ranking import (
 )
 from gduq.metrics.resampling import Interval, bootstrap, bootstrap_all
 from gduq.metrics.rows import Rows, read
-from gduq.metrics.scores import (
-    BrierDecomposition,
-    accuracy,
-    brier,
-    brier_decomposition,
-    brier_term,
-    nll,
-    sharpness,
-)
 from gduq.metrics.selective import (
     RiskBand,
     RiskCoverage,

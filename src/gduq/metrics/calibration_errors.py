@@ -1,8 +1,10 @@
-"""Calibration errors over bins, and the reliability curve."""
+"""Calibration errors, over bins and without, and the reliability curve."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -10,22 +12,30 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.bins import (
     bin_error,
-    bin_sums,
-    check_binning,
     check_bins,
-    check_norm,
+    check_choice,
     class_sums,
+    confidence_sums,
     mass_cuts,
-    mass_sums,
-    wilson,
 )
+from gduq.metrics.metric import UNIT, metric
+from gduq.metrics.resampling import check_level, wilson
 from gduq.metrics.rows import read
-from gduq.metrics.weighted import UNIT, metric
 
-__all__ = ["Binning", "Norm", "Reliability", "adaptive_ece", "classwise_ece", "ece", "reliability"]
+__all__ = [
+    "Binning",
+    "Norm",
+    "Reliability",
+    "adaptive_ece",
+    "classwise_ece",
+    "ece",
+    "reliability",
+    "smooth_ece",
+]
 
 Norm = Literal["l1", "l2", "max"]
 Binning = Literal["width", "mass"]
+_CELLS = 512  # finer than any bandwidth the fixed point returns on real sample sizes
 
 
 @metric(classes=UNIT, labels=UNIT)
@@ -78,47 +88,34 @@ def ece(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
-    check_norm(norm, debias)
-    check_binning(binning)
-    if binning == "width":
-        sums = bin_sums(rows, rows.confidence, rows.correct, bins)
-    else:
-        sums = mass_sums(*rows.by_confidence(), bins)
-    return rows.out(bin_error(*sums, norm, debias))
+    check_choice("a norm", norm, get_args(Norm))
+    check_choice("binning", binning, get_args(Binning))
+    if debias and norm == "max":
+        raise InputError("norm 'l1' or 'l2' with debias=True", "'max'")
+    return rows.out(bin_error(*confidence_sums(rows, bins, binning), norm, debias))
 
 
 @metric(classes=UNIT, labels=UNIT)
-def adaptive_ece(
-    p: Any,
-    target: Tensor | None = None,
-    *,
-    bins: int = 15,
-    norm: Norm = "l1",
-    debias: bool = False,
-    strict: bool = True,
-) -> float:
+def adaptive_ece(p: Any, target: Tensor | None = None, **options: Any) -> float:
     """`ece` over bins with equally many rows (Nguyen and O'Connor, 2015).
 
     Rows of equal confidence that fall into two bins are shared between them evenly, so the order
     of the rows does not matter.
+
+    Args:
+        p, target, **options: As in `ece`.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]], dtype=torch.float64)
         >>> round(adaptive_ece(logits, torch.tensor([0, 0]), bins=2), 3)
         0.75
     """
-    return ece(p, target, bins=bins, norm=norm, binning="mass", debias=debias, strict=strict)
+    return ece(p, target, binning="mass", **options)
 
 
 @metric(classes=UNIT)
 def classwise_ece(
-    p: Any,
-    target: Tensor | None = None,
-    *,
-    bins: int = 15,
-    norm: Norm = "l1",
-    debias: bool = False,
-    strict: bool = True,
+    p: Any, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
 ) -> float:
     r"""Calibration error of every class's probability, averaged over classes.
 
@@ -132,8 +129,58 @@ def classwise_ece(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
-    check_norm(norm, debias)
-    return rows.out(bin_error(*class_sums(rows, bins), norm, debias).mean(dim=-1))
+    return rows.out(bin_error(*class_sums(rows, bins), "l1", False).mean(dim=-1))
+
+
+@metric(classes=UNIT)
+def smooth_ece(p: Any, target: Tensor | None = None) -> float:
+    r"""Smooth calibration error: residuals averaged by a kernel, then in absolute value.
+
+    With confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1:
+
+    .. math::
+        \mathrm{smECE}_\sigma = \int_0^1 \Big| \tfrac1m \sum_i K_\sigma(t, f_i)(a_i - f_i) \Big| dt
+
+    at the :math:`\sigma` with :math:`\mathrm{smECE}_\sigma = \sigma` (Błasiok and Nakkiran, 2024):
+    no bins to choose and no jumps when a confidence moves a little.
+
+    Example:
+        >>> round(smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 0])), 3)
+        0.5
+    """
+    rows = read(p, target)
+    cell = (rows.confidence.double() * _CELLS).long().clamp_max_(_CELLS - 1)
+    cells = rows.sums(cell, _CELLS, rows.correct - rows.confidence.double())
+    return rows.out(_smooth_error(cells / rows.weights.sum(dim=1, keepdim=True)))
+
+
+def _smooth_error(cells: Tensor) -> Tensor:
+    """The smooth calibration error ``[...]`` of mean residuals per cell ``[..., cells]``."""
+    # reflection at both ends makes the signal even and periodic: a product in frequency
+    spectrum = torch.fft.rfft(torch.cat([cells, cells.flip(-1)], dim=-1))
+    frequency = math.pi * torch.arange(spectrum.size(-1), dtype=cells.dtype, device=cells.device)
+
+    def at(sigma: Tensor) -> Tensor:
+        window = (-0.5 * (sigma.unsqueeze(-1) * frequency).square()).exp()
+        smooth = torch.fft.irfft(spectrum * window, n=2 * cells.size(-1))
+        total: Tensor = smooth[..., : cells.size(-1)].abs().sum(dim=-1)
+        return total
+
+    return _crossing(at, cells[..., 0])
+
+
+def _crossing(error: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """Where ``error(x) = x`` in [0, 1], for an error that falls: false position (Illinois)."""
+    low, high = torch.zeros_like(like), torch.ones_like(like)
+    above, below = error(low) - low, error(high) - high
+    for _ in range(10):
+        x = low + (high - low) * (above / (above - below).clamp_min(1e-30)).clamp(0.0, 1.0)
+        gap = error(x) - x
+        up = gap > 0
+        # the end that stays counts half, or it would stay for ever
+        above, below = torch.where(up, gap, above / 2), torch.where(up, below / 2, gap)
+        low, high = torch.where(up, x, low), torch.where(up, high, x)
+    return x
 
 
 class Reliability(NamedTuple):
@@ -168,17 +215,14 @@ def reliability(
     """
     rows = read(p, target)
     check_bins(rows, bins, strict)
-    check_binning(binning)
-    if not 0 < level < 1:
-        raise InputError("level between 0 and 1", level)
+    check_choice("binning", binning, get_args(Binning))
+    check_level(level)
     if binning == "width":
         edges = torch.arange(bins + 1, dtype=torch.float64) / bins
-        sums = bin_sums(rows, rows.confidence, rows.correct, bins)
     else:
         confidence = rows.by_confidence()[0][0]
-        sums = mass_sums(*rows.by_confidence(), bins)
         cuts = mass_cuts(len(rows), bins).clamp_max(len(rows) - 1)  # bins beyond them are empty
         edges = torch.cat([confidence[cuts[:-1]], confidence[-1:]]).double()
-    count, prob, hit = (part[0] for part in sums)
+    count, prob, hit = (part[0] for part in confidence_sums(rows, bins, binning))
     rate = hit / count
     return Reliability(edges, count, prob / count, rate, *wilson(rate, count, level))

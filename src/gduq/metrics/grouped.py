@@ -12,30 +12,28 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.metrics import classes as c
+from gduq.metrics import values as v
 from gduq.metrics.calibration_errors import ece
-from gduq.metrics.labels import average_precision, balanced_accuracy, roc_auc
-from gduq.metrics.reading import read_any, take
-from gduq.metrics.resampling import Interval, bootstrap_all
-from gduq.metrics.rows import kind_of
-from gduq.metrics.scores import accuracy, brier, nll
-from gduq.metrics.values import coverage, crps, mae, rmse
+from gduq.metrics.resampling import bootstrap_all
+from gduq.metrics.rows import read_any
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["subgroups"]
 
-_FEW_BINS = partial(ece, bins=10, strict=False)  # groups may be small
+_ECE = partial(ece, bins=10, strict=False)  # groups may be small
 _DEFAULT: dict[str, dict[str, Callable[..., float]]] = {
-    "classes": {"accuracy": accuracy, "ece": _FEW_BINS, "nll": nll, "brier": brier},
+    "classes": {"accuracy": c.accuracy, "ece": _ECE, "nll": c.nll, "brier": c.brier},
     "labels": {
-        "roc_auc": roc_auc,
-        "average_precision": average_precision,
-        "balanced_accuracy": balanced_accuracy,
-        "ece": _FEW_BINS,
-        "nll": nll,
+        "roc_auc": c.roc_auc,
+        "average_precision": c.average_precision,
+        "balanced_accuracy": c.balanced_accuracy,
+        "ece": _ECE,
+        "nll": c.nll,
     },
-    "values": {"rmse": rmse, "mae": mae, "nll": nll, "crps": crps, "coverage": coverage},
+    "values": {"rmse": v.rmse, "mae": v.mae, "nll": c.nll, "crps": v.crps, "coverage": v.coverage},
 }
 
 
@@ -61,9 +59,7 @@ def subgroups(
         metrics: Functions by name; by default those that fit the kind of prediction: for
             classes accuracy, ECE (10 bins), NLL and Brier score, for values RMSE, MAE, NLL, CRPS
             and the coverage of 90 % intervals.
-        resamples: Bootstrap resamples; 0 for no intervals.
-        level: Coverage of the intervals.
-        seed: Seed of the resampling.
+        resamples, level, seed: As in `bootstrap`; ``resamples=0`` gives no intervals.
 
     Returns:
         One line per group: ``column``, ``group``, ``rows``, and for each metric its value, ``_low``
@@ -77,7 +73,7 @@ def subgroups(
     """
     import pandas as pd
 
-    rows, kind = read_any(p, target), kind_of(p)
+    rows = read_any(p, target)
     columns = by if isinstance(by, Mapping) else {"group": by}
     source = p if target is None and hasattr(p, "samples") else rows
     settings: dict[str, Any] = {"resamples": resamples, "level": level, "seed": seed}
@@ -86,9 +82,9 @@ def subgroups(
     records = []
     for name, column in columns.items():
         for group, index in _split(name, column, len(rows), groups):
-            part = take(source, index)
+            part = source[index]
             record: dict[str, object] = {"column": name, "group": group, "rows": len(part)}
-            records.append(record | _measured(part, metrics or _DEFAULT[kind], **settings))
+            records.append(record | _measured(part, metrics or _DEFAULT[rows.kind], **settings))
     return pd.DataFrame(records)
 
 
@@ -97,11 +93,12 @@ def _measured(
 ) -> dict[str, float]:
     if resamples == 0:
         return {name: metric(part) for name, metric in metrics.items()}
-    values: dict[str, float] = {}
-    found: dict[str, Interval] = bootstrap_all(metrics, part, resamples=resamples, **settings)
-    for name, (value, low, high) in found.items():
-        values |= {name: value, f"{name}_low": low, f"{name}_high": high}
-    return values
+    found = bootstrap_all(metrics, part, resamples=resamples, **settings)
+    return {
+        f"{name}{end}": value
+        for name, three in found.items()
+        for end, value in zip(("", "_low", "_high"), three, strict=True)
+    }
 
 
 def _split(name: str, column: Any, rows: int, groups: int) -> Iterator[tuple[str, Tensor]]:
@@ -114,15 +111,15 @@ def _split(name: str, column: Any, rows: int, groups: int) -> Iterator[tuple[str
             yield value, torch.from_numpy(np.flatnonzero(values.astype(str) == value))
         return
     values = values.astype(np.float64)
+    beyond = [("unreachable", np.isinf(values)), ("missing", np.isnan(values))]
+    for label, inside in [*_intervals(values, groups), *beyond]:
+        if inside.any():
+            yield label, torch.from_numpy(np.flatnonzero(inside))
+
+
+def _intervals(values: Any, groups: int) -> Iterator[tuple[str, Any]]:
+    """Names and masks of finite values: each alone if they are few, else between quantiles."""
     finite = np.isfinite(values)
-    for label, inside in _intervals(values, finite, groups):
-        yield label, torch.from_numpy(np.flatnonzero(inside))
-    for label, outside in (("unreachable", np.isinf(values)), ("missing", np.isnan(values))):
-        if outside.any():
-            yield label, torch.from_numpy(np.flatnonzero(outside))
-
-
-def _intervals(values: Any, finite: Any, groups: int) -> Iterator[tuple[str, Any]]:
     distinct = np.unique(values[finite])
     if len(distinct) <= groups:
         for value in distinct:

@@ -1,114 +1,36 @@
-"""Rare classes and labels: ranking, balanced accuracy, what the most common answer reaches."""
+"""Every label by itself: a table of metrics, and above which probability it should be "yes"."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from gduq.metrics.bins import check_choice
 from gduq.metrics.calibration_errors import ece
-from gduq.metrics.label_rows import read_labels
-from gduq.metrics.ranking import Curve
-from gduq.metrics.rows import Rows, kind_of, read
-from gduq.metrics.scores import accuracy, brier, nll
-from gduq.metrics.weighted import UNIT, metric
+from gduq.metrics.classes import (
+    accuracy,
+    average_precision,
+    balanced_accuracy,
+    brier,
+    majority,
+    nll,
+    roc_auc,
+)
+from gduq.metrics.rows import LabelRows, Rows, read_as
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Majority",
-    "average_precision",
-    "balanced_accuracy",
-    "label_table",
-    "majority",
-    "roc_auc",
-]
+__all__ = ["label_table", "label_thresholds"]
 
-
-@metric(classes=UNIT, labels=UNIT)
-def roc_auc(p: Any, target: Tensor | None = None) -> float:
-    """Area under the ROC curve of the probability of "yes", the second of two classes.
-
-    How often a row of the class has a larger probability than a row that is not of it. Of more
-    classes it is the mean over classes, each against the rest; of labels the mean over labels.
-    Classes and labels with one kind of row only are left out; if none is left, it is NaN.
-
-    Args:
-        p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
-        target: Labels ``[m]``, next to logits only.
-
-    Example:
-        >>> roc_auc(torch.tensor([0.1, -2.0, 3.0, -1.0]), torch.tensor([0, 0, 1, 1]))
-        0.75
-    """
-    rows = read(p, target)
-    return rows.out(_over_classes(rows, Curve.auroc))
-
-
-@metric(classes=UNIT, labels=UNIT)
-def average_precision(p: Any, target: Tensor | None = None) -> float:
-    r"""Average precision of the probability of "yes", :math:`\sum_t (R_t - R_{t-1}) P_t`.
-
-    Unlike `roc_auc` it depends on how rare the class is: its share of the rows is what a
-    probability without information gets. More classes, labels and NaN are as there.
-
-    Example:
-        >>> average_precision(torch.tensor([0.1, -2.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 1]))
-        1.0
-    """
-    rows = read(p, target)
-    return rows.out(_over_classes(rows, Curve.average_precision))
-
-
-@metric(classes=UNIT, labels=UNIT)
-def balanced_accuracy(p: Any, target: Tensor | None = None) -> float:
-    """Share of right answers within each class, averaged over classes.
-
-    A model that always gives the same answer gets 1 / C, however rare the other classes are.
-    Classes without rows are left out. Of labels it is the mean over labels, and a label's threshold
-    decides what the answer is.
-
-    Example:
-        >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
-        0.5
-    """
-    rows = read(p, target)
-    hits = rows.sums(rows.labels, rows.num_classes, rows.right)
-    return rows.out((hits / rows.sums(rows.labels, rows.num_classes)).nanmean(dim=1))
-
-
-class Majority(NamedTuple):
-    """What can be had without looking at a row."""
-
-    accuracy: float
-    brier: float
-    nll: float
-
-
-def majority(p: Any, target: Tensor | None = None) -> Majority:
-    """Accuracy of always giving the most common answer; Brier score and NLL of the base rates.
-
-    The shares of the classes are those of the same rows, so no constant answer does better. A model
-    below this accuracy, or above these scores, is worse than none. Of labels it is the mean over
-    labels.
-
-    Example:
-        >>> majority(torch.zeros(10, 2), torch.tensor([0] * 9 + [1])).accuracy
-        0.9
-    """
-    if kind_of(p) == "labels":
-        parts = [majority(rows) for _, rows in read_labels(p, target).parts.values()]
-        if not parts:
-            return Majority(math.nan, math.nan, math.nan)
-        return Majority(*(sum(column) / len(parts) for column in zip(*parts, strict=True)))
-    labels = read(p, target).labels
-    share = labels.bincount().double() / len(labels)
-    brier, nll = 1.0 - share.square().sum(), torch.special.entr(share).sum()
-    return Majority(float(share.max()), float(brier), float(nll))
+Measure = Literal["balanced_accuracy", "f1"]
+_HALF = 0.5
+_COLUMNS = (
+    *("label", "rows", "positives", "base_rate", "accuracy", "majority", "balanced_accuracy"),
+    *("roc_auc", "average_precision", "ece", "nll", "brier"),
+)
 
 
 def label_table(p: Any) -> pd.DataFrame:
@@ -129,49 +51,78 @@ def label_table(p: Any) -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = read_labels(p)
-    parts, p = rows.parts, rows.source
-    names = p.names or tuple(str(t) for t in range(p.num_labels))
+    rows = read_as(LabelRows, p)
+    names = rows.source.names or tuple(str(t) for t in range(rows.source.num_labels))
     table = [
-        {"label": name, "rows": 0, "positives": 0} | (_measured(parts[t][1]) if t in parts else {})
+        (name, *_measured(rows.parts[t][1])) if t in rows.parts else (name, 0, 0)
         for t, name in enumerate(names)
     ]
-    return pd.DataFrame(table, columns=["label", *_COLUMNS])
+    return pd.DataFrame([dict(zip(_COLUMNS, line, strict=False)) for line in table], None, _COLUMNS)
 
 
-_COLUMNS = (
-    *("rows", "positives", "base_rate", "accuracy", "majority", "balanced_accuracy"),
-    *("roc_auc", "average_precision", "ece", "nll", "brier"),
-)
-
-
-def _measured(rows: Rows) -> dict[str, float]:
+def _measured(rows: Rows) -> tuple[float, ...]:
     positives = int(rows.labels.sum())
-    values = (
+    return (
         *(len(rows), positives, positives / len(rows), accuracy(rows), majority(rows).accuracy),
         *(balanced_accuracy(rows), roc_auc(rows), average_precision(rows)),
         *(ece(rows, strict=False), nll(rows), brier(rows)),
     )
-    return dict(zip(_COLUMNS, values, strict=True))
 
 
-def _over_classes(rows: Rows, measure: Callable[[Curve], Tensor]) -> Tensor:
-    """The mean over classes, each against the rest, of those with two kinds of rows ``[R]``.
+def label_thresholds(p_val: Any, measure: Measure = "balanced_accuracy") -> Tensor:
+    """Thresholds that make a measure of each label as large as it gets on validation rows.
 
-    Of two classes only the second is looked at.
+    Unknown entries do not count. One half stays where no threshold does better, and for labels that
+    are not known to be both "yes" and "no". Of equally good ones the nearest to one half is taken.
+
+    Args:
+        p_val: A `gduq.LabelPrediction` with targets, of rows the model was not trained on.
+        measure: ``"balanced_accuracy"``, or ``"f1"`` of "yes", which leaves out how many "no" are
+            right.
+
+    Returns:
+        ``[T]``, for `gduq.LabelPrediction.with_thresholds`.
+
+    Example:
+        >>> from gduq.prediction import LabelPrediction
+        >>> logits = torch.tensor([[-4.0], [-3.0], [-2.0], [-1.0]])
+        >>> p = LabelPrediction(logits, torch.tensor([[0.0], [0.0], [1.0], [1.0]]))
+        >>> p = p.with_thresholds(label_thresholds(p))
+        >>> p.label.flatten()
+        tensor([False, False,  True,  True])
     """
-    first, counts = (1 if rows.num_classes == 2 else 0), rows.weights
-    found, logits = [], rows.logits.double()
-    for c in range(first, rows.num_classes):
-        inside, score = rows.labels == c, _log_odds(logits, c)
-        curve = Curve(score[~inside], score[inside])
-        curve = curve.drawn(counts[:, ~inside], counts[:, inside])
-        some = (curve.total_n.squeeze(1) > 0) & (curve.total_k.squeeze(1) > 0)
-        found.append(measure(curve).masked_fill(~some, math.nan))
-    return torch.stack(found).nanmean(dim=0)
+    check_choice("a measure", measure, get_args(Measure))
+    p = read_as(LabelRows, p_val).source
+    found = torch.full((p.num_labels,), _HALF, dtype=p.probs.dtype, device=p.probs.device)
+    for t in range(p.num_labels):
+        known = p.known[:, t]
+        found[t] = _best(p.probs[known, t], p.target[known, t] == 1, measure)
+    return found
 
 
-def _log_odds(logits: Tensor, c: int) -> Tensor:
-    """Of class ``c`` ``[m]``: ranks rows as its probability does, which may round to 1."""
-    rest = torch.cat([logits[:, :c], logits[:, c + 1 :]], dim=1)
-    return logits[:, c] - rest.logsumexp(dim=1)
+def _best(probs: Tensor, truth: Tensor, measure: Measure) -> Tensor | float:
+    """The threshold of one label; ``probs`` and ``truth`` are those of the rows that know it."""
+    positives = int(truth.sum())
+    negatives = len(truth) - positives
+    if not positives or not negatives:
+        return _HALF
+    cuts = _cuts(probs)
+    yes, false = (
+        (len(part) - torch.searchsorted(part.sort().values, cuts, right=True)).double()
+        for part in (probs[truth], probs[~truth])
+    )
+    if measure == "f1":
+        value = 2 * yes / (yes + false + positives)
+    else:
+        value = (yes / positives + (negatives - false) / negatives) / 2
+    best = cuts[value >= value.max() - 1e-12]
+    return best[(best - _HALF).abs().argmin()]
+
+
+def _cuts(probs: Tensor) -> Tensor:
+    """One half, and a threshold in every gap between probabilities and below the lowest."""
+    ends = torch.unique(probs)
+    low = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
+    middle = low + (ends - low) / 2
+    middle = torch.where(middle < ends, middle, low)  # neighbours have no number in between
+    return torch.cat([middle.new_tensor([_HALF]), middle])

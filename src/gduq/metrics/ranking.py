@@ -6,10 +6,17 @@ import copy
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.resampling import FEWEST, Interval, check_sampling, interval, resample_counts
+from gduq.metrics.resampling import (
+    FEWEST,
+    Interval,
+    check_sampling,
+    interval,
+    resampled_pairs,
+)
 
 __all__ = ["Curve", "Separation", "aupr", "auroc", "false_positive_rate", "separation"]
 
@@ -62,12 +69,7 @@ class Separation(NamedTuple):
 
 
 def separation(
-    negative: Tensor,
-    positive: Tensor,
-    *,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    negative: Tensor, positive: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Separation:
     """`auroc`, `aupr` and `false_positive_rate` with bootstrap intervals.
 
@@ -82,11 +84,7 @@ def separation(
     check_sampling(resamples, level)
     negative, positive = _checked(negative, positive)
     ranked = Curve(negative, positive)
-    blocks = zip(
-        resample_counts(len(negative), resamples, seed, beside=len(positive)),
-        resample_counts(len(positive), resamples, seed + 1, beside=len(negative)),
-        strict=True,
-    )
+    blocks = resampled_pairs(len(negative), len(positive), resamples, seed)
     draws = torch.cat([ranked.drawn(n, k).all() for n, k in blocks], dim=1)
     value = ranked.all().squeeze(1)
     if min(len(negative), len(positive)) < FEWEST:
@@ -132,7 +130,7 @@ class Curve:
         return other
 
     def _count(self, n: Tensor) -> None:
-        below_n, below_k = (_padded_cumsum(v) for v in (n, self.k))
+        below_n, below_k = (F.pad(v.cumsum(dim=1), (1, 0)) for v in (n, self.k))
         self.total_n, self.total_k = below_n[:, -1:], below_k[:, -1:]
         self.below, self.not_above = below_n[:, self.left], below_n[:, self.right]
         self.found = self.total_k - below_k[:, self.own]  # positives at or above, [R, k]
@@ -153,10 +151,3 @@ class Curve:
         # found falls from left to right: the last position that still finds enough
         enough = (self.found >= recall * self.total_k - 1e-9).sum(dim=1, keepdim=True) - 1
         return 1.0 - (self.below.gather(1, enough) / self.total_n).squeeze(1)
-
-
-def _padded_cumsum(counts: Tensor) -> Tensor:
-    """``[R, m + 1]``, from 0."""
-    total = counts.new_zeros(counts.size(0), counts.size(1) + 1)
-    torch.cumsum(counts, dim=1, out=total[:, 1:])
-    return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.bins import wilson
-from gduq.metrics.label_rows import LabelRows
-from gduq.metrics.reading import AnyRows, read_any, take
-from gduq.metrics.rows import Rows, kind_of
-from gduq.metrics.weighted import ABOUT, ANY, Limits
+from gduq.metrics.metric import ABOUT, ANY, Limits
+from gduq.metrics.rows import AnyRows, LabelRows, Rows, read_any
 
 __all__ = ["Interval", "bootstrap", "bootstrap_all"]
 
@@ -65,9 +62,7 @@ def bootstrap(
         metric: A function of this package, or any ``f(p) -> float``; one number each.
         p: A prediction of any kind, or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
-        resamples: How many resamples.
-        level: Coverage of the interval.
-        seed: Seed of the resampling.
+        resamples, level, seed: How many resamples, coverage of the interval, seed of the draws.
         **options: Passed to the metric.
 
     Example:
@@ -78,8 +73,7 @@ def bootstrap(
         (0.5, True, True)
     """
     named = {"": partial(metric, **options)}
-    intervals = bootstrap_all(named, p, target, resamples=resamples, level=level, seed=seed)
-    return intervals[""]
+    return bootstrap_all(named, p, target, resamples=resamples, level=level, seed=seed)[""]
 
 
 def bootstrap_all(
@@ -100,13 +94,11 @@ def bootstrap_all(
         {'acc': Interval(value=1.0, low=0.342..., high=1.0)}
     """
     check_sampling(resamples, level)
-    rows, kind = read_any(p, target, labelled=False), kind_of(p)
-    source = p if target is None and (hasattr(p, "logits") or kind != "classes") else rows
-    ours = {name: _limits(metric, kind) for name, metric in metrics.items()}
-    point = {
-        name: _number(metric, source if ours[name] is None else rows)
-        for name, metric in metrics.items()
-    }
+    rows = read_any(p, target, labelled=False)
+    source = p if target is None and (hasattr(p, "logits") or rows.kind != "classes") else rows
+    ours = {name: _limits(metric, rows.kind) for name, metric in metrics.items()}
+    point = {name: _number(metric, rows if ours[name] else source)
+             for name, metric in metrics.items()}  # fmt: skip
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
         drawn = rows.weighted(counts)  # shared, so that what several metrics need is made once
@@ -114,16 +106,15 @@ def bootstrap_all(
             own = ours[name] is None
             part = _one_by_one(metric, counts, source) if own else resampled(metric, drawn)
             draws[name].append(part)
-    found = {
-        name: interval(point[name], torch.cat(draws[name]), level, *(ours[name] or ANY))
-        for name in metrics
-    }
+    found = {}
     for name, metric in metrics.items():
-        called = _unwrap(metric)[0].__name__ if ours[name] is not None else ""
-        if (called, kind) in _SHARES:
+        called = _unwrap(metric)[0].__name__ if ours[name] else ""
+        if (called, rows.kind) in _SHARES:
             found[name] = share_interval(point[name], len(rows), level)
-        if called in _RANKINGS and _few(rows):
+        elif called in _RANKINGS and _few(rows):
             found[name] = Interval(point[name], math.nan, math.nan)
+        else:
+            found[name] = interval(point[name], torch.cat(draws[name]), level, *ours[name] or ANY)
     return found
 
 
@@ -131,8 +122,14 @@ def check_sampling(resamples: int, level: float) -> None:
     """Raise for too few resamples or an impossible coverage."""
     if resamples < 2:
         raise InputError("resamples >= 2", resamples)
+    check_level(level)
+
+
+def check_level(level: float) -> float:
+    """The level, or an error if no interval has it."""
     if not 0 < level < 1:
         raise InputError("level between 0 and 1", level)
+    return level
 
 
 def _number(metric: Metric, source: Any) -> float:
@@ -140,11 +137,17 @@ def _number(metric: Metric, source: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise InputError(
-            "a metric that gives one number",
-            type(value).__name__,
-            "Choose one: lambda p: metric(p).field, or partial(brier_term, term=...).",
-        ) from None
+        do = "Choose one: lambda p: metric(p).field, or partial(brier_term, term=...)."
+        raise InputError("a metric that gives one number", type(value).__name__, do) from None
+
+
+def wilson(rate: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The Wilson interval of a share ``rate`` of ``count`` rows; NaN where there are none."""
+    z = math.sqrt(2.0) * float(torch.erfinv(torch.tensor(level, dtype=torch.float64)))
+    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = (rate * (1 - rate) / count + (z / (2 * count)).square()).sqrt() * z
+    half = half / (1 + z * z / count)
+    return (centre - half).clamp_min(0.0), (centre + half).clamp_max(1.0)
 
 
 def share_interval(share: float, rows: int, level: float) -> Interval:
@@ -186,26 +189,38 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
     ``beside`` counts further rows that are resampled at the same time, for equal blocks.
     """
     block = max(1, _CHUNK // (rows + beside))
-    if rows * resamples <= _KEPT:  # many metrics ask for the same draws
-        yield from (part.double() for part in _kept_counts(rows, resamples, seed).split(block))
-        return
-    generator = torch.Generator().manual_seed(seed)
-    for start in range(0, resamples, block):
-        yield _drawn(rows, min(block, resamples - start), generator).double()
+    parts: Iterable[Tensor]
+    if rows * resamples > _KEPT:
+        parts = _drawn(rows, resamples, seed, block)
+    else:
+        parts = _kept(rows, resamples, seed).split(block)
+    return (part.double() for part in parts)
+
+
+def resampled_pairs(
+    first: int, second: int, resamples: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """`resample_counts` of two sets at once, each at its own size."""
+    return zip(
+        resample_counts(first, resamples, seed, beside=second),
+        resample_counts(second, resamples, seed + 1, beside=first),
+        strict=True,
+    )
 
 
 @lru_cache(maxsize=8)
-def _kept_counts(rows: int, resamples: int, seed: int) -> Tensor:
+def _kept(rows: int, resamples: int, seed: int) -> Tensor:
+    """All counts ``[R, m]``; many metrics ask for the same."""
+    return torch.cat([b.short() for b in _drawn(rows, resamples, seed, max(1, _CHUNK // rows))])
+
+
+def _drawn(rows: int, resamples: int, seed: int, block: int) -> Iterator[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    block = max(1, _CHUNK // rows)
-    sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
-    return torch.cat([_drawn(rows, size, generator).short() for size in sizes])
-
-
-def _drawn(rows: int, size: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.randint(rows, (size, rows), generator=generator)
-    drawn += torch.arange(size).unsqueeze(1) * rows
-    return torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        drawn = torch.randint(rows, (size, rows), generator=generator)
+        drawn += torch.arange(size).unsqueeze(1) * rows
+        yield torch.bincount(drawn.flatten(), minlength=size * rows).view(size, rows)
 
 
 def resampled(metric: Metric, rows: AnyRows) -> Tensor:
@@ -217,7 +232,7 @@ def _one_by_one(metric: Metric, counts: Tensor, source: Any) -> Tensor:
     """A user's metric on each resample ``[R]``."""
     numbers = torch.arange(counts.size(1))
     drawn = (numbers.repeat_interleave(count) for count in counts.long())
-    return torch.tensor([float(metric(take(source, rows))) for rows in drawn], dtype=torch.float64)
+    return torch.tensor([float(metric(source[rows])) for rows in drawn], dtype=torch.float64)
 
 
 def _unwrap(metric: Metric) -> tuple[Metric, dict[str, Any]]:

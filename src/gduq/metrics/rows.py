@@ -1,26 +1,35 @@
-"""What metrics of classes read: logits and labels, checked once, and what follows per row."""
+"""What metrics read: predictions of any kind, checked once, and what follows per row."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.metrics.crps import integrated_crps, mixture_crps
 from gduq.metrics.weighted import RankedRows, WeightedRows
 
-__all__ = ["Rows", "kind_of", "read", "rows_of"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-R = TypeVar("R", bound=WeightedRows)
+__all__ = [
+    "AnyRows",
+    "LabelRows",
+    "Rows",
+    "ValueRows",
+    "read",
+    "read_any",
+    "read_as",
+    "read_ranked",
+]
 
-_ELSEWHERE = {
-    "labels": "Take one label with p.column(t).",
-    "values": "Values have metrics of their own: rmse, crps, coverage, ...",
-}
+
+# -- classes -------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -43,6 +52,20 @@ class Rows(RankedRows):
     target: Tensor | None = None
     decided: Tensor | None = None
 
+    @classmethod
+    def of(cls, p: Any, target: Any) -> Self:
+        """From a prediction, or from logits and labels."""
+        if not hasattr(p, "logits"):
+            logits, decided = _as_logits(p), None
+        else:
+            given = getattr(p, "target", None)
+            if target is not None and given is not None:
+                raise InputError("targets once", "targets in the prediction and as target=")
+            logits = _as_logits(p.log_probs if hasattr(p, "log_probs") else p.logits)
+            decided = None if getattr(p, "threshold", None) is None else p.label
+            target = given if target is None else target
+        return cls(logits, None if target is None else _as_target(target, *logits.shape), decided)
+
     def __len__(self) -> int:
         return self.logits.size(0)
 
@@ -54,6 +77,14 @@ class Rows(RankedRows):
     def num_classes(self) -> int:
         """C, the number of classes."""
         return self.logits.size(1)
+
+    def require_target(self) -> Tensor:
+        return known_target(self.target)
+
+    @property
+    def labels(self) -> Tensor:
+        """The true labels ``[m]``, or an error that says they are missing."""
+        return known_target(self.target)
 
     @cached_property
     def _top(self) -> tuple[Tensor, Tensor]:
@@ -77,23 +108,14 @@ class Rows(RankedRows):
         return (self.logits - self._top[0]).exp_().sum(dim=-1).reciprocal_()
 
     @property
-    def labels(self) -> Tensor:
-        """The true labels ``[m]``, or an error that says they are missing."""
-        if self.target is None:
-            raise InputError(
-                "predictions with targets", "none", "Pass target= or predict on labelled data."
-            )
-        return self.target
-
-    @property
     def answer(self) -> Tensor:
         """The class answered ``[m]``: the most likely one unless a threshold decides."""
         return self.label if self.decided is None else self.decided
 
     @cached_property
     def correct(self) -> Tensor:
-        """1.0 where the most likely class is the true one ``[m]``, float64: what confidence, its
-        probability, is held against."""
+        """1.0 where the most likely class is the true one ``[m]``, float64: what `confidence` is
+        compared with."""
         return (self.label == self.labels).double()
 
     @property
@@ -106,16 +128,19 @@ class Rows(RankedRows):
         """1.0 where the class answered is a wrong one ``[m]``."""
         return 1.0 - self.right
 
+    def true(self, scores: Tensor) -> Tensor:
+        """Of scores of all classes ``[m, C]``, those of the true ones ``[m]``."""
+        return scores.gather(1, self.labels.unsqueeze(1)).squeeze(1)
+
     @property
     def nll(self) -> Tensor:
         """Negative log-likelihood of the true class ``[m]``, float64."""
-        picked = self.logits.gather(1, self.labels.unsqueeze(1)).squeeze(1)
-        return (self.logits.logsumexp(dim=-1) - picked).double()
+        return (self.logits.logsumexp(dim=-1) - self.true(self.logits)).double()
 
     @property
     def brier(self) -> Tensor:
         """Squared distance of the probabilities to the truth ``[m]``, float64."""
-        picked = self.probs.gather(1, self.labels.unsqueeze(1)).squeeze(1).double()
+        picked = self.true(self.probs).double()
         return self.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
 
     @property
@@ -135,68 +160,9 @@ class Rows(RankedRows):
             confidence, right = self.by(self.confidence, self.right)
         return confidence.flip(-1), 1.0 - right.flip(-1)
 
-    def take(self, index: Tensor) -> Rows:
-        """Some of the rows."""
+    def __getitem__(self, index: Tensor) -> Rows:
         parts = (self.logits, self.target, self.decided)
         return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
-
-
-def kind_of(p: Any) -> str:
-    """What a prediction is about: ``"values"``, ``"labels"``, or else ``"classes"``."""
-    return str(getattr(p, "kind", "classes"))
-
-
-def rows_of(p: Any, target: Tensor | None, rows: type[R], kind: str) -> R:
-    """A prediction about labels or values as rows of its kind; ``target`` may only be ``None``."""
-    if kind_of(p) != kind:
-        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
-        wanted = f"gduq.{kind.removesuffix('s').title()}Prediction"
-        raise InputError(f"a prediction about {kind} ({wanted})", got)
-    if target is not None:
-        raise InputError(f"true {kind} in the prediction", "target=", "Leave target out.")
-    found = p if isinstance(p, rows) else rows(p)  # type: ignore[call-arg]
-    if len(found) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
-    return found
-
-
-def read(p: Any, target: Tensor | None = None, *, labelled: bool = True) -> Rows:
-    """Check predictions and hand them to a metric.
-
-    Args:
-        p: A `gduq.Prediction`, of which the mixture is read (anything with ``log_probs`` or
-            ``logits`` ``[m, C]`` and ``target`` will do), `Rows`, or logits ``[m, C]``; ``[m]`` or
-            ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
-        target: Integer labels ``[m]``; only next to a tensor.
-        labelled: Whether labels must be there.
-
-    Example:
-        >>> read(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).correct
-        tensor([1., 0.], dtype=torch.float64)
-    """
-    if (kind := kind_of(p)) != "classes":
-        raise InputError(
-            "a prediction about classes", f"one about {kind}", _ELSEWHERE.get(kind, "")
-        )
-    if isinstance(p, Rows) and target is None:
-        rows = p
-    elif hasattr(p, "logits"):
-        given = getattr(p, "target", None)
-        if target is not None and given is not None:
-            raise InputError("targets once", "targets in the prediction and as target=")
-        logits = p.log_probs if hasattr(p, "log_probs") else p.logits
-        decided = None if getattr(p, "threshold", None) is None else p.label
-        rows = _checked(logits, given if target is None else target, decided)
-    else:
-        rows = _checked(p, target)
-    if labelled:
-        _ = rows.labels
-    return rows
-
-
-def _checked(logits: Any, target: Tensor | None, decided: Tensor | None = None) -> Rows:
-    logits = _as_logits(logits)
-    return Rows(logits, None if target is None else _as_target(target, *logits.shape), decided)
 
 
 def _as_logits(given: Any) -> Tensor:
@@ -211,13 +177,9 @@ def _as_logits(given: Any) -> Tensor:
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
     if logits.dim() != 2 or logits.size(1) == 0:
-        raise InputError(
-            "logits of shape [m, C]",
-            list(logits.shape),
-            "Make a gduq.Prediction of [K, m, C].",
-        )
-    if logits.size(0) == 0:
-        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+        shape, do = list(logits.shape), "Make a gduq.Prediction of [K, m, C]."
+        raise InputError("logits of shape [m, C]", shape, do)
+    check_some(logits)
     # one sum instead of a mask of m x C booleans; an overflow is looked at again
     if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
         bad = int((~torch.isfinite(logits)).sum())
@@ -240,3 +202,203 @@ def _as_target(given: Any, rows: int, classes: int) -> Tensor:
     if int(low) < 0 or int(high) >= classes:
         raise InputError(f"labels from 0 to {classes - 1}", f"{int(low)} to {int(high)}")
     return labels
+
+
+# -- labels and values ---------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _PredictionRows(WeightedRows):
+    """Rows of a prediction that is checked already."""
+
+    source: Any
+
+    @classmethod
+    def of(cls, p: Any, target: Any) -> Self:
+        """From a prediction, which holds the truth: ``target`` may only be ``None``."""
+        if target is not None:
+            raise InputError(f"true {cls.kind} in the prediction", "target=", "Leave target out.")
+        check_some(p)
+        return cls(p)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def device(self) -> torch.device:
+        return cast(torch.device, self.source.samples.device)
+
+    def require_target(self) -> Tensor:
+        return cast(Tensor, self.source.require_target())
+
+    def __getitem__(self, index: Tensor) -> Self:
+        return type(self)(self.source[index])
+
+
+class LabelRows(_PredictionRows):
+    """m rows of a `gduq.LabelPrediction`: every label is a task of two classes."""
+
+    kind: ClassVar[str] = "labels"
+
+    def weighted(self, counts: Tensor) -> Self:
+        parts, other = self.parts, super().weighted(counts)
+        other.__dict__["parts"] = {
+            t: (known, rows.weighted(counts[:, known.cpu()])) for t, (known, rows) in parts.items()
+        }
+        return other
+
+    @cached_property
+    def parts(self) -> dict[int, tuple[Tensor, Rows]]:
+        """Per label that is known somewhere: the numbers of the rows where it is, and those rows
+        as a task of two classes."""
+        p, found = self.source, {}
+        everywhere = torch.arange(len(p), device=self.device)
+        for t in range(p.num_labels):
+            known = everywhere if p.target is None else everywhere[~p.target[:, t].isnan()]
+            if known.numel():
+                found[t] = known, read(p.column(t), labelled=False)
+        return found
+
+
+class ValueRows(_PredictionRows, RankedRows):
+    """m rows of a `gduq.ValuePrediction`; every property is ``[m]`` and float64."""
+
+    kind: ClassVar[str] = "values"
+
+    def ranked(self) -> tuple[Tensor, Tensor]:
+        return self.by(self.std, self.loss)
+
+    @property
+    def one(self) -> Any:
+        """The prediction, or an error if it is about several values per row."""
+        if self.source.num_values > 1:
+            raise InputError(
+                "one value per row", self.source.size, "Take one of them with p.column(t)."
+            )
+        return self.source
+
+    @property
+    def target(self) -> Tensor:
+        """The true values, or an error that says they are missing."""
+        return self.require_target().double()
+
+    @cached_property
+    def error(self) -> Tensor:
+        """Truth minus mean."""
+        return self.target - cast(Tensor, self.one.mean.double())
+
+    @property
+    def loss(self) -> Tensor:
+        """Squared error."""
+        return self.error.square()
+
+    @property
+    def variance(self) -> Tensor:
+        return cast(Tensor, self.one.variance.double())
+
+    @property
+    def std(self) -> Tensor:
+        return self.variance.sqrt()
+
+    @cached_property
+    def nll(self) -> Tensor:
+        """Negative log-density of the truth; the mean over values where there are several."""
+        found: Tensor = -self.source.log_prob(self.target).double()
+        return found if self.source.num_values == 1 else found.mean(dim=1)
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """The level of the narrowest central interval that holds the truth, from 0 to 1."""
+        level: Tensor = self.one.cdf(self.target).double()
+        return (2 * level - 1).abs()
+
+    @cached_property
+    def crps(self) -> Tensor:
+        """Continuous ranked probability score."""
+        crps = mixture_crps if self.one.levels is None else integrated_crps
+        return crps(self.one, self.target)
+
+    @cached_property
+    def _widths(self) -> dict[float, Tensor]:
+        return {}
+
+    def width(self, level: float) -> Tensor:
+        """Length of the central interval of that level."""
+        if level not in self._widths:
+            low, high = self.one.interval(level)
+            self._widths[level] = (high - low).double()
+        return self._widths[level]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+AnyRows = Rows | LabelRows | ValueRows
+R = TypeVar("R", Rows, LabelRows, ValueRows)
+
+_ELSEWHERE = {
+    "labels": "Take one label with p.column(t).",
+    "values": "Values have metrics of their own: rmse, crps, coverage, ...",
+}
+
+
+def kind_of(p: Any) -> str:
+    """What a prediction is about: ``"values"``, ``"labels"``, or else ``"classes"``."""
+    return str(getattr(p, "kind", "classes"))
+
+
+def known_target(target: Tensor | None) -> Tensor:
+    """The truth, or an error that says it is missing."""
+    if target is None:
+        do = "Pass target= or predict on labelled data."
+        raise InputError("predictions with targets", "none", do)
+    return target
+
+
+def check_some(rows: Any) -> None:
+    """Raise where there are no rows."""
+    if len(rows) == 0:
+        raise InputError("at least one row", "an empty prediction", "Leave empty splits out.")
+
+
+def read_as(rows: type[R], p: Any, target: Any = None, *, labelled: bool = True) -> R:
+    """A prediction as rows of one kind: the one check of kind, emptiness and truth."""
+    if kind_of(p) != rows.kind:
+        got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
+        do = _ELSEWHERE.get(kind_of(p), "") if rows is Rows else ""
+        name = "" if rows is Rows else rows.kind[:-1].title()
+        raise InputError(f"a prediction about {rows.kind} (gduq.{name}Prediction)", got, do)
+    found = p if isinstance(p, rows) and target is None else rows.of(p, target)
+    if labelled:
+        found.require_target()
+    return found
+
+
+def read(p: Any, target: Any = None, *, labelled: bool = True) -> Rows:
+    """Check predictions about classes and hand them to a metric.
+
+    Args:
+        p: A `gduq.Prediction`, of which the mixture is read (anything with ``log_probs`` or
+            ``logits`` ``[m, C]`` and ``target`` will do), `Rows`, or logits ``[m, C]``; ``[m]`` or
+            ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
+        target: Integer labels ``[m]``; only next to a tensor.
+        labelled: Whether labels must be there.
+
+    Example:
+        >>> read(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).correct
+        tensor([1., 0.], dtype=torch.float64)
+    """
+    return read_as(Rows, p, target, labelled=labelled)
+
+
+def read_ranked(p: Any, target: Any = None, *, labelled: bool = True) -> Rows | ValueRows:
+    """Rows of classes or of one value, which have a certainty and a loss each."""
+    if kind_of(p) == "values":
+        return read_as(ValueRows, p, target, labelled=labelled)
+    return read(p, target, labelled=labelled)
+
+
+def read_any(p: Any, target: Any = None, *, labelled: bool = True) -> AnyRows:
+    """Rows of any kind."""
+    if kind_of(p) == "labels":
+        return read_as(LabelRows, p, target, labelled=labelled)
+    return read_ranked(p, target, labelled=labelled)

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.bins import wilson
-from gduq.metrics.reading import read_ranked
-from gduq.metrics.resampling import check_sampling, ends_around, resample_counts
-from gduq.metrics.rows import Rows
-from gduq.metrics.weighted import POSITIVE, UNIT, metric, running_mean
+from gduq.metrics.metric import POSITIVE, UNIT, metric
+from gduq.metrics.resampling import check_sampling, ends_around, resample_counts, wilson
+from gduq.metrics.rows import Rows, read_ranked
+from gduq.metrics.weighted import running_mean
 
 __all__ = ["RiskBand", "RiskCoverage", "aurc", "excess_aurc", "risk_band", "risk_coverage"]
 
@@ -50,8 +49,8 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
 def aurc(p: Any, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
-    Smaller is better. It mixes accuracy with how well confidence ranks the errors last. Of labels
-    it is the mean over labels, of values the area under mean squared errors.
+    Smaller is better. It mixes accuracy with how well confidence ranks the errors last. Of values
+    it is the area under mean squared errors.
 
     Example:
         >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
@@ -100,12 +99,9 @@ def risk_band(
     curve may well leave the band somewhere.
 
     Args:
-        p: As in `risk_coverage`.
-        target: Labels ``[m]``, next to logits only.
+        p, target: As in `risk_coverage`.
         points: At most so many coverages; the last one is 1.
-        resamples: How many resamples.
-        level: Coverage of the intervals.
-        seed: Seed of the resampling.
+        resamples, level, seed: As in `bootstrap`.
 
     Example:
         >>> logits = torch.linspace(0.1, 3, 50).double()[:, None] * torch.tensor([1.0, 0.0])

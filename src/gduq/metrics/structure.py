@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -78,31 +77,19 @@ def homophily(data: Any) -> Tensor:
 def distance(data: Any, train: Any) -> Tensor:
     """Steps from each node to the nearest training node ``[m]``; infinite if there is no path.
 
-    A breadth-first search from all training nodes at once, edges taken in both directions: time
-    and memory grow with the number of edges.
+    One search from all training nodes at once, edges taken in both directions: time and memory grow
+    with the number of edges.
     """
+    from scipy.sparse import coo_array, csgraph
+
     graphs, rows = _parts(data)
     if rows is None or len(graphs) != 1:
         raise InputError("nodes of one graph", "a graph task or several graphs")
-    start = getattr(train, "rows", train)
-    steps = _search(*neighbours(graphs[0]), _mask(start, _nodes(graphs[0])))
-    return steps[rows]
-
-
-def _search(source: Tensor, other: Tensor, start: Tensor) -> Tensor:
-    order = source.argsort(stable=True)
-    neighbours, counts = other[order], source.bincount(minlength=start.numel())
-    begin = counts.cumsum(0) - counts
-    steps = torch.full((start.numel(),), math.inf, dtype=torch.float64)
-    front, step = start.nonzero().flatten(), 0
-    while front.numel():
-        steps[front] = step
-        size = counts[front]
-        # positions of the front's neighbours: each node's run, one after the other
-        run = torch.arange(int(size.sum())) - (size.cumsum(0) - size).repeat_interleave(size)
-        found = torch.unique(neighbours[begin[front].repeat_interleave(size) + run])
-        front, step = found[steps[found].isinf()], step + 1
-    return steps
+    (here, there), nodes = neighbours(graphs[0]), _nodes(graphs[0])
+    start = _mask(getattr(train, "rows", train), nodes).nonzero().flatten().numpy()
+    links = coo_array((torch.ones(len(here)).numpy(), (here, there)), shape=(nodes, nodes)).tocsr()
+    steps = csgraph.dijkstra(links, indices=start, unweighted=True, min_only=True)
+    return torch.from_numpy(steps)[rows]
 
 
 def _parts(data: Any) -> tuple[list[Any], Tensor | None]:
@@ -145,13 +132,12 @@ def _node_labels(graph: Any) -> Tensor | None:
 
 def neighbours(graph: Any) -> tuple[Tensor, Tensor]:
     """Both directions of every edge once, without loops."""
-    edges: Tensor | None = graph.edge_index
-    if edges is None:
+    from torch_geometric.utils import remove_self_loops, to_undirected
+
+    if graph.edge_index is None:
         raise InputError("a graph with edge_index", "none")
-    edges = edges[:, edges[0] != edges[1]]
-    key = torch.cat([edges[0] * _nodes(graph) + edges[1], edges[1] * _nodes(graph) + edges[0]])
-    key = torch.unique(key)
-    return key.div(_nodes(graph), rounding_mode="floor"), key % _nodes(graph)
+    here, there = to_undirected(remove_self_loops(graph.edge_index)[0], num_nodes=_nodes(graph))
+    return here, there
 
 
 def _mask(given: Any, nodes: int) -> Tensor:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.bins import mass_sums, wilson
-from gduq.metrics.value_rows import ValueRows, read_values
-from gduq.metrics.weighted import POSITIVE, metric
+from gduq.metrics.bins import check_bins, mass_sums
+from gduq.metrics.metric import POSITIVE, metric
+from gduq.metrics.resampling import check_level, wilson
+from gduq.metrics.rows import ValueRows, read_as
 
 __all__ = [
     "CalibrationCurve",
@@ -41,14 +42,14 @@ def rmse(p: Any) -> float:
         >>> round(rmse(p), 4)
         1.8708
     """
-    rows = read_values(p)
+    rows = read_as(ValueRows, p)
     return rows.out(rows.mean(rows.loss).sqrt())
 
 
 @metric(values=POSITIVE)
 def mae(p: Any) -> float:
     r"""Mean absolute error of the mean, :math:`\frac1m \sum_i |y_i - \mu_i|`."""
-    rows = read_values(p)
+    rows = read_as(ValueRows, p)
     return rows.out(rows.mean(rows.error.abs()))
 
 
@@ -59,7 +60,7 @@ def r2(p: Any) -> float:
     :math:`1 - \sum_i (y_i - \mu_i)^2 / \sum_i (y_i - \bar y)^2`: 1 is perfect, 0 is what
     the mean of these rows reaches; NaN if all true values are equal.
     """
-    rows = read_values(p)
+    rows = read_as(ValueRows, p)
     centred = rows.target - rows.target.mean()
     spread = rows.mean(centred.square()) - rows.mean(centred).square()
     spread = spread.masked_fill(spread <= 1e-14 * centred.square().max(), math.nan)
@@ -78,15 +79,12 @@ def crps(p: Any) -> float:
     known. Recalibrated distributions (``p.levels``) are integrated on a grid, to about a thousandth
     of their deviation. Of one certain value it is the absolute error.
 
-    Args:
-        p: A `gduq.ValuePrediction` of one value per row.
-
     Example:
         >>> from gduq.prediction import ValuePrediction
         >>> round(crps(ValuePrediction(torch.zeros(1, 2), torch.tensor([0.0]))), 4)
         0.2337
     """
-    rows = read_values(p)
+    rows = read_as(ValueRows, p)
     return rows.out(rows.mean(rows.crps))
 
 
@@ -94,18 +92,14 @@ def crps(p: Any) -> float:
 def coverage(p: Any, level: float = 0.9) -> float:
     """Share of rows whose central interval of that level holds the truth; should be ``level``.
 
-    Args:
-        p: A `gduq.ValuePrediction` of one value per row.
-        level: Level of the intervals.
-
     Example:
         >>> from gduq.prediction import ValuePrediction
         >>> p = ValuePrediction(torch.zeros(4, 2), torch.tensor([-2.0, -1.0, 0.0, 3.0]))  # N(0, 1)
         >>> coverage(p, 0.8)
         0.5
     """
-    rows = read_values(p)
-    return rows.out(rows.mean(rows.depth <= _checked(level)))
+    rows = read_as(ValueRows, p)
+    return rows.out(rows.mean(rows.depth <= check_level(level)))
 
 
 @metric(values=POSITIVE)
@@ -114,8 +108,8 @@ def width(p: Any, level: float = 0.9) -> float:
 
     It needs no truth. Of two models with the same `coverage` the one with less width is better.
     """
-    rows = read_values(p, labelled=False)
-    return rows.out(rows.mean(rows.width(_checked(level))))
+    rows = read_as(ValueRows, p, labelled=False)
+    return rows.out(rows.mean(rows.width(check_level(level))))
 
 
 class CalibrationCurve(NamedTuple):
@@ -137,9 +131,9 @@ def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> Cali
         points: How many levels, 0 and 1 among them.
         level: Coverage of the Wilson intervals around the shares.
     """
-    rows, grid = read_values(p), _levels(points)
+    rows, grid = read_as(ValueRows, p), _levels(points)
     share = _shares(rows, grid).squeeze(0).cpu()
-    ends = wilson(share, torch.full_like(share, len(rows)), _checked(level))
+    ends = wilson(share, torch.full_like(share, len(rows)), check_level(level))
     return CalibrationCurve(grid, share, *ends)
 
 
@@ -149,11 +143,8 @@ def miscalibration_area(p: Any, *, points: int = 100) -> float:
 
     It is small for every calibrated model, useful or not: look at `crps` or `width` too.
 
-    Args:
-        p: A `gduq.ValuePrediction` of one value per row.
-        points: How many levels; between them the curve is a straight line.
     """
-    rows, grid = read_values(p), _levels(points)
+    rows, grid = read_as(ValueRows, p), _levels(points)
     gap = _shares(rows, grid) - grid.to(rows.device)
     left, right = gap[:, :-1], gap[:, 1:]
     ends = left.abs() + right.abs()
@@ -170,19 +161,9 @@ def ence(p: Any, *, bins: int = 10) -> float:
     :math:`v_b` and the root mean squared error :math:`e_b` of a bin it is
     :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022).
 
-    Args:
-        p: A `gduq.ValuePrediction` of one value per row.
-        bins: Number of bins B; at least as many rows.
     """
-    rows = read_values(p)
-    if bins < 1:
-        raise InputError("bins >= 1", bins)
-    if len(rows) < bins:
-        raise InputError(
-            f"at least as many rows as bins ({bins})",
-            f"{len(rows)} rows",
-            f"Pass bins={len(rows)} or fewer.",
-        )
+    rows = read_as(ValueRows, p)
+    check_bins(rows, bins)
     count, variance, loss = mass_sums(*rows.by(rows.variance, rows.loss), bins)
     deviation, error = (variance / count).sqrt(), (loss / count).sqrt()
     return rows.out(((deviation - error).abs() / deviation).mean(dim=-1))
@@ -195,7 +176,7 @@ def spearman(p: Any) -> float:
     Even a perfect ``std`` is far from 1, since errors are random around it. NaN if all rows have
     the same ``std`` or the same error.
     """
-    rows = read_values(p)
+    rows = read_as(ValueRows, p)
     weights = rows.weights
     one, two = (_ranks(v, weights) for v in (rows.variance, rows.error.abs()))
 
@@ -204,12 +185,6 @@ def spearman(p: Any) -> float:
 
     scale = (product(one, one) * product(two, two)).sqrt()
     return rows.out(product(one, two) / scale.masked_fill(scale == 0, math.nan))
-
-
-def _checked(level: float) -> float:
-    if not 0 < level < 1:
-        raise InputError("level between 0 and 1", level)
-    return level
 
 
 def _levels(points: int) -> Tensor:

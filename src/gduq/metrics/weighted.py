@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -14,38 +13,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ABOUT", "ANY", "POSITIVE", "UNIT", "Limits", "Uneven", "WeightedRows", "metric"]
+__all__ = ["RankedRows", "Uneven", "WeightedRows", "running_mean"]
 
-Limits = tuple[float, float]
-UNIT, POSITIVE, ANY = (0.0, 1.0), (0.0, float("inf")), (-float("inf"), float("inf"))
-ABOUT: dict[Callable[..., float], dict[str, Limits]] = {}  # metrics on weighted rows, by kind
-
-Found = TypeVar("Found", bound=Callable[..., float])
 Kept = TypeVar("Kept")
-
-
-def metric(**limits: Limits) -> Callable[[Found], Found]:
-    """Mark a function of rows as a metric that `bootstrap` computes on all resamples at once.
-
-    Of labels it becomes the mean over the labels for which it is defined.
-
-    Args:
-        **limits: What it can be, by kind of prediction: ``classes``, ``labels``, ``values``.
-    """
-
-    def mark(function: Found) -> Found:
-        @wraps(function)
-        def measured(p: Any, *args: Any, **options: Any) -> float:
-            if "labels" in limits and getattr(p, "kind", "") == "labels":
-                from gduq.metrics.label_rows import over_labels
-
-                return over_labels(measured, p, *args, **options)
-            return function(p, *args, **options)
-
-        ABOUT[measured] = limits
-        return cast(Found, measured)
-
-    return mark
 
 
 class Uneven(Exception):
@@ -66,6 +36,14 @@ class WeightedRows(ABC):
     @abstractmethod
     def device(self) -> torch.device:
         """Where the rows are."""
+
+    @abstractmethod
+    def require_target(self) -> Tensor:
+        """The truth, or an error that says it is missing."""
+
+    @abstractmethod
+    def __getitem__(self, index: Tensor) -> WeightedRows:
+        """Some of the rows."""
 
     def weighted(self, counts: Tensor) -> Self:
         """The same rows counted ``[R, m]`` times, float64; what is known per row is shared."""

@@ -135,7 +135,13 @@ class _Categories(nn.Module):
         counts = torch.tensor(sizes)
         self.register_buffer("last", counts - 1, persistent=False)
         self.register_buffer("start", counts.cumsum(0) - counts, persistent=False)
-        self.weight = nn.Parameter(_SPREAD * torch.randn(sum(sizes), channels))
+        self.weight = nn.Parameter(torch.empty(sum(sizes), channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the embeddings anew."""
+        with torch.no_grad():
+            self.weight.copy_(_SPREAD * torch.randn(self.weight.shape))
 
     def forward(self, x: Tensor) -> Tensor:
         numbers = torch.minimum(x.round().long().clamp(min=0), self.last) + self.start

@@ -18,7 +18,7 @@ from gduq.graph import Graph, device_of, num_graphs, row_type
 from gduq.nn.replay import one_pass
 from gduq.nn.widths import input_width
 
-__all__ = ["Call", "call_network"]
+__all__ = ["Call", "call_network", "evaluating"]
 
 Call = Callable[[nn.Module, Graph], Tensor]
 
@@ -70,29 +70,35 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
 
 
 @contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Within this context the network is in evaluation mode; each module's mode comes back."""
+    changed = [module for module in net.modules() if module.training]
+    for module in changed:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.training = True
+
+
+@contextmanager
 def _uncached(net: nn.Module) -> Iterator[None]:
     """Within this context layers of message passing remember no graph."""
-    layers = [m for m in net.modules() if isinstance(m, MessagePassing) and _caches(m)]
+    layers = [m for m in net.modules() if isinstance(m, MessagePassing)]
+    layers = [layer for layer in layers if getattr(layer, "cached", False) is True]
     if not layers:
         yield
         return
     with one_pass():  # another thread must not find them half changed
-        before = [(layer, _cache_of(layer)) for layer in layers]
+        caches = [{k: v for k, v in vars(m).items() if k.startswith("_cached")} for m in layers]
         try:
-            for layer, held in before:
+            for layer, held in zip(layers, caches, strict=True):
                 layer.__dict__.update(dict.fromkeys(held, None), cached=False)
             yield
         finally:
-            for layer, held in before:
+            for layer, held in zip(layers, caches, strict=True):
                 layer.__dict__.update(held, cached=True)
-
-
-def _caches(layer: nn.Module) -> bool:
-    return getattr(layer, "cached", False) is True
-
-
-def _cache_of(layer: nn.Module) -> dict[str, Any]:
-    return {name: value for name, value in vars(layer).items() if name.startswith("_cached")}
 
 
 def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:

@@ -47,20 +47,15 @@ def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
     """
     if exporting() or outputs.size(0) == 0 or outputs.requires_grad:
         return outputs
-    if outputs.size(1) == 1:
-        inside = not known and bool(((outputs > 0) & (outputs < 1)).all())
-        if inside and outputs.size(0) >= _ENOUGH:
-            raise InputError(
-                "logits from the network",
-                f"what looks like probabilities: all {outputs.size(0)} outputs lie in (0, 1)",
-                "Return what the sigmoid is applied to, or pass call= that applies torch.logit.",
-            )
+    single = outputs.size(1) == 1
+    if single and (known or outputs.size(0) < _ENOUGH):
         return outputs
-    inside = bool(((outputs >= 0) & (outputs <= 1)).all())
-    if inside and bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all()):
+    inside = (outputs > 0) & (outputs < 1) if single else (outputs >= 0) & (outputs <= 1)
+    if bool(inside.all()) and (single or bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all())):
+        where = "in (0, 1)" if single else "in [0, 1] and every row sums to 1"
         raise InputError(
             "logits from the network",
-            "probabilities: all outputs lie in [0, 1] and every row sums to 1",
-            "Return what softmax is applied to, or pass call= that takes the logarithm.",
+            f"what looks like probabilities: all outputs lie {where}",
+            "Return what the sigmoid or softmax is applied to, or pass call= that undoes it.",
         )
     return outputs

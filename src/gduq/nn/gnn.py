@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,23 +108,6 @@ class GNN(nn.Module):
         self.virtual = VirtualNode(hidden_channels, dropout) if virtual_node else None
         self.pool = make_pool(readout, hidden_channels) if task == "graph" else None
         self.head = Head(hidden_channels, out_channels, head, dropout)
-
-    def with_head(self, kind: HeadKind) -> GNN:
-        """A copy with a fresh head of this kind; everything before it keeps its weights.
-
-        For a trained network whose head is about to be trained anew.
-
-        Example:
-            >>> net = GNN(3, 8, 2, num_layers=2).with_head("mlp")
-            >>> net.config["head"], len(net.head.rest)
-            ('mlp', 3)
-        """
-        copied = copy.deepcopy(self)
-        copied.config = {**self.config, "head": kind}
-        check_settings(copied.config)
-        options = {"classes": self.config["out_channels"], "dropout": self.config["dropout"]}
-        copied.head = Head(self.hidden_channels, kind=kind, **options)
-        return copied
 
     @property
     def points(self) -> tuple[ChainPoint, ...]:

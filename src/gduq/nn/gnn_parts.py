@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,11 +48,8 @@ class Head(nn.Module):
         super().__init__()
         hidden = channels if kind == "mlp" else classes
         self.first: nn.Linear | None = nn.Linear(channels, hidden)
-        self.rest = (
-            nn.Sequential(nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes))
-            if kind == "mlp"
-            else nn.Identity()
-        )
+        deep = kind == "mlp" and [nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes)]
+        self.rest = nn.Sequential(*deep) if deep else nn.Identity()
 
     @property
     def is_deep(self) -> bool:
@@ -86,10 +85,11 @@ def message_size(net: GNN, graph: Data) -> int:
     if net.encoder is None:
         return 0
     towers = 12 if net.config["conv"] == "pna" else 4
-    sizes = torch.bincount(Structure.of(graph).batch)
-    attention = net.config["heads"] * int(sizes.max()) ** 2 * sizes.numel()
-    messages: int = towers * graph.num_edges * net.hidden_channels
-    return messages + (attention if net.config["conv"] == "gps" else 0)
+    size = towers * int(graph.num_edges) * int(net.hidden_channels)
+    if net.config["conv"] == "gps":
+        sizes = torch.bincount(Structure.of(graph).batch)
+        size += int(net.config["heads"]) * int(sizes.max()) ** 2 * sizes.numel()
+    return size
 
 
 def make_layer(config: dict[str, Any], in_channels: int, index: int) -> nn.Module:
@@ -99,8 +99,7 @@ def make_layer(config: dict[str, Any], in_channels: int, index: int) -> nn.Modul
     if conv in ("gcn", "gin"):
         kind = GCNLayer if conv == "gcn" else GINLayer
         return kind(in_channels, hidden, dropout, last, gated)
-    edges = config["edge_channels"] + gated
-    edge_dim = edges or None
+    edge_dim = config["edge_channels"] + gated or None
     if conv == "pna":
         layer: nn.Module = PNAConv(
             hidden,
@@ -132,21 +131,13 @@ def make_pool(readout: Readout, channels: int) -> nn.Module:
 def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
     if x.is_floating_point():
         raise InputError("integer categories in x", x.dtype, "Convert with .long().")
-    total: Tensor | None = None
-    for column, embedding in zip(x.unbind(dim=1), embeddings, strict=True):
-        assert isinstance(embedding, nn.Embedding)
-        _check_categories(column, embedding.num_embeddings)
-        part: Tensor = embedding(column)
-        total = part if total is None else total + part
-    assert total is not None
+    pairs: list[tuple[Tensor, Any]] = list(zip(x.unbind(dim=1), embeddings, strict=True))
+    for column, embedding in pairs if not exporting() else ():
+        low, high, count = int(column.min()), int(column.max()), embedding.num_embeddings
+        if low < 0 or high >= count:
+            raise InputError(f"categories from 0 to {count - 1}", f"{low} to {high}")
+    total: Tensor = reduce(add, [embedding(column) for column, embedding in pairs])
     return total
-
-
-def _check_categories(column: Tensor, count: int) -> None:
-    if not exporting() and (int(column.min()) < 0 or int(column.max()) >= count):
-        raise InputError(
-            f"categories from 0 to {count - 1}", f"{int(column.min())} to {int(column.max())}"
-        )
 
 
 def check_edge_features(graph: Data, channels: int) -> None:

@@ -12,7 +12,7 @@ commute, so whichever order is cheaper is taken. In evaluation mode BatchNorm is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -104,9 +104,7 @@ class PropagationLayer(nn.Module, ABC):
     def release(self, grow: bool, keep: bool) -> nn.Linear:
         """Hand over the first linear map to a caller that will read for this layer.
 
-        Args:
-            grow: The caller reads twice the channels and this layer may widen to match.
-            keep: The layer's function must not change by widening.
+        A layer may ``grow``, as the caller reads twice the channels; ``keep`` its function then.
         """
         taken, self.linear = self.linear, None
         assert taken is not None
@@ -185,41 +183,22 @@ class GINLayer(PropagationLayer):
         norm = nn.BatchNorm1d(wide.out_features).to(first.weight)
         outer = nn.Linear(wide.out_features, self.outer.out_features).to(first.weight)
         if keep:  # old units as they were; new ones read but do not speak yet
-            _copy_units(first, self.inner_norm, self.outer, wide, norm, outer)
+            units = first.out_features
+            with torch.no_grad():
+                wide.weight[:units], wide.bias[:units] = first.weight, first.bias
+                for name in ("weight", "bias", "running_mean", "running_var"):
+                    getattr(norm, name)[:units] = getattr(self.inner_norm, name)
+                outer.weight[:, :units], outer.bias[:] = self.outer.weight, self.outer.bias
+                outer.weight[:, units:] = 0.0
         self.inner_norm, self.outer = norm, outer
         return wide
-
-
-def _copy_units(
-    first: nn.Linear,
-    old_norm: nn.BatchNorm1d,
-    old_outer: nn.Linear,
-    wide: nn.Linear,
-    norm: nn.BatchNorm1d,
-    outer: nn.Linear,
-) -> None:
-    units = first.out_features
-    with torch.no_grad():
-        wide.weight[:units], wide.bias[:units] = first.weight, first.bias
-        for name in ("weight", "bias", "running_mean", "running_var"):
-            getattr(norm, name)[:units] = getattr(old_norm, name)
-        outer.weight[:, :units], outer.bias[:] = old_outer.weight, old_outer.bias
-        outer.weight[:, units:] = 0.0
-
-
-class _Convolution(Protocol):
-    def __call__(self, x: Tensor, edge_index: Tensor, *args: Any, **kwargs: Any) -> Tensor: ...
 
 
 class ConvLayer(nn.Module):
     """Any PyG convolution, then BatchNorm, ReLU (not in the last layer), dropout.
 
-    Args:
-        conv: A convolution ``(x, edge_index, edge_attr=...)``; GPS also takes the batch.
-        norm: BatchNorm after it, or ``None`` for a convolution that has its own.
-        edge_channels: Width of ``edge_attr``, 0 for none.
-        gated: Whether an `EdgeGate` value is handed on as one more edge feature.
-        takes_batch: Whether the convolution takes the batch vector.
+    A convolution that normalises inside has no ``norm``. The value of an `EdgeGate` (``gated``) is
+    handed on as one more edge feature. GPS takes the batch vector, too.
     """
 
     def __init__(
@@ -244,20 +223,16 @@ class ConvLayer(nn.Module):
             assert structure.edge_attr is not None
             parts.append(structure.edge_attr.to(dtype))
         if self.gate is not None:
-            pe = structure.graph.pe.to(dtype)
-            parts.append(
-                self.gate(pe, structure.graph.edge_index).repeat(structure.copies).unsqueeze(-1)
-            )
+            gates = self.gate(structure.graph.pe.to(dtype), structure.graph.edge_index)
+            parts.append(gates.repeat(structure.copies).unsqueeze(-1))
         return torch.cat(parts, dim=-1) if parts else None
 
     def forward(self, h: Tensor, structure: Structure) -> Tensor:
-        extra: dict[str, Any] = {}
         features = self._edge_features(structure, h.dtype)
-        if features is not None:
-            extra["edge_attr"] = features
+        extra = {} if features is None else {"edge_attr": features}
         if self.takes_batch:
             extra["batch"] = structure.batch
-        h = cast(_Convolution, self.conv)(h, structure.edge_index, **extra)
+        h = self.conv(h, structure.edge_index, **extra)
         if self.norm is not None:
             h = self.norm(h)
             h = h if self.last else F.relu(h)

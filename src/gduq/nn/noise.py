@@ -12,11 +12,7 @@ class NoiseHead(nn.Module):
     """Reads what the last layer of a head reads, and adds T log-variances to its T means.
 
     It starts at one log-variance for all rows. The means are standardised on the way, unless the
-    head gives standardised ones already.
-
-    Args:
-        channels: Width of what it reads.
-        values: T.
+    head gives standardised ones already. ``channels`` is the width of what it reads.
     """
 
     shift: Tensor

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +22,7 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 from torch_geometric.nn.norm import BatchNorm as PyGBatchNorm
 from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
 
-from gduq.nn.call import Call, call_network
-from gduq.nn.modes import evaluating
+from gduq.nn.call import Call, call_network, evaluating
 from gduq.nn.replay import first_input, one_pass
 
 __all__ = ["LINEAR", "Entry", "Event", "Recording", "record"]
@@ -33,30 +32,17 @@ LINEAR = (nn.Linear, PyGLinear)
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """One call in a pass.
+    """One call in a pass: of a function, or of a module that is recorded as a whole."""
 
-    Attributes:
-        name: The function's name, without the underscore of an in-place version; empty for a
-            module that was recorded as a whole.
-        path: That module, or the innermost module that called the function.
-        tensors: How many tensors it was given.
-        args: Positional arguments that are no tensors.
-        kwargs: Arguments by name that are no tensors.
-        read: Numbers of the values it read.
-        made: Numbers of the values it made.
-        before: Shape of the first value it read.
-        after: Shape of the first value it made.
-    """
-
-    name: str
-    path: str
-    tensors: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    read: tuple[int, ...]
-    made: tuple[int, ...]
-    before: tuple[int, ...]
-    after: tuple[int, ...]
+    name: str  # of the function, without the underscore of an in-place version; empty: a module
+    path: str  # that module, or the innermost module that called the function
+    read: tuple[int, ...]  # numbers of the values it read
+    before: tuple[int, ...]  # shape of the first of them
+    made: tuple[int, ...]  # numbers of the values it made
+    after: tuple[int, ...]  # shape of the first of them
+    tensors: int = 1  # how many tensors it was given
+    args: tuple[Any, ...] = ()  # positional arguments that are no tensors
+    kwargs: dict[str, Any] = field(default_factory=dict)  # the same by name
 
     @property
     def is_straight(self) -> bool:
@@ -65,15 +51,10 @@ class Event:
 
 
 class Entry(NamedTuple):
-    """What a module read first in one of its calls.
+    """What a module read first in one of its calls; nothing where that is no tensor of floats."""
 
-    Attributes:
-        shape: Its shape; ``()`` where it is no tensor of floats.
-        value: Its number, ``None`` where it is no such tensor.
-    """
-
-    shape: tuple[int, ...]
-    value: int | None
+    shape: tuple[int, ...] = ()
+    value: int | None = None
 
 
 class Recording(TorchFunctionMode):
@@ -94,7 +75,7 @@ class Recording(TorchFunctionMode):
         self._count = itertools.count()
         self._kept: list[Tensor] = []  # a tensor that lives keeps its id to itself
         self._stack: list[str] = [""]
-        self._whole: tuple[str, tuple[int, ...], tuple[int, ...]] | None = None
+        self._whole: tuple[str, Entry] | None = None  # the module that is recorded as a whole
 
     def number(self, tensor: Tensor) -> int:
         """The number of the value that a tensor is now."""
@@ -129,64 +110,50 @@ class Recording(TorchFunctionMode):
             out = out.detach()  # dropout in evaluation mode: a name of its own for its value
         plain = tuple(a for a in args if not isinstance(a, Tensor))
         named = {k: v for k, v in kwargs.items() if v is not None and not isinstance(v, Tensor)}
-        self._note(name, self._stack[-1], len(given), plain, named, read, before, out)
+        more = {"tensors": len(given), "args": plain, "kwargs": named}
+        self._note(out, name, self._stack[-1], read, before, **more)
         return out
 
-    def _note(
-        self,
-        name: str,
-        path: str,
-        tensors: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        read: tuple[int, ...],
-        before: tuple[int, ...],
-        out: Any,
-    ) -> None:
+    def _note(self, out: Any, *about: Any, **more: Any) -> None:
+        """Note a call by what it made."""
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if not made:
-            return
-        numbers = tuple(self._new(tensor) for tensor in made)
-        after = tuple(made[0].shape)
-        event = Event(name, path, tensors, args, kwargs, read, numbers, before, after)
-        self.events.append(event)
-        self.makers |= dict.fromkeys(numbers, event)
+        if made:
+            numbers = tuple(self._new(tensor) for tensor in made)
+            name, path, read, before = about
+            after = tuple(made[0].shape)
+            event = Event(name, path, read, before, numbers, after, **more)
+            self.events.append(event)
+            self.makers |= dict.fromkeys(numbers, event)
 
     # -- modules -------------------------------------------------------------------------------
 
     @contextmanager
     def watching(self, net: nn.Module) -> Iterator[None]:
         """Within this context the calls of all submodules are noted."""
-        handles = []
-        for path, module in net.named_modules():
-            if path and not isinstance(module, torch.jit.ScriptModule):
-                enter, leave = self._hooks(path, _is_whole(module))
-                handles.append(
-                    module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
-                )
-                handles.append(module.register_forward_hook(leave))
-        try:
+        with ExitStack() as ends:
+            for path, module in net.named_modules():
+                if path and not isinstance(module, torch.jit.ScriptModule):
+                    enter, leave = self._hooks(path, _is_whole(module))
+                    before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+                    ends.callback(before.remove)
+                    ends.callback(module.register_forward_hook(leave).remove)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _hooks(self, path: str, whole: bool) -> tuple[Callable[..., None], Callable[..., None]]:
         def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             h = first_input(args, kwargs)
             known = isinstance(h, Tensor) and h.is_floating_point()
-            entry = Entry(tuple(h.shape), self.number(h)) if known else Entry((), None)
+            entry = Entry(tuple(h.shape), self.number(h)) if known else Entry()
             self.entered.setdefault(path, []).append(entry)
             self._stack.append(path)
-            if whole and self._whole is None and entry.value is not None:
-                self._whole = (path, (entry.value,), entry.shape)
+            if whole and self._whole is None and known:
+                self._whole = path, entry
 
         def leave(_: nn.Module, __: Any, out: Any) -> None:
             self._stack.pop()
             if self._whole is not None and self._whole[0] == path:
-                read, before = self._whole[1:]
-                self._whole = None
-                self._note("", path, 1, (), {}, read, before, out)
+                entry, self._whole = self._whole[1], None
+                self._note(out, "", path, (entry.value,), entry.shape)
 
         return enter, leave
 
@@ -215,15 +182,9 @@ def _is_whole(module: nn.Module) -> bool:
 
 
 def record(net: nn.Module, graph: Any, call: Call | None = None) -> tuple[Tensor, Recording]:
-    """Run a network once in evaluation mode and leave it, and torch's randomness, as they were.
+    """The output ``[rows, O]`` of a network in evaluation mode, and how it came about.
 
-    Args:
-        net: Any network.
-        graph: A graph it takes.
-        call: As in `call_network`.
-
-    Returns:
-        Its output ``[rows, O]`` and the recording.
+    The network, and torch's randomness, stay as they were.
     """
     seen = Recording()
     devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
@@ -253,9 +214,7 @@ def _kept_as_it_was(net: nn.Module) -> Iterator[None]:
         for store, before in held:
             for name in [name for name in store if name not in before]:
                 del store[name]
-            for name, value in before.items():
-                if store.get(name, held) is not value:
-                    store[name] = value
+            store.update((k, v) for k, v in before.items() if store.get(k, held) is not v)
         with torch.no_grad():
             for buffer, version, value in buffers:
                 if buffer._version != version:

@@ -37,10 +37,7 @@ def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 class InputHook:
     """The place in front of a submodule; asks a reader what to do with the submodule's input.
 
-    Args:
-        path: The submodule's name.
-        takes_over: Whether the reader's answer is the submodule's output. Otherwise the submodule
-            goes on with it.
+    The reader's answer is the submodule's output (``takes_over``), or what it goes on with.
     """
 
     def __init__(self, path: str, takes_over: bool) -> None:
@@ -81,21 +78,16 @@ class InputHook:
         """
         arrived = []
 
-        def stop(h: Any) -> Tensor:
+        def stop(h: Any) -> Any:
             arrived.append(h)
             if not exporting():
                 raise _Reached
-            return _any_output(net.get_submodule(self.path), h) if self.takes_over else h
+            linear: Any = net.get_submodule(self.path)
+            return h.new_zeros(h.size(0), linear.out_features) if self.takes_over else h
 
         with self.reading(net, stop), suppress(_Reached):
             run()
         return arrived[0]
-
-
-def _any_output(linear: Any, h: Tensor) -> Tensor:
-    """Something of the shape of a linear layer's output."""
-    width = getattr(linear, "out_features", None) or linear.out_channels  # PyG's name
-    return h.new_zeros(h.size(0), width)
 
 
 class PrefixRecorder:

@@ -18,13 +18,7 @@ Plain = float | str
 
 
 class Multiply(nn.Module):
-    """Multiplies by a number.
-
-    Example:
-        >>> import torch
-        >>> Multiply(0.5)(torch.ones(2))
-        tensor([0.5000, 0.5000])
-    """
+    """Multiplies by a number."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -62,19 +56,11 @@ _OVER = ("div", "divide", "true_divide", "__truediv__", "__itruediv__")
 
 @dataclass(frozen=True)
 class Step:
-    """A module of the network, or a function.
-
-    Attributes:
-        kind: ``"module"`` or ``"function"``.
-        name: The module's dotted path, or the function's name.
-        arguments: The function's plain arguments, by name.
+    """A module of the network by its dotted path, or a function by its name and plain arguments.
 
     Example:
-        >>> step = Step("function", "dropout", (("p", 0.5),))
-        >>> step.to_json()
+        >>> Step("function", "dropout", (("p", 0.5),)).to_json()
         {'kind': 'function', 'name': 'dropout', 'arguments': {'p': 0.5}}
-        >>> Step.from_json(step.to_json()) == step
-        True
     """
 
     kind: Literal["module", "function"]
@@ -123,16 +109,11 @@ def _fitting(known: Mapping[str, Plain], given: Mapping[Any, Any]) -> Any:
 def function_step(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step | None:
     """A call of a torch function on one tensor as a step, or ``None`` where it cannot be one.
 
-    Args:
-        name: The function's name, without the underscore of an in-place version.
-        args: Positional arguments after the tensor.
-        kwargs: The other arguments.
+    ``name`` is without the underscore of an in-place version, ``args`` are those after the tensor.
 
     Example:
         >>> function_step("elu", (2.0,), {"inplace": False})
         Step(kind='function', name='elu', arguments=(('alpha', 2.0),))
-        >>> function_step("cumsum", (0,), {}) is None
-        True
     """
     if name in (*_TIMES, *_OVER):
         return _scale_step(name in _OVER, [*args, *kwargs.values()])
@@ -144,10 +125,8 @@ def function_step(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return None
     given = dict(zip(names, args, strict=False))
     given |= {key: value for key, value in kwargs.items() if key != "inplace"}
-    if name == "dropout":
-        training = given.pop("training", given.pop("train", True))
-        if training:  # drops in evaluation mode too: nn.Dropout would not
-            return None
+    if name == "dropout" and given.pop("training", given.pop("train", True)):
+        return None  # it drops in evaluation mode too: nn.Dropout would not
     arguments = _fitting(known, given)
     return None if arguments is None else Step("function", name, arguments)
 
@@ -163,22 +142,8 @@ def _scale_step(over: bool, given: list[Any]) -> Step | None:
 def build_tail(net: nn.Module, steps: Sequence[Step]) -> nn.Sequential:
     """What follows the first linear map of a head, as modules of its own.
 
-    Modules are deep copies of the network's, functions become modules that do the same.
-
-    Args:
-        net: The network the steps were found in, or one of the same make.
-        steps: `FoundHead.steps`.
-
-    Returns:
-        ``tail``, with ``tail(first(h))`` the network's logits ``[rows, O]`` before its ending.
-
-    Example:
-        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> build_tail(net, [Step("function", "relu"), Step("module", "2")])
-        Sequential(
-          (0): ReLU()
-          (1): Linear(in_features=8, out_features=2, bias=True)
-        )
+    Modules are deep copies of the network's, functions become modules that do the same. With
+    ``h`` what the first map reads, ``tail(first(h))`` are the logits ``[rows, O]``.
     """
     tail = nn.Sequential(*[_built(net, step) for step in steps])
     tail.training = net.training

@@ -1,4 +1,9 @@
-"""One traced pass shows a network's layers, its head, what its rows are and how it ends."""
+"""Finding the head: one pass shows a network's layers, its head, its rows and how it ends.
+
+`recording` notes the calls of a pass; here they are read backwards from the output. `steps` holds
+what a head does as data, `row_kinds` tells rows of nodes, graphs and edges apart. `trunk` then cuts
+the network in front of its head, `replay` in front of any other part.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +18,12 @@ from torch_geometric.nn import Sequential as PyGSequential
 from gduq.graph import Rows, check_graph
 from gduq.nn.call import Call
 from gduq.nn.endings import Ending
-from gduq.nn.origins import kind_of_rows, row_counts
-from gduq.nn.recording import LINEAR, Event, Recording, record
-from gduq.nn.steps import Step, build_tail, function_step
+from gduq.nn.recording import LINEAR, Entry, Event, Recording, record
+from gduq.nn.row_kinds import kind_of_rows, row_counts
+from gduq.nn.steps import Step, function_step
 from gduq.nn.widths import as_linear, check_complete, input_width
 
-__all__ = ["FoundHead", "Step", "Trace", "build_tail", "trace"]
+__all__ = ["FoundHead", "Trace", "trace"]
 
 _SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
 _SUMS = (
@@ -49,7 +54,6 @@ class Trace:
 
     Attributes:
         rows: What the rows of the output are.
-        outputs: How many columns the output has; one where it is a vector.
         layers: Paths of the layers of message passing in the order of their calls. Each is called
             once and reads one row of floats per node.
         head: The last chain of linear maps, activations, dropout and norms, or ``None`` where the
@@ -57,28 +61,20 @@ class Trace:
         ending: The function the network ends in that makes probabilities of logits, if any.
         bounded: Whether something bounds the output, which then comes neither from a sum nor
             from a linear map.
-        description: All of that in one line.
         rescaled: Without a head: the first linear map of what would be one, if the network did not
             multiply or shift its outputs by constants at the end.
     """
 
     rows: Rows
-    outputs: int
     layers: tuple[str, ...]
     head: FoundHead | None
     ending: Ending | None
     bounded: bool
-    description: str
     rescaled: str | None = None
 
 
 def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
     """Run a network once on a graph and find its parts. Nothing of the network changes.
-
-    Args:
-        net: Any network.
-        graph: A graph it takes.
-        call: ``call(net, graph)`` that returns the logits, where `call_network` needs it.
 
     Example:
         >>> import torch
@@ -86,31 +82,23 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
         >>> from torch_geometric.nn import GraphSAGE
         >>> graph = Data(x=torch.ones(3, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
         >>> found = trace(GraphSAGE(4, 8, num_layers=2, out_channels=5, jk="cat"), graph)
-        >>> found.description
-        'head: lin (16 -> 5); one row per node'
+        >>> found.head, found.rows
+        (FoundHead(path='lin', steps=()), 'node')
         >>> found.layers
         ('convs.0', 'convs.1')
     """
     check_graph(graph)
     check_complete(net)
     out, seen = record(net, graph, call)
-    sizes = row_counts(graph)
-    rows = kind_of_rows(net, graph, sizes, out, seen)
+    do = "Pass call=lambda net, graph: ... that returns one row for each."
+    entry = Entry(tuple(out.shape), seen.number(out))
+    rows = kind_of_rows(net, graph, seen, entry, None, do)
     value, ending = _without_ending(seen, seen.number(out))
-    head, stop = _head(net, seen, value, out.size(0))
-    layers = _layers(net, "", seen, sizes.get("node", -1))
-    order = list(seen.entered)
-    parts = [_said(net, head, stop), f"one row per {rows}"]
-    return Trace(
-        rows,
-        out.size(1),
-        tuple(sorted(layers, key=order.index)),
-        head,
-        ending,
-        not _is_sum(seen, value),
-        "; ".join(parts + ([f"ends in {ending}"] if ending else [])),
-        None if head is not None else _rescaled(net, seen, value, out.size(0)),
-    )
+    head = _head(net, seen, value, out.size(0))
+    layers = _layers(net, "", seen, row_counts(graph).get("node", -1))
+    order = tuple(sorted(layers, key=list(seen.entered).index))
+    rescaled = None if head is not None else _rescaled(net, seen, value, out.size(0))
+    return Trace(rows, order, head, ending, not _is_sum(seen, value), rescaled)
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -162,10 +150,8 @@ def _is_sum(seen: Recording, value: int) -> bool:
 # -- the head --------------------------------------------------------------------------------------
 
 
-def _head(
-    net: nn.Module, seen: Recording, value: int, rows: int
-) -> tuple[FoundHead | None, Event | None]:
-    """The head that made the logits, and the call at which the way back from them ended."""
+def _head(net: nn.Module, seen: Recording, value: int, rows: int) -> FoundHead | None:
+    """The head that made the logits: found on the way back from them, call by call."""
     steps: list[Step] = []
     event = seen.makers.get(value)
     while event is not None:
@@ -178,10 +164,10 @@ def _head(
         event = seen.makers.get(event.read[0])
     linear = [step.kind == "module" and _is_linear(net, step.name) for step in steps]
     if not any(linear):
-        return None, event
+        return None
     first = linear.index(True)
     rest = tuple(step for step in steps[first + 1 :] if step != _IDLE)
-    return FoundHead(steps[first].name, rest), event
+    return FoundHead(steps[first].name, rest)
 
 
 def _rescaled(net: nn.Module, seen: Recording, value: int, rows: int) -> str | None:
@@ -195,7 +181,7 @@ def _rescaled(net: nn.Module, seen: Recording, value: int, rows: int) -> str | N
             return None
         value = made[0]
         event = seen.makers.get(value)
-    head, _ = _head(net, seen, value, rows)
+    head = _head(net, seen, value, rows)
     return None if head is None else head.path
 
 
@@ -211,37 +197,10 @@ def _step(net: nn.Module, seen: Recording, event: Event, rows: int) -> Step | No
         return function_step(event.name, event.args, event.kwargs)
     if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
         return None  # weights that are used twice do not belong to the head alone
-    if _is_linear(net, event.path) and not _is_plain(net, event.path):
-        return None
-    return Step("module", event.path)
-
-
-def _is_plain(net: nn.Module, path: str) -> bool:
     with torch.random.fork_rng([]):  # the copy starts with weights drawn at random
-        return as_linear(net, path) is not None
-
-
-def _said(net: nn.Module, head: FoundHead | None, stop: Event | None) -> str:
-    """The head in words or, without one, where the output comes from."""
-    if head is not None:
-        first = Step("module", head.path)
-        return "head: " + ", ".join(_step_said(net, step) for step in (first, *head.steps))
-    if stop is None:
-        return "no head"
-    where = f" in {stop.path} ({type(net.get_submodule(stop.path)).__name__})" if stop.path else ""
-    return f"no head: the output comes from {stop.name or 'a layer that is used twice'}{where}"
-
-
-def _step_said(net: nn.Module, step: Step) -> str:
-    if step.kind == "function":
-        kind = type(build_tail(net, [step])[0]).__name__
-        values = [f"{value:g}" for _, value in step.arguments if not isinstance(value, str)]
-        return f"{kind}({', '.join(values)})" if values else kind
-    part = net.get_submodule(step.name)
-    if isinstance(part, LINEAR):
-        outputs, inputs = part.weight.shape
-        return f"{step.name} ({inputs} -> {outputs})"
-    return f"{step.name} ({type(part).__name__})"
+        if _is_linear(net, event.path) and as_linear(net, event.path) is None:
+            return None
+    return Step("module", event.path)
 
 
 # -- layers ----------------------------------------------------------------------------------------

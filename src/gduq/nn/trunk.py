@@ -16,7 +16,8 @@ from gduq.nn.endings import Ending, as_logits, undone
 from gduq.nn.gnn import GNN
 from gduq.nn.noise import ends_linear
 from gduq.nn.replay import InputHook, one_pass
-from gduq.nn.tracing import Step, Trace, build_tail, trace
+from gduq.nn.steps import Step, build_tail
+from gduq.nn.tracing import Trace, trace
 from gduq.nn.widths import as_linear
 
 __all__ = ["Trunk", "answer_features", "as_chain", "no_place"]
@@ -49,11 +50,10 @@ class Trunk(nn.Module):
 
     Args:
         net: Any network.
-        path: The submodule whose input is the representation; ``None`` for the readout of a
-            `GNN`.
+        path: The submodule that reads the representation; ``None`` for the head of a `GNN`.
         rows: What the rows of the representation are.
         answers: What the rows of the network's output are.
-        call: How the network is called, see `call_network`.
+        call: As in `call_network`.
         ending: What the network ends in, where its outputs are no logits.
         steps: What follows the linear map at ``path``, where that and they are the head.
     """
@@ -79,10 +79,7 @@ class Trunk(nn.Module):
     def of(cls, net: nn.Module, graph: Any = None, call: Call | None = None) -> Trunk:
         """The trunk of a network: before its head or, without one, before its last layer.
 
-        Args:
-            net: Any network; it is not copied.
-            graph: A graph it takes; not needed for a `GNN`.
-            call: As in `call_network`.
+        The network is not copied. The graph is one that it takes; a `GNN` needs none.
         """
         chain = as_chain(net)
         if chain is not None:
@@ -111,14 +108,12 @@ class Trunk(nn.Module):
     def head(self) -> tuple[nn.Linear, nn.Module]:
         """Copies of the head: its first linear map, and what follows."""
         if self.path is None:
-            first, rest = self.net.head.first, self.net.head.rest  # type: ignore[union-attr]
-            copied = nn.ModuleList([first, rest])  # type: ignore[list-item]
-            one, two = copy.deepcopy(copied)
-            return one, two  # type: ignore[return-value]
-        found = as_linear(self.net, self.path)
-        assert found is not None
+            copied = copy.deepcopy(self.net.head)
+            return copied.first, copied.rest  # type: ignore[return-value, union-attr]
+        first = as_linear(self.net, self.path)
+        assert first is not None
         assert self.steps is not None
-        return found, build_tail(self.net, self.steps)
+        return first, build_tail(self.net, self.steps)
 
     @property
     def bounded(self) -> bool:
@@ -129,19 +124,18 @@ class Trunk(nn.Module):
     def forward(self, graph: Any) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
         if self._hook is None:
-            h: Tensor = self.net.prefix(graph, "readout")[0]  # type: ignore[operator]
-            return h
+            return self.net.prefix(graph, "readout")[0]  # type: ignore[operator, no-any-return]
         with one_pass():
-            run = self._hook.arriving(self.net, lambda: call_network(self.net, graph, self.call))
-        found: Tensor = run
-        return found
+            h: Tensor = self._hook.arriving(
+                self.net, lambda: call_network(self.net, graph, self.call)
+            )
+        return h
 
     def run(self, graph: Any) -> tuple[Tensor, Tensor]:
         """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
-        if self.path is None:
+        if self._hook is None:
             h = self(graph)
             return h, self.net.head(h)  # type: ignore[operator]
-        assert self._hook is not None
         seen: list[Tensor] = []
 
         def note(h: Tensor) -> Tensor:

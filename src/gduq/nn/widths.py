@@ -8,27 +8,15 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 
 from gduq.errors import InputError
 
-__all__ = [
-    "LAZY",
-    "as_linear",
-    "check_complete",
-    "cut_names",
-    "input_width",
-    "take_linear",
-]
+__all__ = ["LAZY", "as_linear", "check_complete", "cut_names", "input_width", "take_linear"]
 
 _WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
 LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
 
 
-def _uninitialised(net: nn.Module) -> list[str]:
-    """Names of parameters that a first pass has yet to shape."""
-    return [name for name, p in net.named_parameters() if isinstance(p, LAZY)]
-
-
 def check_complete(net: nn.Module) -> None:
     """Raise for a network whose parameters a first pass has yet to shape."""
-    lazy = _uninitialised(net)
+    lazy = [name for name, p in net.named_parameters() if isinstance(p, LAZY)]
     if lazy:
         raise InputError(
             "a network with all its parameters",
@@ -79,26 +67,13 @@ def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
     return plain
 
 
-class _Taken(nn.Linear):
+class _Absent(nn.Module):
     """Stands for a linear layer whose reading somebody else does: its kind, without weights."""
 
     def __init__(self, like: nn.Linear) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = like.in_features, like.out_features
-        self.weight = self.bias = None  # type: ignore[assignment]
-
-    def forward(self, input: Tensor) -> Tensor:
-        raise InputError(
-            "the model that reads for this layer to be called", "a part of it called alone"
-        )
-
-
-class _TakenPyG(PyGLinear):  # type: ignore[misc]
-    """The same for PyG's own linear layer."""
-
-    def __init__(self, like: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_channels, self.out_channels = like.in_features, like.out_features
+        self.in_features = self.in_channels = like.in_features
+        self.out_features = self.out_channels = like.out_features
         self.weight = self.bias = None
 
     def _save_to_state_dict(self, *_: object) -> None:
@@ -108,6 +83,14 @@ class _TakenPyG(PyGLinear):  # type: ignore[misc]
         raise InputError(
             "the model that reads for this layer to be called", "a part of it called alone"
         )
+
+
+class _Taken(_Absent, nn.Linear):  # type: ignore[misc]
+    """In the place of torch's linear layer."""
+
+
+class _TakenPyG(_Absent, PyGLinear):  # type: ignore[misc]
+    """In the place of PyG's."""
 
 
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:

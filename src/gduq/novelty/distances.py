@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
+from gduq.metrics.rows import kind_of
 from gduq.whole import whole
 
 __all__ = ["KNN", "Mahalanobis", "shrunk_covariance"]
@@ -45,9 +47,7 @@ class Mahalanobis:
         """Estimate means and covariance from training predictions with features."""
         h = _features(p_train, self.seed)
         self._width = p_train.features.size(1)
-        target = getattr(p_train, "target", None)
-        if getattr(p_train, "kind", "classes") != "classes":
-            target = None
+        target = getattr(p_train, "target", None) if kind_of(p_train) == "classes" else None
         group = torch.zeros(len(h)).long() if target is None else target.cpu()
         group = torch.unique(group, return_inverse=True)[1]
         size = group.bincount().double().unsqueeze(1)
@@ -74,7 +74,6 @@ class KNN:
 
     Args:
         k: Which neighbour.
-        normalize: ``False`` keeps the lengths.
         seed: Seed of the projection.
 
     Example:
@@ -84,8 +83,8 @@ class KNN:
         tensor([0., 0.], dtype=torch.float64)
     """
 
-    def __init__(self, k: int = 10, *, normalize: bool = True, seed: int = 0) -> None:
-        self.k, self.normalize, self.seed = whole("k", k, 1), normalize, seed
+    def __init__(self, k: int = 10, *, seed: int = 0) -> None:
+        self.k, self.seed = whole("k", k, 1), seed
         self._known: Tensor | None = None
 
     def fit(self, p_train: Any) -> KNN:
@@ -94,16 +93,14 @@ class KNN:
         if len(h) < self.k:
             raise InputError(f"at least k = {self.k} training rows", len(h), "Pass a smaller k.")
         self._width = p_train.features.size(1)
-        self._known = self._scaled(h)
+        self._known = F.normalize(h, dim=-1)
         return self
 
     def __call__(self, p: Any) -> Tensor:
         if self._known is None:
             raise NotFittedError("a fitted score", "one without fit", "Call fit(p_train) first.")
-        return _nearest(self._scaled(_features(p, self.seed, self._width)), self._known, self.k)
-
-    def _scaled(self, h: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(h, dim=-1) if self.normalize else h
+        h = F.normalize(_features(p, self.seed, self._width), dim=-1)
+        return _nearest(h, self._known, self.k)
 
 
 def _features(p: Any, seed: int, width: int | None = None) -> Tensor:
@@ -146,10 +143,6 @@ def shrunk_covariance(residuals: Tensor) -> Tensor:
 
 def _nearest(rows: Tensor, known: Tensor, k: int) -> Tensor:
     """Distance to the k-th nearest of ``known``, block by block: no m x n matrix in memory."""
-    block = max(1, 4_000_000 // len(known))
-    return torch.cat(
-        [
-            torch.cdist(part, known).topk(k, dim=1, largest=False).values[:, -1]
-            for part in rows.split(block)
-        ]
-    )
+    blocks = rows.split(max(1, 4_000_000 // len(known)))
+    near = (torch.cdist(part, known).topk(k, dim=1, largest=False).values for part in blocks)
+    return torch.cat([values[:, -1] for values in near])

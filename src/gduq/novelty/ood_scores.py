@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics import ranking
-from gduq.metrics.rows import read
+from gduq.metrics.rows import kind_of, read
 from gduq.novelty.distances import KNN, Mahalanobis
 from gduq.prediction.mixture import weighted_mean
 
@@ -63,11 +63,7 @@ def aupr(p_id: Any, p_ood: Any, score: str | Score | None = None, train: Any = N
 
 
 def fpr_at(
-    p_id: Any,
-    p_ood: Any,
-    score: str | Score | None = None,
-    train: Any = None,
-    recall: float = 0.95,
+    p_id: Any, p_ood: Any, score: str | Score | None = None, train: Any = None, recall: float = 0.95
 ) -> float:
     """Share of ID rows flagged when ``recall`` of the OOD rows are found."""
     return ranking.false_positive_rate(*_scored(p_id, p_ood, score, train), recall=recall)
@@ -111,12 +107,7 @@ def scores_for(kind: str) -> tuple[str, ...]:
 
 def default_score(p: Any) -> str:
     """The uncertainty that is asked for when none is named."""
-    return _DEFAULT[_kind(p)]
-
-
-def _kind(p: Any) -> str:
-    """Logits and anything else that has no kind are about classes."""
-    return str(getattr(p, "kind", "classes"))
+    return _DEFAULT[kind_of(p)]
 
 
 def _scored(p_id: Any, p_ood: Any, score: str | Score | None, train: Any) -> tuple[Tensor, Tensor]:
@@ -131,7 +122,7 @@ def _resolve(p: Any, score: str | Score | None, train: Any) -> Score:
         if not callable(score):
             raise InputError("the name of a score or a function", type(score).__name__)
         return score
-    if score in scores_for(_kind(p)):
+    if score in scores_for(kind_of(p)):
         return SCORES[score]
     if score in _FITTED:
         if train is None:
@@ -139,8 +130,8 @@ def _resolve(p: Any, score: str | Score | None, train: Any) -> Score:
                 f"training predictions for the score {score!r}", "none", "Pass train=p_train."
             )
         return _FITTED[score]().fit(train)
-    names = ", ".join([*scores_for(_kind(p)), *_FITTED])
-    about = f" for {_kind(p)}" if score in SCORES else ""
+    names = ", ".join([*scores_for(kind_of(p)), *_FITTED])
+    about = f" for {kind_of(p)}" if score in SCORES else ""
     raise InputError(f"a score{about} from {names}", repr(score))
 
 
@@ -156,7 +147,7 @@ def _msp(p: Any) -> Tensor:
 
 
 def _entropy(p: Any) -> Tensor:
-    if _kind(p) == "labels":
+    if kind_of(p) == "labels":
         return _of_rows(p, "entropy")
     probs = read(p, labelled=False).probs
     entropy: Tensor = torch.special.entr(probs).sum(dim=-1)
@@ -182,14 +173,6 @@ def _novelty(p: Any) -> Tensor:
     return novelty
 
 
-def _epistemic(p: Any) -> Tensor:
-    return _of_rows(p, "epistemic")
-
-
-def _std(p: Any) -> Tensor:
-    return _of_rows(p, "std")
-
-
 def _spread(p: Any) -> Tensor:
     return _of_samples(p, "spread").mean(dim=-1)
 
@@ -199,7 +182,7 @@ def _of_rows(p: Any, name: str) -> Tensor:
     found = _of_samples(p, name)
     if found.dim() == 1:
         return found
-    if _kind(p) == "values":
+    if kind_of(p) == "values":
         raise InputError(
             f"one value per row for {name!r}", p.size, "Take p.column(t), or the score 'novelty'."
         )
@@ -218,9 +201,9 @@ SCORES: dict[str, Score] = {
     "msp": _msp,
     "entropy": _entropy,
     "energy": _energy,
-    "epistemic": _epistemic,
+    "epistemic": lambda p: _of_rows(p, "epistemic"),
     "spread": _spread,
-    "std": _std,
+    "std": lambda p: _of_rows(p, "std"),
 }
 _BY_KIND = {
     "classes": ("novelty", "msp", "entropy", "energy", "epistemic", "spread"),

@@ -12,7 +12,7 @@ from gduq.errors import InputError, did_you_mean
 from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
 from gduq.paper.bench_result import BenchResult, record, verdicts
-from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.paper.specs import OWN, ScaleName, Setting, Table
 from gduq.paper.tables import TABLES
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, RunFolder
@@ -21,10 +21,9 @@ from gduq.runs.tracking import EpochNews
 from gduq.runs.training import fit_options
 from gduq.whole import whole
 
-__all__ = ["MOLECULES", "bench", "find_table", "results_path"]
+__all__ = ["bench", "find_table", "results_path"]
 
 Do = Callable[..., Any]  # `map_cells` on the engine that was asked for
-MOLECULES = "molecules"  # a benchmark of our own, which is no table of the paper
 
 
 def bench(
@@ -45,8 +44,8 @@ def bench(
     The result is also written to ``root/tables/<name>-<scale>.json``.
 
     Args:
-        name: One of `gduq.paper.tables.TABLES`, or ``"molecules"``
-            (`gduq.paper.molecules`).
+        name: One of `gduq.paper.tables.TABLES`, ``"comparison"`` (`gduq.paper.comparison`) or
+            ``"molecules"`` (`gduq.paper.molecules`).
         scale: ``"smoke"`` (a minute, generated data), ``"small"`` (about an hour on two cores) or
             ``"paper"`` (the published schedule).
         root: Folder of all runs and tables.
@@ -56,7 +55,7 @@ def bench(
         progress: Show what is going on.
         address: Of a Ray cluster.
     """
-    table = None if name == MOLECULES else find_table(name)
+    table = None if name in OWN else find_table(name)
     if scale not in get_args(ScaleName):
         raise InputError(f"a scale from {', '.join(get_args(ScaleName))}", repr(scale))
     if seeds is not None:
@@ -68,9 +67,8 @@ def bench(
         map_cells, engine=engine, workers=workers, progress=progress, address=address, folder=root
     )
     if table is None:
-        from gduq.paper.molecules.molecules_table import bench as molecules
-
-        result: BenchResult = molecules(scale, root, seeds, command, do)
+        own = import_module(f"gduq.paper.{name}.{name}_table")
+        result: BenchResult = own.bench(scale, root, seeds, command, do)
     elif table.producer is not None:
         result = _produced(name, table, scale, root, command, do, alone=workers != 0)
     else:
@@ -84,7 +82,7 @@ def bench(
 def find_table(name: str) -> Table:
     """A table by name; an unknown one raises `InputError` with near names."""
     if name not in TABLES:
-        known = (*TABLES, MOLECULES)
+        known = (*TABLES, *OWN)
         raise InputError("the name of a table", repr(name), did_you_mean(name, known))
     return TABLES[name]
 

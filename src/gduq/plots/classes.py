@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.plots.style import (
-    COLOURS,
-    CROWD,
-    DASHES,
-    GREY,
-    MARKERS,
-    array,
-    by_name,
-    finished,
-    framed,
-    outlined,
-    thinned,
-    with_value,
-)
+from gduq.plots import style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["precision_recall", "reliability_diagram"]
@@ -57,21 +43,26 @@ def reliability_diagram(
         >>> len(reliability_diagram(p).axes)
         2
     """
-    named = by_name(predictions)
-    with framed(3.3, len(named)) as figure:
-        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1])
-        upper.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+    named, start = style.by_name(predictions), 1.0
+    grid: Any = {"nrows": 2, "sharex": True, "height_ratios": [3.2, 1]}
+    with style.panel(3.3, len(named), title, **grid) as (figure, (upper, lower)):
+        upper.plot([0, 1], [0, 1], **style.DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.reliability(p, bins=bins, binning=binning, level=level, strict=False)
             error = metrics.ece(p, bins=bins, binning=binning, strict=False)
-            _points(upper, curve, i, with_value(name, "ECE", error), len(named) > CROWD)
-            edges = np.linspace(0, 1, max(bins, 20) + 1)
-            outlined(lower, metrics.read(p).confidence, edges, i)
-        start = min(float(metrics.read(p).confidence.min()) for p in named.values())
+            x, y, low, high = (style.array(v[curve.rows > 0]) for v in (
+                curve.confidence, curve.accuracy, curve.low, curve.high))  # fmt: skip
+            bars = [(y - low).clip(0), (high - y).clip(0)]  # rounding may leave a little below 0
+            strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
+            upper.errorbar(x, y, bars, **style.marked(i), ecolor=(style.COLOURS[i], strength),
+                           elinewidth=0.7, capsize=cap,
+                           label=style.labelled(name, "ECE", error))  # fmt: skip
+            confidence = metrics.read(p).confidence
+            style.outlined(lower, confidence, np.linspace(0, 1, max(bins, 20) + 1), i)
+            start = min(start, float(confidence.min()))
         start = max(0.0, np.floor(start * 10) / 10)
         upper.set(xlim=(start, 1.01), ylim=(-0.02, 1.02), ylabel="accuracy")
         lower.set(xlabel="confidence", ylabel="share", ylim=(0, None))
-        finished(figure, upper, title)
     return figure
 
 
@@ -87,46 +78,35 @@ def precision_recall(predictions: Any, *, title: str = "") -> Figure:
         title: Title of the figure.
 
     Example:
+        >>> import torch
         >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> precision_recall(p).axes[0].get_xlabel()
         'recall'
     """
-    named = by_name(predictions)
-    with framed(2.3, max(len(named), 2)) as figure:
-        axes, rows = figure.subplots(), []
+    named = style.by_name(predictions)
+    with style.panel(2.3, max(len(named), 2), title) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
-            rows.append(metrics.read(p))
-            recall, precision = _precisions(rows[-1])
-            label = with_value(name, "average precision", metrics.average_precision(rows[-1]))
-            axes.plot(recall, precision, color=COLOURS[i], linestyle=DASHES[i], label=label)
-        rate = float((rows[0].labels == 1).double().mean())
-        axes.axhline(rate, color=GREY, linestyle=":", linewidth=0.8, label="guessing")
+            rows = metrics.read(p)
+            recall, precision = _precisions(rows)
+            label = style.labelled(name, "average precision", metrics.average_precision(rows))
+            axes.plot(recall, precision, **style.line(i), label=label)
+        rate = float((rows.labels == 1).double().mean())
+        axes.axhline(rate, **style.DOTTED, label="guessing")
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(-0.02, 1.02))
-        finished(figure, axes, title)
     return figure
 
 
 def _precisions(rows: metrics.Rows) -> tuple[Any, Any]:
     """Recall and precision at every threshold, from the highest on."""
+    from sklearn.metrics import precision_recall_curve
+
     if rows.num_classes != 2:
         raise InputError("two classes", rows.num_classes, "Of labels, pass p.column(t).")
-    ranked, order = (rows.logits[:, 1] - rows.logits[:, 0]).double().sort(descending=True)
-    hits = (rows.labels[order] == 1).double().cumsum(0)
-    count = torch.arange(1, len(rows) + 1, dtype=torch.float64, device=hits.device)
-    last = torch.ones(len(rows), dtype=torch.bool, device=hits.device)
-    last[:-1] = ranked[1:] != ranked[:-1]  # equal scores are one threshold
-    recall, precision = (hits / hits[-1].clamp_min(1.0))[last], (hits / count)[last]
-    keep = thinned(len(recall))
-    return array(recall)[keep], array(precision)[keep]
-
-
-def _points(axes: Axes, curve: metrics.Reliability, i: int, label: str, crowded: bool) -> None:
-    filled = (curve.rows > 0).numpy()
-    x, y, low, high = (
-        array(v)[filled] for v in (curve.confidence, curve.accuracy, curve.low, curve.high)
-    )
-    bars = [(y - low).clip(0), (high - y).clip(0)]  # rounding may leave a little below 0
-    axes.errorbar(x, y, yerr=bars, color=COLOURS[i], marker=MARKERS[i], linestyle=DASHES[i],
-                  ecolor=(COLOURS[i], 0.4 if crowded else 1.0), elinewidth=0.7,
-                  capsize=0 if crowded else 1.5, label=label)  # fmt: skip
+    scores = style.array((rows.logits[:, 1] - rows.logits[:, 0]).double())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows without a "yes" have a line at 0
+        found = precision_recall_curve(style.array(rows.labels == 1), scores)
+    precision, recall = (values[:-1][::-1] for values in found[:2])
+    keep = style.thinned(len(recall))
+    return recall[keep], precision[keep]

@@ -8,39 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gduq import metrics
-from gduq.metrics.reading import read_ranked
+from gduq.metrics.rows import read_ranked
 from gduq.novelty import ood_scores as ood
-from gduq.plots.style import (
-    COLOURS,
-    CROWD,
-    DASHES,
-    FEW,
-    GREY,
-    PILE,
-    array,
-    banded,
-    by_name,
-    filled_between,
-    finished,
-    framed,
-    outlined,
-    thinned,
-    with_value,
-)
+from gduq.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["risk_coverage", "score_histograms", "severity_lines", "shift_severity"]
 
+_FEW = 10  # fewer rows than this say nothing
+_PILE = 0.35  # a bar with more of the rows than this hides all others on a linear scale
+_SHORT = ("ece", "nll", "aurc", "rmse", "mae", "crps", "ence")  # names that are abbreviations
+_METRIC_NAMES = {"brier": "Brier score", "roc_auc": "ROC-AUC"}
+_SCORE_NAMES = {
+    "msp": "1 − confidence",
+    "std": "standard deviation",
+    "epistemic": "epistemic (mutual information)",
+    "mahalanobis": "Mahalanobis distance",
+    "knn": "distance to k-th neighbour",
+}
+
 
 def risk_coverage(
-    predictions: Any,
-    *,
-    resamples: int = 200,
-    level: float = 0.95,
-    seed: int = 0,
-    title: str = "",
+    predictions: Any, *, resamples: int = 200, level: float = 0.95, seed: int = 0, title: str = ""
 ) -> Figure:
     """Share of errors among the most certain rows, against how many of them are answered.
 
@@ -64,41 +55,35 @@ def risk_coverage(
         >>> risk_coverage({"vanilla": p, "anchored": p}).axes[0].get_xlabel()
         'coverage'
     """
-    named = by_name(predictions)
+    named, top = style.by_name(predictions), 0.0
     values = any(getattr(p, "kind", "") == "values" for p in named.values())
     scale = np.sqrt if values else np.asarray  # an RMSE from mean squares
-    with framed(2.3, max(len(named), 2)) as figure:
-        axes, top = figure.subplots(), 0.0
+    with style.panel(2.3, max(len(named), 2), title) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
             curve = metrics.risk_coverage(p)
-            keep, risk = thinned(len(curve.risk)), scale(array(curve.risk))
-            label = with_value(name, "AURC", metrics.aurc(p))
-            axes.plot(curve.coverage[keep], risk[keep], color=COLOURS[i], linestyle=DASHES[i],
-                      label=label)  # fmt: skip
+            x, risk = style.array(curve.coverage), scale(style.array(curve.risk))
+            keep = style.thinned(len(risk))
+            axes.plot(
+                x[keep],
+                risk[keep],
+                **style.line(i),
+                label=style.labelled(name, "AURC", metrics.aurc(p)),
+            )
             top = max(top, float(risk[len(risk) // 10 :].max()))
             if resamples:
-                band = metrics.risk_band(p, resamples=resamples, level=level, seed=seed)
-                told = band.coverage * len(risk) >= min(FEW, len(risk))
-                low, high = (scale(array(v[told])) for v in (band.low, band.high))
-                x = array(band.coverage[told])
-                filled_between(axes, x, low, high, i, crowded=len(named) > CROWD)
-                top = max(top, float(high[-1]))
+                around = metrics.risk_band(p, resamples=resamples, level=level, seed=seed)
+                told = around.coverage * len(risk) >= min(_FEW, len(risk))
+                where, _, low, high = (style.array(v[told]) for v in around)
+                style.band(axes, where, scale(low), scale(high), i, len(named))
+                top = max(top, float(scale(high)[-1]))
         if len(named) == 1:
-            best = scale(_best(p))
-            axes.plot(curve.coverage[keep], best[keep], color=GREY, linestyle=":", linewidth=0.8,
-                      label="perfect ranking")  # fmt: skip
-        name = "RMSE of the answers" if values else "risk (share of errors)"
-        axes.set(xlabel="coverage", ylabel=name, xlim=(0, 1.01))
+            losses = np.sort(style.array(read_ranked(p).loss))
+            best = scale(losses.cumsum() / np.arange(1, len(losses) + 1))
+            axes.plot(x[keep], best[keep], **style.DOTTED, label="perfect ranking")
         top = 1.15 * top or 0.1  # the first few rows may err as they like
-        axes.set_ylim(-0.02 * top, top)  # a risk of 0 stays visible
-        finished(figure, axes, title)
+        axes.set(xlabel="coverage", xlim=(0, 1.01), ylim=(-0.02 * top, top))  # a 0 stays visible
+        axes.set_ylabel("RMSE of the answers" if values else "risk (share of errors)")
     return figure
-
-
-def _best(p: Any) -> Any:
-    """The risk of the i rows with the smallest losses, for every i."""
-    losses = np.sort(array(read_ranked(p).loss))
-    return losses.cumsum() / np.arange(1, len(losses) + 1)
 
 
 def score_histograms(
@@ -131,28 +116,23 @@ def score_histograms(
         'entropy'
     """
     score = ood.default_score(p_id) if score is None else score
-    sets = {known: ood.score(p_id, score, train)}
-    for name, p in by_name(p_ood, "OOD", most=6).items():
-        sets[name] = ood.score(p, score, train)
-    every = np.concatenate([array(s) for s in sets.values()])
+    sets = {known: p_id, **style.by_name(p_ood, "OOD", most=6)}
+    scores = {name: ood.score(p, score, train) for name, p in sets.items()}
+    every = np.concatenate([style.array(s) for s in scores.values()])
     low, high = np.quantile(every, [0.0, 0.995])  # a few far rows should not flatten the rest
-    bars = 40 if len(sets) <= CROWD else 20
-    edges = np.linspace(low, high if high > low else low + 1.0, bars + 1)
-    with framed(2.0, len(sets)) as figure:
-        axes = figure.subplots()
-        for i, (name, values) in enumerate(sets.items()):
-            label = name
-            if i > 0:
-                label = with_value(name, "AUROC", metrics.auroc(sets[known], values))
-            values = values.clamp(max=float(edges[-1]))
-            outlined(axes, values, edges, i, label, filled=len(sets) <= CROWD)
-        label = score if isinstance(score, str) else getattr(score, "__name__", "score")
-        axes.set(xlabel=_SCORE_NAMES.get(label, label), ylabel="share of rows", ylim=(0, None))
-        if axes.get_ylim()[1] > PILE:
-            smallest = min(len(values) for values in sets.values())
-            axes.set_yscale("log")
-            axes.set(ylabel="share of rows (log)", ylim=(0.5 / smallest, 1.3))
-        finished(figure, axes, title)
+    few = len(sets) <= 3
+    edges = np.linspace(low, high if high > low else low + 1.0, 41 if few else 21)
+    with style.panel(2.0, len(sets), title) as (figure, axes):
+        for i, (name, values) in enumerate(scores.items()):
+            found = metrics.auroc(scores[known], values) if i else 0.0
+            label = style.labelled(name, "AUROC", found) if i else name
+            style.outlined(axes, values.clamp(max=float(edges[-1])), edges, i, label, few)
+        called = score if isinstance(score, str) else getattr(score, "__name__", "score")
+        axes.set(xlabel=_SCORE_NAMES.get(called, called), ylabel="share of rows", ylim=(0, None))
+        if axes.get_ylim()[1] > _PILE:
+            smallest = min(map(len, scores.values()))
+            axes.set(yscale="log", ylabel="share of rows (log)")
+            axes.set_ylim(0.5 / smallest, 1.3)
     return figure
 
 
@@ -189,18 +169,15 @@ def shift_severity(
         >>> shift_severity({"vanilla": {0: p, 15: p}}, metrics.nll).axes[0].get_ylabel()
         'NLL'
     """
-    named = by_name(predictions)
+    options |= {"resamples": resamples, "level": level, "seed": seed}
     lines = {
-        name: {
-            severity: metrics.bootstrap(metric, p, resamples=resamples, level=level, seed=seed,
-                                        **options)
-            for severity, p in line.items()
-        }
-        for name, line in named.items()
-    }  # fmt: skip
-    known = getattr(metric, "__name__", "metric")
-    return severity_lines(lines, label or _METRIC_NAMES.get(known, known.replace("_", " ")),
-                          xlabel=xlabel, title=title)  # fmt: skip
+        name: {severity: metrics.bootstrap(metric, p, **options) for severity, p in one.items()}
+        for name, one in style.by_name(predictions).items()
+    }
+    name = getattr(metric, "__name__", "metric")
+    words = " ".join(word.upper() if word in _SHORT else word for word in name.split("_"))
+    label = label or _METRIC_NAMES.get(name, words)
+    return severity_lines(lines, label, xlabel=xlabel, title=title)
 
 
 def severity_lines(
@@ -218,19 +195,19 @@ def severity_lines(
         xlabel: What the severity is; by default what stands before the "=".
         title: Title of the figure.
     """
-    names = list(dict.fromkeys(s for line in lines.values() for s in line))
-    places, found_label = _places(names)
-    with framed(2.2, len(lines)) as figure:
-        axes = figure.subplots()
-        for i, (name, line) in enumerate(lines.items()):
-            found = sorted(line.items(), key=lambda item: places[item[0]])
-            x = [places[severity] for severity, _ in found]
-            banded(axes, x, [value for _, value in found], i, name, len(lines) > CROWD)
-        if not found_label:
+    names = list(dict.fromkeys(s for one in lines.values() for s in one))
+    places, scale = _places(names)
+    with style.panel(2.2, len(lines), title) as (figure, axes):
+        for i, (name, one) in enumerate(lines.items()):
+            order = sorted(one, key=places.__getitem__)
+            x = [places[severity] for severity in order]
+            value, low, high = np.array([one[severity] for severity in order]).T
+            style.band(axes, x, low, high, i, len(lines))
+            axes.plot(x, value, **style.marked(i), label=name)
+        if not scale:
             axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=30, ha="right")
-        axes.set(xlabel=xlabel or found_label or "shift", ylabel=label)
+        axes.set(xlabel=xlabel or scale or "shift", ylabel=label)
         axes.set_ylim(bottom=0)
-        finished(figure, axes, title)
     return figure
 
 
@@ -246,27 +223,3 @@ def _places(names: list[Any]) -> tuple[dict[Any, float], str]:
     if numbers and len(set(kinds)) == 1:
         return dict(zip(names, numbers, strict=True)), str(kinds[0])
     return {n: float(i) for i, n in enumerate(names)}, ""
-
-
-_METRIC_NAMES = {
-    "ece": "ECE",
-    "nll": "NLL",
-    "aurc": "AURC",
-    "brier": "Brier score",
-    "adaptive_ece": "adaptive ECE",
-    "classwise_ece": "classwise ECE",
-    "smooth_ece": "smooth ECE",
-    "excess_aurc": "excess AURC",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "crps": "CRPS",
-    "ence": "ENCE",
-    "roc_auc": "ROC-AUC",
-}
-_SCORE_NAMES = {
-    "msp": "1 − confidence",
-    "std": "standard deviation",
-    "epistemic": "epistemic (mutual information)",
-    "mahalanobis": "Mahalanobis distance",
-    "knn": "distance to k-th neighbour",
-}

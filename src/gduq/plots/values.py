@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gduq import metrics
-from gduq.metrics.value_rows import read_values
-from gduq.plots.style import (
-    COLOURS,
-    CROWD,
-    DASHES,
-    GREY,
-    MARKERS,
-    array,
-    by_name,
-    filled_between,
-    finished,
-    framed,
-    thinned,
-    with_value,
-)
+from gduq.metrics.rows import ValueRows, read_as
+from gduq.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,31 +33,27 @@ def parity(p: Any, *, level: float = 0.9, most: int = 1000, title: str = "") -> 
         >>> parity(p).axes[0].get_xlabel()
         'true value'
     """
-    whole = read_values(p)
-    part = whole.one[torch.from_numpy(thinned(len(whole), most))]
-    truth, mean = array(part.target), array(part.mean)
-    low, high = (array(end) for end in part.interval(level))
+    whole = read_as(ValueRows, p)
+    part = whole.one[torch.from_numpy(style.thinned(len(whole), most))]
+    truth, mean, low, high = map(style.array, (part.target, part.mean, *part.interval(level)))
     held = (low <= truth) & (truth <= high)
-    name = _named(part)
-    with framed(3.3, 2) as figure:
-        axes = figure.subplots()
-        share = metrics.coverage(whole, level)
-        for inside, colour, label in (
-            (held, COLOURS[0], f"{100 * level:g} % intervals: {100 * share:.0f} % hold the truth"),
-            (~held, COLOURS[1], "the others"),
+    share = f"{100 * metrics.coverage(whole, level):.0f} %"
+    with style.panel(3.3, 2, title) as (figure, axes):
+        for inside, i, label in (
+            (held, 0, f"{100 * level:g} % intervals: {share} hold the truth"),
+            (~held, 1, "the others"),
         ):
             bars = [(mean - low)[inside].clip(0), (high - mean)[inside].clip(0)]
-            fill = colour if inside is held else "white"
-            axes.errorbar(truth[inside], mean[inside], yerr=bars, fmt="o", color=colour,
+            fill = "white" if i else style.COLOURS[0]
+            axes.errorbar(truth[inside], mean[inside], bars, fmt="o", color=style.COLOURS[i],
                           markersize=2.5, markerfacecolor=fill, elinewidth=0.5,
-                          ecolor=(colour, 0.35), label=label)  # fmt: skip
+                          ecolor=(style.COLOURS[i], 0.35), label=label)  # fmt: skip
         ends = min(truth.min(), mean.min()), max(truth.max(), mean.max())
         pad = 0.08 * (ends[1] - ends[0]) or 1.0  # long intervals are cut off: dots matter more
         both = (ends[0] - pad, ends[1] + pad)
-        axes.set(xlim=both, ylim=both)
-        axes.plot(ends, ends, color=GREY, linewidth=0.8, linestyle=":", zorder=3)
-        axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
-        finished(figure, axes, title)
+        axes.plot(ends, ends, **style.DOTTED, zorder=3)
+        name = _with_unit(part.names[0] if part.names else "value", part)
+        axes.set(xlim=both, ylim=both, xlabel=f"true {name}", ylabel=f"predicted {name}")
     return figure
 
 
@@ -90,19 +73,16 @@ def calibration_curve(predictions: Any, *, level: float = 0.95, title: str = "")
         >>> calibration_curve({"vanilla": p, "anchored": p}).axes[0].get_xlabel()
         'level of the interval'
     """
-    named = by_name(predictions)
-    with framed(2.8, len(named)) as figure:
-        axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":", zorder=0)
+    named = style.by_name(predictions)
+    with style.panel(2.8, len(named), title) as (figure, axes):
+        axes.plot([0, 1], [0, 1], **style.DOTTED, zorder=0)
         for i, (name, p) in enumerate(named.items()):
-            curve = metrics.calibration_curve(p, level=level)
-            x, y, low, high = (array(v) for v in curve)
-            label = with_value(name, "area", metrics.miscalibration_area(p))
-            axes.plot(x, y, color=COLOURS[i], linestyle=DASHES[i], label=label)
-            filled_between(axes, x, low, high, i, crowded=len(named) > CROWD)
+            x, y, low, high = map(style.array, metrics.calibration_curve(p, level=level))
+            area = metrics.miscalibration_area(p)
+            axes.plot(x, y, **style.line(i), label=style.labelled(name, "area", area))
+            style.band(axes, x, low, high, i, len(named))
         axes.set(xlabel="level of the interval", ylabel="share of the truth in it")
         axes.set(xlim=(0, 1), ylim=(0, 1.01))
-        finished(figure, axes, title)
     return figure
 
 
@@ -122,37 +102,23 @@ def error_by_uncertainty(predictions: Any, *, bins: int = 10, title: str = "") -
         >>> error_by_uncertainty(p, bins=4).axes[0].get_ylabel()
         'RMSE'
     """
-    named = by_name(predictions)
-    with framed(2.8, len(named)) as figure:
-        axes, top = figure.subplots(), 0.0
+    named, top = style.by_name(predictions), 0.0
+    with style.panel(2.8, len(named), title) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
-            label = with_value(name, "ENCE", metrics.ence(p, bins=bins))
-            said, found = _binned(p, bins)
-            axes.plot(said, found, color=COLOURS[i], marker=MARKERS[i], linestyle=DASHES[i],
-                      label=label)  # fmt: skip
+            label = style.labelled(name, "ENCE", metrics.ence(p, bins=bins))
+            rows = read_as(ValueRows, p)
+            parts = rows.variance.argsort(stable=True).tensor_split(bins)
+            said, found = ([float(v[part].mean().sqrt()) for part in parts]
+                           for v in (rows.variance, rows.loss))  # fmt: skip
+            axes.plot(said, found, **style.marked(i), label=label)
             top = max(top, *said, *found)
-        axes.plot([0, top], [0, top], color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-        axes.set(xlabel=_with_unit("standard deviation", named), ylabel=_with_unit("RMSE", named))
-        axes.set(xlim=(0, None), ylim=(0, None))
-        finished(figure, axes, title)
+        axes.plot([0, top], [0, top], **style.DOTTED, zorder=0)
+        axes.set(xlim=(0, None), ylim=(0, None), ylabel=_with_unit("RMSE", *named.values()),
+                 xlabel=_with_unit("standard deviation", *named.values()))  # fmt: skip
     return figure
 
 
-def _binned(p: Any, bins: int) -> tuple[list[float], list[float]]:
-    """Root mean variance and RMSE of every bin."""
-    rows = read_values(p)
-    parts = rows.variance.argsort(stable=True).tensor_split(bins)
-    both = ([float(v[part].mean().sqrt()) for part in parts] for v in (rows.variance, rows.loss))
-    said, found = both
-    return said, found
-
-
-def _named(p: Any) -> str:
-    """The name of a value, with its unit where it has one."""
-    name = p.names[0] if p.names else "value"
-    return f"{name} / {p.units[0]}" if p.units and p.units[0] else str(name)
-
-
-def _with_unit(words: str, named: dict[str, Any]) -> str:
-    units = {p.units[0] for p in named.values() if p.units}
+def _with_unit(words: str, *predictions: Any) -> str:
+    """With the unit, where all have the same."""
+    units = {p.units[0] for p in predictions if p.units}
     return f"{words} / {units.pop()}" if len(units) == 1 and "" not in units else words

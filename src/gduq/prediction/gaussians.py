@@ -19,13 +19,7 @@ def quantile(means: Tensor, spread: Tensor, q: Tensor, weights: Tensor | None) -
     """The quantiles ``[m, T]`` at levels ``[T]`` of K Gaussians ``[K, m, T]``.
 
     By Newton's method within an interval that holds them, which is halved where that leads out of
-    it or is slow.
-
-    Args:
-        means: Of the hypotheses, float64.
-        spread: Their deviations.
-        q: Between 0 and 1.
-        weights: Of the hypotheses ``[K]``, or ``None``.
+    it or is slow. ``spread`` are deviations; all is float64.
 
     Example:
         >>> one = torch.ones(1, 1, 1).double()

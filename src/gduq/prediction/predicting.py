@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from gduq.baselines.network import as_predictor
 from gduq.errors import InputError, warn_user
 from gduq.graph import iterate, on_device, targets
-from gduq.nn.call import Call
-from gduq.nn.modes import evaluating
+from gduq.nn.call import Call, evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
 from gduq.targets import Classes, Labels, Target

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.nn.modes import evaluating
+from gduq.graph import label_rows, targets
+from gduq.nn.call import evaluating
 from gduq.novelty.nearest import Novelty
 
 if TYPE_CHECKING:
@@ -27,38 +28,23 @@ _KINDS: dict[str, type[Predictor]] = {}
 
 
 class Answer(NamedTuple):
-    """What a model says of the m rows of a graph that count.
+    """What a model says of the m rows of a graph that count."""
 
-    Attributes:
-        outputs: ``[K, m, O]``, under each of K hypotheses.
-        features: Their representation ``[m, d]``, if it was asked for and is to be had.
-        weights: Weights of the hypotheses ``[K]``; ``None`` means equal ones.
-    """
-
-    outputs: Tensor
-    features: Tensor | None = None
-    weights: Tensor | None = None
+    outputs: Tensor  # [K, m, O], under each of K hypotheses
+    features: Tensor | None = None  # [m, d], if asked for and to be had
+    weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
 
 
 @dataclass(frozen=True, eq=False)
 class HeadJob:
-    """Heads that are to be trained side by side on the rows of a trunk.
+    """Heads that are to be trained side by side on the rows of a trunk."""
 
-    Attributes:
-        heads: Modules ``head(h, c, masked) -> [D, n, O]``, all of one architecture.
-        masks: Share of masked rows, one per head.
-        bank: Anchors to validate with ``[K, d]``, or ``None`` for heads that read none.
-        draw: Gives so many anchors ``[count, d]``.
-        draws: Anchors per row and step.
-        keep_all: Whether all heads stay, or only the one that validation likes best.
-    """
-
-    heads: Sequence[nn.Module]
-    masks: Sequence[float]
-    bank: Tensor | None
-    draw: Callable[[int, torch.Generator], Tensor]
-    draws: int
-    keep_all: bool
+    heads: Sequence[nn.Module]  # head(h, c, masked) -> [D, n, O], all of one architecture
+    masks: Sequence[float]  # share of masked rows, one per head
+    bank: Tensor | None  # anchors to validate with [K, d]; None for heads that read none
+    draw: Callable[[int, torch.Generator], Tensor]  # gives so many anchors [count, d]
+    draws: int  # anchors per row and step
+    keep_all: bool  # whether all heads stay, or only the one that validation likes best
 
 
 class Predictor(nn.Module, ABC):
@@ -103,16 +89,19 @@ class Predictor(nn.Module, ABC):
         They need not count the same: their weights are in `answer`.
         """
         with evaluating(self):
-            found = self.answer(graph)
-            return self.calibrated(found.outputs, found.weights)
+            return self.with_temperature(self.answer(graph)).outputs
 
     def features(self, graph: Any) -> Tensor:
         """The representation of the m rows that count, ``[m, d]``."""
         with evaluating(self):
-            found = self.answer(graph, features=True).features
+            found = self.represented(graph)
         if found is None:
             raise InputError("a model with a representation per row", type(self).__name__)
         return found
+
+    def represented(self, graph: Any) -> Tensor | None:
+        """The features of `answer` alone, without the price of K hypotheses where that can be."""
+        return self.answer(graph, features=True).features
 
     def calibrated(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
         """Outputs ``[K, m, O]`` of `answer` with the temperature of `gduq.fit`."""
@@ -125,6 +114,10 @@ class Predictor(nn.Module, ABC):
     def _formed(self, outputs: Tensor) -> Tensor:
         """What a network gives, in the form that answers have."""
         return outputs if self.target is None else self.target.completed(outputs)
+
+    def with_temperature(self, answer: Answer) -> Answer:
+        """What `answer` gave with the temperature of `gduq.fit`."""
+        return answer._replace(outputs=self.calibrated(answer.outputs, answer.weights))
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         """`answer` from what the trunk gave of m rows: representation and the plain outputs."""
@@ -164,6 +157,8 @@ class Predictor(nn.Module, ABC):
 
     def locate(self, graph: Any) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
+        for part in self.parts.values():
+            part.locate(graph)
 
     def prepare(self, batches: Any, batch_size: int) -> None:
         """Before the first epoch: what has to be known about all training rows."""
@@ -171,6 +166,19 @@ class Predictor(nn.Module, ABC):
     def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """The loss of every row that counts under every draw ``[D, m]``, and how much it counts."""
         raise InputError("a model that is trained by itself", type(self).__name__)
+
+    def _losses(
+        self, graph: Any, outputs: Tensor, masked: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`loss` from what the network gives of all rows ``[D, rows, O]``."""
+        assert self.target is not None
+        rows = label_rows(graph, outputs.size(1))
+        outputs = self._formed(outputs[:, rows])
+        y = targets(graph, outputs.size(1))
+        if y is None:
+            raise InputError("graphs with labels y", "a batch without")
+        masked = None if masked is None else masked[:, rows]
+        return self.target.weighted_losses(outputs, self.target.check(y, "train"), masked)
 
     def ready(self, batches: Iterable[Any]) -> None:
         """Make the model able to answer, from a few training batches."""
@@ -231,6 +239,8 @@ class Predictor(nn.Module, ABC):
 
     def check_ready(self) -> None:
         """Raise where something is missing that prediction needs."""
+        for part in self.parts.values():
+            part.check_ready()
 
 
 class Supply(ABC):

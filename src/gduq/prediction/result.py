@@ -50,11 +50,7 @@ class Prediction(Hypotheses):
         class_names: One name per class, used as column names.
         threshold: Above which probability the second of two classes is the answer; ``None``: the
             most likely class is.
-        features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
-        weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
-        novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
-        calibrated: What the model's temperature was fitted on: ``"shifted"`` (validation rows
-            and shifted copies of them), ``"clean"`` (validation rows), or ``None``.
+        features, weights, novelty, calibrated: As in `Hypotheses`.
 
     Example:
         >>> p = Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]]), target=torch.tensor([0]))

@@ -61,19 +61,12 @@ def best_temperature(
 
 @dataclass(frozen=True, eq=False)
 class Tempered:
-    """Rows whose logits are to be divided by a temperature, prepared once.
+    """Rows whose logits are to be divided by a temperature, prepared once."""
 
-    Args:
-        centred: Logits ``[K, n, C]`` less the largest of each hypothesis, float64.
-        chosen: Those of the right class ``[K, n]``.
-        weights: Of the hypotheses ``[K]``.
-        share: Of every row in the loss ``[n]``.
-    """
-
-    centred: Tensor
-    chosen: Tensor
-    weights: Tensor
-    share: Tensor
+    centred: Tensor  # logits [K, n, C] less the largest of each hypothesis, float64
+    chosen: Tensor  # those of the right class [K, n]
+    weights: Tensor  # of the hypotheses [K]
+    share: Tensor  # of every row in the loss [n]
 
     @classmethod
     def of(
@@ -86,18 +79,19 @@ class Tempered:
         chosen = centred.gather(2, place).squeeze(2)
         return cls(centred, chosen, weights_of(samples, weights), share.double())
 
-    def slopes(self, scale: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-        """NLL of every row ``[n]``, its first and second derivative in the scale, 1/T.
-
-        Args:
-            scale: One number, or one per row ``[n]``.
-        """
-        factor = scale if isinstance(scale, float) else scale.unsqueeze(-1)
-        odds = (self.centred * factor).exp_()  # [K, n, C]
+    def _moments(self, scale: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """Sum of the odds, and the first two moments of the logits under them ``[K, n]``."""
+        odds = (self.centred * scale).exp_()  # [K, n, C]
         total = odds.sum(dim=2)
         odds *= self.centred
         mean = odds.sum(dim=2) / total
-        square = torch.einsum("knc,knc->kn", odds, self.centred) / total
+        return total, mean, torch.einsum("knc,knc->kn", odds, self.centred) / total
+
+    def slopes(self, scale: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+        """NLL of every row ``[n]`` and its two derivatives in the scale, 1/T, of all or each."""
+        total, mean, square = self._moments(
+            scale if isinstance(scale, float) else scale.unsqueeze(-1)
+        )
         log = self.chosen * scale - total.log() + self.weights.log().unsqueeze(1)
         nll = -log.logsumexp(dim=0)
         blame = (log + nll).exp_()  # of every hypothesis for the right class, sums to 1
@@ -114,11 +108,7 @@ class Tempered:
 
     def even(self, scale: float) -> tuple[float, float, float]:
         """Like `slopes` for one row of even target, like the average one."""
-        odds = (self.centred * scale).exp_()
-        total = odds.sum(dim=2)
-        odds *= self.centred
-        mean = odds.sum(dim=2) / total
-        square = torch.einsum("knc,knc->kn", odds, self.centred) / total
+        total, mean, square = self._moments(scale)
         share = self.share / self.share.sum()
 
         def average(values: Tensor) -> float:

@@ -13,15 +13,13 @@ from typing import Any, Literal
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import Calibrated
 from gduq.metrics import Interval, nll
-from gduq.report import rare
 from gduq.report.differences import change, clear, difference
 from gduq.report.split_names import home_of
 from gduq.report.subject import Subject
-from gduq.report.wording import state, words_of
+from gduq.report.wording import skill, state, words_of
 
 __all__ = ["SMALL", "Advice", "advise"]
 
-Action = Literal["keep", "calibrate", "collect", "switch"]
 SMALL = 0.02  # a gap below two points is left alone, however clear it is
 _FINDS = 0.7  # an AUROC from which on a score is called one that finds shifted rows
 _TRIED = {"classes": "temperature", "labels": "per_label", "values": "deviation"}
@@ -31,7 +29,7 @@ _TRIED = {"classes": "temperature", "labels": "per_label", "values": "deviation"
 class Advice:
     """One of four things to do, why, and the command that does it."""
 
-    action: Action
+    action: Literal["keep", "calibrate", "collect", "switch"]
     text: str
     command: str = ""
 
@@ -51,23 +49,24 @@ def advise(subjects: Sequence[Subject], split: str) -> Advice:
     better = _better(subjects, split)
     if better is not None:
         return better
-    if not rare.skill(first, split):
+    if not skill(first, split):
         return _without_skill(first)
-    gap = first.number("gap", split)
+    gap, words = first.number("gap", split), words_of(first)
     if not _off(gap):
         return _kept(first, split, gap)
-    tried = _tried(first.first, split)
-    if tried is not None and tried.helps and _same_at_home(first, split, gap):
-        return Advice("calibrate", f"Calibrate: {tried.words}.", _calibrate(first, tried.method))
+    tried, same = _tried(first.first, split), _same_at_home(first, split, gap)
+    if tried is not None and tried.helps and same:
+        text = f"Calibrate it: {tried.words}."
+        return Advice("calibrate", text, _command(first, "calibrate", tried.method))
     if tried is None and not _shifted(split):
-        text = f"Calibrate: it is {state(gap, words_of(first))} on data like its training data."
-        return Advice("calibrate", text, _calibrate(first, _TRIED[first.kind]))
+        text = f"Calibrate it: {words.who} {state(gap, words)} on data like its training data."
+        return Advice("calibrate", text, _command(first, "calibrate", _TRIED[first.kind]))
     worse = "" if tried is None else tried.warning
     if gap.value > 0:
-        return _collect(first, split, worse)
-    said = words_of(first).under
-    text = f"Keep it: {'under shift ' if _shifted(split) else ''}it is {said}, which is on the safe"
-    return Advice("keep", f"{text} side.{worse}", _predict(first))
+        return _collect(first, split, home_of(first, split) is not None and not same, worse)
+    where = "under shift " if _shifted(split) else ""
+    text = f"Keep it: {where}{words.who} {words.under}, which is on the safe side.{worse}"
+    return Advice("keep", text, _command(first, "predict"))
 
 
 def _off(gap: Interval) -> bool:
@@ -93,34 +92,30 @@ def _kept(first: Subject, split: str, gap: Interval) -> Advice:
     text = "Keep it: there is no clear gap between what it promises and what it holds."
     if clear(gap):
         text = "Keep it: the gap between what it promises and what it holds is small."
-    home = home_of(first, split)
-    at_home = None if home is None else first.number("gap", home)
-    if at_home is not None and _off(at_home):
-        who = "its intervals are" if first.kind == "values" else "it is"
-        text += f" On {home}, {who} {state(at_home, words_of(first))}."
+    home, words = home_of(first, split), words_of(first)
+    if home is not None and _off(at_home := first.number("gap", home)):
         tried = _tried(first.first, split)
+        text += f" On {home}, {words.who} {state(at_home, words)}."
         text += "" if tried is None else tried.warning
-    return Advice("keep", text, _predict(first))
+    return Advice("keep", text, _command(first, "predict"))
 
 
 def _better(subjects: Sequence[Subject], split: str) -> Advice | None:
     """The other subject with the clearly lowest NLL, if it loses no class for it."""
-    first, found = subjects[0], []
+    first, found = subjects[0], list[tuple[Interval, Subject]]()
     for other in subjects[1:]:
-        lower = change("nll", first, other, split) if other.labelled(split) is not None else None
+        lower = change("nll", first, other, split)
         if lower is None or not clear(lower) or lower.value > 0:
             continue
-        fair = None
-        if first.kind != "values":
-            fair = change("balanced_accuracy", first, other, split)
+        fair = None if first.kind == "values" else change("balanced_accuracy", first, other, split)
         if fair is None or not clear(fair) or fair.value > 0:
-            found.append((lower.value, other.name, lower, other))
+            found.append((lower, other))
     if not found:
         return None
-    _, name, lower, other = min(found, key=lambda entry: entry[:2])
-    ends = f"{-lower.high:.2g} to {-lower.low:.2g}"
-    text = f"Switch to {name}: its NLL is lower by {-lower.value:.2g} ({ends})."
-    return Advice("switch", text, _predict(other))
+    lower, other = min(found, key=lambda pair: (pair[0].value, pair[1].name))
+    by = f"{-lower.value:.2g}, {-lower.high:.2g} to {-lower.low:.2g}"
+    text = f"Switch to {other.name}: its answers fit the truth better (NLL lower by {by})."
+    return Advice("switch", text, _command(other, "predict"))
 
 
 def _without_skill(subject: Subject) -> Advice:
@@ -135,21 +130,18 @@ def _without_skill(subject: Subject) -> Advice:
         text = f"Collect rows of the rare classes: {none}, though they had weight in training."
         return Advice("collect", text)
     text = f"Collect rows of the rare classes, or give them weight in training: {none}."
-    return Advice("collect", text, _train_again(subject, "training.class_weights=balanced"))
+    return Advice("collect", text, _command(subject, "train", "training.class_weights=balanced"))
 
 
-def _collect(subject: Subject, split: str, worse: str) -> Advice:
-    only = home_of(subject, split) and not _same_at_home(
-        subject, split, subject.number("gap", split)
-    )
+def _collect(subject: Subject, split: str, only: bool, worse: str) -> Advice:
     when = f" {'under shift' if _shifted(split) else 'here'}{' only' if only else ''}"
-    text = f"Collect labels of rows like these: it promises too much{when}"
+    text = f"Collect labels of rows like these: it promises too much{when}; until then"
     found = subject.value(split, "auroc", variant="novelty").value
     if found >= _FINDS:
-        text += f"; until then its novelty finds them (AUROC {found:.2f})."
-        return Advice("collect", text + worse, _predict(subject, "--max-novelty", "0.95"))
-    text += "; until then pass rows of this kind on to a person."
-    return Advice("collect", text + worse, _predict(subject))
+        text += f" its novelty finds them (AUROC {found:.2f}).{worse}"
+        return Advice("collect", text, _command(subject, "predict", "--max-novelty", "0.95"))
+    text += f" pass rows of this kind on to a person.{worse}"
+    return Advice("collect", text, _command(subject, "predict"))
 
 
 # -- calibrate -----------------------------------------------------------------------------------
@@ -171,20 +163,21 @@ class _Tried:
 
     @property
     def words(self) -> str:
-        told = [f"{before + found.value:.3g} on {split} ({before:.3g} before)"
-                for split, (before, found) in self.changes.items()]  # fmt: skip
-        return f"with {self.method!r}, fitted on {self.fit_on}, its NLL is {', '.join(told)}"
+        told = ", ".join(map(self._nll, self.changes))
+        return f"{self.method!r}, fitted on {self.fit_on}, makes it fit the truth better ({told})"
 
     @property
     def warning(self) -> str:
         """A sentence for those who would calibrate it all the same; empty if it does no harm."""
-        split, (before, found) = next(iter(self.changes.items()))
+        split, (_, found) = next(iter(self.changes.items()))
         if not clear(found) or found.value < 0:
             return ""
-        return (
-            f" Do not calibrate it on {self.fit_on}: {self.method!r} would raise its NLL on "
-            f"{split} from {before:.3g} to {before + found.value:.3g}."
-        )
+        worse = f"{self.method!r} would make it worse ({self._nll(split)})"
+        return f" Do not calibrate it on {self.fit_on}: {worse}."
+
+    def _nll(self, split: str) -> str:
+        before, found = self.changes[split]
+        return f"NLL {before + found.value:.3g} instead of {before:.3g} on {split}"
 
 
 def _tried(run: Subject, split: str) -> _Tried | None:
@@ -204,42 +197,26 @@ def _tried(run: Subject, split: str) -> _Tried | None:
         except InputError:  # too few rows to fit on
             return None
         assert found is not None
-        changes[name] = _mean_nll(p), found
+        columns = [p.column(t) for t in range(p.num_values)] if p.kind == "values" else [p]
+        changes[name] = fmean(map(nll, columns)), found
     return _Tried(method, fit_on, changes)
 
 
-def _mean_nll(p: Any) -> float:
-    columns = [p.column(t) for t in range(p.num_values)] if p.kind == "values" else [p]
-    return fmean(nll(column) for column in columns)
-
-
-# -- commands ------------------------------------------------------------------------------------
-
-
-def _command(*words: Any) -> str:
-    return " ".join(shlex.quote(str(word)) for word in words)
-
-
-def _calibrate(subject: Subject, method: str) -> str:
-    run = subject.first.folder
-    return _command("gduq", "calibrate", run, "--method", method, "-o", "calibrated") if run else ""
-
-
-def _train_again(subject: Subject, change: str) -> str:
-    """The training of a run once more, all its options kept but one."""
-    run = subject.first.folder
+def _command(subject: Subject, do: str, *more: str) -> str:
+    """What to type next; empty without a run folder."""
+    run, config = subject.first.folder, subject.config or {}
     if not run:
         return ""
-    root = str(Path(run).parent)
-    other = () if root == "runs" else ("--root", root)
-    return _command("gduq", "train", run, *other, "--set", change)
-
-
-def _predict(subject: Subject, *more: str) -> str:
-    run, config = subject.first.folder, subject.config or {}
-    if subject.splits is not None and subject.splits.train.task != "graph":
+    words: list[Any] = ["gduq", do, run]
+    if do == "calibrate":
+        words += ["--method", *more, "-o", "calibrated"]
+    elif do == "train":  # once more, all options kept but one
+        root = str(Path(run).parent)
+        words += [*([] if root == "runs" else ["--root", root]), "--set", *more]
+    elif subject.splits is not None and subject.splits.train.task != "graph":
         return ""  # files of new rows hold graphs
-    data = config.get("data")
-    table = isinstance(data, Mapping) and data.get("smiles")
-    new = "new.csv" if table else "new.safetensors"
-    return _command("gduq", "predict", run, new, "-o", "answers.csv", *more) if run else ""
+    else:
+        data = config.get("data")
+        table = isinstance(data, Mapping) and data.get("smiles")
+        words += ["new.csv" if table else "new.safetensors", "-o", "answers.csv", *more]
+    return shlex.join(words)

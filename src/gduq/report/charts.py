@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from gduq import plots
 from gduq.metrics import Interval
+from gduq.report.scorecards import apart
 from gduq.report.split_names import main_split, severities, splits_of
 from gduq.report.subject import Subject
 
-__all__ = ["MOST", "Chart", "charts_of"]
+__all__ = ["MOST", "charts_of"]
 
 MOST = 6  # lines a reader can still tell apart
 _BLOCKS = 4  # labels or values with charts; tables show all
@@ -22,68 +23,55 @@ _GROWING = {
     "values": {"coverage_90": "share in 90 % intervals", "rmse": "RMSE"},
 }
 
-Block = tuple[str, Sequence[Subject]]
+Block = tuple[str, Sequence[Subject]]  # a label or value, and the subjects about it
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """A picture with its title."""
 
     title: str
     svg: str
 
 
-def charts_of(subjects: Sequence[Subject], split: str | None) -> dict[str, Any]:
+def charts_of(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Charts by section of the page, and what they leave out."""
     drawn = [s.first for s in subjects[:MOST]]  # a picture is of one run, and its name says which
-    blocks = _blocks(drawn)
-    bins, values = subjects[0].sampling["bins"], subjects[0].kind == "values"
-    if values:
-        parts = {
-            "reliability": _together(blocks, plots.calibration_curve, "Levels of intervals"),
-            "parity": _each(blocks),
-            "errors": _together(blocks, _errors, "Error against deviation"),
-            "precision": [],
-        }
-    else:
-        parts = {
-            "reliability": _together(blocks, _reliability(bins), "Reliability"),
-            "parity": [],
-            "errors": [],
-            "precision": _together(_binary(blocks), plots.precision_recall, "Precision and recall"),
-        }
+    blocks = [(name, [s.parts[i] for s in drawn])
+              for i, name in enumerate(drawn[0].names[:_BLOCKS])]  # fmt: skip
+    values = drawn[0].kind == "values"
+    binary = [b for b in blocks if not values and _two_classes(b[1][0])]
+    reliability = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
+    curve = plots.calibration_curve if values else reliability
+    level = "Levels of intervals" if values else "Reliability"
     return {
-        **parts,
-        "risk": _together(blocks, _risk, "Risk and coverage"),
-        "histograms": _histograms(drawn, blocks, split),
+        "reliability": _together(blocks, curve, level),
+        "parity": _each(blocks) if values else [],
+        "errors": _together(blocks, _errors, "Error against deviation") if values else [],
+        "precision": _together(binary, plots.precision_recall, "Precision and recall"),
+        "risk": _together(blocks, partial(plots.risk_coverage, resamples=0), "Risk and coverage"),
+        "histograms": _histograms(drawn),
         "severity": _severity(subjects[:MOST]),
-        "left_out": subjects[0].names[_BLOCKS:],
-        "hidden": [s.name for s in subjects[MOST:]],
+        "notes": list(_notes(subjects)),
     }
 
 
-def _reliability(bins: int) -> Callable[[Any], Any]:
-    return lambda predictions: plots.reliability_diagram(predictions, bins=bins)
+def _notes(subjects: Sequence[Subject]) -> Iterator[str]:
+    """What charts leave out."""
+    if names := subjects[0].names[_BLOCKS:]:
+        yield f"Charts show the first {_BLOCKS} targets. Only in tables: {', '.join(names)}."
+    if hidden := [s.name for s in subjects[MOST:]]:
+        yield f"Charts show the first {MOST} models. Only in tables: {', '.join(hidden)}."
+    if any(s.runs for s in subjects):
+        yield "Charts show one run of a model with several seeds; numbers are means over its runs."
 
 
-def _risk(predictions: Any) -> Any:
-    return plots.risk_coverage(predictions, resamples=0)
+def _two_classes(subject: Subject) -> bool:
+    return all(p.num_classes == 2 for p in subject.predictions.values())
 
 
 def _errors(predictions: Any) -> Any:
-    fewest = min(len(p) for p in predictions.values())
+    fewest = min(map(len, predictions.values()))
     return plots.error_by_uncertainty(predictions, bins=min(8, max(1, fewest // 5)))
-
-
-def _blocks(subjects: Sequence[Subject]) -> list[Block]:
-    """What is drawn one by one: classes as they are, the first few labels or values."""
-    names = subjects[0].names[:_BLOCKS]
-    return [(name, [s.parts[i] for s in subjects]) for i, name in enumerate(names)]
-
-
-def _binary(blocks: Sequence[Block]) -> list[Block]:
-    """Those with two classes."""
-    return [b for b in blocks if all(p.num_classes == 2 for p in b[1][0].predictions.values())]
 
 
 def _places(blocks: Sequence[Block]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -130,41 +118,30 @@ def _each(blocks: Sequence[Block]) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _histograms(
-    subjects: Sequence[Subject], blocks: Sequence[Block], split: str | None
-) -> list[Chart]:
-    """Rows of labels as a whole, of values one by one."""
-    names = splits_of(subjects)
+def _histograms(subjects: Sequence[Subject]) -> list[Chart]:
+    """The usual uncertainty of known and shifted rows and, where it was measured, their novelty."""
+    names, main = splits_of(subjects), main_split(subjects)
     known = next((s for s in ("id_test", "id_val") if s in names), None)
-    shifted = split or next((s for s in ("ood_test", "ood_val") if s in names), None)
+    shifted = main or next((s for s in ("ood_test", "ood_val") if s in names), None)
     if known is None or shifted is None or known == shifted:
         return []
-    found: list[Chart] = []
-    for name, parts in blocks if subjects[0].kind == "values" else [("", subjects)]:
-        for s in parts:
-            if {known, shifted} <= set(s.predictions):
+    found = []
+    for name, parts in apart(subjects)[:_BLOCKS]:
+        for s in (s for s in parts if {known, shifted} <= set(s.predictions)):
+            p, q = s.predictions[known], s.predictions[shifted]
+            novel = p.novelty is not None and q.novelty is not None
+            for score in (None, "novelty") if novel else (None,):
+                figure = plots.score_histograms(p, {shifted: q}, score, known=known)
                 title = f"{s.name}: {name}" if name else s.name
-                found += _scores(
-                    title, s.predictions[known], known, s.predictions[shifted], shifted
-                )
+                found.append(_chart(title, "Uncertainty of known and shifted rows", figure))
     return found
-
-
-def _scores(title: str, p_id: Any, known: str, p_ood: Any, shifted: str) -> Iterator[Chart]:
-    """The usual uncertainty of both splits and, where it was measured, their novelty."""
-    novel = p_id.novelty is not None and p_ood.novelty is not None
-    for score in (None, "novelty") if novel else (None,):
-        figure = plots.score_histograms(p_id, {shifted: p_ood}, score, known=known)
-        yield _chart(title, "Uncertainty of known and shifted rows", figure)
 
 
 def _severity(subjects: Sequence[Subject]) -> list[Chart]:
     found = []
     for kind, splits in severities(subjects).items():
         judged = [n for n in splits if any(s.labelled(n) is not None for s in subjects)]
-        if len(judged) < 2:
-            continue
-        for name, parts in _blocks(subjects) if subjects[0].kind == "values" else [("", subjects)]:
+        for name, parts in apart(subjects)[:_BLOCKS] if len(judged) > 1 else ():
             for measure, words in _GROWING[subjects[0].kind].items():
                 lines: dict[str, dict[str, Interval]] = {}
                 for s in parts:

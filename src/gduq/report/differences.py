@@ -17,9 +17,9 @@ from gduq import metrics
 from gduq.errors import InputError
 from gduq.evaluation.gap import gap_of_draws
 from gduq.metrics import Interval
-from gduq.metrics.reading import read_any
+from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import interval, resample_counts, resampled
-from gduq.metrics.weighted import ABOUT
+from gduq.metrics.rows import read_any
 from gduq.prediction import Hypotheses
 from gduq.report.seeds import pairs, pool
 
@@ -61,14 +61,8 @@ def difference(
     The interval also holds the plain percentiles of the resamples: where two subjects differ in a
     row or two, a resample without those rows shows no difference, and none is claimed.
 
-    Args:
-        name: A metric of classes, labels or values, ``"gap"``, or ``"distance"``: the gap's size.
-        p: Labelled predictions.
-        other: Others of the same rows.
-        bins: Of ECE.
-        resamples: How many resamples.
-        level: Coverage of the interval.
-        seed: Seed of the resampling.
+    Measured are a metric of classes, labels or values, the ``"gap"``, or its size, the
+    ``"distance"``.
     """
     first, second = (q.require_target().cpu().nan_to_num(-1.0) for q in (p, other))
     if first.shape != second.shape or not torch.allclose(first.double(), second.double()):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ __all__ = ["Near", "draw_molecule", "nearest", "smiles_of"]
 _ATOMS = 120  # of one picture; more are a tangle, and take long to lay out
 _WIDTH, _HEIGHT = 240, 180
 _COMPARED = 5000  # training compounds, evenly chosen where there are more
-_BODY = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
-_NOISE = re.compile(r"<!--.*?-->|\sclass='[^']*'|\n")
+_NOISE = re.compile(r"^.*?<svg[^>]*>|</svg>.*|<!--.*?-->|\sclass='[^']*'|\n", re.DOTALL)
 
 
 class Near(NamedTuple):
@@ -52,8 +50,7 @@ def draw_molecule(smiles: str, label: str) -> str | None:
     except (RuntimeError, ValueError):  # valences that RDKit can read but not draw
         return None
     canvas.FinishDrawing()
-    body = _BODY.search(str(canvas.GetDrawingText()))
-    return None if body is None else inline(_NOISE.sub("", body[1]), _WIDTH, _HEIGHT, label)
+    return inline(_NOISE.sub("", str(canvas.GetDrawingText())), _WIDTH, _HEIGHT, label)
 
 
 def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:
@@ -62,8 +59,7 @@ def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:
     Tanimoto similarity of Morgan fingerprints (radius 2, 2048 bits): 1 for the same fragments,
     below about 0.3 for unrelated compounds. Empty where the training data has no SMILES.
     """
-    step = max(1, -(-len(train.graphs) // _COMPARED))
-    rows = range(0, len(train.graphs), step)
+    rows = range(0, len(train.graphs), max(1, -(-len(train.graphs) // _COMPARED)))
     texts = tuple(smiles_of(train.graphs[row]) or "" for row in rows)
     known, own = _fingerprints(texts), _fingerprint(smiles)
     if own is None:
@@ -77,7 +73,7 @@ def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:
 
 
 @lru_cache(maxsize=1)
-def _fingerprints(texts: Sequence[str]) -> list[Any]:
+def _fingerprints(texts: tuple[str, ...]) -> list[Any]:
     return [_fingerprint(text) if text else None for text in texts]
 
 

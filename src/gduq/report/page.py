@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from gduq.data.outputs import FORMATS
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.evaluation.evaluation import COLUMNS
-from gduq.report import cards, graphs, other_tables
+from gduq.report import examples, tables
 from gduq.report.charts import MOST, charts_of
-from gduq.report.groups import subgroups
-from gduq.report.header import first_lines, title_of
+from gduq.report.scorecards import label_table, lead, scorecards
 from gduq.report.split_names import main_split
 from gduq.report.subject import Subject, checked
 from gduq.report.verdict import verdict
@@ -25,10 +22,6 @@ from gduq.report.wording import sure_and_right
 from gduq.text_tables import Table, plain, to_latex, to_markdown
 
 __all__ = ["FORMATS", "build", "write"]
-
-FORMATS = {
-    "html": ".html", "markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv",
-}  # fmt: skip
 
 
 def build(
@@ -48,43 +41,54 @@ def build(
         >>> "<h1>Mine</h1>" in build(Subject("vanilla", {"id_test": p}), title="Mine")
         True
     """
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = checked(subjects)
-    source = files("gduq.report").joinpath("template.html.jinja").read_text(encoding="utf-8")
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(source).render(
-        title=title or title_of(found),
-        reproduce=reproduce,
-        **_context(found),
-    )
+        loader=PackageLoader("gduq.report", ""), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    page = environment.get_template("page.html.j2")
+    return page.render(title=title or _title(found), reproduce=reproduce, **_context(found))
 
 
 def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
     split = main_split(subjects)
     return {
         "kind": subjects[0].kind,
-        "facts": first_lines(subjects),
+        "facts": _facts(subjects),
         "subjects": [{"name": s.name, "config": _json(s.config)} for s in subjects],
-        "seeds": any(s.runs for s in subjects),
         "data": subjects[0].splits,
         "split": split,
         "verdict": verdict(subjects),
         "gaps": _gaps(subjects, split),
-        "scorecards": cards.scorecards(subjects),
-        "scorecard_lead": cards.told_of(subjects),
-        "labels": cards.label_table(subjects),
-        **charts_of(subjects, split),
-        "drawn": graphs.drawn([s.first for s in subjects], split),
-        "colours": graphs.colour_legend(subjects, split) if split else (),
-        "detection": other_tables.detection(subjects),
-        "subgroups": subgroups(subjects),
-        "costs": other_tables.costs(subjects),
-        "sizes": other_tables.sizes(subjects),
-        "versions": other_tables.versions(subjects),
+        "scorecards": scorecards(subjects),
+        "scorecard_lead": lead(subjects),
+        "labels": label_table(subjects),
+        **charts_of(subjects),
+        "drawn": examples.drawn([s.first for s in subjects], split),
+        "colours": examples.colour_legend(subjects, split) if split else (),
+        "detection": tables.detection(subjects),
+        "subgroups": tables.subgroups(subjects),
+        "costs": tables.costs(subjects),
+        "sizes": tables.sizes(subjects),
+        "versions": tables.versions(subjects),
     }
+
+
+def _title(subjects: Sequence[Subject]) -> str:
+    """The target and where it comes from, where that is known."""
+    facts = subjects[0].facts
+    about = ", from ".join(filter(None, (facts.get("Target"), facts.get("Data"))))
+    return f"{about}: how far to trust it" if about else "How far to trust it"
+
+
+def _facts(subjects: Sequence[Subject]) -> dict[str, str]:
+    """Facts of the first subject; what was trained of all of them."""
+    facts = dict(subjects[0].facts)
+    if len(subjects) > 1 and "Model" in facts:
+        facts["Model"] = "; ".join(s.facts.get("Model", s.name) for s in subjects)
+    return facts
 
 
 def _json(config: Any) -> str:
@@ -93,14 +97,12 @@ def _json(config: Any) -> str:
 
 def _gaps(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
     """What each subject promises and what it holds, in percent."""
-    if split is None:
-        return []
-    known = [s for s in subjects[:MOST] if s.labelled(split) is not None]
-    pairs = [sure_and_right(s, split) for s in known]
-    return [
-        {"name": s.name, "sure": sure, "right": right}
-        for s, (sure, right) in zip(known, pairs, strict=True)
-    ]
+    found = []
+    for subject in subjects[:MOST]:
+        if split is not None and subject.labelled(split) is not None:
+            sure, right = sure_and_right(subject, split)
+            found.append({"name": subject.name, "sure": sure, "right": right})
+    return found
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -127,16 +129,20 @@ def write(
         The path.
     """
     path, found = Path(path), checked(subjects)
-    title = title or title_of(found)
+    title = title or _title(found)
     kind = format or {end: name for name, end in FORMATS.items()}.get(path.suffix, "")
     if kind == "html":
         text = build(found, title, reproduce)
-    elif kind in ("markdown", "latex"):
-        text = _document(found, kind, title)
+    elif kind == "markdown":
+        text = _markdown(found, title)
+    elif kind == "latex":
+        latex = ["% gduq report; needs \\usepackage{booktabs}", *map(to_latex, _tables(found))]
+        text = "\n\n".join(latex) + "\n"
     elif kind == "json":
         text = _as_json(found, title, reproduce)
     elif kind == "csv":
-        text = _as_csv(found)
+        columns = ["subject", *COLUMNS]
+        text = tables.numbers(found)[columns].to_csv(index=False, na_rep="nan", lineterminator="\n")
     else:
         got = repr(format) if format else f"a file called {path.name!r}"
         raise InputError(f"a format from {', '.join(FORMATS)}", got)
@@ -146,52 +152,39 @@ def write(
 
 
 def _tables(subjects: Sequence[Subject]) -> list[Table]:
-    groups = subgroups(subjects)
-    others = [cards.label_table(subjects), other_tables.detection(subjects), *groups,
-              other_tables.costs(subjects)]  # fmt: skip
-    return [*cards.scorecards(subjects), *(t for t in others if t is not None)]
+    others = [label_table(subjects), tables.detection(subjects), *tables.subgroups(subjects),
+              tables.costs(subjects)]  # fmt: skip
+    return [*scorecards(subjects), *(t for t in others if t is not None)]
 
 
-def _document(subjects: Sequence[Subject], kind: str, title: str) -> str:
-    tables = _tables(subjects)
-    if kind == "latex":
-        return "\n\n".join(["% needs \\usepackage{booktabs}", *map(to_latex, tables)]) + "\n"
+def _markdown(subjects: Sequence[Subject], title: str) -> str:
     said = verdict(subjects)
-    points = "\n".join(f"- **{plain(p.about)}**: {plain(p.text)}" for p in said.points)
     todo = f"What to do: {plain(said.advice.text)}" if said.advice else ""
     if said.advice and said.advice.command:
         todo += f" Next: `{said.advice.command}`"
-    facts = "\n".join(f"- {k}: {plain(v)}" for k, v in first_lines(subjects).items())
     parts = [
         f"# {plain(title)}",
-        facts,
+        "<!-- gduq report -->",  # by which `gduq report` knows what it may replace
+        "\n".join(f"- {k}: {plain(v)}" for k, v in _facts(subjects).items()),
         f"**{plain(said.headline)}**",
         todo,
-        points,
+        "\n".join(f"- **{plain(p.about)}**: {plain(p.text)}" for p in said.points),
         plain(said.note),
+        *map(to_markdown, _tables(subjects)),
     ]
-    return "\n\n".join(filter(None, [*parts, *map(to_markdown, tables)])) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> str:
-    said = verdict(subjects)
     held = {
         "title": title,
-        "facts": first_lines(subjects),
+        "facts": _facts(subjects),
         "reproduce": reproduce,
-        "verdict": asdict(said),
+        "verdict": asdict(verdict(subjects)),
         "subjects": [
             {"name": s.name, "cost": dict(s.cost or {}), "config": s.config} for s in subjects
         ],
-        "versions": other_tables.versions(subjects),
-        "table": other_tables.records(subjects),
+        "versions": tables.versions(subjects),
+        "table": tables.numbers(subjects).to_dict(orient="records"),
     }
     return to_json(held, default=str) + "\n"
-
-
-def _as_csv(subjects: Sequence[Subject]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, ["subject", *COLUMNS], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(other_tables.records(subjects))
-    return file.getvalue()

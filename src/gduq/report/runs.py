@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from gduq.data.splits import Splits
 from gduq.errors import InputError
-from gduq.report.header import facts_of_run
 from gduq.report.seeds import pooled
 from gduq.report.subject import Subject
 from gduq.runs.folder import RunFolder
 
 __all__ = ["subject_from_run", "subjects_from_runs"]
+
+_MOST = 6  # names of targets or classes that are listed
 
 
 def subject_from_run(
@@ -40,7 +41,7 @@ def subject_from_run(
         _splits(folder, predictions) if data else None,
         folder.evaluation(),
         {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
-        facts=facts_of_run(called, config, info),
+        facts=_facts(called, config, info),
         folder=str(folder.path),
     )
 
@@ -76,6 +77,29 @@ def _name(folder: RunFolder) -> str:
     config = folder.config
     title = config.title.removeprefix(f"{config.data.name} ")
     return title.removesuffix(f", seed {config.seed}") or folder.path.name
+
+
+def _facts(name: str, config: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, str]:
+    """Data, target, rows and model, in words."""
+    names = [str(n) for n in info.get("target_names") or ()]
+    units = [str(u) for u in info.get("units") or ()] or [""] * len(names)
+    targets = [f"{n} [{u}]" if u and f"[{u}]" not in n else n
+               for n, u in zip(names, units, strict=False)]  # fmt: skip
+    classes = [str(c) for c in info.get("class_names") or ()]
+    rows = [f"{count:,} {split}" for split, count in info["rows"].items() if isinstance(count, int)]
+    found = {
+        "Data": str(config["data"]["name"]),
+        "Target": _listed(targets),
+        "Classes": _listed(classes),
+        "Rows": f"{info.get('description') or ''} {', '.join(rows)}.".strip(),
+        "Model": f"{name}: {info['model']}" if info.get("model") else name,
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(names[:_MOST]) + more
 
 
 def _with_names(p: Any, names: tuple[str, ...]) -> Any:

@@ -15,7 +15,7 @@ from gduq.metrics import Interval
 if TYPE_CHECKING:
     from gduq.report.subject import Subject
 
-__all__ = ["pairs", "pool", "pooled", "runs_of", "spread"]
+__all__ = ["pairs", "pool", "pooled", "spread"]
 
 _SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "ece100",
            "adaptive_ece", "classwise_ece", "aurc", "auroc", "fpr95", "coverage_90")  # fmt: skip
@@ -41,29 +41,24 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
         return runs[0]
     first, seeds = runs[0], [_seed(run, i) for i, run in enumerate(runs)]
     named = [replace(r, name=f"{r.name}, seed {s}") for r, s in zip(runs, seeds, strict=True)]
-    config = None if first.config is None else {**first.config, "seed": seeds}
-    shown = replace(first, cost=_mean_costs(runs), config=config, runs=tuple(named))
-    return replace(shown, name=f"{first.name} ({len(runs)} seeds)")
+    costs = [run.cost or {} for run in runs]
+    shared = [key for key in costs[0] if all(key in cost for cost in costs)]
+    return replace(
+        first,
+        name=f"{first.name} ({len(runs)} seeds)",
+        cost={k: statistics.fmean(cost[k] for cost in costs) for k in shared} or None,
+        config=None if first.config is None else {**first.config, "seed": seeds},
+        runs=tuple(named),
+    )
 
 
 def _seed(run: Subject, i: int) -> Any:
     return (run.config or {}).get("seed", i)
 
 
-def _mean_costs(runs: Sequence[Subject]) -> dict[str, float] | None:
-    costs = [run.cost or {} for run in runs]
-    shared = [key for key in costs[0] if all(key in cost for cost in costs)]
-    return {key: statistics.fmean(cost[key] for cost in costs) for key in shared} or None
-
-
-def runs_of(subject: Subject) -> tuple[Subject, ...]:
-    """The runs of a subject: itself, if there is one only."""
-    return subject.runs or (subject,)
-
-
 def pairs(first: Subject, other: Subject) -> list[tuple[Subject, Subject]]:
     """Runs of equal seeds; without such, one after the other, and a single run with all."""
-    one, two = runs_of(first), runs_of(other)
+    one, two = first.each_run, other.each_run
     if min(len(one), len(two)) == 1:
         return list(product(one, two))
     mine = {_seed(run, i): run for i, run in enumerate(one)}
@@ -75,12 +70,7 @@ def pairs(first: Subject, other: Subject) -> list[tuple[Subject, Subject]]:
 
 
 def spread(values: Iterable[float]) -> float:
-    """The standard deviation over runs; NaN for fewer than two.
-
-    Example:
-        >>> spread([1.0, 3.0]) == 2**0.5, spread([1.0])
-        (True, nan)
-    """
+    """The standard deviation over runs; NaN for fewer than two."""
     known = [v for v in values if not math.isnan(v)]
     return statistics.stdev(known) if len(known) > 1 else math.nan
 
@@ -102,9 +92,6 @@ def pool(found: Sequence[Interval], level: float = 0.95, measure: str = "") -> I
     Example:
         >>> pool([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
         Interval(value=0.2, low=0.1, high=0.3)
-        >>> runs = [Interval(0.1, 0.1, 0.1), Interval(0.3, 0.3, 0.3)]
-        >>> pool(runs).low < 0, pool(runs, measure="ece").low
-        (True, 0.0)
     """
     known = [f for f in found if not math.isnan(f.value)]
     if len(known) < 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gduq.data.splits import SPLIT_NAMES
@@ -14,12 +14,7 @@ __all__ = ["home_of", "is_severity", "main_split", "severities", "shift_name", "
 
 
 def is_severity(split: str) -> bool:
-    """Whether a name is a step of a growing shift, such as ``"rotation=10"``.
-
-    Example:
-        >>> is_severity("rotation=10"), is_severity("ood_test"), is_severity("noise=high")
-        (True, False, False)
-    """
+    """Whether a name is a step of a growing shift, such as ``"rotation=10"``."""
     try:
         float(split.partition("=")[2])
     except ValueError:
@@ -32,12 +27,8 @@ def splits_of(subjects: Sequence[Subject]) -> list[str]:
     found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
     known = [s for s in SPLIT_NAMES if s in found]
     other = [s for s in found if s not in known and not is_severity(s)]
-    return [*known, *other, *_by_severity(s for s in found if is_severity(s))]
-
-
-def _by_severity(names: Iterable[str]) -> list[str]:
-    parts = [(name.partition("=")[0], float(name.partition("=")[2]), name) for name in names]
-    return [name for _, _, name in sorted(parts)]
+    severe = [(s.partition("=")[0], float(s.partition("=")[2]), s) for s in found if is_severity(s)]
+    return [*known, *other, *(name for _, _, name in sorted(severe))]
 
 
 def severities(subjects: Sequence[Subject]) -> dict[str, list[str]]:
@@ -62,17 +53,7 @@ def home_of(subject: Subject, split: str) -> str | None:
 
 
 def shift_name(subjects: Sequence[Subject], split: str) -> str:
-    """How a sentence calls the situation of a split.
-
-    Example:
-        >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> from gduq.report import Subject
-        >>> p = Prediction(torch.eye(2))
-        >>> subject = Subject("a", {"test": p}, config={"dataset": "tu/NCI1/size"})
-        >>> shift_name([subject], "ood_test"), shift_name([subject], "rotation=10")
-        ('Under size shift', 'At rotation=10')
-    """
+    """How a sentence calls the situation of a split: ``Under size shift``."""
     if is_severity(split):
         return f"At {split}"
     if not split.startswith("ood"):

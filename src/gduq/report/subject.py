@@ -115,13 +115,18 @@ class Subject:
     @property
     def sampling(self) -> dict[str, Any]:
         """Bins, resamples, level and seed its evaluation was made with."""
-        default: Mapping[str, Any] = {"bins": 15, "resamples": 1000, "level": 0.95, "seed": 0}
+        default = {"bins": 15, "resamples": 1000, "level": 0.95, "seed": 0}
         return {key: self.result.settings.get(key, value) for key, value in default.items()}
+
+    @property
+    def each_run(self) -> tuple[Subject, ...]:
+        """Its runs: itself, if there is one only."""
+        return self.runs or (self,)
 
     @property
     def first(self) -> Subject:
         """The run that pictures are of: itself, or the first of several, which its name says."""
-        return self.runs[0] if self.runs else self
+        return self.each_run[0]
 
     # -- what it is about ------------------------------------------------------------------------
 
@@ -134,8 +139,7 @@ class Subject:
     def names(self) -> tuple[str, ...]:
         """What its labels or values are called; of classes, and of one alone, an empty name."""
         p = next(iter(self.predictions.values()))
-        number = {"labels": "num_labels", "values": "num_values"}.get(self.kind)
-        many = getattr(p, number) if number else 1
+        many = 1 if self.kind == "classes" else getattr(p, f"num_{self.kind}")
         return tuple(p.names or map(str, range(many))) if many > 1 else ("",)
 
     @property
@@ -149,16 +153,14 @@ class Subject:
         """One subject per label, as a task of two classes, or per value; of classes itself."""
         if self.kind == "classes" or (self.kind == "values" and self.names == ("",)):
             return (self,)
-        return tuple(self._part(t, name) for t, name in enumerate(self.names))
-
-    def _part(self, t: int, name: str) -> Subject:
-        columns = {split: p.column(t) for split, p in self.predictions.items()}
-        return replace(
-            self,
-            predictions={split: p for split, p in columns.items() if len(p)} or columns,
-            evaluation=_about(self.result, name),
-            runs=tuple(run.parts[t] for run in self.runs),
-        )
+        found = []
+        for t, name in enumerate(self.names):
+            columns = {split: p.column(t) for split, p in self.predictions.items()}
+            known = {split: p for split, p in columns.items() if len(p)} or columns
+            runs = tuple(run.parts[t] for run in self.runs)
+            evaluation = _about(self.result, name)
+            found.append(replace(self, predictions=known, evaluation=evaluation, runs=runs))
+        return tuple(found)
 
     def labelled(self, split: str) -> Any:
         """The predictions on a split if their targets are known, else ``None``."""
@@ -195,28 +197,11 @@ def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     if len(kinds := {s.kind for s in given}) > 1:
         raise InputError("subjects that predict the same kind", ", ".join(sorted(kinds)))
     # two runs that differ in their seed only are called alike, and that is no mistake
-    return _counted(_with_seeds(given))
-
-
-def _with_seeds(subjects: list[Subject]) -> list[Subject]:
-    """Equal names get the seed of their config, where there is one."""
-    often = Counter(s.name for s in subjects)
-    seeds = [(s.config or {}).get("seed") for s in subjects]
-    return [
-        replace(s, name=f"{s.name}, seed {seed}")
-        if often[s.name] > 1 and isinstance(seed, int)
-        else s
-        for s, seed in zip(subjects, seeds, strict=True)
-    ]
-
-
-def _counted(subjects: list[Subject]) -> list[Subject]:
-    """Names that are still equal are numbered."""
-    taken: Counter[str] = Counter()
-    found = []
-    for subject in subjects:
-        taken[subject.name] += 1
-        number = taken[subject.name]
-        name = f"{subject.name} ({number})"
-        found.append(subject if number == 1 else replace(subject, name=name))
+    often, taken, found = Counter(s.name for s in given), Counter[str](), []
+    for subject in given:
+        name, seed = subject.name, (subject.config or {}).get("seed")
+        name = f"{name}, seed {seed}" if often[name] > 1 and isinstance(seed, int) else name
+        taken[name] += 1
+        name = name if taken[name] == 1 else f"{name} ({taken[name]})"
+        found.append(subject if name == subject.name else replace(subject, name=name))
     return found

@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
 from gduq.evaluation.calibrated import Calibrated, Whole
 from gduq.evaluation.inputs import whole_graph
-from gduq.evaluation.shifted_copies import VARIANTS
+from gduq.evaluation.named_calibrators import VARIANTS
 from gduq.prediction.predictor import Predictor
 from gduq.runs import build
 from gduq.runs.folder import RunFolder

@@ -161,7 +161,7 @@ class RunConfig(Part):
         return "\n".join(lines) + "\n"
 
 
-_SAID = {"vanilla": "plain network", "choose": "chosen mixture", "mcdropout": "MC dropout"}
+_SAID = {"vanilla": "plain network", "choose": "the chosen mixture", "mcdropout": "MC dropout"}
 
 # For data of one's own: a network with a head, trained until validation rows say stop.
 _OWN_DEFAULTS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,7 @@
-"""`gduq demo`: a plain network, calibrated too, an ensemble and an anchored head under shift.
+"""`gduq demo`: a network is trained, wrapped by gduq, and then its data shifts.
 
 The data is CBAS (coloured houses on a random graph), generated on the spot: in training a node's
-colour mostly tells its class, in the shifted test it says nothing.
+colour mostly tells its class. Then colours go missing; at last they are there, but mislead.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ import torch
 from gduq import metrics
 from gduq.anchoring import anchor
 from gduq.baselines import Ensemble, as_predictor
-from gduq.data import Splits, load
+from gduq.data import Splits, View, load
 from gduq.nn import GNN
 from gduq.prediction import Prediction, predict
 from gduq.prediction.predictor import Predictor
+from gduq.shifts import LEVELS, feature_mask
 from gduq.training import fit
-from gduq.training.finishing import finish_model
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SPLITS", "Comparison", "compare", "summary", "write"]
+__all__ = ["OURS", "PLAIN", "Comparison", "compare", "contenders", "stages", "story", "write"]
 
-SPLITS = ("id_test", "ood_test")
+PLAIN, OURS = "plain", "gduq"
+_SEVERITIES = (1, 3, 5)
 _SCORES: dict[str, Callable[[Prediction], Any]] = {
     "accuracy": metrics.accuracy,
+    "confidence": lambda p: p.confidence.mean(),
     "ece": metrics.ece,
     "nll": metrics.nll,
     "brier": metrics.brier,
+    "novelty": lambda p: float("nan") if p.novelty is None else p.novelty.mean(),
 }
 
 
-def _network(splits: Splits, hidden: int, seed: int) -> GNN:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)
-        return GNN(channels, hidden, classes, 3, conv="gcn", task="node", head="mlp")
+def stages(splits: Splits) -> dict[str, View]:
+    """Labelled nodes in the order of their arrival: as in training, then shifted more and more."""
+    views = dict(splits)
+    home = views["id_test"]
+    missing = {f"missing colours={LEVELS[s]:g}": feature_mask(home, s) for s in _SEVERITIES}
+    return {"id_test": home, **missing, "ood_test": views["ood_test"]}
 
 
 @dataclass
@@ -54,30 +58,39 @@ class _Contender:
     seconds: float
 
 
+def _network(splits: Splits, hidden: int, seed: int) -> GNN:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)
+        return GNN(channels, hidden, classes, 3, conv="gcn", task="node", head="mlp")
+
+
 def _contenders(
     splits: Splits, hidden: int, epochs: int, seed: int, notify: Callable[[str], None]
 ) -> Iterator[_Contender]:
-    """All models of a seed; they stand on one plain network, but for the ensemble."""
+    """All models of a seed; each stands on the same plain network."""
     data = (splits.train, splits.id_val)
     options: dict[str, Any] = {"seed": seed, "progress": False}
-    plain_options = {"epochs": epochs, "lr": 3e-3, **options}
-    notify(f"seed {seed}: training a plain network")
-    net = _network(splits, hidden, seed)
-    spent = _timed(lambda: fit(net, *data, calibrate=None, **plain_options))
-    plain = as_predictor(net)
-    yield _Contender("plain", plain, spent)
-    more = _timed(lambda: finish_model(plain, *data, "shifted", 256, seed))
-    yield _Contender("plain, calibrated", plain, spent + more)
-    notify(f"seed {seed}: training an ensemble")
-    first = 1000 * (seed + 1)
-    together = Ensemble(_network(splits, hidden, first + i) for i in range(3))
-    yield _Contender(
-        "ensemble of 3", together, _timed(lambda: fit(together, *data, **plain_options))
-    )
-    notify(f"seed {seed}: training an anchored head")
+
+    def trained(member: int) -> tuple[GNN, float]:
+        net = _network(splits, hidden, 1000 * member + seed)
+        more: dict[str, Any] = {"epochs": epochs, "lr": 3e-3, "calibrate": None, **options}
+        return net, _timed(lambda: fit(net, *data, **more))
+
+    notify(f"seed {seed}: training a network")
+    net, spent = trained(0)
+    yield _Contender(PLAIN, as_predictor(net), spent)
+    notify(f"seed {seed}: gduq.anchor, gduq.fit")
     model = anchor(net, seed=seed)
-    more = _timed(lambda: fit(model, *data, **options))
-    yield _Contender("G-ΔUQ", model, spent + more)
+    yield _Contender(OURS, model, spent + _timed(lambda: fit(model, *data, **options)))
+    notify(f"seed {seed}: training two more networks for an ensemble")
+    others = [trained(member) for member in (1, 2)]
+    together = Ensemble([net, *(other for other, _ in others)])
+    seconds = spent + sum(more for _, more in others)
+    seconds += _timed(lambda: fit(together, *data, epochs=0, **options))
+    yield _Contender("ensemble of 3", together, seconds)
+    more = _timed(lambda: fit(net, *data, epochs=0, **options))
+    yield _Contender("plain, calibrated", as_predictor(net), spent + more)
 
 
 def _timed(job: Callable[[], object]) -> float:
@@ -91,10 +104,10 @@ class Comparison:
     """What `compare` found.
 
     Attributes:
-        results: One row per seed, model and split: accuracy, ECE (15 bins), NLL, Brier score and
-            training seconds.
+        results: One row per seed, model and stage: accuracy, mean confidence, ECE (15 bins), NLL,
+            Brier score, mean novelty and training seconds.
         splits: The data of the first seed.
-        predictions: Of the first seed, by model and split.
+        predictions: Of the first seed, by model and split or stage.
         seconds: Training and prediction seconds of the first seed, by model.
     """
 
@@ -111,11 +124,10 @@ def compare(
     root: Path | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Train the contenders on every seed's data and judge them.
+    """Train the contenders on every seed's data and judge them at every stage.
 
     All have the same splits, epochs, learning rate and choice of weights (the best validation
-    loss). "plain, calibrated" and G-ΔUQ stand on the plain network. All but "plain" end with a
-    temperature, as `gduq.fit` has it.
+    loss). All but the plain network end with a temperature, as `gduq.fit` has it.
     """
     import pandas as pd
 
@@ -123,35 +135,42 @@ def compare(
     found = Comparison(pd.DataFrame(), load("cbas/color/concept", root=root, seed=0), {}, {})
     for seed in range(seeds):
         splits = load("cbas/color/concept", root=root, seed=seed)
+        views = stages(splits)
         for own in _contenders(splits, hidden, epochs, seed, notify):
             start = time.perf_counter()
-            said = {split: predict(own.model, view) for split, view in splits if split != "train"}
+            said = {stage: predict(own.model, view) for stage, view in views.items()}
             predicted = time.perf_counter() - start
             rows += [
-                {"seed": seed, "model": own.name, "split": split, **_scores(said[split])}
+                {"seed": seed, "model": own.name, "stage": stage}
+                | {key: float(score(p)) for key, score in _SCORES.items()}
                 | {"seconds": own.seconds}
-                for split in SPLITS
+                for stage, p in said.items()
             ]
             if seed == 0:
+                said = {"id_val": predict(own.model, splits.id_val), **said}
                 cost = {"train_seconds": own.seconds, "predict_seconds": predicted}
                 found.predictions[own.name], found.seconds[own.name] = said, cost
     found.results = pd.DataFrame(rows)
     return found
 
 
-def _scores(prediction: Prediction) -> dict[str, float]:
-    return {key: float(score(prediction)) for key, score in _SCORES.items()}
+def story(results: pd.DataFrame) -> pd.DataFrame:
+    """One row per stage, means over seeds: how often right, how sure, how unlike the training."""
+    means = results.groupby(["model", "stage"], sort=False).mean()
+    plain, ours = means.loc[PLAIN], means.loc[OURS]
+    return (
+        plain[["accuracy", "confidence"]]
+        .join(ours[["accuracy", "confidence"]], lsuffix="_plain", rsuffix="_gduq")
+        .assign(novelty=ours["novelty"])
+    )
 
 
-def summary(results: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds; training cost relative to the plain network."""
-    import pandas as pd
-
-    order = list(dict.fromkeys(results["model"]))
-    table = results.drop(columns="seed").groupby(["split", "model"], sort=False).mean()
-    cost = table["seconds"] / table.xs("plain", level="model")["seconds"].iloc[0]
-    table = table.assign(cost=cost).drop(columns="seconds")
-    return table.reindex(pd.MultiIndex.from_product([SPLITS, order], names=["split", "model"]))
+def contenders(results: pd.DataFrame) -> pd.DataFrame:
+    """One row per model at the last stage, means over seeds; cost in trainings of one network."""
+    last = results[results["stage"] == "ood_test"]
+    table = last.drop(columns=["seed", "stage"]).groupby("model", sort=False).mean()
+    cost = table["seconds"] / table.loc[PLAIN, "seconds"]
+    return table.assign(cost=cost)[["accuracy", "ece", "nll", "cost"]]
 
 
 def write(results: pd.DataFrame, folder: Path) -> Path:

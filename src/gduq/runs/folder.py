@@ -30,7 +30,7 @@ class RunFolder:
 
     ============================ ==============================================================
     ``config.json``              the `RunConfig`
-    ``bundle/``                  the model, as `gduq.save` writes it
+    ``bundle``                   the model, as `gduq.save` writes it
     ``predictions/<split>.npz``  predictions per split, as `Hypotheses.to_npz` writes them
     ``scores.json``              the few numbers of the tables, by calibrator and split
     ``metrics.json``             the whole `Evaluation`, made when first asked for
@@ -70,7 +70,7 @@ class RunFolder:
 
     @property
     def bundle(self) -> Path:
-        """The folder of the saved model, for `gduq.load`."""
+        """The saved model, for `gduq.load`."""
         return self.path / "bundle"
 
     def predictions(self) -> dict[str, Any]:

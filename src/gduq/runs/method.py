@@ -114,19 +114,13 @@ class MethodConfig(Part):
 
 
 def bundle_at(path: str | Path) -> Path:
-    """The bundle in a folder, which is one or that of a run."""
-    for folder in (Path(path) / "bundle", Path(path)):
-        if (folder / "bundle.json").is_file():
-            return folder
-    raise InputError(
-        "method.pretrained_from 'vanilla', or the folder of a bundle or run", repr(str(path))
-    )
+    """A bundle, or that of a run."""
+    for file in (Path(path) / "bundle", Path(path)):
+        if file.is_file():
+            return file
+    raise InputError("method.pretrained_from 'vanilla', a bundle or a run folder", repr(str(path)))
 
 
-def digest(folder: Path) -> str:
-    """16 hexadecimal digits of SHA-256 over the files of a folder, their names included."""
-    found = hashlib.sha256()
-    for file in sorted(f for f in folder.iterdir() if f.is_file()):
-        content = hashlib.sha256(file.read_bytes()).hexdigest()
-        found.update(f"{file.name} {content}\n".encode())
-    return found.hexdigest()[:16]
+def digest(file: Path) -> str:
+    """16 hexadecimal digits of a file's SHA-256."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

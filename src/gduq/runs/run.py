@@ -31,7 +31,7 @@ from gduq.runs.scores import check_calibrators, measure
 from gduq.runs.tracking import Logger
 from gduq.runs.training import train
 
-__all__ = ["evaluate_run", "evaluated", "recalibrate", "requirements", "run"]
+__all__ = ["evaluate_run", "evaluated", "prepare", "recalibrate", "requirements", "run"]
 
 _LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
@@ -96,18 +96,26 @@ def requirements(config: RunConfig) -> list[RunConfig]:
     return [bare.with_({"method": plain})] if method.from_vanilla else []
 
 
+def prepare(config: RunConfig, root: str | Path) -> Path:
+    """The folder of a run; one that is not finished gets its config and its list of rejects."""
+    path = Path(root) / config.folder_name
+    if not (path / FINISHED).is_file():
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "config.json", config.model_dump(mode="json"))
+        _list_rejects(config, path)
+    return path
+
+
 # -- the run itself -----------------------------------------------------------------------------
 
 
 def _make(
     config: RunConfig, path: Path, root: Path, progress: bool, logger: Logger | str | None
 ) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    write_json(path / "config.json", config.model_dump(mode="json"))
+    prepare(config, root)
     splits = build.splits_of(config)
     needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
     model, history = train(config, splits, needed, path, progress, logger)
-    _list_rejects(config, path)
     seconds, predictions = _predicted(model, build.all_views(splits))
     save_bundle(
         model,
@@ -209,9 +217,9 @@ def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFo
 
     Args:
         folder: A finished run.
-        methods: Names of `gduq.calibration.METHODS` or of `gduq.evaluation.fixed_maps.FIXED`, or
-            names of those that take copies with ``+corrupted``, which are fitted on shifted copies
-            of the rows too.
+        methods: Names of `gduq.calibration.METHODS`, of `gduq.evaluation.named_calibrators.FIXED`,
+            or of those that take copies with ``+corrupted``, which are fitted on shifted copies of
+            the rows too.
     """
     folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
     names = check_calibrators(methods)

@@ -9,8 +9,8 @@ from typing import Any
 
 from gduq import generalization, metrics
 from gduq.errors import InputError
-from gduq.evaluation import classes
-from gduq.evaluation.calibrated import check_name
+from gduq.evaluation.measures import class_measures
+from gduq.evaluation.named_calibrators import check_name
 from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction
 
@@ -96,7 +96,7 @@ def _of_split(
     detect: bool,
 ) -> dict[str, float]:
     fit_on, negatives = on
-    known = classes.measures(bins=15)
+    known = class_measures(bins=15)
     scores = {name: float(known[name](p)) for name in _MEASURED}
     if split not in ("train", negatives) and negatives in predictions:
         scores["auroc"] = ood.auroc(predictions[negatives], p)

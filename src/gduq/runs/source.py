@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gduq.data.columns import find_columns
-from gduq.data.header import first_fields, is_table, meant, unit_of
+from gduq.data.header import SHEETS, first_fields, is_table, meant, unit_of
 from gduq.errors import InputError
 
 __all__ = [
@@ -135,7 +135,7 @@ def _check(path: Path) -> None:
     elif not path.exists():
         raise InputError(_KNOWN, f"{path}, which does not exist")
     elif not path.is_file() or not (is_table(path) or path.suffix == ".safetensors"):
-        do = ""
+        do = "Save it as CSV." if path.suffix in SHEETS else ""
         if path.suffix in (".pt", ".pth", ".pkl"):
             do = "A pickle could run any code: load it yourself, then gduq.data.save(graphs, path)."
         raise InputError(_KNOWN, path.name, do)

@@ -21,6 +21,12 @@ from gduq.shifts.domain_values import Values, as_values
 __all__ = ["by", "degree", "feature", "size", "target", "time"]
 
 Kind = Literal["covariate", "concept", "no_shift", "tails"]
+_DESCRIBED = {
+    "covariate": "Covariate shift of {}: training and test hold different values.",
+    "tails": "Shift of {}: training on the low values, testing on the highest.",
+    "concept": "Concept shift of {}: its correlation with the label turns round.",
+    "no_shift": "No shift: a uniform cut.",
+}
 
 
 def by(
@@ -67,17 +73,16 @@ def _by(
     values = as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
-    if kind == "concept":
-        cut = cuts.concept(values, rows.labels(), seed=seed, **options)
-    elif kind == "covariate":
-        cut = cuts.covariate(values, seed=seed, **options)
-    elif kind == "tails":
-        cut = cuts.tails(values, seed=seed, **options)
-    elif kind == "no_shift":
-        cut = cuts.no_shift(len(rows), seed=seed, **options)
-    else:
+    if kind not in _DESCRIBED:
         raise InputError("a kind from covariate, concept, tails, no_shift", repr(kind))
-    return rows.splits(cut, values, name=name, description=_describe(kind, name))
+    given: tuple[Any, ...] = (values,)
+    if kind == "concept":
+        given = (values, rows.labels())
+    elif kind == "no_shift":
+        given = (len(rows),)
+    cut = getattr(cuts, kind)(*given, seed=seed, **options)
+    description = _DESCRIBED[kind].format(name or "the given values")
+    return rows.splits(cut, values, name=name, description=description)
 
 
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
@@ -222,13 +227,3 @@ def _feature_sum(graph: Data) -> Tensor:
     if x.layout == torch.sparse_csr:
         return torch.segment_reduce(x.values(), "sum", offsets=x.crow_indices())
     return x.sum(dim=-1)
-
-
-def _describe(kind: str, name: str) -> str:
-    domain = name or "the given values"
-    return {
-        "covariate": f"Covariate shift of {domain}: training and test hold different values.",
-        "tails": f"Shift of {domain}: training on the low values, testing on the highest.",
-        "concept": f"Concept shift of {domain}: its correlation with the label turns round.",
-        "no_shift": "No shift: a uniform cut.",
-    }[kind]

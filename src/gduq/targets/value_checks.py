@@ -11,7 +11,14 @@ __all__ = ["check_range", "value_columns"]
 
 
 def check_range(name: str, mean: float, deviation: float) -> None:
-    """Raise for values that single precision cannot hold: it has 24 bits and ends at 1e38."""
+    """Raise for values that are all the same, or that single precision cannot hold: it has 24 bits
+    and ends at 1e38."""
+    if deviation <= 1e-12 * abs(mean):
+        raise InputError(
+            "values that differ between training rows",
+            f"{mean:g} in every row for {name}",
+            "There is nothing to learn: leave it out.",
+        )
     if not 1e-15 < deviation < 1e15:
         raise InputError(
             "values of an ordinary size",

@@ -95,15 +95,6 @@ class Values(Target):
                 "If y should be classes: whole numbers from 0 up, one per row.",
             )
         deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
-        constant = torch.nonzero(deviation <= 1e-12 * mean.abs()).flatten().tolist()
-        if constant:
-            which = self._name(constant[0])
-            only = f"{float(values[0, constant[0]]):g}"
-            raise InputError(
-                "values that differ between training rows",
-                f"{only} in every row for {which}",
-                "There is nothing to learn: leave it out.",
-            )
         for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
             check_range(self._name(t), centre, spread)
         self._check_widths(width, "names", "units")
@@ -204,14 +195,14 @@ class Values(Target):
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         means, logs = self._halves(outputs)
-        found = 0.5 * ((y - means).square() * (-logs).exp() + logs + _LOG_2PI)
-        if self.beta:
-            found = found * (self.beta * logs.detach()).exp()
-        return found.mean(dim=-1)
+        return self._gaussian_loss((y - means).square(), logs)
 
     def masked_losses(self, outputs: Tensor) -> Tensor:
         means, logs = self._halves(outputs)
-        found = 0.5 * ((means.square() + 1.0) * (-logs).exp() + logs + _LOG_2PI)
+        return self._gaussian_loss(means.square() + 1.0, logs)
+
+    def _gaussian_loss(self, squares: Tensor, logs: Tensor) -> Tensor:
+        found = 0.5 * (squares * (-logs).exp() + logs + _LOG_2PI)
         if self.beta:
             found = found * (self.beta * logs.detach()).exp()
         return found.mean(dim=-1)

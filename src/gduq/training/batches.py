@@ -117,12 +117,7 @@ def as_batches(data: Any, name: str) -> Batches:
 
 
 def warn_of_overlap(train: Any, val: Any) -> None:
-    """Say so where validation rows are training rows too, as far as the same objects show it.
-
-    Args:
-        train: What `as_batches` takes.
-        val: The same.
-    """
+    """Say so where validation rows are training rows too, as far as the same objects show it."""
     one, two = (_rows_of(as_batches(*data)) for data in ((train, "train"), (val, "val")))
     shared = 0 if one is None or two is None else overlap(one, two)
     if two is not None and shared:

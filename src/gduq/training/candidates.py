@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe
 from gduq.baselines.ensemble import Ensemble, redraw, seeded
-from gduq.baselines.head_ensemble import HeadEnsemble
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
 from gduq.errors import InputError, warn_user
-from gduq.graph import on_device
+from gduq.graph import Rows, on_device
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.novelty.nearest import Novelty
@@ -30,12 +29,13 @@ from gduq.training.finishing import Judged, copies_of, fit_temperature, judged, 
 from gduq.training.first_pass import told_target
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
+from gduq.training.plans import PLANS, Plan
 from gduq.training.side_by_side import train_heads
 from gduq.training.trunk_rows import TrunkRows, calibrate_on_rows, judged_on_rows, learn_on_rows
 
 __all__ = ["Candidate", "Candidates"]
 
-_HEADS = 5  # heads of a head ensemble
+_ANCHORS = 3  # as many passes as an ensemble of three; more cost time and change nothing
 _BATCH = 256
 _ROWS = 256  # that tell what the outputs of a network mean
 
@@ -48,6 +48,7 @@ class Candidate:
 
     Attributes:
         name: In few words.
+        budget: The least one that has it.
         model: The model.
         seconds: How long it took to train.
         losses: Of validation rows, then of each copy of them ``[1 + copies, n]``.
@@ -55,6 +56,7 @@ class Candidate:
     """
 
     name: str
+    budget: float
     model: Predictor
     seconds: float
     losses: Tensor
@@ -95,32 +97,45 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Train and judge them; what the network does not allow is left out, with a warning."""
-        for name, make in self._plans():
+        for name, budget, make in self._plans():
+            if budget > self.budget:
+                continue
             start = time.perf_counter()
             try:
                 for suffix, model in make():
-                    yield self._judged(name + suffix, model, time.perf_counter() - start)
+                    yield self.judged(name + suffix, budget, model, time.perf_counter() - start)
                     start = time.perf_counter()
             except InputError as error:
                 if make == self._plain:
                     raise
                 warn_user(f"choose leaves out '{name}': {error}")
 
-    def _plans(self) -> Iterator[tuple[str, Callable[[], Made]]]:
-        yield "plain", self._plain
+    def _plans(self) -> Iterator[tuple[str, float, Callable[[], Made]]]:
+        """Name, least budget and making of every candidate, the cheapest first."""
+        epochs, target = self.fit.settings.epochs, self.plain.target
+        # Heads need no epochs. Where these are known, training on is the better buy for classes
+        # and labels; real values lost by it.
+        heads_first = not epochs or (target is not None and target.kind == "values")
+        yield "plain", 1.0, self._plain
         if self.rows is not None:
-            yield "anchored head", self._heads
-            yield "head ensemble", self._head_ensemble
-            yield "Laplace", self._laplace
-        layers = self._layers
-        if self.budget >= 1.4 and layers:
-            yield "thawed at the last layer", lambda: self._thawed(-1, 4)
-        if self.budget >= 2:
-            if layers > 2:  # of two, the second is the last
-                yield "thawed at layer 1", lambda: self._thawed(1, 2)
-            yield "from scratch", self._from_scratch
-        if self.budget >= 3:
-            yield "ensemble of 3", self._ensemble
+            yield "Laplace", 1.0, self._laplace
+            yield "anchored head", 1.0 if heads_first else 1.5, self._heads
+        for plan in self._plans_here if epochs else ():
+            budget = max(plan.budget, 1.5) if heads_first else plan.budget
+            yield str(plan), budget, partial(self.anchored, plan)
+        if epochs:
+            yield "ensemble of 3", 5.0, self._ensemble
+
+    @property
+    def _plans_here(self) -> Iterator[Plan]:
+        """The plans for places that the network has, each place once."""
+        seen = set[tuple[Any, ...]]()
+        for plan in PLANS[self._answers]:
+            place = self._layers - 1 if plan.at == -1 else plan.at
+            key = place, plan.scope, plan.fresh
+            if key not in seen and (isinstance(place, str) or 0 <= place < self._layers):
+                seen.add(key)
+                yield plan
 
     # -- making --------------------------------------------------------------------------------
 
@@ -149,30 +164,28 @@ class Candidates:
         model.adapt(rows.val.outputs, rows.val.y)
         return model
 
-    def _head_ensemble(self) -> Made:
-        call = self.plain.call
-        model = HeadEnsemble(None, _HEADS, call=call, seed=self.seed, trunk=self._trunk)
-        learn_on_rows(model, self._rows, self._head_settings)
-        yield "", model
-
     def _laplace(self) -> Made:
         model = LastLayerLaplace(None, call=self.plain.call, seed=self.seed, trunk=self._trunk)
         learn_on_rows(model, self._rows, self._head_settings)
         yield "", model
 
-    def _thawed(self, at: int, part: int) -> Made:
-        """Training goes on, with anchors, for a part of the epochs."""
-        net, recipe = self.plain.net, Recipe.thawed(at=at)
-        model = Anchored(_learning(net), recipe, self.plain.call, self.seed, self.first)
-        yield "", self._trained(model, max(1, self._epochs // part))
-
-    def _from_scratch(self) -> Made:
-        """As in the paper, from a fresh network, with a little masking."""
-        trunk = self.plain.trunk
-        recipe = Recipe.paper("graph" if trunk is None else trunk.answers, mask=0.05)
-        net = _fresh(self.plain.net, self.seed + 1)
+    def anchored(self, plan: Plan) -> Made:
+        """The network with anchors, trained on or anew, for a part of the epochs."""
+        net = self.plain.net
+        # What a network of one's own makes of its input first may be an embedding of categories.
+        embeds = plan.at == "input" and as_chain(net) is None
+        net = _fresh(net, self.seed + 1) if plan.fresh else _learning(net)
+        recipe = Recipe.thawed(
+            at=0 if embeds else plan.at,
+            anchors="gaussian" if embeds else None,
+            init="random" if plan.fresh else "identity",
+            scope=plan.scope,
+            num_anchors=_ANCHORS,
+            mask=plan.mask,
+            draws=plan.draws,
+        )
         model = Anchored(net, recipe, self.plain.call, self.seed, self.first)
-        yield "", self._trained(model, self._epochs)
+        yield "", self._trained(model, max(1, round(self._epochs * plan.share)))
 
     def _ensemble(self) -> Made:
         """The network and two more of its kind."""
@@ -200,6 +213,11 @@ class Candidates:
         if chain is not None:
             return sum(isinstance(point, int) for point in chain.points) + 1
         return len(trace(self.plain.net, self.first, self.plain.call).layers)
+
+    @property
+    def _answers(self) -> Rows:
+        trunk = self.plain.trunk
+        return "graph" if trunk is None else trunk.answers
 
     @property
     def _epochs(self) -> int:
@@ -245,7 +263,7 @@ class Candidates:
         assert rows.val is not None
         return judged_on_rows(model, (rows.val, *rows.copies)[index])
 
-    def _judged(self, name: str, model: Predictor, seconds: float) -> Candidate:
+    def judged(self, name: str, budget: float, model: Predictor, seconds: float) -> Candidate:
         """Calibrate a model, and note the losses of validation rows and copies."""
         model.eval()
         self._calibrate(model)
@@ -259,7 +277,9 @@ class Candidates:
             if i == 0:
                 predicting = time.perf_counter() - start
         predicting += self.pass_seconds if self.stands(model) else 0.0
-        return Candidate(name, model, seconds, torch.stack(found).double().cpu(), predicting)
+        return Candidate(
+            name, budget, model, seconds, torch.stack(found).double().cpu(), predicting
+        )
 
     def _calibrate(self, model: Predictor) -> None:
         model.set_temperature(1.0, None)

@@ -19,41 +19,31 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gduq.data import tensorfile
+from gduq import tensorfile
 from gduq.errors import InputError
 from gduq.training.history import Epoch
 
 __all__ = ["Checkpoint", "RunState", "optimizer_tensors", "restore_optimizer", "weights"]
 
-FORMAT = 3  # no other one is read
+FORMAT = 4  # no other one is read
 _NAME = "checkpoint.safetensors"
+_GROUPS = ("last", "optimizer", "best", "final")  # of tensors
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
 
 @dataclass(frozen=True)
 class RunState:
-    """A run after some epoch.
+    """A run after some epoch."""
 
-    Attributes:
-        records: The epochs so far.
-        last: Weights after the last of them.
-        optimizer: The optimiser's tensors by ``"parameter.name"``.
-        best: Weights of the best epoch; empty where that is the last.
-        final: What of a finished model is not in the kept weights (bank, temperature).
-        finished: Whether the run came to its end.
-        target: The target of a finished model, as `Target.spec` describes it.
-        overhead_seconds: Seconds spent outside of epochs.
-    """
-
-    records: tuple[Epoch, ...]
-    last: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
-    best: Mapping[str, Tensor] = field(default_factory=dict)
-    final: Mapping[str, Tensor] = field(default_factory=dict)
+    records: tuple[Epoch, ...]  # the epochs so far
+    last: Mapping[str, Tensor]  # weights after the last of them
+    optimizer: Mapping[str, Tensor]  # the optimiser's tensors by "parameter.name"
+    best: Mapping[str, Tensor] = field(default_factory=dict)  # empty where the last is the best
+    final: Mapping[str, Tensor] = field(default_factory=dict)  # bank, temperature at the end
     finished: bool = False
-    overhead_seconds: float = 0.0
-    target: Mapping[str, Any] | None = None
+    overhead_seconds: float = 0.0  # outside of epochs
+    target: Mapping[str, Any] | None = None  # `Target.spec` of a finished model
 
 
 class Checkpoint:
@@ -79,13 +69,7 @@ class Checkpoint:
     def save(self, state: RunState) -> None:
         """Write the state; until the last byte is on disk, the one before stays in place."""
         start = time.perf_counter()
-        groups = {
-            "last": state.last,
-            "optimizer": state.optimizer,
-            "best": state.best,
-            "final": state.final,
-        }
-        tensors = {f"{group}/{k}": v for group, part in groups.items() for k, v in part.items()}
+        tensors = {f"{g}/{k}": v for g in _GROUPS for k, v in getattr(state, g).items()}
         text = json.dumps(
             {
                 "identity": self.identity,
@@ -140,21 +124,13 @@ class Checkpoint:
 
 
 def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RunState:
-    groups: dict[str, dict[str, Tensor]] = {"last": {}, "optimizer": {}, "best": {}, "final": {}}
+    groups: dict[str, Any] = {group: {} for group in _GROUPS}
     for key, value in tensors.items():
         group, _, name = key.partition("/")
         groups[group][name] = value.clone()  # the file may be replaced while it is mapped
     records = tuple(Epoch(**record) for record in known["records"])
-    return RunState(
-        records,
-        groups["last"],
-        groups["optimizer"],
-        groups["best"],
-        groups["final"],
-        known["finished"],
-        known["overhead_seconds"],
-        known["target"],
-    )
+    rest = {name: known[name] for name in ("finished", "overhead_seconds", "target")}
+    return RunState(records, **groups, **rest)
 
 
 def _check_writable(folder: Path) -> None:

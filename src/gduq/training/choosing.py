@@ -1,9 +1,8 @@
 r"""`choose`: let validation rows and shifted copies of them decide, within a cost.
 
-Candidates are calibrated one by one. Their mixture :math:`\sum_j w_j p_j` then takes the weights
-that make validation rows and their copies (half and half) most likely. The plain
-network has a head start worth some validation rows: without evidence against it, it keeps most of
-the weight, and the choice does no harm.
+Candidates are calibrated one by one. Their mixture :math:`\sum_j w_j p_j` takes the weights that
+make validation rows and their copies (half and half) most likely. The plain network has a head
+start worth some validation rows: without evidence against it, it keeps most of the weight.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ from gduq.baselines.stack import Stack
 from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
 from gduq.nn.call import Call
-from gduq.prediction.predictor import Answer, Predictor
+from gduq.prediction.predictor import Predictor
 from gduq.randomness import isolated
 from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.fabric import checked_fabric
 from gduq.training.finishing import (
-    Judged,
     features_of_rows,
     fit_novelty,
-    fit_temperature,
     warn_of_few,
 )
 from gduq.training.fit_settings import FitSettings
@@ -39,14 +36,14 @@ from gduq.training.fitting import Fit
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["choose", "mixture_weights"]
+__all__ = ["choose", "mixture_weights", "stack"]
 
 HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
 SMALL = 0.02  # members of less weight are dropped
 
 _ALONE = (
-    "the network has no head that reads row by row, so that only the calibrated network is left "
-    "to choose from; a budget of 1.4 adds anchors"
+    "only the calibrated network is left to choose from: it has no head that reads row by row, and "
+    "nothing to train on with (pass epochs=, as many as it was trained for)"
 )
 
 
@@ -72,12 +69,12 @@ def choose(
         net: A trained network; it is copied.
         train: The data it was trained on.
         val: Labelled rows it was not trained on.
-        budget: What may compete, by what it takes to get there, in trainings of ``net``. 1.2:
-            heads on the frozen network (anchored ones with several masks, an ensemble of heads,
-            Laplace). From 1.4: training goes on with anchors at the last layer. From 2: at other
-            places too, and from scratch. From 3: an ensemble as well. All candidates are trained:
-            with that of ``net`` itself it takes about 1.15, 1.4, 2.9 and 4.9 trainings in all.
-        epochs: How long ``net`` was trained; needed from a budget of 1.4 on.
+        budget: What all training may take together, in trainings of ``net``, which counts as 1.
+            1.2: Laplace, and with ``epochs`` a twelfth of the training more, with anchors (one
+            epoch at least). From 1.5: anchors in a second way, and anchored heads on the frozen
+            network. From 2.5: anchored from scratch. From 5: an ensemble of three as well.
+        epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there are
+            anchored heads and Laplace, which leave the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.
@@ -124,19 +121,20 @@ def choose(
         plain = Network(copy.deepcopy(net).eval().to(fabric.device), call)
         plain.locate(on_device(first_graph(train), fabric.device))
         candidates = Candidates(plain, fit, budget)
-        if candidates.rows is None and budget < 1.4:
+        found = list(candidates)
+        if len(found) == 1 and budget > 1:
             warn_user(_ALONE)
-        return _stacked(candidates)
+        return stack(candidates, found)
 
 
 def _check(net: nn.Module, val: Any, budget: float, epochs: int | None) -> None:
     if not 1 <= budget <= 100:
         raise InputError("budget from 1 to 100, in trainings of the network", budget)
-    if budget >= 1.4 and epochs is None:
+    if budget > 1.2 and epochs is None:
         raise InputError(
             f"epochs=, how long the network was trained, with budget={budget}",
             "none",
-            "Pass it, or a budget below 1.4, which needs no more training of the network.",
+            "Pass it, or a budget of 1.2, which does without more training of the network.",
         )
     if epochs == 0:
         raise InputError("epochs of at least 1, as many as the network was trained for", 0)
@@ -146,9 +144,8 @@ def _check(net: nn.Module, val: Any, budget: float, epochs: int | None) -> None:
         raise InputError("a network that is not wrapped", type(net).__name__)
 
 
-def _stacked(candidates: Candidates) -> Stack:
-    """Train, judge and weigh all candidates, and mix those that count."""
-    found = list(candidates)
+def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
+    """Weigh candidates, the plain network first, and mix those that count."""
     table = torch.stack([candidate.losses for candidate in found])  # [J, 1 + copies, n]
     warn_of_few(table.size(2))
     # What says the same as the plain network would only make it dearer.
@@ -159,11 +156,11 @@ def _stacked(candidates: Candidates) -> Stack:
         kept = [j for j, weight in zip(kept, weights.tolist(), strict=True) if weight >= SMALL]
         weights = _weighed(table, kept)
     members = [found[j].model for j in kept]
-    stack = Stack(members, weights)
-    _finish(stack, members, candidates)
+    mixed = Stack(members, weights)
+    _finish(mixed, members, candidates)
     shares = dict(zip(kept, weights.tolist(), strict=True))
-    stack.leaderboard = _leaderboard(found, shares)
-    return stack.eval()
+    mixed.leaderboard = _leaderboard(found, shares)
+    return mixed.eval()
 
 
 def _weighed(table: Tensor, kept: Sequence[int]) -> Tensor:
@@ -173,13 +170,12 @@ def _weighed(table: Tensor, kept: Sequence[int]) -> Tensor:
 
 
 def _finish(stack: Stack, members: Sequence[Predictor], candidates: Candidates) -> None:
-    """One temperature for the mixture, and novelty of its representation."""
-    parts = []
-    for i in range(candidates.sets):
-        said = [candidates.said(member, i) for member in members]
-        mixed = stack.mixed([Answer(one.outputs, weights=one.weights) for one in said])
-        parts.append(Judged(mixed.outputs, said[0].y, mixed.weights))
-    fit_temperature(stack, parts[0], parts[1:])
+    """Say how its members were calibrated, and note what novelty is measured against.
+
+    The mixture gets no temperature of its own: it would take back the doubt that mixing adds, and
+    on a kind of shift that was left out of the copies it hardly gains (docs/choices.md).
+    """
+    stack.set_temperature(1.0, "shifted" if candidates.sets > 1 else "clean")
     rows, seed = candidates.rows, candidates.seed
     if rows is not None and rows.val is not None and candidates.stands(members[0]):
         fit_novelty(stack, rows.train.h, rows.val.h, seed)

@@ -16,11 +16,7 @@ def epoch_bar(
 ) -> Iterator[Callable[[Epoch], None]]:
     """A bar on standard error, moved on by the function it yields; nothing off a terminal.
 
-    Args:
-        epochs: How many there will be.
-        done: How many there were before.
-        show: ``False`` for none.
-        title: What is trained, for one run of several.
+    ``done`` of the ``epochs`` were before; the title says what is trained, for one run of several.
     """
     if not show:
         yield lambda record: None

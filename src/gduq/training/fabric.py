@@ -21,11 +21,7 @@ __all__ = ["FabricProcesses", "LossStep", "checked_fabric", "evaluating_after", 
 
 
 class LossStep(nn.Module):
-    """What happens in one step, as a module: Fabric wraps it for several processes and precisions.
-
-    Args:
-        model: What is trained.
-    """
+    """One step as a module, which Fabric wraps for several processes and precisions."""
 
     def __init__(self, model: Predictor) -> None:
         super().__init__()

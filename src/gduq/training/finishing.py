@@ -11,7 +11,7 @@ from torch import Tensor
 from gduq.data.view import View
 from gduq.errors import warn_user
 from gduq.graph import iterate, on_device, targets
-from gduq.nn.modes import evaluating
+from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.shifts.copies import shifted_copies
@@ -35,17 +35,11 @@ FEW = 20  # validation rows below which a temperature says little
 
 
 class Judged(NamedTuple):
-    """What a model says of rows whose truth is known, before calibration.
+    """What a model says of rows whose truth is known, before calibration."""
 
-    Attributes:
-        outputs: ``[K, n, O]``.
-        y: The truth ``[n]``.
-        weights: Of the hypotheses ``[K]``; ``None`` means equal ones.
-    """
-
-    outputs: Tensor
-    y: Tensor
-    weights: Tensor | None = None
+    outputs: Tensor  # [K, n, O]
+    y: Tensor  # the truth [n]
+    weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
 
 
 def finish_model(
@@ -58,13 +52,8 @@ def finish_model(
 ) -> None:
     """Calibrate a trained model on validation rows, and note what its training rows are like.
 
-    Args:
-        model: Trained; its temperature and novelty are set.
-        train: Training rows.
-        val: Validation rows, or ``None``: the model then says that it is not calibrated.
-        calibrate: What to fit the temperature on.
-        batch_size: Graphs at a time.
-        seed: For the copies and the choice of reference rows.
+    Without validation rows the model says that it is not calibrated. The seed is for the copies and
+    the choice of reference rows.
     """
     model.set_temperature(1.0, None)
     settle(model, lambda: judged(model, train if val is None else val, batch_size))
@@ -119,13 +108,7 @@ def warn_of_few(rows: int) -> None:
 
 
 def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:
-    """Set the temperature that fits validation rows, half of the weight on their copies.
-
-    Args:
-        model: Whose temperature is set.
-        clean: What it says of validation rows.
-        copies: The same of shifted copies of them.
-    """
+    """Set the temperature that fits validation rows, half of the weight on their copies."""
     assert model.target is not None
     share = 0.5 / len(copies) if copies else 0.0
     parts: list[Part] = [(clean.outputs, clean.y, 0.5 if copies else 1.0)]
@@ -145,7 +128,7 @@ def features_of_rows(model: Predictor, data: Batches, batch_size: int, seed: int
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad(), evaluating(model):
         for graph in data.batches(batch_size, shuffle=True, generator=generator):
-            found = model.answer(on_device(graph, device), features=True).features
+            found = model.represented(on_device(graph, device))
             if found is None:
                 return None
             parts.append(found)

@@ -10,27 +10,21 @@ from torch import Tensor
 
 from gduq.graph import targets
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Target, Values
+from gduq.targets import FirstLook, Target, Values
 from gduq.training.batches import labels
 
 __all__ = ["ReadTarget", "told_target"]
 
-# From y of all rows, outputs and y of some of them, whether the network stays, and is bounded.
-ReadTarget = Callable[[Tensor, Tensor, Tensor, bool, bool], Target]
+ReadTarget = Callable[[FirstLook], Target]
 
 
 @torch.no_grad()
 def told_target(
     model: Predictor, batches: Iterable[Any], y: Tensor, stays: bool, read_target: ReadTarget
 ) -> Target:
-    """The target that some batches tell.
+    """The target that some batches, on the device of a model that can answer, tell.
 
-    Args:
-        model: Able to answer; its target is forgotten.
-        batches: On its device.
-        y: The truth of all training rows.
-        stays: Whether the network is not trained any more.
-        read_target: Decides.
+    ``y`` is the truth of all training rows; a network that ``stays`` is not trained any more.
     """
     model.target = Values()  # nothing is known: these are the bare outputs
     outputs: list[Tensor] = []
@@ -39,4 +33,5 @@ def told_target(
         outputs.append(model.sample(graph).mean(dim=0))
         found = targets(graph, outputs[-1].size(0))
         truth.append(labels(graph) if found is None else found)
-    return read_target(y, torch.cat(outputs), torch.cat(truth), stays, model.bounded)
+    look = FirstLook(y, torch.cat(outputs), torch.cat(truth), stays, model.bounded)
+    return read_target(look)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
 from gduq.baselines.network import as_predictor
 from gduq.errors import InputError
@@ -18,7 +18,7 @@ from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import isolated
 from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
-from gduq.training.batches import as_batches, first_graph, warn_of_overlap
+from gduq.training.batches import Batches, as_batches, first_graph, warn_of_overlap
 from gduq.training.epoch_bar import epoch_bar
 from gduq.training.epochs import Run
 from gduq.training.fabric import checked_fabric, evaluating_after, fabric_for_rows
@@ -174,20 +174,14 @@ class Fit:
     fabric: Fabric | None = None
     processes: int = 1
 
-    def read_target(
-        self, y: Tensor, outputs: Tensor, truth: Tensor, trained: bool, bounded: bool
-    ) -> Target:
-        """What the outputs of a network mean: as given, or told from ``y``.
+    def read_target(self, look: FirstLook) -> Target:
+        """What the outputs of a network mean: as given, or told from ``y``."""
+        return tell_target(look, self.target, self.class_weights, self.class_names)
 
-        Args:
-            y: Of all training rows.
-            outputs: Of the network on some of them ``[n, O]``.
-            truth: ``y`` of these.
-            trained: Whether the network stays as it is.
-            bounded: Whether something bounds its outputs.
-        """
-        words = self.target, self.class_weights, self.class_names
-        return tell_target(FirstLook(y, outputs, truth, trained, bounded), *words)
+    @property
+    def _batches(self) -> tuple[Batches, Batches | None]:
+        train = as_batches(self.train, "train")
+        return train, None if self.val is None else as_batches(self.val, "val")
 
     def run(
         self,
@@ -208,9 +202,7 @@ class Fit:
             settings = settings.until_stopped(self.val is not None)
         fabric = checked_fabric(self.fabric)
         with isolated(fabric.device), evaluating_after(model):
-            train = as_batches(self.train, "train")
-            val = None if self.val is None else as_batches(self.val, "val")
-            run = Run(model, train, val, settings, self.read_target, calibrate, fabric)
+            run = Run(model, *self._batches, settings, self.read_target, calibrate, fabric)
             run.continue_from(resume)
             if not run.finished:
                 run.epochs(self.progress, title)
@@ -218,9 +210,7 @@ class Fit:
         return run.history
 
     def _on_rows(self, model: Predictor, calibrate: Calibrate, title: str) -> History:
-        fabric = fabric_for_rows(self.fabric)
-        train = as_batches(self.train, "train")
-        val = None if self.val is None else as_batches(self.val, "val")
+        fabric, (train, val) = fabric_for_rows(self.fabric), self._batches
         if val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         with isolated(fabric.device), evaluating_after(model):
@@ -253,10 +243,8 @@ class Fit:
             start = time.perf_counter()
             target = next(iter(model.parts.values())).target
             model.target = None if target is None else target.combined()
-            train = as_batches(self.train, "train")
-            val = None if self.val is None else as_batches(self.val, "val")
             size = min(256, 8 * self.settings.batch_size)
-            finish_model(model, train, val, calibrate, size, self.settings.seed)
+            finish_model(model, *self._batches, calibrate, size, self.settings.seed)
         return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
 
 

@@ -27,19 +27,12 @@ __all__ = ["PartJob", "in_processes"]
 
 @dataclass(frozen=True)
 class PartJob:
-    """A part of a model that is to be trained.
+    """A part of a model that is to be trained."""
 
-    Attributes:
-        fit: The call of `gduq.fit`, with the part's own seed.
-        part: What is trained.
-        folder: For its checkpoint, or ``None``.
-        title: For the progress bar.
-    """
-
-    fit: Fit
+    fit: Fit  # the call of `gduq.fit`, with the part's own seed
     part: Predictor
-    folder: Path | None
-    title: str
+    folder: Path | None  # for its checkpoint
+    title: str  # for the progress bar
 
     def run(self) -> History:
         """Train the part here; the whole is calibrated later."""

@@ -28,15 +28,10 @@ TEMPERATURES = tuple(4.0 ** (i / 4 - 1) for i in range(9))  # 1/4 to 4
 
 @dataclass(frozen=True, eq=False)
 class RowSet:
-    """Rows behind a frozen trunk.
+    """Rows behind a frozen trunk."""
 
-    Attributes:
-        h: Representations ``[m, d]``.
-        y: The truth ``[m, ...]``, as `Target.check` gives it.
-    """
-
-    h: Tensor
-    y: Tensor
+    h: Tensor  # representations [m, d]
+    y: Tensor  # the truth [m, ...], as `Target.check` gives it
 
     def __len__(self) -> int:
         return self.h.size(0)
@@ -44,18 +39,11 @@ class RowSet:
 
 @dataclass(frozen=True)
 class HeadRun:
-    """What happened to one head.
+    """What happened to one head."""
 
-    Attributes:
-        records: One `Epoch` each; the seconds are this head's share.
-        kept_epoch: The epoch whose weights the head has now; 0 means those it came with.
-        val_loss: Its validation loss with these weights, ``None`` without validation rows.
-            Where training stopped early or chose, this is what it went by.
-    """
-
-    records: tuple[Epoch, ...] = ()
-    kept_epoch: int = 0
-    val_loss: float | None = None
+    records: tuple[Epoch, ...] = ()  # the seconds are this head's share
+    kept_epoch: int = 0  # whose weights the head has now; 0 means those it came with
+    val_loss: float | None = None  # with these weights
 
 
 def _automatic(settings: FitSettings, rows: int, judged: bool) -> FitSettings:
@@ -236,17 +224,14 @@ def train_heads(
 
     Args:
         job: The heads, changed in place, and what they read.
-        train: Rows to learn from.
+        train: Rows to learn from; a batch is one of rows.
         val: Rows that decide when to stop and which epoch to keep, the start included; without
             them the last epoch stays.
         target: What the outputs mean.
-        settings: Of the training; a batch is one of rows.
+        settings: Of the training.
         tempered: Judge every head at its best temperature: right where one is fitted afterwards,
             since masking leaves heads too modest, which says nothing about how good they are.
         on_epoch: Called after every epoch with the mean over the heads.
-
-    Returns:
-        One `HeadRun` per head.
 
     Example:
         >>> from torch import nn

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gduq.errors import warn_user
 from gduq.graph import on_device, targets
-from gduq.nn.modes import evaluating
+from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
-from gduq.targets import Target
+from gduq.targets import FirstLook, Target
 from gduq.training.batches import Batches, labels
 from gduq.training.finishing import (
     Judged,
@@ -56,21 +56,13 @@ class Seen(RowSet):
 
 @dataclass(frozen=True, eq=False)
 class TrunkRows:
-    """All rows that training needs, each seen once by the trunk.
-
-    Attributes:
-        train: Training rows.
-        val: Validation rows, or ``None``.
-        copies: Shifted copies of the validation rows.
-        target: What the outputs mean.
-        seconds: How long the trunk took.
-    """
+    """All rows that training needs, each seen once by the trunk."""
 
     train: Seen
     val: Seen | None
-    copies: tuple[Seen, ...]
+    copies: tuple[Seen, ...]  # shifted copies of the validation rows
     target: Target
-    seconds: float
+    seconds: float  # that the trunk took
 
     @classmethod
     def collect(
@@ -86,7 +78,7 @@ class TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
         first, held, copies = _seen(trunk, train, batch_size), None, []
-        target = read_target(first.y, first.outputs, first.y, True, trunk.bounded)
+        target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
         first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
             held = _seen(trunk, val, batch_size)
@@ -117,15 +109,8 @@ def fit_on_rows(
     calibrate: Calibrate,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
 ) -> History:
-    """Train the heads of a model, keep the best (or all), calibrate, note the training rows.
-
-    Args:
-        model: A model whose head reads the rows of a trunk.
-        rows: These rows.
-        settings: Of the training.
-        calibrate: What the temperature is fitted on.
-        on_epoch: Called after every epoch.
-    """
+    """Train the heads of a model that reads the rows of a trunk, keep the best (or all), calibrate,
+    note the training rows."""
     start = time.perf_counter()
     learned = learn_on_rows(model, rows, settings, on_epoch, tempered=calibrate is not None)
     if rows.val is not None and calibrate is not None:

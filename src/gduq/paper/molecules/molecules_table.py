@@ -16,12 +16,11 @@ from gduq.paper.molecules.bars import BEST, Found, bars
 from gduq.paper.molecules.molecules_result import MoleculesResult
 from gduq.paper.molecules.plan import OURS, PEERS, Job, jobs
 from gduq.paper.molecules.scoring import LEVELS, likelihood, score
-from gduq.paper.specs import ScaleName
+from gduq.paper.specs import OWN, ScaleName
 
-__all__ = ["TITLE", "bench", "collect", "work"]
+__all__ = ["bench", "collect", "work"]
 
 NAME = "molecules"
-TITLE = "Molecules: values and classes under scaffold and size shift, beside Chemprop"
 VERSION = 1  # of the scores
 RECIPES = ("gduq", "gduq-thawed", "gduq-choose")  # of which validation rows choose the best
 Table = dict[tuple[str, str, int], dict[str, Found]]
@@ -81,7 +80,7 @@ def collect(
         NAME,
         scale,
         records,
-        TITLE,
+        OWN[NAME],
         notes if missing else (),
         failures or {},
         bars=tuple(bars(table)),

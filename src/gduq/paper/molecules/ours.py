@@ -56,8 +56,8 @@ class _Work:
 
     def plain(self) -> tuple[nn.Module, float]:
         """The trained network and the seconds it took; trained once, kept on disk."""
-        path = self.job.folder / "network"
-        if not path.is_dir() or not self.job.file("vanilla").is_file():
+        path = self.job.folder / "network.safetensors"
+        if not path.is_file() or not self.job.file("vanilla").is_file():
             fresh, seconds = self.trained(self.job.seed * 100)
             self.answers(fresh, seconds).save(self.job.file("vanilla"))
             save(fresh, path)

@@ -1,0 +1,277 @@
+"""Every method on one cell and seed, all from the same trained networks."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gduq.anchoring import Recipe, anchor
+from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout
+from gduq.baselines.network import Network
+from gduq.data.splits import Splits
+from gduq.data.view import View
+from gduq.graph import Rows
+from gduq.paper.comparison.cells import WEIGHT_DECAY, Cell
+from gduq.paper.comparison.energies import GEBM, gnnsafe
+from gduq.prediction import Prediction, predict
+from gduq.shifts.copies import shifted_copies
+from gduq.training import fit
+from gduq.training.candidates import Candidates
+from gduq.training.choosing import stack
+from gduq.training.fit_settings import FitSettings
+from gduq.training.fitting import Fit
+
+__all__ = ["BUDGETS", "SPLITS", "Answers", "Work", "energies", "made"]
+
+SPLITS = ("id_val", "id_test", "ood_test")
+BUDGETS = (1.2, 1.5, 2.5)
+MEMBERS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a method says before calibration, and what its training cost.
+
+    Attributes:
+        parts: Predictions of `SPLITS`.
+        copies: Predictions of the shifted copies of ``id_val``.
+        cost: Training in all, in trainings of the plain network; of a candidate the least budget.
+        notes: What to keep beside the figures.
+    """
+
+    parts: Mapping[str, Prediction]
+    copies: tuple[Prediction, ...]
+    cost: float
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def mapped(self, change: Callable[[Prediction], Prediction]) -> Answers:
+        """The same with another reading of the hypotheses."""
+        parts = {name: change(p) for name, p in self.parts.items()}
+        return Answers(parts, tuple(map(change, self.copies)), self.cost, self.notes)
+
+
+@dataclass(eq=False)
+class Work:
+    """A cell with one seed, and what methods share on it.
+
+    Args:
+        cell: Data, network, schedule.
+        seed: Of the split and of everything that is trained.
+    """
+
+    cell: Cell
+    seed: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def splits(self) -> Splits:
+        return self.cell.splits(self.seed)
+
+    @cached_property
+    def views(self) -> dict[str, View]:
+        return {name: getattr(self.splits, name) for name in SPLITS}
+
+    @cached_property
+    def copies(self) -> list[View]:
+        return list(shifted_copies(self.views["id_val"], self.seed))
+
+    @cached_property
+    def plain(self) -> nn.Module:
+        """The trained network."""
+        net = self.cell.network(self.splits, 1000 * self.seed)
+        with self.clock("plain"):
+            self.train(net, 1000 * self.seed)
+        return net.eval()
+
+    @property
+    def like(self) -> Any:
+        return self.splits.train.graphs[0]
+
+    def train(self, model: nn.Module, seed: int | None = None, **changes: Any) -> None:
+        """Train with the schedule of the cell; calibration comes later, for everybody alike."""
+        options: dict[str, Any] = {
+            "epochs": self.cell.epochs,
+            "lr": self.cell.lr,
+            "batch_size": self.cell.batch_size,
+            "weight_decay": WEIGHT_DECAY,
+            "seed": self.seed if seed is None else seed,
+            "calibrate": None,
+            "progress": False,
+        }
+        fit(model, self.splits.train, self.views["id_val"], **(options | changes))
+
+    def finish(self, model: nn.Module) -> None:
+        """Only what a model on the trained network needs, in its own time."""
+        self.train(model, epochs=None, lr=None, batch_size=None)
+
+    def candidates(self, budget: float) -> Candidates:
+        """Those of `gduq.choose` for the plain network."""
+        settings = FitSettings(
+            epochs=self.cell.epochs,
+            given_lr=self.cell.lr,
+            given_batch_size=self.cell.batch_size,
+            weight_decay=WEIGHT_DECAY,
+            milestones=(),
+            gamma=0.1,
+            select="best",
+            patience=None,
+            seed=self.seed,
+        )
+        plain = Network(copy.deepcopy(self.plain))
+        plain.locate(self.like)
+        fit = Fit(self.splits.train, self.views["id_val"], settings, progress=False)
+        return Candidates(plain, fit, budget)
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Seconds of processor time, one thread."""
+        start = time.process_time()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - start
+
+    def answers(
+        self, model: nn.Module, cost: float, features: bool = False, **notes: Any
+    ) -> Answers:
+        """What a model says of all rows; ``cost`` in seconds, the plain training not counted."""
+        parts = {name: predict(model, view, features=features) for name, view in self.views.items()}
+        copies = tuple(
+            predict(model, view, features=features, novelty=False) for view in self.copies
+        )
+        return Answers(parts, copies, 1 + cost / self.seconds["plain"], notes)
+
+    def timed(self, name: str, model: nn.Module, train: Callable[[], None]) -> Answers:
+        """Train a model on top of the plain network, and ask it."""
+        with self.clock(name):
+            train()
+        return self.answers(model, self.seconds[name])
+
+
+def made(work: Work, part: str) -> Iterator[tuple[str, Answers]]:
+    """All methods of a part: ``"methods"``, or ``"paper"``, what the paper trains from scratch."""
+    yield from {"methods": _methods, "paper": _paper}[part](work)
+
+
+def _methods(work: Work) -> Iterator[tuple[str, Answers]]:
+    net, seed = work.plain, work.seed
+    plain = Network(net)
+    work.train(plain, epochs=0)  # what its outputs mean, and novelty
+    yield "plain", work.answers(plain, 0.0, features=True)
+    dropout = MCDropout(net, seed=seed)
+    yield "mc dropout", work.timed("dropout", dropout, lambda: work.train(dropout, epochs=0))
+    heads = HeadEnsemble(net, seed=seed)
+    yield "head ensemble", work.timed("heads", heads, lambda: work.finish(heads))
+    masked = HeadEnsemble(net, mask=0.05, seed=seed)
+    yield "head ensemble, masked", work.timed("masked", masked, lambda: work.finish(masked))
+    laplace = LastLayerLaplace(net, seed=seed)
+    yield "laplace", work.timed("laplace", laplace, lambda: work.finish(laplace))
+    head = anchor(net, seed=seed, like=work.like)
+    yield "anchored head", work.timed("head", head, lambda: work.finish(head))
+    yield from _chosen(work)
+    yield "ensemble of 3", _ensemble(work)
+
+
+def _ensemble(work: Work) -> Answers:
+    members = [work.plain]
+    with work.clock("ensemble"):
+        for i in range(1, MEMBERS):
+            member = work.cell.network(work.splits, 1000 * work.seed + i)
+            work.train(member, 1000 * work.seed + i)
+            members.append(member.eval())
+        model = Ensemble(members)
+        work.train(model, epochs=0)
+    return work.answers(model, work.seconds["ensemble"])
+
+
+def _chosen(work: Work) -> Iterator[tuple[str, Answers]]:
+    """`gduq.choose` with every budget; candidates that several budgets share are trained once.
+
+    Each candidate by itself comes too, as `gduq.choose` calibrated it: on copies.
+    """
+    with work.clock("set up"):
+        candidates = work.candidates(BUDGETS[-1])
+    found, spent, remaining = [], [], iter(candidates)
+    while True:
+        start = time.process_time()
+        candidate = next(remaining, None)
+        if candidate is None:
+            break
+        found.append(candidate)
+        spent.append(time.process_time() - start)
+        parts = {name: predict(candidate.model, work.views[name]) for name in SPLITS[1:]}
+        yield f"candidate: {candidate.name}", Answers(parts, (), candidate.budget)
+    for budget in BUDGETS:
+        within = [i for i, candidate in enumerate(found) if candidate.budget <= budget]
+        with work.clock(f"stack {budget}"):
+            model = stack(candidates, [found[i] for i in within])
+        seconds = work.seconds["set up"] + work.seconds[f"stack {budget}"]
+        seconds += sum(spent[i] for i in within)
+        assert model.leaderboard is not None
+        board = model.leaderboard
+        weights = board.set_index("candidate")["weight"].round(3).to_dict()
+        yield f"choose {budget}", work.answers(model, seconds, weights=weights)
+
+
+def _paper(work: Work) -> Iterator[tuple[str, Answers]]:
+    """Anchors as in the paper, from scratch; and the paper's readings of the hypotheses."""
+    seed = 1000 * work.seed
+    rows: Rows = "node" if work.cell.on_nodes else "graph"
+    places: dict[str, int | str] = {"L1": 1, "L2": 2}
+    places = {"NFA": "input", **places} if work.cell.on_nodes else {**places, "readout": "readout"}
+    _ = work.plain
+    for name, at in places.items():
+        model = anchor(
+            work.cell.network(work.splits, seed),
+            recipe=Recipe.paper(rows, at=at),
+            seed=seed,
+            like=work.like,
+        )
+        with work.clock(name):
+            work.train(model, seed)
+        alone = work.answers(model, work.seconds[name] - work.seconds["plain"])
+        yield from _readings(name, alone)
+    recipe = Recipe.paper(rows, at="readout", freeze=True)
+    frozen = anchor(work.plain, recipe=recipe, seed=seed, like=work.like)
+    found = work.timed("pretrained", frozen, lambda: work.train(frozen, seed))
+    yield from _readings("pretrained", found)
+
+
+def _readings(name: str, found: Answers) -> Iterator[tuple[str, Answers]]:
+    yield name, found
+    yield f"{name}, mean logits", found.mapped(Prediction.mean_logits)
+    for rule in ("paper", "released"):
+        yield f"{name}, {rule} rule", found.mapped(lambda p, r=rule: p.rescaled(r))  # type: ignore[misc]
+
+
+def energies(work: Work) -> dict[str, dict[str, Tensor]]:
+    """Per energy and split the score of every row; nodes only. Edges are left out for ``gebm``,
+    which reads nodes alone and brings the graph in by itself, as published."""
+    graph = work.like
+    model = Network(work.plain)
+    everything = torch.ones(graph.num_nodes, dtype=torch.bool)
+    alone = graph.clone()
+    alone.edge_index = graph.edge_index[:, :0]
+    linked, single = (
+        predict(model, View(g, rows=everything), features=True, novelty=False)
+        for g in (graph, alone)
+    )
+    train = work.splits.train.rows
+    assert linked.features is not None
+    assert single.features is not None
+    fitted = GEBM.fit(linked.logits[train], linked.features[train], graph.y[train])
+    found = {
+        "gnnsafe": gnnsafe(linked.logits, graph.edge_index),
+        "gebm": fitted(single.logits, single.features, graph.edge_index),
+        "gebm, with edges": fitted(linked.logits, linked.features, graph.edge_index),
+    }
+    return {
+        name: {split: values[view.rows] for split, view in work.views.items()}
+        for name, values in found.items()
+    }

@@ -1,0 +1,247 @@
+"""Rows worth a look: which they are, what the model says of each, and their pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gduq.data.view import View
+from gduq.evaluation.gap import PROMISED
+from gduq.report.graphs import CLASS_COLOURS, draw
+from gduq.report.molecules import draw_molecule, nearest, smiles_of
+from gduq.report.subject import Subject
+
+__all__ = ["Example", "Kind", "colour_legend", "drawn", "examples"]
+
+Kind = Literal["novel", "uncertain", "wrong"]
+_DRAWN = 3  # subjects whose graphs are drawn
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A training compound like a drawn one: the picture, which it is, how alike, and its truth."""
+
+    svg: str
+    smiles: str
+    figures: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """A drawn row: the picture, what the model said, and what is true."""
+
+    title: str
+    svg: str
+    said: str
+    truth: str
+    wrong: bool
+    figures: str
+    note: str = ""
+    smiles: str = ""
+    relatives: tuple[Relative, ...] = ()
+
+
+def drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
+    """Drawn rows of the first few subjects, by kind."""
+    found = []
+    for subject in subjects[:_DRAWN]:
+        if split is not None and split in subject.predictions:
+            kinds: tuple[Kind, ...] = ("novel", "uncertain", "wrong")
+            shown: dict[str, Any] = {kind: examples(subject, split, kind) for kind in kinds}
+            if shown["uncertain"]:
+                score = _Answers(subject, split).score
+                found.append({"name": subject.name, "score": score, **shown})
+    return found
+
+
+def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[Example]:
+    """The most novel rows, those a model is least sure of, or its most confident errors, drawn.
+
+    Empty where the graphs, or their novelty, are not known. Molecules are drawn as such, the most
+    novel ones with the training compounds that are most like them.
+    """
+    view, answers = _view(subject, split), _Answers(subject, split)
+    if view is None:
+        return []
+    found = []
+    for row in answers.rows(kind)[:count]:
+        example = _example(answers, view, row)
+        if kind == "novel" and example.smiles:
+            example = replace(example, relatives=_relatives(answers, example.smiles))
+        found.append(example)
+    return found
+
+
+def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, str], ...]:
+    """Class names and their colours, for node tasks."""
+    for subject in subjects:
+        view = _view(subject, split)
+        if subject.kind == "classes" and view is not None and view.rows is not None:
+            classes = range(subject.predictions[split].num_classes)
+            names = (subject.class_name(c, split) for c in classes)
+            return tuple(zip(names, CLASS_COLOURS, strict=False))
+    return ()
+
+
+def _view(subject: Subject, split: str) -> View | None:
+    if subject.splits is None:
+        return None
+    view = getattr(subject.splits, split, None) or subject.splits.severities.get(split)
+    fits = isinstance(view, View) and len(view) == len(subject.predictions[split])
+    return view if fits else None
+
+
+def _example(answers: _Answers, view: View, row: int) -> Example:
+    graph, node = _place(view, row)
+    title = _title(graph, row) if node is None else f"Node {node}"
+    said, truth, figures = answers.said(row), answers.truth(row), answers.figures(row)
+    words = f"{title} of {answers.split}: {answers.subject.name} says {said}, true is {truth}, "
+    smiles = smiles_of(graph) if node is None else None
+    svg, note = (None if smiles is None else draw_molecule(smiles, words + figures)), ""
+    if svg is None:
+        svg, note = draw(graph, node, words + figures)
+    return Example(title, svg, said, truth, answers.is_wrong(row), figures, note, smiles or "")
+
+
+def _title(graph: Any, row: int) -> str:
+    """What a graph is called: its id in the table or, of a molecule without one, its SMILES."""
+    known = graph.get("id")
+    name = known if isinstance(known, str) and known else smiles_of(graph)
+    return name or f"Graph {row}"
+
+
+def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
+    """The training compounds most like a molecule, drawn; none where they are not known."""
+    splits, found = answers.subject.splits, []
+    if splits is None or splits.train.rows is not None:
+        return ()
+    for near in nearest(smiles, splits.train):
+        graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
+        if isinstance(y := graph.get("y"), Tensor) and y.numel():
+            words += f", true {answers.told(y.flatten())}"
+        words = f"{known}: {words}" if (known := graph.get("id")) else words
+        svg = draw_molecule(near.smiles, f"Training compound {words}")
+        if svg is not None:
+            found.append(Relative(svg, near.smiles, words))
+    return tuple(found)
+
+
+def _place(view: View, row: int) -> tuple[Any, int | None]:
+    """The graph of a row and, in a node task, the number of its node there."""
+    if view.rows is None:
+        return view.graphs[row], None
+    number = int(torch.nonzero(view.rows).flatten()[row])
+    for graph in view.graphs:
+        if number < int(graph.num_nodes or 0):
+            return graph, number
+        number -= int(graph.num_nodes or 0)
+    raise IndexError(row)  # a View has as many mask entries as nodes
+
+
+# -- what a model says of one row ----------------------------------------------------------------
+
+
+class _Answers:
+    """What a subject says of the rows of a split, in words, and how sure of it it is."""
+
+    def __init__(self, subject: Subject, split: str) -> None:
+        self.subject, self.split, self.kind = subject, split, subject.kind
+        self.p: Any = subject.predictions[split]
+
+    @property
+    def score(self) -> str:
+        """What uncertainty means: disagreement if there is any, else entropy, or deviation."""
+        if self.kind == "values":
+            return "deviation" if len(self.subject.names) == 1 else "mean deviation"
+        return "epistemic" if self.p.num_samples > 1 else "entropy"
+
+    @cached_property
+    def uncertainty(self) -> Tensor:
+        """Per row ``[m]``; of several values in units of their typical deviation."""
+        p = self.p
+        values = self.kind == "values"
+        found: Tensor = p.std / p.std.mean(dim=0) if values else getattr(p, self.score)
+        return found.reshape(len(p), -1).mean(dim=1)
+
+    def rows(self, kind: Kind) -> list[int]:
+        """Rows of a kind, the most extreme first."""
+        wanted = {"uncertain": lambda: self.uncertainty, "novel": lambda: self.p.novelty,
+                  "wrong": self._surprise}[kind]()  # fmt: skip
+        if wanted is None:
+            return []
+        order = wanted.argsort(descending=True, stable=True)
+        return [int(i) for i in order if kind != "wrong" or wanted[i] > 0]
+
+    @cached_property
+    def missed(self) -> Tensor:
+        """Which answers are wrong ``[m, T]``: of values, those outside the 90 % interval."""
+        p = self.p
+        missed: Tensor
+        if self.kind == "values":
+            low, high = p.interval(PROMISED)
+            missed = (p.target < low) | (p.target > high)
+        elif self.kind == "labels":
+            missed = (p.label != (p.target == 1)) & p.known
+        else:
+            missed = ~p.correct
+        return missed.reshape(len(p), -1)
+
+    def _surprise(self) -> Tensor | None:
+        """How sure it was of what is wrong ``[m]``; of values the error over the deviation."""
+        p = self.p
+        if p.target is None:
+            return None
+        if self.kind == "values":
+            sure: Tensor = ((p.target - p.mean).abs() / p.std).nan_to_num(0.0)
+        else:
+            sure = p.confidence
+        return (sure.reshape(len(p), -1) * self.missed).amax(dim=1)
+
+    def is_wrong(self, row: int) -> bool:
+        """Whether any answer to a row is known to be wrong."""
+        return self.p.target is not None and bool(self.missed[row].any())
+
+    def said(self, row: int) -> str:
+        """The answer."""
+        if self.kind == "values":
+            means, stds = self.p.mean[row].flatten().tolist(), self.p.std[row].flatten().tolist()
+            return self._listed([f"{m:.3g} ± {s:.2g}" for m, s in zip(means, stds, strict=True)])
+        return self.told(self.p.label[row].flatten())
+
+    def truth(self, row: int) -> str:
+        """The truth, as far as it is known."""
+        return "unknown" if self.p.target is None else self.told(self.p.target[row].flatten())
+
+    def told(self, y: Tensor) -> str:
+        """A truth in words."""
+        if self.kind == "values":
+            return self._listed([f"{value:.3g}" for value in y.tolist()])
+        if self.kind == "classes":
+            return self.subject.class_name(int(y[0]), self.split)
+        if len(y) == 1:
+            return {1.0: "yes", 0.0: "no"}.get(float(y[0]), "unknown")
+        names = [n for n, v in zip(self.subject.names, y.tolist(), strict=True) if v == 1]
+        return ", ".join(names) or "none"
+
+    def _listed(self, words: list[str]) -> str:
+        if len(words) == 1:
+            return words[0]
+        return ", ".join(f"{n} {word}" for n, word in zip(self.subject.names, words, strict=True))
+
+    def figures(self, row: int) -> str:
+        """How sure it is, and how novel the row."""
+        number = f"{self.score} {float(self.uncertainty[row]):.2f}"
+        if self.kind != "values":
+            said = f"{100 * float(self.p.confidence[row].mean()):.0f} % sure, {number}"
+        elif len(self.subject.names) > 1:
+            said = f"{number} of the usual"
+        else:
+            low, high = self.p[row].interval(PROMISED)
+            said = f"90 % interval {float(low):.3g} to {float(high):.3g}"
+        novelty = self.p.novelty
+        return said if novelty is None else f"novelty {float(novelty[row]):.2f}, {said}"

@@ -1,0 +1,206 @@
+"""What a report holds beside scorecards: groups of rows, detection of shift, cost, versions."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gduq import metrics
+from gduq.metrics import Interval
+from gduq.report.changes import cost_ratios
+from gduq.report.scorecards import apart
+from gduq.report.seeds import pool
+from gduq.report.split_names import main_split, splits_of
+from gduq.report.subject import Subject
+from gduq.text_tables import Cell, Table, number, share, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["costs", "detection", "numbers", "sizes", "subgroups", "versions"]
+
+_SHOWN: dict[str, dict[str, tuple[str, Callable[..., Cell]]]] = {  # measures of groups, by kind
+    "classes": {"accuracy": ("Accuracy,\u00a0%", share), "ece": ("ECE", number)},
+    "labels": {
+        "balanced_accuracy": ("Balanced accuracy,\u00a0%", share), "ece": ("ECE", number),
+    },
+    "values": {
+        "rmse": ("RMSE", number), "coverage_90": ("90\u00a0% intervals hold,\u00a0%", share),
+    },
+}  # fmt: skip
+_MOST = 4  # subjects side by side
+_LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
+
+Group = tuple[str, int]  # its name and its rows
+
+
+def subgroups(subjects: Sequence[Subject]) -> list[Table]:
+    """Parts of the main split: by class or true value, by domain, and by what graphs say."""
+    split = main_split(subjects)
+    if split is None:
+        return []
+    found = [_groups_table(parts, split, name) for name, parts in apart(subjects)]
+    return [table for table in found if table.rows]
+
+
+def _groups_table(subjects: Sequence[Subject], split: str, name: str) -> Table:
+    shown = [s for s in subjects if s.labelled(split) is not None][:_MOST]
+    found, measures = [_pooled(s, split) for s in shown], _SHOWN[subjects[0].kind]
+    missing, rows = Interval(math.nan, math.nan, math.nan), []
+    for group in dict.fromkeys(key for part in found for key in part):
+        cells = [style(part.get(group, {}).get(measure, missing))
+                 for measure, (_, style) in measures.items() for part in found]  # fmt: skip
+        rows.append((text(group[0]), Cell(f"{group[1]:,}", float(group[1])), *cells))
+    unit = next(filter(None, subjects[0].units), "")
+    titles = [f"{t}, {unit}" if t == "RMSE" and unit else t for t, _ in measures.values()]
+    several = len(subjects) > 1
+    heads = [f"{title}: {s.name}" if several else title for title in titles for s in shown]
+    note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
+    title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
+    return Table(title, ("Group", "Rows", *heads), tuple(rows), note)
+
+
+def _pooled(subject: Subject, split: str) -> dict[Group, dict[str, Interval]]:
+    """Measures by group, as means over the runs of a subject."""
+    runs, level = [_groups(run, split) for run in subject.each_run], subject.sampling["level"]
+    return {
+        group: {m: pool([run[group][m] for run in runs if group in run], level, m) for m in known}
+        for group, known in runs[0].items()
+    }
+
+
+def _groups(subject: Subject, split: str) -> dict[Group, dict[str, Interval]]:
+    """Measures by group: of true classes or values and domains, then those of the evaluation."""
+    table = subject.result.table
+    table = table[(table["kind"] == "subgroups") & (table["split"] == split)]
+    known = table[table["calibrator"] == "none"].to_dict(orient="records")
+    found: dict[Group, dict[str, Interval]] = {}
+    for row in (*_own(subject, split), *known):
+        if row["measure"] in _SHOWN[subject.kind]:
+            group, value = str(row["variant"]), Interval(*(float(row[k]) for k in Interval._fields))
+            if not group.startswith("true class: "):  # a name stays as it is
+                group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
+            found.setdefault((group, int(row["rows"])), {})[str(row["measure"])] = value
+    return found
+
+
+def _own(subject: Subject, split: str) -> Iterator[dict[Any, Any]]:
+    """Groups that need no graphs: the true class or value, and the domain if it varies."""
+    p, columns = subject.predictions[split], dict[str, Any]()
+    if subject.kind == "classes":
+        target = p.require_target().tolist()
+        columns["true class"] = [subject.class_name(c, split) for c in target]
+    elif subject.kind == "values":
+        columns["true value"] = p.require_target()
+    domain = subject.splits.domains.get(split) if subject.splits is not None else None
+    varies = domain is not None and len(domain) == len(p) and torch.unique(domain).numel() > 1
+    if varies and not _is_nominal(subject):
+        columns["domain"] = domain
+    if not columns:
+        return
+    options = subject.sampling
+    bins = options.pop("bins")  # as everywhere: one number of bins
+    known: dict[str, Callable[..., float]] = {
+        "accuracy": metrics.accuracy,
+        "balanced_accuracy": metrics.balanced_accuracy,
+        "ece": partial(metrics.ece, bins=bins, strict=False),
+        "rmse": metrics.rmse,
+        "coverage_90": metrics.coverage,
+    }
+    wanted = {name: known[name] for name in _SHOWN[subject.kind]}
+    found = metrics.subgroups(p, columns, metrics=wanted, **options)
+    for row in found.to_dict(orient="records"):
+        name = f"{row['column']}: {row['group']}"
+        for m in wanted:
+            ends = {"value": row[m], "low": row[f"{m}_low"], "high": row[f"{m}_high"]}
+            yield {"variant": name, "measure": m, "rows": row["rows"], **ends}
+
+
+def _is_nominal(subject: Subject) -> bool:
+    """Whether the numbers of the domain only tell things apart, as those of scaffolds do."""
+    data = (subject.config or {}).get("data")
+    by = str(data.get("by") or "") if isinstance(data, Mapping) else ""
+    told = f"{subject.splits.name} {subject.splits.description}" if subject.splits else ""
+    return by.startswith("group=") or "scaffold" in f"{by} {told}".lower()
+
+
+def detection(subjects: Sequence[Subject]) -> Table | None:
+    """How well each uncertainty tells shifted rows from those of known kind."""
+    rows = []
+    for subject in subjects:
+        table = subject.result.table
+        table = table[(table["kind"] == "ood") & (table["calibrator"] == "none")]
+        keys = table[["split", "variant", "against"]].drop_duplicates()
+        for split, score, against in keys.itertuples(index=False):
+            found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
+            cells = [text(subject.name), text(score), text(f"{split} against {against}")]
+            rows.append((*cells, *map(number, found)))
+    columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
+    return Table("Telling shifted rows apart", columns, tuple(rows)) if rows else None
+
+
+def costs(subjects: Sequence[Subject]) -> Table | None:
+    """Costs as ratios to the first subject; one alone has none."""
+    first = subjects[0]
+    keys = [k for k, v in (first.cost or {}).items() if v > 0]
+    if not keys or len(subjects) == 1:
+        return None
+    rows = []
+    for subject in subjects:
+        ratios = cost_ratios(first, subject)
+        cells = [Cell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else Cell("–") for k in keys]
+        rows.append((text(subject.name), *cells))
+    names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
+    return Table("Cost", ("Model", *names), tuple(rows), f"Relative to {first.name}.")
+
+
+def sizes(subjects: Sequence[Subject]) -> Table:
+    """Rows, hypotheses and what they are about, of everything that was judged."""
+    rows = []
+    for subject in subjects:
+        for split in splits_of([subject]):
+            p = subject.predictions[split]
+            known = text("yes" if p.target is not None else "no")
+            cells = (Cell(f"{n:,}", float(n)) for n in (len(p), p.num_samples))
+            rows.append((text(subject.name), text(split), *cells, text(p.size), known))
+    columns = ("Model", "Split", "Rows", "Hypotheses (K)", "About", "Truth known")
+    return Table("What was judged", columns, tuple(rows))
+
+
+def versions(subjects: Sequence[Subject]) -> dict[str, str]:
+    """Versions of the first run that recorded any, otherwise of this process."""
+    for subject in subjects:
+        if subject.info:
+            return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
+                    for k, v in subject.info.items()}  # fmt: skip
+    found = {"python": platform.python_version(), "machine": platform.platform()}
+    for package in ("gduq", "torch", "torch-geometric", "numpy", "scipy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a folder that was never installed
+            continue
+    return found
+
+
+def numbers(subjects: Sequence[Subject]) -> pd.DataFrame:
+    """Every number of every evaluation, one row per number; of several runs the mean."""
+    import pandas as pd
+
+    found = []
+    for subject in subjects:
+        table = subject.result.table.copy()
+        if subject.runs:
+            keys = table[["split", "measure", "calibrator", "variant"]].itertuples(index=False)
+            means = [subject.value(*key) for key in keys]
+            table[["value", "low", "high"]] = pd.DataFrame(means, index=table.index)
+        table.insert(0, "subject", subject.name)
+        found.append(table)
+    return pd.concat(found, ignore_index=True)

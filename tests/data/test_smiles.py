@@ -1,0 +1,146 @@
+"""SMILES become the graphs PyG makes; what keeps RDKit busy costs itself and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+from torch_geometric.utils import from_smiles
+
+from gduq.data.smiles import RDKitProcess, molecules, readable
+from gduq.data.table import Table
+
+pytest.importorskip("rdkit")
+
+SMILES = (
+    "C", "CCO", "c1ccccc1O", "[Na+].[Cl-]", "F/C=C/F", "F/C=C\\F", "C[C@H](N)C(=O)O", "[2H]O",
+    "C[C@@H](N)C(=O)O", "[O-][N+](=O)c1ccccc1", "N#N", "[CH3]", "CS(=O)(=O)N", "[Fe+2]", "C1CC1",
+    "F[P-](F)(F)(F)(F)F", "c1ccc2c(c1)[nH]c1ccccc12", "C[Si](C)(C)C", "[C-]#[O+]", "BrC(Cl)(I)F",
+)  # fmt: skip
+# thousands of atoms, each bound to its neighbours and to one 37 places away
+BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 200
+
+
+@pytest.fixture(scope="module")
+def rdkit():
+    found = RDKitProcess(seconds=0.5)
+    yield found
+    found.close()
+
+
+def check_as_pyg(found: Data, smiles: str) -> None:
+    expected = from_smiles(smiles)
+    assert found.keys() == expected.keys()
+    assert found.smiles == smiles
+    for name in ("x", "edge_attr"):
+        assert torch.equal(found[name], expected[name].float()), name
+    assert torch.equal(found.edge_index, expected.edge_index)
+    assert found.edge_index.dtype == torch.long
+
+
+def test_graphs_are_those_of_pyg():
+    for smiles, found in zip(SMILES, molecules(SMILES), strict=True):
+        check_as_pyg(found, smiles)
+
+
+@given(st.text(alphabet="CNOcn1234()[]=#@+-/\\.%HBrl ", max_size=40))
+def test_any_text_becomes_the_graph_of_pyg_or_a_reason(text):
+    (found,) = molecules([text])
+    assert readable([text]) == [from_smiles(text).num_nodes > 0] or isinstance(found, str)
+    if isinstance(found, str):
+        assert found
+    else:
+        check_as_pyg(found, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("nonsense", "'nonsense' is no valid SMILES"),
+        ("F/C=C\\(", "'F/C=C\\(' is no valid SMILES"),
+        ("[C+20]", "20 is no formal_charge"),
+        ("C\ud800", "surrogates"),
+        ("C\x00C", ""),
+    ],
+)
+def test_bad_texts_have_a_reason_and_the_rest_is_read(text, reason):
+    bad, good = molecules([text, "CCO"])
+    assert isinstance(bad, str)
+    assert reason in bad
+    check_as_pyg(good, "CCO")
+
+
+def test_a_text_that_keeps_rdkit_busy_ends_its_own_group_only(rdkit):
+    found = rdkit.read([["CCO"], ["C", BUSY, "CC"], [], [BUSY], ["CCC", "N"]])
+    assert [len(group) for group in found] == [1, 3, 0, 1, 2]
+    assert found[1][1] == found[3][0] == "RDKit did not end within 0.5 seconds"
+    assert "not read" in found[1][2]
+    for place, smiles in ((found[0][0], "CCO"), (found[1][0], "C"), (found[4][1], "N")):
+        check_as_pyg(place, smiles)
+
+
+def test_a_process_that_was_killed_is_replaced(monkeypatch):
+    started = []
+
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    rdkit = RDKitProcess()
+    assert rdkit.readable(["C"]) == [True]
+    started[0].kill()
+    started[0].wait()
+    [[found]] = rdkit.read([["CCO"]])
+    rdkit.close()
+    check_as_pyg(found, "CCO")
+    assert [process.poll() is not None for process in started] == [True, True]
+
+
+def test_pictures(rdkit):
+    assert rdkit.draw("CCO").count(b"<path") > 2
+    for bad in ("nonsense", "C" * 201, BUSY):
+        with pytest.raises(ValueError, match=r"SMILES|atoms|did not end"):
+            rdkit.draw(bad)
+
+
+def test_a_table_with_such_a_text_is_read_to_its_end(rdkit, tmp_path, monkeypatch):
+    monkeypatch.setattr("gduq.data.smiles._shared", lambda _: rdkit)
+    path = tmp_path / "new.csv"
+    path.write_text(f"smiles\nCCO\n{BUSY}\nCCC\n")
+    one, bad, two = (item for _, item in Table(path))
+    assert bad.reason == "RDKit did not end within 0.5 seconds"
+    assert bad.line == 3
+    assert [one.smiles, two.smiles] == ["CCO", "CCC"]
+
+
+def test_who_is_interrupted_gets_no_answers_to_that_question_next(monkeypatch):
+    class Popen(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.stdout = Interrupted(self.stdout)
+
+    class Interrupted:
+        def __init__(self, pipe):
+            self.pipe = pipe
+
+        def read(self, size):
+            raise KeyboardInterrupt
+
+        def __getattr__(self, name):
+            return getattr(self.pipe, name)
+
+    rdkit = RDKitProcess()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Popen)
+        with pytest.raises(KeyboardInterrupt):
+            rdkit.read([["CCO"]])
+    [[found]] = rdkit.read([["N"]])
+    rdkit.close()
+    check_as_pyg(found, "N")

@@ -1,0 +1,218 @@
+"""The comparison of all methods: energies, figures, resuming, bars, and the pages made of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch_geometric.utils import to_dense_adj
+
+import gduq
+import results
+from gduq.paper.bench import bench
+from gduq.paper.comparison import comparison_table
+from gduq.paper.comparison.bars import bars
+from gduq.paper.comparison.cells import cells
+from gduq.paper.comparison.comparison_result import overview
+from gduq.paper.comparison.energies import GEBM, diffused, gnnsafe
+from gduq.paper.comparison.methods import Work, made
+from gduq.paper.comparison.scoring import LEVELS, MEASURES
+
+ROOT = Path(__file__).parents[2]
+RING = torch.stack([torch.arange(6), torch.arange(6).roll(1)])
+EDGES = torch.cat([RING, RING.flip(0)], dim=1)  # node 6 has no neighbour
+
+
+# -- energies --------------------------------------------------------------------------------------
+
+
+def test_diffusion_is_the_dense_product() -> None:
+    values = torch.randn(7, 3, generator=torch.manual_seed(0), dtype=torch.float64)
+    dense = to_dense_adj(EDGES, max_num_nodes=7)[0].double()
+    dense[6, 6] = 1.0  # it keeps its value
+    step = 0.5 * torch.eye(7).double() + 0.5 * dense / dense.sum(dim=1, keepdim=True)
+    assert torch.allclose(diffused(values, EDGES, 3), step @ step @ step @ values)
+    assert torch.allclose(diffused(torch.ones(7), EDGES, 5), torch.ones(7))
+
+
+def test_energies_are_larger_for_strange_nodes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(40) % 2
+    h = torch.randn(40, 4, generator=generator) + 6.0 * y[:, None]
+    logits = torch.stack([6.0 - h[:, 0], h[:, 0]], dim=1)
+    none = torch.empty(2, 0, dtype=torch.long)
+    model = GEBM.fit(logits, h, y)
+    usual = model(logits, h, none)
+    strange = model(logits, h + 30.0, none)  # the same logits, far from both classes
+    assert (strange > usual.max()).all()
+    assert (gnnsafe(0.1 * logits, none) > gnnsafe(logits, none)).all()
+
+
+def test_gebm_of_a_class_without_training_rows() -> None:
+    h, logits = torch.randn(9, 2, generator=torch.manual_seed(0)), torch.zeros(9, 3)
+    model = GEBM.fit(logits + torch.arange(3.0), h, torch.arange(9) % 2)
+    assert model(logits, h, torch.empty(2, 0, dtype=torch.long)).isfinite().all()
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small() -> Any:
+    return replace(cells("smoke")[0], epochs=10, hidden=8)
+
+
+@pytest.fixture(scope="module")
+def table(small: Any, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    path = tmp_path_factory.mktemp("comparison") / "table.csv"
+    for part in comparison_table.PARTS:
+        comparison_table.work(comparison_table.Job(small, 0, part, path))
+    return comparison_table.read(path)
+
+
+def test_every_method_has_every_level_and_measure(table: pd.DataFrame) -> None:
+    judged = table[table["split"].isin(("id_test", "ood_test"))]
+    assert judged[list(MEASURES)].notna().all(axis=None)
+    whole = judged[~judged["method"].str.startswith(("candidate: ", "choose ", "T = 2"))]
+    levels = whole.groupby(["method", "split"])["level"].apply(set)
+    assert (levels == set(LEVELS)).all()
+    assert {"plain", "ensemble of 3", "choose 1.2", "choose 2.5", "NFA", "L1"} <= set(
+        judged["method"]
+    )
+    cost = table[table["split"] == "training"].set_index("method")["cost"]
+    assert cost["plain"] == 1.0
+    assert cost["choose 1.2"] < cost["choose 1.5"] < cost["choose 2.5"]
+
+
+def test_a_temperature_on_validation_rows_keeps_the_labels_of_one_hypothesis(
+    table: pd.DataFrame,
+) -> None:
+    plain = table[(table["method"] == "plain") & (table["split"] == "ood_test")]
+    assert plain["accuracy"].nunique() == 1
+    assert plain["nll"].nunique() > 1
+
+
+def test_choose_is_that_of_the_library(small: Any) -> None:
+    """Candidates are shared by the budgets of the comparison; the mixture is the same."""
+    work = Work(small, 0)
+    found = dict(made(work, "methods"))
+    for budget in (1.2, 1.5):
+        model = gduq.choose(
+            work.plain,
+            work.splits.train,
+            work.views["id_val"],
+            budget=budget,
+            epochs=small.epochs,
+            lr=small.lr,
+            batch_size=small.batch_size,
+            weight_decay=1e-3,
+            seed=0,
+            progress=False,
+        )
+        p = gduq.predict(model, work.views["ood_test"])
+        assert torch.equal(p.probs, found[f"choose {budget}"].parts["ood_test"].probs)
+
+
+def test_what_is_done_is_not_repeated(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def rows(work: Work, part: str) -> Any:
+        done.append(f"{work.cell.name} {part}")
+        if part == "paper" and len(done) == 2:
+            raise RuntimeError("no power")
+        yield {"method": "plain", "level": "none", "split": "ood_test", "nll": 1.0}
+
+    monkeypatch.setattr(comparison_table, "rows_of", rows)
+    monkeypatch.setattr(comparison_table, "cells", lambda scale: [small])
+    options: Any = {"scale": "smoke", "root": tmp_path, "workers": 0, "progress": False}
+    first = bench("comparison", **options)
+    assert list(first.failures) == [f"{small.name}, paper, seed 0"]
+    second = bench("comparison", **options)
+    assert not second.failures
+    assert done == [f"{small.name} methods", f"{small.name} paper", f"{small.name} paper"]
+    assert len(comparison_table.read(tmp_path / "comparison-smoke.csv")) == 2
+    assert "Bars" in second.to_markdown()
+
+
+# -- bars ------------------------------------------------------------------------------------------
+
+
+def made_up(**methods: tuple[float, float]) -> pd.DataFrame:
+    """Two cells, with the OOD NLL of methods in each."""
+    rows = []
+    for cell, place in (("a/covariate gcn", 0), ("b/concept gcn", 1)):
+        for name, values in methods.items():
+            method, _, level = name.partition("__")
+            number = values[place]
+            rows.append(
+                {"cell": cell, "seed": 0, "part": "methods", "split": "ood_test", "level": level,
+                 "method": method.replace("_", " ").replace("-", "."), "weights": None,
+                 **dict.fromkeys(MEASURES, number), "cost": 1.0, "auroc": None}
+            )  # fmt: skip
+    return pd.DataFrame(rows).reset_index(drop=True)
+
+
+def test_bars_count_cells() -> None:
+    given = {"plain__validation": (1.0, 1.0), "plain__copies": (0.9, 0.9)}
+    found = {bar.what: bar for bar in bars(made_up(**given, **{"choose_1-2__copies": (0.8, 1.01)}))}
+    harm = found["choose(1.2): OOD NLL at most 2 % above plain + temperature scaling"]
+    assert harm.met
+    assert harm.got == "2 of 2 cells (100%)"
+    lower = found["choose(1.2): lower OOD NLL than plain + temperature scaling"]
+    assert (lower.met, lower.got) == (False, "1 of 2 cells (50%)")
+    ensemble = found["choose(2.5): lower OOD NLL than an ensemble of 3"]
+    assert ensemble.met is None
+
+
+def test_regret_looks_at_candidates_within_the_budget() -> None:
+    given = {"choose_1-2__copies": (1.0, 1.0), "candidate: one__copies": (0.99, 0.99)}
+    table = made_up(**given, **{"candidate: dear__copies": (0.1, 0.1)})
+    table.loc[table["method"] == "candidate: dear", "cost"] = 2.5
+    found = {bar.what[:11]: bar for bar in bars(table) if "hindsight" in bar.what}
+    assert found["choose(1.2)"].met
+
+
+def test_means_are_of_cells_not_of_seeds() -> None:
+    table = made_up(plain__none=(1.0, 3.0))
+    more = table[table["cell"] == "b/concept gcn"].assign(seed=1, nll=5.0)
+    found = overview(pd.concat([table, more]))
+    assert found.loc[("plain", "none"), "nll"] == 2.5
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+def test_pages_are_made_of_any_table(table: pd.DataFrame) -> None:
+    """One cell and one seed; every figure that is named in the notes is there."""
+    made = results.pages(json.loads(json.dumps(results.summary(table))))
+    assert "gduq.choose(budget=1.2)" in made["RESULTS.md"]
+    assert "1 of 1 cells" in made["docs/replication.md"] + made["RESULTS.md"]
+    for name, text in made.items():
+        assert "nan" not in text.lower().split(), name
+
+
+FIGURES = ROOT / "results/comparison-small.csv"
+measured = pytest.mark.skipif(not FIGURES.is_file(), reason="gduq bench comparison has not run yet")
+
+
+@measured
+def test_pages_say_what_the_summary_says() -> None:
+    """Made again from results/summary.json they are what is in the repository."""
+    found = json.loads((ROOT / "results/summary.json").read_text(encoding="utf-8"))
+    for name, text in results.pages(found).items():
+        if not name.endswith(".svg"):  # which Matplotlib's version may change
+            assert (ROOT / name).read_text(encoding="utf-8") == text, name
+
+
+@measured
+def test_the_summary_is_that_of_the_table() -> None:
+    table = comparison_table.read(FIGURES)
+    found = json.loads((ROOT / "results/summary.json").read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(results.summary(table))) == found
