@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +18,10 @@ from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout
 from gduq.baselines.network import Network
 from gduq.data.splits import Splits
 from gduq.data.view import View
+from gduq.evaluation.calibrated import Whole
+from gduq.evaluation.inputs import whole_graph
 from gduq.graph import Rows
-from gduq.paper.comparison.cells import WEIGHT_DECAY, Cell
+from gduq.paper.comparison.cells import Cell
 from gduq.paper.comparison.energies import GEBM, gnnsafe
 from gduq.prediction import Prediction, predict
 from gduq.shifts.copies import shifted_copies
@@ -45,17 +47,19 @@ class Answers:
         copies: Predictions of the shifted copies of ``id_val``.
         cost: Training in all, in trainings of the plain network; of a candidate the least budget.
         notes: What to keep beside the figures.
+        whole: Predictions of all nodes of the one graph, where calibrators are to read it.
     """
 
     parts: Mapping[str, Prediction]
     copies: tuple[Prediction, ...]
     cost: float
     notes: Mapping[str, Any] = field(default_factory=dict)
+    whole: Whole | None = None
 
     def mapped(self, change: Callable[[Prediction], Prediction]) -> Answers:
         """The same with another reading of the hypotheses."""
         parts = {name: change(p) for name, p in self.parts.items()}
-        return Answers(parts, tuple(map(change, self.copies)), self.cost, self.notes)
+        return Answers(parts, tuple(map(change, self.copies)), self.cost, self.notes)  # no whole
 
 
 @dataclass(eq=False)
@@ -101,7 +105,8 @@ class Work:
             "epochs": self.cell.epochs,
             "lr": self.cell.lr,
             "batch_size": self.cell.batch_size,
-            "weight_decay": WEIGHT_DECAY,
+            "weight_decay": self.cell.weight_decay,
+            "patience": self.cell.patience,
             "seed": self.seed if seed is None else seed,
             "calibrate": None,
             "progress": False,
@@ -118,11 +123,11 @@ class Work:
             epochs=self.cell.epochs,
             given_lr=self.cell.lr,
             given_batch_size=self.cell.batch_size,
-            weight_decay=WEIGHT_DECAY,
+            weight_decay=self.cell.weight_decay,
             milestones=(),
             gamma=0.1,
             select="best",
-            patience=None,
+            patience=self.cell.patience,
             seed=self.seed,
         )
         plain = Network(copy.deepcopy(self.plain))
@@ -147,6 +152,10 @@ class Work:
         )
         return Answers(parts, copies, 1 + cost / self.seconds["plain"], notes)
 
+    def whole(self, model: nn.Module) -> Whole | None:
+        """Of a node task, for calibrators that read the graph."""
+        return whole_graph(model, {**self.views, "train": self.splits.train})
+
     def timed(self, name: str, model: nn.Module, train: Callable[[], None]) -> Answers:
         """Train a model on top of the plain network, and ask it."""
         with self.clock(name):
@@ -155,15 +164,33 @@ class Work:
 
 
 def made(work: Work, part: str) -> Iterator[tuple[str, Answers]]:
-    """All methods of a part: ``"methods"``, or ``"paper"``, what the paper trains from scratch."""
-    yield from {"methods": _methods, "paper": _paper}[part](work)
+    """All methods of a part.
+
+    Args:
+        work: Where.
+        part: ``"methods"``; ``"controls"``, only those that the paper's networks are held against;
+            ``"paper"``, what the paper trains from scratch; or ``"last"``, the same with the
+            weights of the last epoch, as the paper takes them, and the plain network too.
+    """
+    yield from {"methods": _methods, "controls": _controls, "paper": _paper, "last": _last}[part](
+        work
+    )
+
+
+def _plain(work: Work) -> Answers:
+    plain = Network(work.plain)
+    work.train(plain, epochs=0)  # what its outputs mean, and novelty
+    return work.answers(plain, 0.0, features=True)
+
+
+def _controls(work: Work) -> Iterator[tuple[str, Answers]]:
+    yield "plain", replace(_plain(work), whole=work.whole(work.plain))
+    yield "ensemble of 3", _ensemble(work)
 
 
 def _methods(work: Work) -> Iterator[tuple[str, Answers]]:
     net, seed = work.plain, work.seed
-    plain = Network(net)
-    work.train(plain, epochs=0)  # what its outputs mean, and novelty
-    yield "plain", work.answers(plain, 0.0, features=True)
+    yield "plain", _plain(work)
     dropout = MCDropout(net, seed=seed)
     yield "mc dropout", work.timed("dropout", dropout, lambda: work.train(dropout, epochs=0))
     heads = HeadEnsemble(net, seed=seed)
@@ -220,27 +247,48 @@ def _chosen(work: Work) -> Iterator[tuple[str, Answers]]:
 
 
 def _paper(work: Work) -> Iterator[tuple[str, Answers]]:
-    """Anchors as in the paper, from scratch; and the paper's readings of the hypotheses."""
-    seed = 1000 * work.seed
-    rows: Rows = "node" if work.cell.on_nodes else "graph"
-    places: dict[str, int | str] = {"L1": 1, "L2": 2}
-    places = {"NFA": "input", **places} if work.cell.on_nodes else {**places, "readout": "readout"}
+    """Anchors as in the paper, from scratch and on the frozen network; and the paper's readings of
+    the hypotheses."""
     _ = work.plain
-    for name, at in places.items():
-        model = anchor(
-            work.cell.network(work.splits, seed),
-            recipe=Recipe.paper(rows, at=at),
-            seed=seed,
-            like=work.like,
-        )
-        with work.clock(name):
-            work.train(model, seed)
-        alone = work.answers(model, work.seconds[name] - work.seconds["plain"])
-        yield from _readings(name, alone)
+    yield from _from_scratch(work)
+    seed, rows = 1000 * work.seed, _rows(work)
     recipe = Recipe.paper(rows, at="readout", freeze=True)
     frozen = anchor(work.plain, recipe=recipe, seed=seed, like=work.like)
     found = work.timed("pretrained", frozen, lambda: work.train(frozen, seed))
     yield from _readings("pretrained", found)
+
+
+def _last(work: Work) -> Iterator[tuple[str, Answers]]:
+    """Without a look at validation rows for the weights."""
+    seed = 1000 * work.seed
+    net = work.cell.network(work.splits, seed)
+    with work.clock("plain"):
+        work.train(net, seed, select="last", patience=None)
+    plain = Network(net.eval())
+    work.train(plain, epochs=0)
+    yield "plain, last epoch", work.answers(plain, 0.0)
+    for name, found in _from_scratch(work, select="last", patience=None):
+        yield f"{name}, last epoch", found
+
+
+def _rows(work: Work) -> Rows:
+    return "node" if work.cell.on_nodes else "graph"
+
+
+def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, Answers]]:
+    seed, places = 1000 * work.seed, dict[str, int | str](L1=1, L2=2)
+    places = {"NFA": "input", **places} if work.cell.on_nodes else {**places, "readout": "readout"}
+    for name, at in places.items():
+        model = anchor(
+            work.cell.network(work.splits, seed),
+            recipe=Recipe.paper(_rows(work), at=at),
+            seed=seed,
+            like=work.like,
+        )
+        with work.clock(name):
+            work.train(model, seed, **changes)
+        alone = work.answers(model, work.seconds[name] - work.seconds["plain"])
+        yield from _readings(name, replace(alone, whole=work.whole(model)))
 
 
 def _readings(name: str, found: Answers) -> Iterator[tuple[str, Answers]]:

@@ -10,14 +10,26 @@ from torch import Tensor
 
 from gduq import metrics
 from gduq.calibration import Calibrator, DensityAwareCalibration, TemperatureScaling
+from gduq.evaluation.calibrated import Calibrated
 from gduq.metrics import ranking
 from gduq.novelty import ood_scores
 from gduq.paper.comparison.methods import Answers, Work, energies, made
 from gduq.prediction import Prediction, predict
 
-__all__ = ["LEVELS", "MEASURES", "rows_of"]
+__all__ = ["CALIBRATORS", "LEVELS", "MEASURES", "rows_of"]
 
 LEVELS = ("none", "validation", "copies")  # what a temperature was fitted on
+# what the paper's tables of nodes calibrate with; at paper scale beside the levels
+CALIBRATORS = (
+    "cagcn",
+    "dirichlet",
+    "ensemble_temperature",
+    "gats",
+    "isotonic",
+    "order_invariant",
+    "spline",
+    "vector",
+)
 JUDGED = ("id_test", "ood_test")
 MEASURES: dict[str, Callable[[Prediction], float]] = {
     "nll": metrics.nll,
@@ -36,7 +48,7 @@ Row = dict[str, Any]
 def rows_of(work: Work, part: str) -> Iterator[Row]:
     """One row per method, level and split; and rows of detection and of cost."""
     for method, found in made(work, part):
-        if not found.copies:  # calibrated already
+        if not found.copies:  # it is calibrated
             for row in _measured(method, LEVELS[-1], found.parts):
                 yield {**row, "cost": found.cost}
             continue
@@ -50,6 +62,8 @@ def rows_of(work: Work, part: str) -> Iterator[Row]:
             yield from _measured("T = 2", LEVELS[0], found.mapped(_halved).parts)
             train = predict(work.plain, work.splits.train, features=True, novelty=False)
             yield from _scored("density", found, partial(DensityAwareCalibration, train))
+        if part in ("controls", "paper") and "," not in method:
+            yield from _calibrated(work, method, found)
         if "," not in method or part == "methods":  # other readings of one model tell no more
             yield from _detection(method, found)
     if part == "methods" and work.cell.on_nodes:
@@ -71,6 +85,15 @@ def _scored(
             change = calibrator().fit(parts["id_val"], corrupted=copies)
             parts = {split: change(parts[split]) for split in JUDGED}
         yield from _measured(method, level, parts)
+
+
+def _calibrated(work: Work, method: str, found: Answers) -> Iterator[Row]:
+    """Under every calibrator of the paper's tables of nodes, at paper scale."""
+    if found.whole is None or not work.cell.calibrators:
+        return
+    calibrated = Calibrated(dict(found.parts), find_whole=lambda: found.whole)
+    for name in CALIBRATORS:
+        yield from _measured(method, name, calibrated.predictions(name))
 
 
 def _measured(method: str, level: str, parts: Mapping[str, Prediction]) -> Iterator[Row]:
