@@ -1,9 +1,10 @@
 """From the figures of `gduq bench comparison` to the pages that people read.
 
     gduq bench comparison --scale small --root results
+    gduq bench comparison --scale paper --root results
     python benchmarks/results.py
 
-reads ``results/comparison-small.csv`` and writes ``results/summary.json``, which holds all that a
+reads ``results/comparison-*.csv`` and writes ``results/summary.json``, which holds all that a
 page shows, and from it ``RESULTS.md``, ``results/cells.md``, the picture, the block in the README
 and the pictures of ``docs/replication.md``. Words about bars stand in ``results/notes.toml``.
 """
@@ -29,6 +30,8 @@ from gduq.paper.comparison.bars import bars, cell_means
 from gduq.paper.comparison.cells import cells
 from gduq.paper.comparison.comparison_result import SHOWN, overview
 from gduq.paper.comparison.comparison_table import read, table_path
+from gduq.paper.comparison.scoring import CALIBRATORS
+from gduq.paper.printed import lookup
 from results_pictures import headline, replication_pictures
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +62,9 @@ README_ROWS = (
     ("choose 1.2", "copies"),
     ("choose 2.5", "copies"),
 )
+_ANCHORED = ("NFA", "L1", "L2", "readout", "pretrained")
+_PUBLISHED = ("plain", "T = 2", "ensemble of 3", *_ANCHORED)
+_PUBLISHED += tuple(f"{m}, last epoch" for m in _PUBLISHED)
 _PLAIN, _SCALED, _COPIES = "plain|none", "plain|validation", "plain|copies"
 COMPARED = {  # of the paper's claims: cells, its network, what it is held against, measure
     "nfa_ece": ("nodes", "NFA|none", _PLAIN, "ece"),
@@ -109,7 +115,8 @@ def main() -> None:
         sys.exit(
             f"No figures in {options.root}: gduq bench comparison --scale small --root results"
         )
-    write_json(ROOT / "results/summary.json", summary(table))
+    published = read(table_path(options.root, "paper"))
+    write_json(ROOT / "results/summary.json", summary(table, published))
     for name, text in pages(json.loads((ROOT / "results/summary.json").read_text())).items():
         write_text(ROOT / name, text)
     print(*(f"{bar.what}: {bar.got} ({bar.wanted}) {bar.met}" for bar in bars(table)), sep="\n")
@@ -118,8 +125,8 @@ def main() -> None:
 # -- what pages show -------------------------------------------------------------------------------
 
 
-def summary(table: pd.DataFrame) -> dict[str, Any]:
-    """All figures that a page shows."""
+def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
+    """All figures that a page shows; ``published`` are those of paper scale."""
     seeds = table.groupby("cell")["seed"].nunique()
     known = {cell.name: cell for cell in cells("small")}
     paper = table[table["part"] == "paper"].groupby("cell")["seed"].nunique()
@@ -136,6 +143,7 @@ def summary(table: pd.DataFrame) -> dict[str, Any]:
         "cells": _by_cell(table),
         "paper": _paper(table),
         "detection": _detection(table),
+        "published": _published(published),
     }
 
 
@@ -200,6 +208,23 @@ def _detection(table: pd.DataFrame) -> dict[str, dict[str, float]]:
     names = rows["level"].where(rows["method"] == "choose 1.2", rows["method"])
     means = rows.assign(score=names).groupby(["cell", "score"])["auroc"].mean().unstack()
     return {cell: _rounded(row.dropna().to_dict()) for cell, row in means.iterrows()}
+
+
+def _published(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Per cell of paper scale: seeds, and means of what its tables show on OOD test rows."""
+    rows = table[(table["split"] == "ood_test") & table["method"].isin(_PUBLISHED)]
+    found: dict[str, dict[str, Any]] = {}
+    for cell, part in rows.groupby("cell", sort=False):
+        whole = part.groupby("seed")["part"].nunique()
+        seeds = whole[whole == whole.max()].index  # of all parts that the cell has
+        if part["part"].nunique() < 2:
+            continue
+        means = part[part["seed"].isin(seeds)].groupby(["method", "level"])[
+            ["ece", "accuracy", "nll"]
+        ]
+        numbers = {_key(*key): _rounded(row.to_dict()) for key, row in means.mean().iterrows()}
+        found[str(cell)] = {"seeds": len(seeds), "figures": numbers}
+    return found
 
 
 def _rounded(numbers: dict[str, float]) -> dict[str, float]:
@@ -308,7 +333,77 @@ def replication_page(found: dict[str, Any], notes: dict[str, Any]) -> str:
     for name, (group, ours, theirs, measure) in COMPARED.items():
         rows = [found["paper"][cell] for cell in groups[group]]
         filled[name] = _against(rows, ours, theirs, measure)
+    filled["published"] = published_tables(found)
     return str(notes["replication"]).format(**filled).strip() + "\n"
+
+
+def published_tables(found: dict[str, Any]) -> str:
+    """What the published networks give: calibration errors and accuracy, and all calibrators."""
+    if not found["published"]:
+        return "They have not been trained yet: `gduq bench comparison --scale paper`.\n"
+    nodes = {c: of for c, of in found["published"].items() if not c.startswith("tu/")}
+    sizes = {c: of for c, of in found["published"].items() if c.startswith("tu/")}
+    columns = {
+        "ECE": ("ece", "{}|none"),
+        "ECE, temperature": ("ece", "{}|validation"),
+        "ECE, shifted copies": ("ece", "{}|copies"),
+        "ECE, last epoch": ("ece", "{}, last epoch|none"),
+        "accuracy": ("accuracy", "{}|none"),
+        "accuracy, last epoch": ("accuracy", "{}, last epoch|none"),
+        "NLL, shifted copies": ("nll", "{}|copies"),
+    }
+    parts = [_published_table(nodes, columns)] if nodes else []
+    names = [n for n in CALIBRATORS if any(f"plain|{n}" in of["figures"] for of in nodes.values())]
+    if names:
+        head = ["calibrator", *(f"{cell}: plain → NFA" for cell in nodes)]
+        rows = [
+            [
+                name,
+                *(_change(of["figures"], f"plain|{name}", f"NFA|{name}") for of in nodes.values()),
+            ]
+            for name in names
+        ]
+        parts.append(
+            "ECE under every calibrator of the paper's tables of nodes:\n\n" + markdown(head, rows)
+        )
+    if sizes:
+        few = {name: by for name, by in columns.items() if "last" not in name}
+        parts.append(_published_table(sizes, few))
+    return "\n".join(parts)
+
+
+def _published_table(cells: dict[str, Any], columns: dict[str, tuple[str, str]]) -> str:
+    rows = []
+    for cell, of in cells.items():
+        for method in ("plain", *_ANCHORED, "ensemble of 3"):
+            known = of["figures"]
+            if f"{method}|none" in known:
+                found = [known.get(key.format(method), {}).get(n) for n, key in columns.values()]
+                numbers = map(_number, [*found, *_printed(cell, method)])
+                rows.append([f"{cell} ({of['seeds']} seeds)", method, *numbers])
+    return markdown(["cell", "network", *columns, "paper's ECE", "paper's accuracy"], rows)
+
+
+def _printed(cell: str, method: str) -> list[float | None]:
+    """What the paper prints, in 100 bins, of the last epoch and logits averaged and rescaled."""
+    dataset, _, shift = cell.partition(" ")[0].rpartition("/")
+    variant = {"plain": "vanilla", "NFA": "nfa"}.get(method, method)
+    where = {"dataset": dataset, "shift": shift, "variant": variant, "calibrator": "none"}
+    found = [
+        lookup(["good_shifts_node", "good_shifts_big"], **where, split="ood_test", metric=metric)
+        for metric in ("ece", "accuracy")
+    ]
+    return [None if one is None else one.mean for one in found]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _change(of: dict[str, Any], before: str, after: str) -> str:
+    return (
+        f"{of[before]['ece']:.3f} → {of[after]['ece']:.3f}" if before in of and after in of else ""
+    )
 
 
 def _against(rows: list[dict[str, Any]], ours: str, theirs: str, measure: str) -> str:

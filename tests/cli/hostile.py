@@ -79,7 +79,6 @@ def run_folder(path: Path) -> Path:
     write_json(path / "info.json", {**found, "versions": {"gduq": "0"}, "machine": "mine"})
     history = {"records": [], "kept_epoch": 0, "members": [], "rejected": [], "overhead_seconds": 0}
     write_json(path / "history.json", history)
-    write_json(path / "scores.json", {"none": {}, "skipped": {}})
     evaluation = gduq.evaluate({"id_test": p}, None, resamples=5)
     evaluation.to_json(path / "metrics.json")
     write_json(path / "finished", {"hash": config.hash})

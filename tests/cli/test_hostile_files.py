@@ -192,7 +192,7 @@ def use(folder: Path) -> None:
     """Read all of a run that `gduq report` and `gduq evaluate` read."""
     found = RunFolder(folder)
     try:
-        _ = found.history, found.scores
+        _ = found.history
         subject = subject_from_run(found, data=False)
         assert subject.result.to_markdown()
     except InputError as error:

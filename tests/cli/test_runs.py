@@ -33,7 +33,7 @@ def test_train_says_where_and_how_well(root, trained):
     text = run("train", *OPTIONS, "--root", root).stdout  # found again, not repeated
     assert str(trained) in text
     assert "ood_test" in text
-    assert "gep_error" in text
+    assert "balanced_accuracy" in text
     assert len(list(root.glob("*/finished"))) == 1
 
 

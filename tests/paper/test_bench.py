@@ -23,11 +23,11 @@ from gduq.paper import bench as bench_module
 from gduq.paper import printed, specs
 from gduq.paper.bench import bench
 from gduq.paper.bench_result import COLUMNS, BenchResult, record, verdicts
+from gduq.paper.run_scores import MEASURES, scores_in
 from gduq.paper.tables import TABLES
 from gduq.runs.build import recipe_of
 from gduq.runs.folder import FINISHED, RunFolder
 from gduq.runs.run import requirements
-from gduq.runs.scores import MEASURES
 
 NAMES = [
     "node-shift",
@@ -72,7 +72,7 @@ def made_up(config, root, **_):
     """Leave what a run leaves, with scores that are drawn from its hash."""
     path = Path(root) / config.hash
     path.mkdir(exist_ok=True)
-    known = RunFolder(path).scores if (path / "config.json").is_file() else {"skipped": {}}
+    known = scores_in(path)
     splits = {split for table in TABLES.values() for split in table.splits}
     for calibrator in {"none", *config.calibrators} - {*known}:
         drawn = random.Random(f"{config.hash} {calibrator}")
@@ -80,6 +80,7 @@ def made_up(config, root, **_):
     write_json(path / "config.json", config.model_dump(mode="json"))
     write_json(path / "scores.json", known)
     (path / FINISHED).touch()
+    return RunFolder(path)
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def untrained(monkeypatch):
 
     def run(config, root, **options):
         asked.append(config)
-        made_up(config, root, **options)
+        return made_up(config, root, **options)
 
     monkeypatch.setattr(bench_module, "run", run)
     return asked
@@ -179,8 +180,8 @@ def test_records_come_from_the_runs(tmp_path, untrained):
     (found,) = (r for r in result.records if wanted.items() <= r.items())
     configs = [c for s, v, _, c in TABLES["node-shift"].configs("smoke", 2)
                if s.shift == "concept" and v == "nfa"]  # fmt: skip
-    folders = [RunFolder(tmp_path / c.hash) for c in configs]
-    scores = [folder.scores["temperature"]["ood_test"]["ece"] for folder in folders]
+    found_in = [scores_in(tmp_path / c.hash) for c in configs]
+    scores = [run["temperature"]["ood_test"]["ece"] for run in found_in]
     assert found["values"] == scores
     assert found["mean"] == pytest.approx(sum(scores) / 2)
     assert found["seeds"] == 2
@@ -195,7 +196,7 @@ def test_failures_are_kept_and_retried(tmp_path, untrained, monkeypatch):
     def fragile(config, *args, **options):
         if is_weak(config):
             raise RuntimeError("the cat sat on the keyboard")
-        made_up(config, *args, **options)
+        return made_up(config, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(bench_module, "run", fragile)

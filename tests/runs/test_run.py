@@ -14,6 +14,7 @@ import gduq
 from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
+from gduq.paper.run_scores import add_scores, scores_in
 from gduq.runs import training
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import RunFolder
@@ -54,6 +55,13 @@ def no_training(monkeypatch):
     monkeypatch.setattr(training, "fit", fit)
 
 
+def scored(config, root):
+    """The numbers of the tables, without a calibrator."""
+    folder = go(config, root)
+    add_scores(folder, ())
+    return scores_in(folder.path)["none"]
+
+
 def test_what_a_run_leaves(root):
     folder = go(ANCHORED, root)
     assert folder.path == root / ANCHORED.hash
@@ -73,10 +81,11 @@ def test_what_a_run_leaves(root):
     model, _ = gduq.load(folder.bundle)
     view = gduq.data.load("cbas/color/concept").ood_test
     assert torch.equal(gduq.predict(model, view).samples, p["ood_test"].samples)
-    scores = folder.scores
-    assert set(scores) == {"none", "temperature", "t2", "skipped"}
-    assert scores["none"]["ood_test"]["accuracy"] == gduq.metrics.accuracy(p["ood_test"])
-    assert scores["t2"]["ood_test"]["nll"] == pytest.approx(
+    found = folder.evaluation()
+    assert set(found.table["calibrator"]) == {"none", "temperature", "t2"}
+    accuracy = found.value("ood_test", "accuracy").value
+    assert accuracy == pytest.approx(gduq.metrics.accuracy(p["ood_test"]))
+    assert found.value("ood_test", "nll", "t2").value == pytest.approx(
         gduq.metrics.nll(gduq.Prediction(p["ood_test"].samples / 2, p["ood_test"].target))
     )
     assert str(folder.path) in repr(folder)
@@ -85,34 +94,37 @@ def test_what_a_run_leaves(root):
 def test_asked_again_nothing_is_trained(root, no_training):
     go(ANCHORED, root)
     more = go(ANCHORED.with_({"calibrators": ("spline", "gats", "rescaled_paper")}), root)
-    assert {"temperature", "spline", "gats", "rescaled_paper"} <= set(more.scores)
+    asked = {"temperature", "spline", "gats", "rescaled_paper"}
+    assert asked <= set(more.evaluation().table["calibrator"])
     again = recalibrate(more.path, ["vector"])
-    assert "vector" in again.scores
+    assert asked | {"vector"} <= set(again.evaluation().table["calibrator"])
     with pytest.raises(InputError, match="vector"):
         recalibrate(more, ["vectors"])
 
 
-def test_graph_calibrators_and_evaluation_agree(root, no_training):
-    folder = go(ANCHORED.with_({"calibrators": ("temperature", "gats", "rescaled_released")}), root)
-    evaluation = folder.evaluation()
-    assert (folder.path / "metrics.json").is_file()
-    for name in ("none", "temperature", "gats", "rescaled_released"):
+def test_scores_of_tables_and_evaluation_agree(root, no_training):
+    names = ("temperature", "gats", "rescaled_released")
+    folder = go(ANCHORED.with_({"calibrators": names}), root)
+    add_scores(folder, names)
+    scores, evaluation = scores_in(folder.path), folder.evaluation()
+    for name in ("none", *names):
         for measure in ("accuracy", "ece", "nll"):
-            expected = folder.scores[name]["ood_test"][measure]
+            expected = scores[name]["ood_test"][measure]
             found = evaluation.value("ood_test", measure, name).value
             assert found == pytest.approx(expected, abs=1e-6)
-    auroc = folder.scores["none"]["ood_test"]["auroc"]
+    auroc = scores["none"]["ood_test"]["auroc"]
     p = folder.predictions()
     assert auroc == pytest.approx(gduq.novelty.ood_scores.auroc(p["id_val"], p["ood_test"]))
 
 
-def test_more_scores_renew_the_evaluation(root):
+def test_another_calibrator_renews_the_evaluation(root):
     folder = go(CONFIG, root)
     (folder.path / "metrics.json").write_text("of before")
     recalibrate(folder, ["temperature"])  # known: nothing changes
-    assert (folder.path / "metrics.json").is_file()
-    recalibrate(folder, ["isotonic"])
+    assert (folder.path / "metrics.json").read_text() == "of before"
+    recalibrate(folder, ["isotonic"], evaluate=False)
     assert not (folder.path / "metrics.json").exists()  # made again when it is asked for
+    assert "isotonic" in set(RunFolder(folder.path).evaluation().table["calibrator"])
 
 
 def test_models_made_of_other_runs(root):
@@ -147,7 +159,8 @@ def test_every_kind_stands_on_the_vanilla_run(root, method, found):
     assert folder.info["seconds"]["plain"] == go(CONFIG, root).info["seconds"]["train"]
     p = folder.predictions()["ood_test"]
     assert p.novelty is not None
-    assert folder.scores["none"]["ood_test"]["nll"] == pytest.approx(gduq.metrics.nll(p))
+    found = folder.evaluation().value("ood_test", "nll").value
+    assert found == pytest.approx(gduq.metrics.nll(p))
 
 
 def test_calibration_can_be_left_to_others(root):
@@ -159,9 +172,9 @@ def test_calibration_can_be_left_to_others(root):
 def test_mean_logits_are_the_papers_average(root):
     folder = recalibrate(go(ANCHORED, root), ["mean_logits"])
     p = folder.predictions()["ood_test"]
-    found = folder.scores["mean_logits"]["ood_test"]["nll"]
+    found = folder.evaluation().value("ood_test", "nll", "mean_logits").value
     assert found == pytest.approx(gduq.metrics.nll(p.mean_logits()), rel=1e-5)
-    assert found != folder.scores["none"]["ood_test"]["nll"]
+    assert found != pytest.approx(gduq.metrics.nll(p), rel=1e-5)
 
 
 def test_pretrained_starts_from_the_plain_run(root):
@@ -204,7 +217,7 @@ def test_epochs_on_top_of_a_network(root):
 
 
 def test_validation_rows_stand_in_for_shift(root):
-    scores = go(ANCHORED, root).scores["none"]
+    scores = scored(ANCHORED, root)
     corrupted, clean = scores["corrupted"], scores["id_val"]
     assert corrupted["nll"] != clean["nll"]
     model, _ = gduq.load(go(ANCHORED, root).bundle)
@@ -212,11 +225,11 @@ def test_validation_rows_stand_in_for_shift(root):
     by_hand = sum(gduq.metrics.nll(p) for p in copies) / len(copies)
     assert corrupted["nll"] == pytest.approx(by_hand, rel=1e-5)
     assert {"auroc", "auroc_spread", "gep_error", "gep_error_disagreement"} <= set(corrupted)
-    plain = go(CONFIG, root).scores["none"]
+    plain = scored(CONFIG, root)
     assert "gep_error_disagreement" not in plain["ood_test"]  # one hypothesis
     assert "gep_error_average_confidence" in plain["ood_test"]
-    ensemble = go(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
-    assert "corrupted" not in ensemble.scores["none"]
+    ensemble = scored(CONFIG.with_({"method.kind": "ensemble", "seed": 1}), root)
+    assert "corrupted" not in ensemble
 
 
 def test_graph_tasks_and_pna(root):
@@ -230,8 +243,9 @@ def test_graph_tasks_and_pna(root):
     )
     folder = go(config, root)
     assert folder.predictions()["train"].features is not None
-    assert "density" in folder.scores
-    assert "node task" in folder.scores["skipped"]["cagcn"]  # said, not hidden
+    found = folder.evaluation()
+    assert "density" in set(found.table["calibrator"])
+    assert "node task" in found.settings["skipped"]["cagcn"]  # said, not hidden
 
 
 def test_encodings_are_added_where_data_has_none(root):
@@ -244,7 +258,8 @@ def test_encodings_are_added_where_data_has_none(root):
     )
     assert go(config, root).predictions()["ood_test"].num_samples == 1
     on_nodes = CONFIG.with_({"model.positional": "laplacian", "calibrators": ("cagcn",)})
-    assert "cagcn" in go(on_nodes, root).scores  # one graph for all splits, encoded once
+    found = go(on_nodes, root).evaluation()  # one graph for all splits, encoded once
+    assert "cagcn" in set(found.table["calibrator"])
 
 
 def test_folders_that_are_none(root, tmp_path):

@@ -12,13 +12,14 @@ from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, datase
 from gduq.cli.predict import Call, Network, SmilesColumn, Targets
 from gduq.cli.replacing import MARK, check_replaced, source_of
 from gduq.cli.request import Request, Told, bundle_of, check_there, files_of
-from gduq.cli.score_rows import ranked_class, scores_of, told_of
+from gduq.cli.score_rows import ranked_class, told_of
 from gduq.data.cells import printable
 from gduq.data.outputs import check_output
 from gduq.disk import safetensors_metadata, write_text
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.evaluation import Evaluation
     from gduq.runs.folder import RunFolder
 
 __all__ = ["calibrate", "evaluate"]
@@ -60,11 +61,10 @@ def calibrate(
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
     with status("Calibrating", as_json):
-        _fitted(folder, names)
+        found = _fitted(folder, names)
         if output is not None:
             export(folder, names[0], output)
-    rows = [row for row in scores_of(folder) if row["calibrator"] in ("none", *names)]
-    print_rows(rows, as_json)
+    print_rows(told_of(found, names), as_json)
 
 
 def _check_methods(run: Path, names: list[str]) -> None:
@@ -98,14 +98,16 @@ def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     return [marked.get(name, name) if corrupted else name for name in dict.fromkeys(names)]
 
 
-def _fitted(folder: RunFolder, names: list[str]) -> None:
-    """Scores of the calibrators in the folder, or an error that says which cannot be fitted."""
+def _fitted(folder: RunFolder, names: list[str]) -> Evaluation:
+    """The evaluation with the calibrators, or an error that says which cannot be fitted."""
     from gduq.runs.run import recalibrate
 
-    skipped = recalibrate(folder, names).scores.get("skipped", {})
+    found = recalibrate(folder, names).evaluation()
     for name in names:
-        if name in skipped:
-            raise InputError(f"calibrators that fit this run, not {name}", skipped[name])
+        if name in found.settings["skipped"]:
+            reason = found.settings["skipped"][name]
+            raise InputError(f"calibrators that fit this run, not {name}", reason)
+    return found
 
 
 Subgroups = Annotated[
@@ -173,8 +175,9 @@ def evaluate(
 
         folder = RunFolder(run)
         with status("Evaluating", as_json):
-            _fitted(folder, _calibrators(method or [], corrupted))
-            found = evaluated(folder, subgroups=True) if subgroups else folder.evaluation()
+            found = _fitted(folder, _calibrators(method or [], corrupted))
+            if subgroups:
+                found = evaluated(folder, subgroups=True)
     for name, reason in found.settings.get("skipped", {}).items():
         typer.echo(f"Note: without {name}: {reason}", err=True)
     if output is not None:

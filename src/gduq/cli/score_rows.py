@@ -7,26 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gduq.evaluation import Evaluation
-    from gduq.runs.folder import RunFolder
 
-__all__ = ["ranked_class", "scores_of", "told_of"]
+__all__ = ["ranked_class", "told_of"]
 
-_MEASURES = ("accuracy", "ece", "nll", "brier", "auroc", "gep_error")
 _TOLD = {
     "classes": ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
     "labels": ("balanced_accuracy", "roc_auc", "average_precision", "ece", "nll"),
     "values": ("rmse", "r2", "coverage_90", "width_90", "nll"),
 }
-
-
-def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
-    """One row per calibrator and split."""
-    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
-    return [
-        {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
-        for name, splits in scores.items()
-        for split, values in splits.items()
-    ]
 
 
 def ranked_class(class_names: Sequence[str]) -> str:
@@ -41,11 +29,20 @@ def ranked_class(class_names: Sequence[str]) -> str:
     return f"roc_auc and average_precision are those of the class {class_names[1]!r}."
 
 
-def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The few measures that say most: a row per split, calibrator and, of several, value."""
+def told_of(
+    evaluation: Evaluation, calibrators: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The few measures that say most: a row per split, calibrator and, of several, value.
+
+    Args:
+        evaluation: What was measured.
+        calibrators: Only these, and none; all without.
+    """
     kind, table = evaluation.settings.get("about", "classes"), evaluation.table
     held = table[(table["kind"] == "metrics") & table["measure"].isin(_TOLD[kind])]
     held = held[held["split"] != "train"]
+    if calibrators is not None:
+        held = held[held["calibrator"].isin(("none", *calibrators))]
     if kind != "values":
         held = held[held["variant"] == ""]  # labels one by one are in the report
     several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}

@@ -12,7 +12,7 @@ import typer
 
 from gduq.cli.base import AsJson, app, print_json, print_rows
 from gduq.cli.completion import among, datasets
-from gduq.cli.score_rows import scores_of
+from gduq.cli.score_rows import told_of
 from gduq.cli.stopping import going_on_later
 from gduq.cli.train_own import train_own
 from gduq.errors import InputError
@@ -220,9 +220,10 @@ def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: boo
     from gduq.runs.run import run
 
     folder = run(wanted, root, progress=not as_json, logger=logger)
+    scores = told_of(folder.evaluation())
     if as_json:
-        print_json({"run": folder.path, "hash": wanted.hash, "scores": folder.scores})
+        print_json({"run": folder.path, "hash": wanted.hash, "scores": scores})
         return
     typer.echo(f"{wanted.title}: {folder.path}")
-    print_rows(scores_of(folder), as_json=False)
+    print_rows(scores, as_json=False)
     typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")

@@ -12,10 +12,11 @@ from gduq.errors import InputError, did_you_mean
 from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
 from gduq.paper.bench_result import BenchResult, record, verdicts
+from gduq.paper.run_scores import add_scores, known_in, scores_in
 from gduq.paper.specs import OWN, ScaleName, Setting, Table
 from gduq.paper.tables import TABLES
 from gduq.runs.config import RunConfig
-from gduq.runs.folder import FINISHED, RunFolder
+from gduq.runs.folder import FINISHED
 from gduq.runs.run import requirements, run
 from gduq.runs.tracking import EpochNews
 from gduq.runs.training import fit_options
@@ -102,7 +103,7 @@ def _trained(
     failures = _run_all(name, configs, root, do)
     found: dict[tuple[Setting, str], list[dict[str, Any]]] = {}
     for setting, variant, _, config in configs:
-        scores = {} if config.hash in failures else RunFolder(root / config.hash).scores
+        scores = {} if config.hash in failures else scores_in(root / config.hash)
         found.setdefault((setting, variant), []).append(scores)
     records = [
         record(name, key, values, scale=scale, command=command, printed=table.printed, note=note)
@@ -165,7 +166,7 @@ def _run_all(
 def _one_run(root: Path, config: RunConfig) -> None:
     """What a worker does with a config."""
     news = EpochNews(fit_options(config)["epochs"]) if heard() else None
-    run(config, root, progress=False, logger=news, evaluate=False)
+    add_scores(run(config, root, progress=False, logger=news, evaluate=False), config.calibrators)
 
 
 def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
@@ -186,11 +187,8 @@ def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
 
 def _done(config: RunConfig, root: Path) -> bool:
     """Whether a run is finished and has the scores asked for."""
-    if not (root / config.hash / FINISHED).is_file():
-        return False
-    scores = RunFolder(root / config.hash).scores
-    known = {*scores, *scores.get("skipped", {})}
-    return {"none", *config.calibrators} <= known
+    path = root / config.hash
+    return (path / FINISHED).is_file() and {"none", *config.calibrators} <= known_in(path)
 
 
 def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.paper import table_text
 from gduq.paper.printed import lookup
-from gduq.runs.scores import HIGHER, MEASURES
+from gduq.paper.run_scores import HIGHER, MEASURES
 
 __all__ = ["COLUMNS", "BenchResult", "record", "verdicts"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gduq import text_tables
-from gduq.runs.scores import HIGHER
+from gduq.paper.run_scores import HIGHER
 from gduq.text_tables import Cell, Table
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gduq.paper.run_scores import CORRUPTED, DETECTORS, ESTIMATORS
 from gduq.paper.specs import Setting, Table
-from gduq.runs.scores import CORRUPTED, DETECTORS, ESTIMATORS
 
 __all__ = ["TABLES"]
 

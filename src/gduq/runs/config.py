@@ -54,9 +54,12 @@ class RunConfig(Part):
     def _methods(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if set(names) <= {"temperature"}:  # the usual one, checked without torch
             return tuple(dict.fromkeys(names))
-        from gduq.runs.scores import check_calibrators
+        from gduq.evaluation.named_calibrators import check_name
 
-        return check_calibrators(names)
+        kept = [name for name in dict.fromkeys(names) if name != "none"]
+        for name in kept:
+            check_name(name)
+        return tuple(kept)
 
     # -- in ------------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ class RunFolder:
     ``config.json``              the `RunConfig`
     ``bundle``                   the model, as `gduq.save` writes it
     ``predictions/<split>.npz``  predictions per split, as `Hypotheses.to_npz` writes them
-    ``scores.json``              the few numbers of the tables, by calibrator and split
     ``metrics.json``             the whole `Evaluation`, made when first asked for
     ``history.json``             the epochs
     ``info.json``                status, versions, seconds, parameters, sizes of the splits
@@ -75,7 +74,7 @@ class RunFolder:
 
     def predictions(self) -> dict[str, Any]:
         """Uncalibrated predictions by split, in the order they were made."""
-        self._check_finished()
+        self.check_finished()
         order = self.info["rows"]
         if not isinstance(order, dict) or not all(_SPLIT.fullmatch(split) for split in order):
             raise InputError(f"rows by split in info.json of {self.path}", f"{order!r:.80}")
@@ -83,18 +82,13 @@ class RunFolder:
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""
-        self._check_finished()
+        self.check_finished()
         path = self.path / "metrics.json"
         if not path.is_file():
-            from gduq.runs.run import evaluate_run
+            from gduq.runs.run import recalibrate
 
-            evaluate_run(self)
+            recalibrate(self, ())
         return Evaluation.from_json(path)
-
-    @property
-    def scores(self) -> dict[str, Any]:
-        """Numbers by calibrator, split and measure; reasons for what is missing: "skipped"."""
-        return self._json("scores.json") if (self.path / "scores.json").is_file() else {}
 
     @property
     def history(self) -> History:
@@ -128,7 +122,8 @@ class RunFolder:
             raise InputError(f"{name} of a run in {self.path}", f"{found!r:.80}")
         return found
 
-    def _check_finished(self) -> None:
+    def check_finished(self) -> None:
+        """Raise unless the run came to its end."""
         if not self.finished:
             raise InputError(
                 "a finished run", f"{self.path}, which is not", "Run it again: it goes on."

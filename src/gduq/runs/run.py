@@ -19,7 +19,6 @@ from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.data.rejected_rows import RejectList
 from gduq.disk import locked, write_json
-from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.prediction import Prediction, predict
 from gduq.prediction.predictor import Predictor
@@ -27,11 +26,10 @@ from gduq.runs import build
 from gduq.runs.calibrated import CalibratedRun
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, REJECTS, RunFolder
-from gduq.runs.scores import check_calibrators, measure
 from gduq.runs.tracking import Logger
 from gduq.runs.training import train
 
-__all__ = ["evaluate_run", "evaluated", "prepare", "recalibrate", "requirements", "run"]
+__all__ = ["evaluated", "prepare", "recalibrate", "requirements", "run"]
 
 _LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
@@ -68,8 +66,8 @@ def run(
         ...     training={"epochs": 2},
         ... )
         >>> folder = run(config, tempfile.mkdtemp(), progress=False, evaluate=False)
-        >>> sorted(folder.scores), folder.predictions()["ood_test"].samples.shape
-        (['none', 'skipped', 'temperature'], torch.Size([10, 140, 4]))
+        >>> folder.predictions()["ood_test"].samples.shape
+        torch.Size([10, 140, 4])
     """
     root = Path(root)
     for needed in requirements(config):
@@ -78,11 +76,7 @@ def run(
     with locked(path):
         if not (path / FINISHED).is_file():
             _make(config, path, root, progress, logger)
-        folder = RunFolder(path)
-        _add_scores(folder, config.calibrators)
-    if evaluate:
-        folder.evaluation()
-    return folder
+    return recalibrate(path, config.calibrators, evaluate)
 
 
 def requirements(config: RunConfig) -> list[RunConfig]:
@@ -212,66 +206,37 @@ def _versions() -> dict[str, str]:
 # -- again, without training ---------------------------------------------------------------------
 
 
-def recalibrate(folder: RunFolder | str | Path, methods: Iterable[str]) -> RunFolder:
-    """Fit and measure calibrators on the stored predictions; nothing is trained.
+def recalibrate(
+    folder: RunFolder | str | Path, methods: Iterable[str], evaluate: bool = True
+) -> RunFolder:
+    """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
 
     Args:
-        folder: A finished run.
+        folder: The run. Its config names all calibrators that were ever asked for.
         methods: Names of `gduq.calibration.METHODS`, of `gduq.evaluation.named_calibrators.FIXED`,
             or of those that take copies with ``+corrupted``, which are fitted on shifted copies of
             the rows too.
+        evaluate: Measure now; otherwise when the evaluation is first asked for.
     """
-    folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-    names = check_calibrators(methods)
-    with locked(folder.path):
-        _add_scores(folder, names, again=True)
-    return folder
-
-
-def _add_scores(folder: RunFolder, names: Iterable[str], again: bool = False) -> None:
-    """Scores of calibrators that are not there yet; the evaluation is then out of date.
-
-    What could not be fitted before is tried ``again`` only if asked for.
-    """
-    scores = folder.scores or {"skipped": {}}
-    wanted = ["none", *names]
-    known = {*scores} if again else {*scores, *scores["skipped"]}
-    missing = [name for name in wanted if name not in known]
-    if not missing:
-        return
-    scored = CalibratedRun(folder)
-    for name in missing:
-        scores["skipped"].pop(name, None)
-        try:
-            found = scored.predictions(name)
-            copies = _copies(scored) if name == "none" else []
-            scores[name] = measure(found, copies=copies, detect=name == "none")
-        except InputError as error:
-            scores["skipped"][name] = str(error)
-    write_json(folder.path / "scores.json", scores)
-    (folder.path / "metrics.json").unlink(missing_ok=True)
-
-
-def _copies(scored: CalibratedRun) -> list[Prediction]:
-    """For the tables: of one network, and where there is something to corrupt; an ensemble's would
-    take long."""
-    one = scored.folder.config.method.kind not in ("ensemble", "mcdropout")
-    one = one and scored.folder.config.data.source is None
-    with contextlib.suppress(InputError):
-        return scored.copies if one and scored.fit_on in scored.raw else []
-    return []
-
-
-def evaluate_run(folder: RunFolder) -> None:
-    """Write ``metrics.json``: the whole `Evaluation`, with every calibrator of the scores."""
-    with locked(folder.path):
-        temporary = folder.path / ".metrics.json"
-        evaluated(folder).to_json(temporary)
-        temporary.replace(folder.path / "metrics.json")
+    path = folder.path if isinstance(folder, RunFolder) else Path(folder)
+    with locked(path):
+        found = RunFolder(path)
+        found.check_finished()
+        known = found.config.calibrators
+        config = found.config.with_({"calibrators": (*known, *methods)})
+        if config.calibrators != known:
+            write_json(path / "config.json", config.model_dump(mode="json"))
+            (path / "metrics.json").unlink(missing_ok=True)
+            found = RunFolder(path)
+        if evaluate and not (path / "metrics.json").is_file():
+            temporary = path / ".metrics.json"
+            evaluated(found).to_json(temporary)
+            temporary.replace(path / "metrics.json")
+    return found
 
 
 def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
-    """Everything measured of a run, with every calibrator of its scores; nothing is written.
+    """Everything measured of a run, with every calibrator of its config; nothing is written.
 
     Args:
         folder: A finished run.
@@ -282,7 +247,7 @@ def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
     return evaluate(
         run,
         run.views if subgroups else None,
-        [name for name in folder.scores if name not in ("none", "skipped")],
+        folder.config.calibrators,
         ood=[split for split in run.raw if split.startswith("ood") or split in severe],
         resamples=folder.config.resamples,
         subgroups=subgroups,

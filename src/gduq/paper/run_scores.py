@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gduq import generalization, metrics
+from gduq import generalization
+from gduq.disk import locked, write_json
 from gduq.errors import InputError
 from gduq.evaluation.measures import class_measures
-from gduq.evaluation.named_calibrators import check_name
 from gduq.novelty import ood_scores as ood
 from gduq.prediction import Prediction
+from gduq.runs.calibrated import CalibratedRun
+from gduq.runs.folder import RunFolder
 
 __all__ = [
     "CORRUPTED",
@@ -20,8 +24,10 @@ __all__ = [
     "ESTIMATORS",
     "HIGHER",
     "MEASURES",
-    "check_calibrators",
+    "add_scores",
+    "known_in",
     "measure",
+    "scores_in",
 ]
 
 _ON_OUTPUTS = ("novelty", "entropy", "energy", "epistemic", "spread")
@@ -40,12 +46,45 @@ MEASURES = (
 HIGHER = ("accuracy", "auroc", *(f"auroc_{score}" for score in DETECTORS))  # is better
 
 
-def check_calibrators(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, each known and once; ``"none"`` is always measured and left out."""
-    kept = [name for name in dict.fromkeys(names) if name != "none"]
-    for name in kept:
-        check_name(name)
-    return tuple(kept)
+def scores_in(path: Path) -> dict[str, Any]:
+    """Numbers of a run by calibrator, split and measure; ``"skipped"`` has reasons for gaps."""
+    file = path / "scores.json"
+    if not file.is_file():
+        return {"skipped": {}}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def known_in(path: Path) -> set[str]:
+    """Calibrators whose numbers a run has, or that cannot be fitted there."""
+    scores = scores_in(path)
+    return {*scores, *scores["skipped"]}
+
+
+def add_scores(folder: RunFolder, calibrators: Iterable[str]) -> None:
+    """Write the numbers that are not there yet into the folder of a finished run."""
+    with locked(folder.path):
+        missing = [n for n in ("none", *calibrators) if n not in known_in(folder.path)]
+        if not missing:
+            return
+        scores, calibrated = scores_in(folder.path), CalibratedRun(folder)
+        for name in missing:
+            try:
+                found = calibrated.predictions(name)
+                copies = _copies(calibrated) if name == "none" else []
+                scores[name] = measure(found, copies=copies, detect=name == "none")
+            except InputError as error:
+                scores["skipped"][name] = str(error)
+        write_json(folder.path / "scores.json", scores)
+
+
+def _copies(calibrated: CalibratedRun) -> list[Prediction]:
+    """Of one network, and where there is something to corrupt; an ensemble's would take long."""
+    if calibrated.folder.config.method.kind in ("ensemble", "mcdropout"):
+        return []
+    with contextlib.suppress(InputError):
+        return calibrated.copies
+    return []
 
 
 def measure(
@@ -64,11 +103,8 @@ def measure(
     paper, all take ``id_val``. With shifted ``copies`` of those rows, `CORRUPTED` has the means
     over the copies: what validation data has to say about shift.
 
-    Of values and labels only the `nll` and AUROC of novelty are noted; `gduq.evaluate` has more.
     """
     found: dict[str, dict[str, float]] = {}
-    if next(iter(predictions.values())).kind != "classes":
-        return {s: _brief(s, p, predictions.get(negatives)) for s, p in predictions.items()}
     for split, p in predictions.items():
         if p.target is not None:
             found[split] = _of_split(split, p, predictions, (fit_on, negatives), detect)
@@ -76,15 +112,6 @@ def measure(
     if shifted:
         common = [m for m in shifted[0] if all(m in s for s in shifted)]
         found[CORRUPTED] = {m: math.fsum(s[m] for s in shifted) / len(shifted) for m in common}
-    return found
-
-
-def _brief(split: str, p: Any, negatives: Any) -> dict[str, float]:
-    columns = [p.column(t) for t in range(p.samples.size(2) // (2 if p.kind == "values" else 1))]
-    known = [float(metrics.nll(column)) for column in columns if len(column)]
-    found = {"nll": math.fsum(known) / len(known)} if known else {}
-    if split.startswith("ood") and negatives is not None and p.novelty is not None:
-        found["auroc_novelty"] = ood.auroc(negatives, p, score="novelty")
     return found
 
 
