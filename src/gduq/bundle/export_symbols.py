@@ -17,7 +17,7 @@ from gduq.nn.replay import one_pass
 __all__ = ["knowing_graphs"]
 
 # modules of PyG where int(batch.max()) + 1 is how many graphs there are
-_LOOKING = "utils._scatter utils.num_nodes nn.aggr.base nn.aggr.fused".split()
+_LOOKING = ["utils._scatter", "utils.num_nodes", "nn.aggr.base", "nn.aggr.fused"]
 _LOOKING += [f"nn.norm.{name}_norm" for name in ("graph", "instance", "layer")]
 
 

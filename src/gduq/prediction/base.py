@@ -188,7 +188,9 @@ class Hypotheses(ABC):
     @classmethod
     def from_npz(cls, path: str | Path) -> Any:
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
-        bad = InputError("a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged")
+        bad = InputError(
+            "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
+        )
         if Path(path).exists() and not Path(path).is_file():
             raise bad
         try:
