@@ -17,9 +17,18 @@ from gduq import __version__
 from gduq.baselines.ensemble import inner_spec
 from gduq.baselines.network import as_predictor
 from gduq.bundle import bundle_file
-from gduq.bundle.forged import Allowance, check_names, check_spec
-from gduq.bundle.networks import BundleSupply, Net, Spec, leaves, needs_call
-from gduq.bundle.rebuilding import as_json, each_once, rebuild, state_of, with_aliases
+from gduq.bundle.forged import Allowance, Spec, check_names, check_spec
+from gduq.bundle.rebuilding import (
+    BundleSupply,
+    Net,
+    as_json,
+    each_once,
+    leaves,
+    needs_call,
+    rebuild,
+    state_of,
+    with_aliases,
+)
 from gduq.bundle.reference import reference_from, reference_tensors
 from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
@@ -32,16 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BundleInfo", "describe", "load", "load_reference", "save"]
 
-# what code that makes a model may raise for settings that make no sense
-_TROUBLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_LIBRARIES = ("torch", "torch-geometric", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,6 @@ def save(
         reference: Predictions of labelled rows that the model was not trained on: ``gduq predict``
             and ``gduq serve`` fit conformal sets and the rule for abstaining on them.
 
-    Returns:
-        The path.
-
     Example:
         >>> import tempfile, gduq, torch
         >>> from torch_geometric.data import Data
@@ -108,15 +105,20 @@ def save(
     spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
     weights, aliases = each_once(state)
     parts = {"weights": weights}
+    libraries = {"python": platform.python_version(), "gduq": __version__}
     document = {
         "model": spec,
         "aliases": aliases,
         "preprocessing": None if preprocessing is None else as_json(preprocessing, "preprocessing"),
         "calibrator": None,
-        "libraries": _libraries(),
+        "libraries": libraries | {name: version(name) for name in _LIBRARIES},
     }
     if calibrator is not None:
-        document["calibrator"], parts["calibrator"] = _calibrator_parts(calibrator)
+        name = type(calibrator).__name__
+        config = as_json(calibrator.config(), f"settings of {name}")
+        saved, parts["calibrator"] = {"name": name, "config": config}, calibrator.state()
+        _calibrator(saved, parts["calibrator"])  # raises for a class that could not be loaded
+        document["calibrator"] = saved
     if reference is not None:
         parts["reference"] = reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
@@ -218,20 +220,6 @@ def _guessed(spec: Spec, names: int) -> Classes:
     return Classes(max(2, count), one_logit=count == 1)
 
 
-def _libraries() -> dict[str, str]:
-    names = ("torch", "torch-geometric", "safetensors")
-    found = {"python": platform.python_version(), "gduq": __version__}
-    return found | {name: version(name) for name in names}
-
-
-def _calibrator_parts(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    name = type(calibrator).__name__
-    config = as_json(calibrator.config(), f"settings of {name}")
-    saved, state = {"name": name, "config": config}, calibrator.state()
-    _calibrator(saved, state)  # raises for a class that could not be loaded
-    return saved, state
-
-
 def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
     """Refuse a model that `load` could not make again, as far as gduq makes it alone."""
     if needs_call(spec) or any(leaf["kind"] == "other" for leaf in leaves(spec)):
@@ -276,5 +264,5 @@ def _as_bundle_errors(file: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise BundleError(error.expected, error.got, error.do) from error
-    except _TROUBLE as error:
+    except Exception as error:  # code that makes a model may raise any for odd settings
         raise BundleError(f"a model in {file}", one_line(error)) from error

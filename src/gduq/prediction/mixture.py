@@ -23,7 +23,7 @@ _CACHED = 1 << 17  # numbers that stay in the processor's cache
 
 
 def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
-    """The weights ``[K]`` of hypotheses ``[K, ...]`` in float64; equal ones where none are given."""
+    """The weights ``[K]`` of hypotheses ``[K, ...]`` in float64; ``None``: equal ones."""
     if weights is None:
         count = samples.size(0)
         return torch.full((count,), 1.0 / count, dtype=torch.float64, device=samples.device)

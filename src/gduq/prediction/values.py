@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -64,9 +64,10 @@ class ValuePrediction(Hypotheses):
         super().__post_init__()
         self._set("names", checks.as_names(self.names, self.num_values, "names of values"))
         if self.units is not None:
-            if isinstance(self.units, str) or len(self.units) != self.num_values:
-                raise InputError(f"{self.num_values} units, one per value", self.units)
-            self._set("units", tuple(str(unit) for unit in self.units))
+            units: Any = self.units
+            if isinstance(units, str) or len(units) != self.num_values:
+                raise InputError(f"{self.num_values} units, one per value", units)
+            self._set("units", tuple(str(unit) for unit in units))
         if self.levels is not None:
             self._set("levels", gaussians.checked_levels(self.levels, self.num_values))
 
