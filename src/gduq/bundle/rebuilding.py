@@ -18,7 +18,7 @@ from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
 from gduq.nn.network_specs import class_name, network_from
 from gduq.nn.widths import check_complete
-from gduq.prediction.predictor import Predictor, Supply, kinds
+from gduq.prediction.predictor import Predictor, kinds
 from gduq.targets import target_from
 
 __all__ = [
@@ -115,7 +115,7 @@ def _groups(spec: Spec) -> Iterator[list[Spec]]:
 # -- the model made again --------------------------------------------------------------------------
 
 
-class BundleSupply(Supply):
+class BundleSupply:
     """Networks of gduq's own made anew, the user's copied, and the user's call.
 
     Args:

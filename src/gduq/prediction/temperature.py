@@ -151,18 +151,16 @@ def _search(rows: Tempered, few: Tempered, extra: float) -> float:
     """The best temperature, with a row of even target of weight ``extra``."""
     logs = torch.linspace(math.log(COOLEST), math.log(HOTTEST), _GRID, dtype=torch.float64)
     scales = (-logs).exp().tolist()
-    values = torch.tensor(
-        [few.nll(s) + (extra * few.even(s)[0] if extra else 0.0) for s in scales],
-        dtype=torch.float64,
-    )
+    found = [few.nll(s) + (extra * few.even(s)[0] if extra else 0.0) for s in scales]
+    values = torch.tensor(found, dtype=torch.float64)
     slack = 1e-12 * max(1.0, abs(float(values.min())))
     good = torch.nonzero(values <= values.min() + slack).flatten()
     best = int(good[logs[good].abs().argmin()])  # of equal ones the nearest to T = 1
     if len(good) == _GRID:
         return 1.0
     ends = scales[min(best + 2, _GRID - 1)], scales[max(best - 2, 0)]
-    found = 1.0 / _bottom(rows, extra, scales[best], *ends)
-    return min(max(found, COOLEST), HOTTEST)  # exactly, where they are
+    bottom = _bottom(rows, extra, scales[best], *ends)
+    return min(max(1.0 / bottom, COOLEST), HOTTEST)  # exactly, where they are
 
 
 def _bottom(rows: Tempered, extra: float, scale: float, low: float, high: float) -> float:
