@@ -43,16 +43,14 @@ def export(
     * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
     * ``.onnx``: for onnxruntime and others; needs ``pip install 'gduq[export]'``.
 
-    Both take the same inputs by name: those attributes of a graph that the network reads (``x``,
-    ``edge_index``, ``edge_attr``, ...) and, where graphs are answered for, ``sizes``, the number of
-    nodes of each graph ``[G]``. Both give, by name, ``samples`` ``[K, m, ...]`` and ``weights``
-    ``[K]`` of the hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and
-    ``std``, of classes and labels ``probs``, ``confidence`` and ``entropy``. They equal
-    `gduq.predict`; ``samples`` of values are means, then log-variances. Inputs are not checked.
+    Both take, by name, the attributes of a graph that the network reads and, where graphs are
+    answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by name, what
+    `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the hypotheses,
+    ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of classes and
+    labels ``probs``, ``confidence`` and ``entropy``. Inputs are not checked.
 
-    The file tells inputs, outputs, names and units itself, and of molecules how SMILES become
-    inputs: ``gduq.json`` among the extra files of a ``.pt2``, the entry ``gduq`` among the metadata
-    of an ``.onnx``.
+    The file tells inputs, outputs, names and units itself, and how SMILES become inputs:
+    ``gduq.json`` among the extra files of a ``.pt2``, ``gduq`` in the metadata of an ``.onnx``.
 
     Args:
         model: A fitted model; not `MCDropout`, which draws.

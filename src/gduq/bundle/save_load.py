@@ -74,8 +74,7 @@ def save(
 ) -> Path:
     """Save a model that can predict, with all that prediction needs, in one file.
 
-    It is a safetensors file with JSON in its header, written atomically: whatever happens
-    meanwhile, a bundle that was there before stays whole until the new one is.
+    A bundle that was there before stays whole until the new one is.
 
     Args:
         model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
@@ -132,15 +131,13 @@ def load(
     """Load what `save` saved: ``(model, calibrator or None)``, on the CPU, in evaluation mode.
 
     Models made of `GNN` need nothing else. No code from the bundle is ever run, so any other
-    network must be handed in, built as the saved one was. A plain network comes back as a
-    `gduq.Network`, which holds it as ``net``.
+    network must be handed in. A plain network comes back as a `gduq.Network`.
 
     Args:
         path: The file.
-        net: A freshly built network for a model that is not made of `GNN`: as it was before
-            `gduq.anchor`, weights do not matter. It is copied, not changed. An ensemble takes
-            one for all members, or a list of one per member; members that share their network
-            need it once.
+        net: A network built as the saved one was before `gduq.anchor`, with any weights; it is
+            copied. An ensemble takes one for all members, or a list of one per member; members
+            that share their network need it once.
         call: The function the model was made with, if it was made with one.
 
     Raises:

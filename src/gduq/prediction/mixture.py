@@ -103,14 +103,12 @@ def deviation(values: Tensor, weights: Tensor | None = None) -> Tensor:
 def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Hypotheses moved as little as needed for their mixture to be as wanted.
 
-    The same offset :math:`a_{ic}` is added to the log-probabilities of class c in every hypothesis
-    about row i, so what they disagree about stays. The offsets come from matrix scaling (Sinkhorn):
-    of the K x C matrix :math:`w_k p_{kic}` the columns are to sum to the wanted probabilities, the
-    rows to :math:`w_k`. Where hypotheses exclude each other that is slow; then what is missing
-    after some rounds is mixed into all of them alike, so the mixture is right in any case.
-
-    ``wanted`` are logarithms of probabilities ``[m, C]``, each row summing to 1. The result are
-    log-probabilities ``[K, m, C]``, float64.
+    The same offset is added to the log-probabilities of a class in every hypothesis about a row,
+    so what they disagree about stays. The offsets come from matrix scaling (Sinkhorn): of the
+    K x C matrix :math:`w_k p_{kic}` the columns are to sum to the wanted probabilities, the rows
+    to :math:`w_k`. Where hypotheses exclude each other that is slow; then what is missing after
+    some rounds is mixed into all of them alike. ``wanted`` and the result are log-probabilities,
+    ``[m, C]`` and ``[K, m, C]``, float64.
 
     Example:
         >>> samples = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]]])

@@ -33,8 +33,7 @@ def best_temperature(
     bottom. Where T makes no difference it is 1.
 
     Rows that are all right say :math:`T \to 0`, and the first wrong row met later costs without
-    limit. So a T below 1 must also be the best one when a row of even target joins in, otherwise
-    it falls back to that one's, at most 1. A T of 1 or more is not touched.
+    limit. So a T below 1 is found with a row of even target among them, and is at most 1.
 
     Args:
         parts: Logits ``[K, n, C]``, labels ``[n]`` and weight of every set of rows.

@@ -38,8 +38,7 @@ class FirstLook(NamedTuple):
 class Target(ABC):
     """What a network's O outputs per row say about the truth ``y``.
 
-    Training, prediction and calibration ask it for losses and distributions and know nothing else
-    about the task. It is a frozen dataclass of plain values, so that it is saved as JSON.
+    Nothing else knows the task. It is a frozen dataclass of plain values, so that JSON holds it.
     """
 
     kind: ClassVar[str]
