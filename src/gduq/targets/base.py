@@ -43,6 +43,7 @@ class Target(ABC):
 
     kind: ClassVar[str]
     noun: ClassVar[str] = "output"  # what there is one name of: "class", "label", "value"
+    form: ClassVar[tuple[str, ...]] = ()  # attributes that the form of a head follows from
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -85,7 +86,9 @@ class Target(ABC):
 
     def fits(self, other: Target | None) -> bool:
         """Whether a head that was trained for another target can go on with this one."""
-        return other is None or self.kind == other.kind
+        if other is None or self.kind != other.kind:
+            return other is None
+        return all(getattr(self, name) == getattr(other, name) for name in self.form)
 
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:

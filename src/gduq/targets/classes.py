@@ -39,6 +39,7 @@ class Classes(Target):
 
     kind: ClassVar[str] = "classes"
     noun: ClassVar[str] = "class"
+    form: ClassVar[tuple[str, ...]] = ("num_classes", "one_logit")
 
     num_classes: int
     names: tuple[str, ...] | None = None
@@ -66,11 +67,6 @@ class Classes(Target):
             )
         counts = torch.bincount(labels, minlength=self.num_classes)
         return replace(self, weights=_weights(self.weights if weights is None else weights, counts))
-
-    def fits(self, other: Target | None) -> bool:
-        if not isinstance(other, Classes):
-            return other is None
-        return (other.num_classes, other.one_logit) == (self.num_classes, self.one_logit)
 
     def check(self, y: Tensor, name: str) -> Tensor:
         labels = _class_numbers(y)

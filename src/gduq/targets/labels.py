@@ -42,6 +42,7 @@ class Labels(Target):
 
     kind: ClassVar[str] = "labels"
     noun: ClassVar[str] = "label"
+    form: ClassVar[tuple[str, ...]] = ("num_labels",)
 
     names: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
@@ -106,10 +107,6 @@ class Labels(Target):
         if bool(labels.isnan().all()):
             raise InputError("validation rows with known labels", "none", "Pass other rows as val.")
         return labels
-
-    def fits(self, other: Target | None) -> bool:
-        same = isinstance(other, Labels) and other.num_labels == self.num_labels
-        return other is None or same
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         truth = y.nan_to_num(0.0).to(outputs).expand_as(outputs)

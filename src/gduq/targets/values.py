@@ -61,6 +61,7 @@ class Values(Target):
 
     kind: ClassVar[str] = "values"
     noun: ClassVar[str] = "value"
+    form: ClassVar[tuple[str, ...]] = ("shift", "scale")
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
@@ -119,10 +120,6 @@ class Values(Target):
                 f"(R2 = {1 - min(as_is, scaled) / nothing:.2g}): are its outputs in the units of y?"
             )
         return as_is < scaled and (look.trained or as_is < 0.98 * nothing)
-
-    def fits(self, other: Target | None) -> bool:
-        same = isinstance(other, Values) and (other.shift, other.scale) == (self.shift, self.scale)
-        return other is None or same
 
     def check_val(self, y: Tensor) -> Tensor:
         values = self.check(y, "val")
