@@ -203,10 +203,7 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> di
     if known is None:
         return dict(spec)
     found = known.spec()
-    try:
-        check_names(found.get("names"))
-    except BundleError as error:
-        raise InputError(error.expected, error.got) from error
+    check_names(found.get("names"))
     return {**spec, "target": found}
 
 

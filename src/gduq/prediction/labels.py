@@ -105,11 +105,6 @@ class LabelPrediction(Discrete):
         return self._out(self._logs[:, 1].exp())
 
     @cached_property
-    def log_odds(self) -> Tensor:
-        """The logit of ``probs`` ``[m, T]``, which does not overflow."""
-        return self._out(self._logs[:, 1] - self._logs[:, 0])
-
-    @cached_property
     def label(self) -> Tensor:
         if self.thresholds is not None:
             return self.probs > self.thresholds
