@@ -12,13 +12,12 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction.base import Hypotheses
+from gduq.prediction.temperature import Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["FirstLook", "Part", "Target", "log_mean", "target_from"]
-
-Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n], weight of the part
 
 _KINDS: dict[str, type[Target]] = {}
 _AGREED = 1e-4  # hypotheses whose mean disagreement is less say one thing

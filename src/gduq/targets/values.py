@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gduq.errors import InputError, warn_user
 from gduq.prediction.mixture import weighted_mean
-from gduq.prediction.temperature import COOLEST, HOTTEST
+from gduq.prediction.temperature import COOLEST, HOTTEST, counted
 from gduq.prediction.values import ValuePrediction
 from gduq.targets.base import FirstLook, Part, Target, log_mean
 
@@ -228,11 +228,7 @@ class Values(Target):
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
         exact answers do not make a model sure of everything."""
-        kept = [(s.double(), y.double(), share) for s, y, share in parts if share > 0]
-        if not kept or any(y.size(0) == 0 for _, y, _ in kept):
-            raise InputError("parts with at least one row and a weight above 0", "none")
-        total = sum(share for *_, share in kept)
-        extra = total / sum(share * len(y) / total for _, y, share in kept)
+        kept, extra = counted([(s.double(), y.double(), share) for s, y, share in parts])
 
         def loss(log: float) -> float:
             scale = torch.tensor(math.exp(log), dtype=torch.float64)
