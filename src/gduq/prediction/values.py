@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -186,9 +185,8 @@ class ValuePrediction(Hypotheses):
         """Log-density at ``y``, which is a number or one entry per row."""
         values = self._given(y)
         logs, means = self.samples[..., self.num_values :].double(), self.means.double()
-        terms = -0.5 * ((values - means).square() * (-logs).exp() + logs + math.log(2 * math.pi))
-        share = mixture.weights_of(self.samples, self.weights)
-        found = (terms + share.log().view(-1, 1, 1)).logsumexp(dim=0)
+        share = mixture.weights_of(self.samples, self.weights).log().view(-1, 1, 1)
+        found = (share - gaussians.surprise((values - means).square(), logs)).logsumexp(dim=0)
         if self.levels is not None:
             found = found + gaussians.slopes(self._cdf(values), self._lines).log()
         return self._out(found)

@@ -12,6 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
+from gduq.prediction.gaussians import surprise
 from gduq.prediction.mixture import weighted_mean
 from gduq.prediction.temperature import COOLEST, HOTTEST, counted
 from gduq.prediction.values import ValuePrediction
@@ -19,7 +20,6 @@ from gduq.targets.base import FirstLook, Part, Target, log_mean
 
 __all__ = ["Values"]
 
-_LOG_2PI = math.log(2 * math.pi)
 _LOWEST, _HIGHEST = -14.0, 10.0  # log-variances in standardised units
 _GRID = 41  # temperatures tried first
 
@@ -189,7 +189,7 @@ class Values(Target):
         return self._gaussian_loss(means.square() + 1.0, logs)
 
     def _gaussian_loss(self, squares: Tensor, logs: Tensor) -> Tensor:
-        found = 0.5 * (squares * (-logs).exp() + logs + _LOG_2PI)
+        found = surprise(squares, logs)
         if self.beta:
             found = found * (self.beta * logs.detach()).exp()
         return found.mean(dim=-1)
@@ -197,8 +197,7 @@ class Values(Target):
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """In standardised units; the mean over the values of a row, each by itself."""
         means, logs = self._halves(samples)  # [..., K, m, T]
-        found = -0.5 * ((y - means).square() * (-logs).exp() + logs + _LOG_2PI)
-        return -log_mean(found, weights).mean(dim=-1)
+        return -log_mean(-surprise((y - means).square(), logs), weights).mean(dim=-1)
 
     def figures(
         self, samples: Tensor, y: Tensor, weights: Tensor | None = None
