@@ -10,10 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 import gduq
-from gduq.bundle.export_program import facts
 from gduq.calibration import METHODS
 from gduq.data import catalog
-from gduq.errors import InputError
 from gduq.paper import specs, tables
 from gduq.targets import base as targets
 from tests.calibration.battery import CalibratorBattery
@@ -113,8 +111,6 @@ def test_add_a_target():
     found = gduq.evaluate({"id_val": made["p"], "id_test": made["p"]}, resamples=20)
     assert 0.5 < found.value("id_test", "coverage_90").value <= 1
     assert targets.target_from(made["model"].target.spec()) == made["model"].target
-    with pytest.raises(InputError, match="to export, got counts"):
-        facts(made["model"].target, made["p"].samples, None)
 
 
 def test_add_a_calibrator():

@@ -54,10 +54,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def drop_stale(path: Path) -> None:
-    """Delete what killed processes left of ``path``: a day old, or of a dead process.
-
-    Another computer's processes look dead from here, so a file must also be quiet for a minute.
-    """
+    """Delete what killed processes left of ``path``: a day old, or of a dead process and a minute
+    old, since another computer's processes look dead from here."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):  # gone
             age = time.time() - temporary.stat().st_mtime
@@ -73,8 +71,8 @@ def _alive(name: str) -> bool:
         os.kill(int(pid), 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # somebody else's
+        pass
     return True
 
 
@@ -124,8 +122,7 @@ def to_json(
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
-    """The texts in the header of a safetensors file; none of any other file. Nothing is verified,
-    and torch is not imported."""
+    """The texts in the header of a safetensors file, unverified; none of any other file."""
     if not path.is_file():  # a device or a pipe could be read for ever
         return {}
     try:
@@ -141,9 +138,8 @@ def safetensors_metadata(path: Path) -> dict[str, str]:
 def locked(path: Path) -> Iterator[None]:
     """Only one process at a time for ``path``; the system frees the lock of one that is killed.
 
-    The lock file lies beside the path, in ``.locks``, so that the path can be deleted. Where the
-    file system has no locks the block still runs: files appear by rename only, so two writers
-    waste work but break nothing.
+    The lock file lies in ``.locks`` beside the path, so that the path can be deleted. Where the
+    file system has no locks the block still runs: files appear by rename, so nothing breaks.
     """
     try:
         import fcntl

@@ -15,12 +15,7 @@ __all__ = ["derived", "generator_device", "isolated", "normal", "seed_all"]
 
 
 def derived(seed: int, *keys: int) -> int:
-    """A seed for one purpose, from the run's seed and what names the purpose.
-
-    Example:
-        >>> derived(0, 1) == derived(0, 1), derived(0, 1) == derived(0, 2)
-        (True, False)
-    """
+    """A seed for one purpose, from the run's seed and what names the purpose."""
     return int(np.random.SeedSequence((seed, *keys)).generate_state(1, np.uint64)[0] >> 1)
 
 

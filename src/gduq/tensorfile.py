@@ -1,8 +1,7 @@
 """Tensors and texts in one sealed safetensors file: graphs, the cache, checkpoints, bundles.
 
-Any reader of safetensors opens such a file. The writer is our own because a set of graphs may be
-larger than memory: it copies pieces and never holds a whole tensor. ``seal`` in the metadata is the
-SHA-256 of the whole file with zeros in its own place, so that no byte can change unnoticed.
+The writer is our own because a set of graphs may be larger than memory: it copies pieces. ``seal``
+in the metadata is the SHA-256 of the file with zeros in its place: no byte can change unnoticed.
 """
 
 from __future__ import annotations

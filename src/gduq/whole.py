@@ -29,10 +29,7 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
         number = operator.index(value)
     except TypeError:
         raise error from None
-    too_small, too_large = (
-        least is not None and number < least,
-        most is not None and number > most,
-    )
-    if isinstance(value, bool) or too_small or too_large:
+    too_small = least is not None and number < least
+    if isinstance(value, bool) or too_small or (most is not None and number > most):
         raise error
     return number

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,8 +27,13 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def look(y: Tensor, outputs: int) -> FirstLook:
+    """As of a network that says nothing yet."""
+    return FirstLook(y, torch.zeros(len(y), outputs, dtype=torch.float64), y)
+
+
 def values(y: Tensor, outputs: int = 2, **more) -> Values:
-    return Values(**more).told(FirstLook(y, torch.zeros(len(y), outputs, dtype=y.dtype), y))
+    return Values(**more).told(look(y, outputs))
 
 
 # -- telling -------------------------------------------------------------------------------------
@@ -47,17 +54,17 @@ def values(y: Tensor, outputs: int = 2, **more) -> Values:
     ],
 )
 def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
-    assert tell_target(FirstLook(y, torch.zeros(len(y), outputs), y)).kind == kind
+    assert tell_target(look(y, outputs)).kind == kind
 
 
 def test_whole_numbers_as_values_are_said() -> None:
     y = torch.tensor([3, 17, 8])
     with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
-        found = tell_target(FirstLook(y, torch.zeros(3, 1), y))
+        found = tell_target(look(y, 1))
     assert found.kind == "values"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tell_target(FirstLook(y, torch.zeros(3, 1), y), "values").kind == "values"
+        assert tell_target(look(y, 1), "values").kind == "values"
 
 
 @pytest.mark.parametrize(
@@ -84,14 +91,14 @@ def test_whole_numbers_as_values_are_said() -> None:
 )
 def test_what_does_not_fit_is_one_sentence(y, outputs, given, message) -> None:
     with pytest.raises(InputError, match=message) as error:
-        tell_target(FirstLook(y, torch.zeros(len(y), outputs), y), given)
+        tell_target(look(y, outputs), given)
     assert "\n" not in str(error.value)
 
 
 def test_class_weights_are_for_classes() -> None:
     y = torch.tensor([0.5, 1.5])
     with pytest.raises(InputError, match="class_weights for classes"):
-        tell_target(FirstLook(y, torch.zeros(2, 1), y), class_weights="balanced")
+        tell_target(look(y, 1), class_weights="balanced")
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -191,7 +198,7 @@ def test_predictions_are_in_the_users_units() -> None:
 
 def test_label_losses_over_what_is_known() -> None:
     y = torch.tensor([[1.0, NAN, 0.0], [NAN, NAN, 1.0], [0.0, 1.0, NAN], [1.0, 0.0, 0.0]]).double()
-    target = Labels(("a", "b", "c")).told(FirstLook(y, torch.zeros(4, 3), y))
+    target = Labels(("a", "b", "c")).told(look(y, 3))
     assert target.rates == pytest.approx((2 / 3, 1 / 2, 1 / 3))
     outputs = draw(2, 4, 3)
     found = target.losses(outputs, y)
@@ -206,18 +213,16 @@ def test_label_losses_over_what_is_known() -> None:
 
 def test_label_thresholds_are_part_of_the_target() -> None:
     y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).told(FirstLook(y, torch.zeros(2, 2), y))
+    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).told(look(y, 2))
     assert target_from(json.loads(json.dumps(target.spec()))) == target
     assert target.prediction(torch.zeros(1, 1, 2)).label.tolist() == [[True, False]]
-    assert target.with_thresholds(None) == Labels(("a", "b")).told(
-        FirstLook(y, torch.zeros(2, 2), y)
-    )
+    assert target.with_thresholds(None) == Labels(("a", "b")).told(look(y, 2))
     with pytest.raises(InputError, match="2 thresholds, one per label"):
         target.with_thresholds(torch.tensor([0.5]))
     with pytest.raises(InputError, match="thresholds from 0 to 1"):
         target.with_thresholds([0.5, 1.5])
     with pytest.raises(InputError, match="2 thresholds, one per label"):
-        Labels(thresholds=[0.5]).told(FirstLook(y, torch.zeros(2, 2), y))
+        Labels(thresholds=[0.5]).told(look(y, 2))
 
 
 def test_label_temperature_is_that_of_two_classes() -> None:
@@ -334,6 +339,40 @@ def graphs(kind: str, count: int = 120, seed: int = 0) -> list[Data]:
     return made
 
 
+@cache
+def _trained(kind: str, outputs: int, deep: bool) -> Own:
+    torch.manual_seed(0)
+    net = Own(outputs, deep)
+    gduq.fit(net, graphs(kind), graphs(kind, 60, 1), epochs=15, lr=0.02, progress=False)
+    return net
+
+
+def trained(kind: str, outputs: int = 1, deep: bool = True) -> Own:
+    """A network that `gduq.fit` has trained; a copy, so that tests may change it."""
+    return copy.deepcopy(_trained(kind, outputs, deep))
+
+
+def in_units_of_y(deep: bool = True) -> Own:
+    """The same, as somebody else would have trained it, on ``y`` as it is."""
+    net, raw = trained("values", 1, deep), Own(1, deep)
+    target = net.__dict__["_gduq_network"].target
+    with torch.no_grad():
+        net.head[-1].weight.mul_(target.scale[0])
+        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
+    raw.load_state_dict(net.state_dict())
+    return raw
+
+
+@pytest.fixture
+def train() -> list[Data]:
+    return graphs("values")
+
+
+@pytest.fixture
+def val() -> list[Data]:
+    return graphs("values", 60, 1)
+
+
 CASES = [
     ("values", 1, True),
     ("values", 1, False),
@@ -348,9 +387,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "outputs", "deep"), CASES)
 def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) -> None:
     train, val, test = graphs(kind), graphs(kind, 60, 1), graphs(kind, 60, 2)
-    torch.manual_seed(0)
-    net = Own(outputs, deep)
-    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
+    net = trained(kind, outputs, deep)
     plain = gduq.predict(net, test)
     model = gduq.anchor(net)
     gduq.fit(model, train, val, progress=False)
@@ -382,18 +419,9 @@ def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) 
 
 
 @pytest.mark.parametrize("deep", [True, False])
-def test_a_network_trained_in_the_units_of_y(deep: bool) -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    torch.manual_seed(0)
-    net = Own(1, deep)
-    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
-    standard = gduq.predict(net, val).mean
-    target = net.__dict__["_gduq_network"].target
-    with torch.no_grad():  # the same network, as somebody else would have trained it
-        net.head[-1].weight.mul_(target.scale[0])
-        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
-    raw = Own(1, deep)
-    raw.load_state_dict(net.state_dict())
+def test_a_network_trained_in_the_units_of_y(deep: bool, train, val) -> None:
+    standard = gduq.predict(trained("values", 1, deep), val).mean
+    raw = in_units_of_y(deep)
     gduq.fit(raw, train, val, epochs=0, progress=False)
     assert torch.allclose(gduq.predict(raw, val).mean, standard, rtol=1e-4)
     model = gduq.anchor(raw)
@@ -404,11 +432,8 @@ def test_a_network_trained_in_the_units_of_y(deep: bool) -> None:
     assert (p.mean - p.target).square().mean() < 1.2 * (standard - p.target).square().mean()
 
 
-def test_a_widened_head_starts_as_the_network() -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    torch.manual_seed(0)
-    net = Own(1)
-    gduq.fit(net, train, val, epochs=10, lr=0.02, progress=False)
+def test_a_widened_head_starts_as_the_network(train, val) -> None:
+    net = trained("values")
     model = gduq.anchor(net)
     gduq.fit(model, train, val, epochs=1, lr=1e-9, calibrate=None, progress=False)
     p, plain = gduq.predict(model, val), gduq.predict(net, val)
@@ -428,7 +453,6 @@ def test_predict_before_fit_does_not_guess_values() -> None:
 
 
 def test_values_of_nodes() -> None:
-    graph = graphs("values", 1)[0]
     x = draw(200, 3).float()
     ring = torch.stack([torch.arange(200), torch.arange(200).roll(1)])
     graph = Data(x=x, edge_index=ring, y=3 * x[:, 0] + 7 + 0.1 * draw(200, seed=1).float())
@@ -447,9 +471,7 @@ def test_values_of_nodes() -> None:
 # -- what a second look found --------------------------------------------------------------------
 
 
-def test_a_finished_run_comes_back_with_its_noise(tmp_path) -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-
+def test_a_finished_run_comes_back_with_its_noise(tmp_path, train, val) -> None:
     def run() -> ValuePrediction:
         torch.manual_seed(0)
         net = Own(1)
@@ -460,11 +482,8 @@ def test_a_finished_run_comes_back_with_its_noise(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("make", [gduq.anchor, lambda net: gduq.HeadEnsemble(net, size=3)])
-def test_a_second_fit_with_another_target_starts_the_head_anew(make) -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    torch.manual_seed(0)
-    net = Own(1)
-    gduq.fit(net, train, val, epochs=10, lr=0.02, progress=False)
+def test_a_second_fit_with_another_target_starts_the_head_anew(make, train, val) -> None:
+    net = trained("values")
 
     def changed(data, change):
         return [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in data]
@@ -484,23 +503,19 @@ def test_a_second_fit_with_another_target_starts_the_head_anew(make) -> None:
 
 def test_masked_rows_weigh_as_much_as_known_labels() -> None:
     y = torch.full((40, 10), NAN)
-    y[:, 0], y[::2, 1] = torch.arange(40) % 2, 1.0
-    y[1, 1] = 0.0
-    columns = [torch.zeros(40), torch.ones(40)]
-    target = Labels(rates=tuple([0.5] * 10))
+    y[:, 0], y[::2, 1], y[1, 1] = torch.arange(40) % 2, 1.0, 0.0
+    target = Labels(rates=(0.5,) * 10)
     assert target.masked_weight(y) == pytest.approx(float(target.row_weights(y).mean()))
-    assert Classes(2).masked_weight(torch.stack(columns)) == 1.0
+    assert Classes(2).masked_weight(y) == 1.0
 
 
-def test_a_network_that_ends_in_softplus_works_in_the_units_of_y() -> None:
+def test_a_network_that_ends_in_softplus_works_in_the_units_of_y(train, val) -> None:
     class Positive(Own):
         def forward(self, x, edge_index, batch=None):
             return nn.functional.softplus(super().forward(x, edge_index, batch))
 
-    train, val = graphs("values"), graphs("values", 60, 1)
-    for part in (train, val):
-        for graph in part:
-            graph.y = graph.y / 10
+    for graph in (*train, *val):
+        graph.y = graph.y / 10
     torch.manual_seed(0)
     net = Positive(1)
     gduq.fit(net, train, val, epochs=20, lr=0.05, progress=False)
@@ -512,18 +527,9 @@ def test_a_network_that_ends_in_softplus_works_in_the_units_of_y() -> None:
         assert float(p.mean.min()) < float(p.target.mean()) - 0.3 * float(p.target.std())
 
 
-def test_units_do_not_hang_on_the_batch_size() -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    torch.manual_seed(0)
-    net = Own(1)
-    gduq.fit(net, train, val, epochs=15, lr=0.02, progress=False)
-    target = net.__dict__["_gduq_network"].target
-    with torch.no_grad():
-        net.head[-1].weight.mul_(target.scale[0])
-        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
+def test_units_do_not_hang_on_the_batch_size(train, val) -> None:
     for seed in range(2):
-        raw = Own(1)
-        raw.load_state_dict(net.state_dict())
+        raw = in_units_of_y()
         gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
         assert raw.__dict__["_gduq_network"].target.raw
 
@@ -546,10 +552,8 @@ def test_rows_without_known_labels() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 60])
-def test_unknown_values_are_predicted(batch_size: int) -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
-    net = Own(1)
-    gduq.fit(net, train, val, epochs=1, progress=False)
+def test_unknown_values_are_predicted(batch_size: int, val) -> None:
+    net = trained("values")
     val[3].y = torch.tensor([NAN])
     with pytest.warns(UserWarning, match="unknown in 1 of 60 rows"):
         p = gduq.predict(net, val, batch_size=batch_size)
@@ -557,8 +561,7 @@ def test_unknown_values_are_predicted(batch_size: int) -> None:
     assert len(p) == 60
 
 
-def test_validation_values_in_other_units_are_said() -> None:
-    train, val = graphs("values"), graphs("values", 60, 1)
+def test_validation_values_in_other_units_are_said(train, val) -> None:
     for graph in val:
         graph.y = graph.y - 273.15
     with pytest.warns(UserWarning, match="same units"):
@@ -585,7 +588,7 @@ def test_one_output_and_no_truth_is_said() -> None:
 def test_given_classes_keep_their_weights() -> None:
     y = torch.tensor([0, 1, 2])
     given = Classes(3, weights=(1.0, 2.0, 3.0))
-    found = tell_target(FirstLook(y, torch.zeros(3, 3), y), given, None, ("a", "b", "c"))
+    found = tell_target(look(y, 3), given, None, ("a", "b", "c"))
     assert found.names == ("a", "b", "c")
     assert found.weights == (1.0, 2.0, 3.0)
 

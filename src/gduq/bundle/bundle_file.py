@@ -8,8 +8,7 @@ the old bundle or the new one. Nothing in it is ever executed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +43,10 @@ def write(path: Path, document: Mapping[str, Any], parts: Parts) -> None:
     text = json.dumps(document, allow_nan=False)
     words = {"format": FORMAT, "version": str(VERSION), "document": text}
     tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
-    with _disk(path):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         drop_stale(path)
         tensorfile.write(path, tensors, words)
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
     except OSError as error:
         raise BundleError(
             f"to write the bundle {path}",

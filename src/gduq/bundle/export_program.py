@@ -1,150 +1,179 @@
-"""A whole predictor as one function of tensors: from the parts of a graph to all it says of it."""
+"""A whole predictor as one function of tensors, and the tensors of a graph that it is given."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.bundle.export_symbols import knowing_graphs
 from gduq.errors import InputError
+from gduq.graph import iterate, join, num_graphs, on_device, row_kind
+from gduq.nn.call import evaluating
+from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Labels, Target, Values
 
-__all__ = ["Program", "facts", "ready_to_trace"]
+__all__ = ["Inputs", "Program", "graphs_like"]
+
+_NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
+_FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
+_GRAPHS = 3  # of those that are given, traced with
+
+
+def graphs_like(like: Any) -> list[Data]:
+    """A few graphs whose sizes are not 0 or 1, which torch takes for constants."""
+    found: list[Data] = []
+    for batch in iterate(like, 16):
+        for graph in batch.to_data_list() if isinstance(batch, Batch) else [batch]:
+            if isinstance(graph, HeteroData):
+                raise InputError("homogeneous graphs to export", "HeteroData")
+            edges = graph.get("edge_index")
+            if edges is None:
+                raise InputError("graphs with edge_index to export", f"only {sorted(graph.keys())}")
+            if edges.size(1) > 1 and (graph.num_nodes or 0) > 1:
+                found.append(graph)
+            if len(found) == _GRAPHS:
+                return found
+    if not found:
+        raise InputError("a graph with two nodes and two edges at least in like", "none")
+    return found
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Tensors by name, with what their sizes are.
+
+    Attributes:
+        tensors: An example.
+        dims: Which of the sizes of each tensor vary, and with what.
+        words: Attributes of the graph that are no tensors.
+    """
+
+    tensors: dict[str, Tensor]
+    dims: dict[str, dict[int, Any]]
+    words: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: Predictor, graphs: Sequence[Data]) -> Inputs:
+        """The tensors of some graphs that a fitted model may read."""
+        graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
+        with torch.no_grad(), evaluating(model):
+            rows = model.answer(join([graphs[0]] * 2)).outputs.size(1)
+        per_graph = rows == 2 * num_graphs(graphs[0]) and row_kind(graphs[0]) is None
+        several = [*graphs, graphs[0]][: max(2, len(graphs))]
+        graph = join(several) if per_graph else graphs[0]
+        names = sorted(set(graph.keys()) - _NOT_READ)
+        names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+        found = {
+            name: value if value.layout == torch.strided else value.to_dense()
+            for name in names
+            if isinstance(value := graph[name], Tensor) and value.dim() and "mask" not in name
+        }
+        sizes = ("nodes", "edges", "graphs", "judged_edges")
+        dims = {name: torch.export.Dim(name) for name in sizes}
+        varying = {name: _varying(graphs[0], name, dims, per_graph) for name in found}
+        if per_graph:
+            found["sizes"], varying["sizes"] = graph.ptr.diff(), {0: dims["graphs"]}
+        return cls(found, varying, {"row_kind": "edge"} if row_kind(graph) == "edge" else {})
+
+    def without(self, names: Collection[str]) -> Inputs:
+        """The same without some of the tensors."""
+        kept = {name: value for name, value in self.tensors.items() if name not in names}
+        return replace(self, tensors=kept, dims={name: self.dims[name] for name in kept})
+
+    def described(self) -> list[dict[str, Any]]:
+        """Name, dtype and shape of each, as JSON holds them."""
+        return [
+            {
+                "name": name,
+                "dtype": str(value.dtype).removeprefix("torch."),
+                "shape": [
+                    self.dims[name][i].__name__ if i in self.dims[name] else size
+                    for i, size in enumerate(value.shape)
+                ],
+            }
+            for name, value in self.tensors.items()
+        ]
+
+
+def _varying(graph: Data, name: str, dims: dict[str, Any], per_graph: bool) -> dict[int, Any]:
+    """Which sizes of an attribute vary, told from one graph."""
+    if name in ("edge_index", "edge_label_index"):
+        return {1: dims["edges" if name == "edge_index" else "judged_edges"]}
+    if graph.is_node_attr(name):
+        return {0: dims["nodes"]}
+    if graph.is_edge_attr(name):
+        return {0: dims["edges"]}
+    return {0: dims["graphs"]} if per_graph else {}
 
 
 class Program(nn.Module):
     """A predictor that takes tensors and gives tensors, by name.
 
+    It is called with attributes of a graph. ``sizes`` is the number of nodes of each graph ``[G]``;
+    without it all nodes are of one graph.
+
     Args:
-        model: A fitted model; see `ready_to_trace`.
-        names: The attributes of a graph that it is called with. ``sizes`` is the number of nodes
-            of each graph ``[G]``; without it all nodes are of one graph.
-        words: Attributes of the graph that are no tensors.
+        model: A fitted model, which is copied.
+        inputs: What it is to be called with.
     """
 
-    def __init__(self, model: Predictor, names: Collection[str], words: Mapping[str, Any]) -> None:
+    def __init__(self, model: Predictor, inputs: Inputs) -> None:
         super().__init__()
-        self.model, self.words = model, dict(words)
+        self.model, self.words = _ready_to_trace(model), inputs.words
 
         def forward(**tensors: Tensor) -> dict[str, Tensor]:
             return self._answer(tensors)
 
         kind = inspect.Parameter.KEYWORD_ONLY  # torch names the inputs of a program by these
-        given = [inspect.Parameter(name, kind) for name in names]
+        given = [inspect.Parameter(name, kind) for name in inputs.tensors]
         forward.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
         self.__dict__["forward"] = forward
 
     def _answer(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the model says; see `facts`, and ``novelty`` where the model knows of it."""
-        sizes = tensors.get("sizes")
-        given = {name: value for name, value in tensors.items() if name != "sizes"}
+        given = dict(tensors)
+        sizes = given.pop("sizes", None)
         graph = Data(**given, **self.words)
         if sizes is None:
             return self._said(graph)
         ends = sizes.cumsum(0)
         graph.ptr = torch.cat([torch.zeros_like(ends[:1]), ends])
-        graph.batch = _batch(ends, graph.num_nodes)
+        # the number of the graph of each node: how many graphs have ended before it
+        marks = torch.zeros(graph.num_nodes + 1, dtype=torch.int64, device=ends.device)
+        marks = marks.index_add(0, ends, torch.ones_like(ends))
+        graph.batch = marks.cumsum(0)[: graph.num_nodes]
         with knowing_graphs(graph.batch, sizes.size(0)):
             return self._said(graph)
 
     def _said(self, graph: Data) -> dict[str, Tensor]:
+        """What `gduq.predict` says of all rows; values always ``[m, T]``."""
         model = self.model
         asks = model.novelty.fitted
-        found = model.answer(graph, features=asks)
-        outputs = model.calibrated(found.outputs, found.weights)
+        found = model.with_temperature(model.answer(graph, features=asks))
         assert model.target is not None
-        said = facts(model.target, outputs, found.weights)
+        p: Any = model.target.prediction(found.outputs, weights=found.weights)
+        count = p.num_samples
+        even = p.samples.new_full((count,), 1 / count)
+        said = {
+            "samples": p.samples,
+            "weights": even if found.weights is None else found.weights.to(even),
+        }
+        own = ("mean", "std") if p.kind == "values" else ("probs", "confidence", "entropy")
+        for name in (*own, "aleatoric", "epistemic"):
+            value = getattr(p, name)
+            said[name] = value.unsqueeze(1) if p.kind == "values" and value.dim() == 1 else value
         if asks and found.features is not None:
             said["novelty"] = model.novelty(found.features)
         return said
 
 
-def facts(target: Target, outputs: Tensor, weights: Tensor | None) -> dict[str, Tensor]:
-    """What the hypotheses of a model and their mixture say, as the kinds of predictions define it.
-
-    Args:
-        target: What the outputs mean.
-        outputs: Calibrated outputs ``[K, m, O]``.
-        weights: Of the hypotheses ``[K]``, or ``None``.
-
-    Returns:
-        ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]``; ``aleatoric`` and ``epistemic``;
-        ``mean`` and ``std`` of values, or else ``probs``, ``confidence`` and ``entropy``.
-    """
-    count = outputs.size(0)
-    share = outputs.new_full((count,), 1 / count) if weights is None else weights.to(outputs)
-    if isinstance(target, Values):
-        return _values(target, outputs, share)
-    if isinstance(target, Labels):
-        pairs = torch.stack([torch.zeros_like(outputs), outputs], dim=-1)
-        said = _classes(pairs, share)
-        return said | {"samples": outputs, "probs": said["probs"][..., 1]}
-    if not isinstance(target, Classes):
-        raise InputError("classes, labels or values to export", target.kind)
-    one = outputs.size(2) == 1
-    return _classes(torch.cat([torch.zeros_like(outputs), outputs], -1) if one else outputs, share)
-
-
-def _classes(samples: Tensor, share: Tensor) -> dict[str, Tensor]:
-    """Of logits ``[K, ..., C]``, in double precision where it counts."""
-    wide = (-1,) + (1,) * (samples.dim() - 1)
-    logs, weight = samples.double().log_softmax(dim=-1), share.double().view(wide)
-    mixed = (logs + weight.log()).logsumexp(dim=0)
-    entropy = -(mixed.exp() * mixed).sum(dim=-1)
-    apart = (weight.squeeze(-1) * (logs.exp() * (logs - mixed)).sum(dim=-1)).sum(dim=0)
-    epistemic = apart.clamp_min(0.0)
-    said = {
-        "probs": mixed.exp(),
-        "confidence": mixed.exp().amax(dim=-1),
-        "entropy": entropy,
-        "aleatoric": (entropy - epistemic).clamp_min(0.0),
-        "epistemic": epistemic,
-    }
-    return _rounded(samples, share, said)
-
-
-def _values(target: Values, outputs: Tensor, share: Tensor) -> dict[str, Tensor]:
-    """Of means and log-variances ``[K, m, 2T]`` in standardised units; all else in user units."""
-    samples = target.in_units(outputs)
-    means, logs = samples.double().chunk(2, dim=-1)
-    weight = share.double().view(-1, 1, 1)
-    apart = means - means[:1]
-    centre = (weight * apart).sum(dim=0)
-    epistemic = (weight * (apart - centre).square()).sum(dim=0)
-    aleatoric = (weight * logs.exp()).sum(dim=0)
-    said = {
-        "mean": means[0] + centre,
-        "std": (aleatoric + epistemic).sqrt(),
-        "aleatoric": aleatoric,
-        "epistemic": epistemic,
-    }
-    return _rounded(samples, share, said)
-
-
-def _rounded(samples: Tensor, share: Tensor, said: dict[str, Tensor]) -> dict[str, Tensor]:
-    found = {name: value.to(samples.dtype) for name, value in said.items()}
-    return {"samples": samples, "weights": share, **found}
-
-
-def _batch(ends: Tensor, nodes: int) -> Tensor:
-    """The number of the graph of each node: how many graphs have ended before it.
-
-    Example:
-        >>> _batch(torch.tensor([2, 3, 6]), 6)
-        tensor([0, 0, 1, 2, 2, 2])
-    """
-    marks = torch.zeros(nodes + 1, dtype=torch.int64, device=ends.device)
-    return marks.index_add(0, ends, torch.ones_like(ends)).cumsum(0)[:nodes]
-
-
-def ready_to_trace(model: Predictor) -> Predictor:
+def _ready_to_trace(model: Predictor) -> Predictor:
     """A copy without gradients, in evaluation mode, whose flags are plain numbers.
 
     A program cannot look into a tensor to decide where to go on.

@@ -16,18 +16,9 @@ from gduq.nn.replay import one_pass
 
 __all__ = ["knowing_graphs"]
 
-_LOOKING = tuple(  # where int(batch.max()) + 1 is how many graphs there are
-    f"torch_geometric.{name}"
-    for name in (
-        "utils._scatter",
-        "utils.num_nodes",
-        "nn.aggr.base",
-        "nn.aggr.fused",
-        "nn.norm.graph_norm",
-        "nn.norm.instance_norm",
-        "nn.norm.layer_norm",
-    )
-)
+# modules of PyG where int(batch.max()) + 1 is how many graphs there are
+_LOOKING = ["utils._scatter", "utils.num_nodes", "nn.aggr.base", "nn.aggr.fused"]
+_LOOKING += [f"nn.norm.{name}_norm" for name in ("graph", "instance", "layer")]
 
 
 class _Known(TorchFunctionMode):
@@ -71,7 +62,8 @@ def knowing_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
     They ask for the largest number in ``batch`` as a Python number, which a program that is to
     hold for any number of graphs does not have.
     """
-    modules = [sys.modules[name] for name in _LOOKING if name in sys.modules]
+    found = [sys.modules.get(f"torch_geometric.{name}") for name in _LOOKING]
+    modules = [module for module in found if module is not None]
     with one_pass(), _Known(batch, graphs):
         for module in modules:
             module.__dict__["int"] = _Int

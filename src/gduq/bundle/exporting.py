@@ -7,19 +7,19 @@ import logging
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gduq import __version__
 from gduq.baselines.network import as_predictor
 from gduq.bundle import export_symbols
-from gduq.bundle.export_inputs import Inputs, about, graphs_like, inputs_of
-from gduq.bundle.export_program import Program, ready_to_trace
+from gduq.bundle.export_program import Inputs, Program, graphs_like
 from gduq.disk import atomic_path
 from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
@@ -27,14 +27,7 @@ from gduq.prediction.predictor import Predictor
 __all__ = ["export"]
 
 _CLOSE = 1e-4  # a program that differs by more from the model it was made of is not written
-
-
-class _Traced(NamedTuple):
-    """A program, what it is given, and what it then says."""
-
-    program: torch.export.ExportedProgram
-    inputs: Inputs
-    said: dict[str, Tensor]
+_Program = torch.export.ExportedProgram
 
 
 def export(
@@ -50,16 +43,14 @@ def export(
     * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
     * ``.onnx``: for onnxruntime and others; needs ``pip install 'gduq[export]'``.
 
-    Both take the same inputs by name: those attributes of a graph that the network reads (``x``,
-    ``edge_index``, ``edge_attr``, ...) and, where graphs are answered for, ``sizes``, the number of
-    nodes of each graph ``[G]``. Both give, by name, ``samples`` ``[K, m, ...]`` and ``weights``
-    ``[K]`` of the hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and
-    ``std``, of classes and labels ``probs``, ``confidence`` and ``entropy``. They equal
-    `gduq.predict`; ``samples`` of values are means, then log-variances. Inputs are not checked.
+    Both take, by name, the attributes of a graph that the network reads and, where graphs are
+    answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by name, what
+    `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the hypotheses,
+    ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of classes and
+    labels ``probs``, ``confidence`` and ``entropy``. Inputs are not checked.
 
-    The file tells inputs, outputs, names and units itself, and of molecules how SMILES become
-    inputs: ``gduq.json`` among the extra files of a ``.pt2``, the entry ``gduq`` among the metadata
-    of an ``.onnx``.
+    The file tells inputs, outputs, names and units itself, and how SMILES become inputs:
+    ``gduq.json`` among the extra files of a ``.pt2``, ``gduq`` in the metadata of an ``.onnx``.
 
     Args:
         model: A fitted model; not `MCDropout`, which draws.
@@ -67,9 +58,6 @@ def export(
         like: A graph, or several, such as the model is to answer for.
         notes: What is known of the training table, ``gduq.bundle.describe(path).preprocessing``:
             it names the target columns.
-
-    Returns:
-        The path.
 
     Example:
         >>> import gduq, tempfile
@@ -93,51 +81,87 @@ def export(
     if target.suffix == ".onnx":
         _check_onnx()
     known = as_predictor(model)
-    _check_fitted(known)
+    if known.target is None:
+        do = "Call gduq.fit(model, train, val)."
+        raise InputError("a fitted model", "one that gduq.fit has not seen", do)
+    known.check_ready()
     graphs = graphs_like(like)
-    traced = _traced(known, inputs_of(known, graphs))
-    told = json.dumps(about(known, traced.inputs, traced.said, graphs, notes))
+    program, inputs, said = _traced(known, Inputs.of(known, graphs))
+    told = json.dumps(_about(known, inputs, said, graphs, notes))
     with atomic_path(target) as unfinished:
         if target.suffix == ".pt2":
-            extra = {"gduq.json": told}
-            torch.export.save(traced.program, unfinished, extra_files=extra)
+            torch.export.save(program, unfinished, extra_files={"gduq.json": told})
         else:
-            _write_onnx(traced, told, unfinished)
+            _write_onnx(program, list(inputs.tensors), list(said), told, unfinished)
     return target
 
 
-def _check_fitted(model: Predictor) -> None:
-    if model.target is None:
-        raise InputError(
-            "a fitted model", "one that gduq.fit has not seen", "Call gduq.fit(model, train, val)."
-        )
-    model.check_ready()
+def _about(
+    model: Predictor,
+    inputs: Inputs,
+    said: Mapping[str, Tensor],
+    graphs: Iterable[Any],
+    notes: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What a user of the file has to know, as JSON holds it."""
+    assert model.target is not None
+    target = model.target.combined().spec()
+    names = None if target["kind"] == "classes" else target.get("names")
+    return {
+        "gduq": __version__,
+        "inputs": inputs.described(),
+        "smiles": _categories(inputs, graphs),
+        "outputs": list(said),
+        "target": {**target, "columns": (notes or {}).get("targets") or names},
+        "calibrated": model.calibration,
+        "hypotheses": said["samples"].size(0),
+    }
+
+
+def _categories(inputs: Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
+    """Per column of atoms and bonds, the values in the order of their numbers.
+
+    ``None`` for graphs that are not what PyG's ``from_smiles`` makes of SMILES.
+    """
+    from torch_geometric.utils.smiles import e_map, x_map
+
+    lists = {"x": x_map, "edge_attr": e_map}
+    widths = {name: value.size(-1) for name, value in inputs.tensors.items() if name in lists}
+    like = all(width == len(lists[name]) for name, width in widths.items())
+    if not like or not all(isinstance(graph.get("smiles"), str) for graph in graphs):
+        return None
+    return {"made_by": "torch_geometric.utils.from_smiles", **lists}
 
 
 # -- tracing -------------------------------------------------------------------------------------
 
 
-def _traced(model: Predictor, inputs: Inputs) -> _Traced:
-    """The program; inputs that nothing reads are left out, unless the network asks for them."""
-    with torch.no_grad():
-        program, kept = _trace(model, inputs), inputs
-        nodes = program.graph.nodes
-        idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
-        fewer = inputs.without(idle)
-        if len(fewer.tensors) < len(inputs.tensors):
-            with suppress(InputError):
-                program, kept = _trace(model, fewer), fewer
-        for node in program.graph.nodes:
-            if node.op == "call_function" and _draws(node):
-                raise _in_the_way(f"{node.target}, which draws at random")
-        said = program.module()(**kept.tensors)
-        plain = Program(ready_to_trace(model), kept.tensors, kept.words)(**kept.tensors)
-    _check_same(said, plain)
-    return _Traced(program, kept, said)
+@torch.no_grad()
+def _traced(model: Predictor, inputs: Inputs) -> tuple[_Program, Inputs, dict[str, Tensor]]:
+    """The program, what it is given and what it then says.
+
+    Inputs that nothing reads are left out, unless the network asks for them.
+    """
+    program = _trace(model, inputs)
+    nodes = program.graph.nodes
+    idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
+    fewer = inputs.without(idle)
+    if len(fewer.tensors) < len(inputs.tensors):
+        with suppress(InputError):
+            program, inputs = _trace(model, fewer), fewer
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _draws(node):
+            raise _in_the_way(f"{node.target}, which draws at random")
+    said = program.module()(**inputs.tensors)
+    for name, value in Program(model, inputs)(**inputs.tensors).items():
+        off = float(((said[name] - value).abs() / (1 + value.abs())).max())
+        if not off < _CLOSE:
+            raise _in_the_way(f"a program whose {name} is off by {off:.1g}")
+    return program, inputs, said
 
 
-def _trace(model: Predictor, inputs: Inputs) -> torch.export.ExportedProgram:
-    program = Program(ready_to_trace(model), inputs.tensors, inputs.words)
+def _trace(model: Predictor, inputs: Inputs) -> _Program:
+    program = Program(model, inputs)
     try:
         with _quiet():
             return torch.export.export(
@@ -157,9 +181,8 @@ def _where(error: BaseException) -> str:
     words = str(error).strip().splitlines() or [type(error).__name__]
     if not own:
         return words[0]
-    last = own[-1]
-    file = last.filename.rpartition(f"site-packages{os.sep}")[2]
-    return f"`{last.line}` in {file}, line {last.lineno} ({words[0]})"
+    file = own[-1].filename.rpartition(f"site-packages{os.sep}")[2]
+    return f"`{own[-1].line}` in {file}, line {own[-1].lineno} ({words[0]})"
 
 
 def _in_the_way(what: str) -> InputError:
@@ -180,13 +203,6 @@ def _draws(node: Any) -> bool:
     if "attention" in name:
         return bool(args[4] if len(args) > 4 else node.kwargs.get("dropout_p", 0.0))
     return True
-
-
-def _check_same(said: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    for name, value in wanted.items():
-        off = ((said[name] - value).abs() / (1 + value.abs())).max()
-        if not float(off) < _CLOSE:
-            raise _in_the_way(f"a program whose {name} is off by {float(off):.1g}")
 
 
 @contextmanager
@@ -217,32 +233,24 @@ def _check_onnx() -> None:
         ) from error
 
 
-def _write_onnx(traced: _Traced, told: str, path: Path) -> None:
+def _write_onnx(
+    program: _Program, inputs: list[str], outputs: list[str], told: str, path: Path
+) -> None:
     try:
         with _quiet():
-            made: Any = torch.onnx.export(traced.program, (), dynamo=True, verbose=False)
+            made: Any = torch.onnx.export(program, (), dynamo=True, verbose=False)
     except Exception as error:
-        raise _in_the_way(f"what ONNX does not know: {_reason(error)}") from error
-    model = made.model
-    _rename(model.graph, list(traced.inputs.tensors), list(traced.said))
-    model.metadata_props["gduq"] = told
-    made.save(path)
-
-
-def _rename(graph: Any, inputs: list[str], outputs: list[str]) -> None:
-    """Name what goes in and out; whatever else has such a name gets another."""
-    taken = {*inputs, *outputs}
-    for node in graph:
+        last: BaseException = error
+        while last.__cause__ is not None:
+            last = last.__cause__
+        lines = str(last).strip().splitlines() or [type(last).__name__]  # the last says which
+        raise _in_the_way(f"what ONNX does not know: {lines[-1].strip()}") from error
+    graph = made.model.graph
+    for node in graph:  # what has a name that an input or output is to have gets another
         for value in node.outputs:
-            if value.name in taken:
+            if value.name in (*inputs, *outputs):
                 value.name = f"{value.name}_inside"
     for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
         value.name = name
-
-
-def _reason(error: BaseException) -> str:
-    """The last cause's last line, which names the operation."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    made.model.metadata_props["gduq"] = told
+    made.save(path)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gduq.bundle.networks import Spec, inner
 from gduq.errors import BundleError
 
-__all__ = ["Allowance", "check_names", "check_spec"]
+__all__ = ["Allowance", "Spec", "check_names", "check_spec", "inner"]
+
+Spec = Mapping[str, Any]
 
 _DEPTH = 8  # models inside models
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -22,20 +23,13 @@ _SIZED = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.ra
 _NEW = (Tensor.new_empty, Tensor.new_zeros, Tensor.new_ones, Tensor.new_full)
 
 
-def check_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> None:
+def inner(spec: Spec) -> list[Spec]:
+    """The models inside a model."""
+    return [*spec.get("members", ()), *([spec["model"]] if "model" in spec else [])]
+
+
+def check_spec(spec: Any, tensors: Mapping[str, Tensor], depth: int = 0) -> None:
     """Raise where the settings of a model speak of other sizes than its tensors have."""
-    _check_model(spec, _Sizes(tensors), 0)
-
-
-class _Sizes:
-    """How many layers the tensors are of, and what widths they have."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.layers = len({i for name in tensors for i in _LAYER.findall(name)})
-        self.widths = {width for value in tensors.values() for width in value.shape}
-
-
-def _check_model(spec: Any, sizes: _Sizes, depth: int) -> None:
     if not isinstance(spec, dict) or depth > _DEPTH:
         got = "more" if isinstance(spec, dict) else type(spec).__name__
         raise BundleError(f"settings of a model, at most {_DEPTH} models deep", got)
@@ -47,9 +41,9 @@ def _check_model(spec: Any, sizes: _Sizes, depth: int) -> None:
     if target is not None:
         check_names(target.get("names"))
     if net is not None and "config" in net:
-        _check_network(net["config"], sizes)
+        _check_network(net["config"], tensors)
     for part in parts:
-        _check_model(part, sizes, depth + 1)
+        check_spec(part, tensors, depth + 1)
 
 
 def _check_shared(shared: Any, parts: Sequence[Spec]) -> None:
@@ -62,18 +56,20 @@ def _check_shared(shared: Any, parts: Sequence[Spec]) -> None:
             raise BundleError("members that share a network of one kind", repr(first)[:50])
 
 
-def _check_network(config: Mapping[str, Any], sizes: _Sizes) -> None:
+def _check_network(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """A network has as many layers as there are tensors of, and widths that tensors have."""
-    names = ("hidden_channels", "out_channels", "num_layers")
-    for name in (*names, *(["in_channels"] if "in_channels" in config else [])):
-        if type(config[name]) is not int:
-            raise BundleError(f"{name}, a whole number", repr(config[name])[:50])
-    if config["num_layers"] > sizes.layers + 1:  # one may have given its only map away
-        raise BundleError(f"num_layers={sizes.layers}, as there are tensors", config["num_layers"])
-    if config.get("in_channels", 0) > max(sizes.widths, default=0):
+    layers = len({i for name in tensors for i in _LAYER.findall(name)})
+    widths = {width for value in tensors.values() for width in value.shape}
+    for name in ("hidden_channels", "out_channels", "num_layers", "in_channels"):
+        size = config.get(name, 0) if name == "in_channels" else config[name]
+        if type(size) is not int:
+            raise BundleError(f"{name}, a whole number", repr(size)[:50])
+    if config["num_layers"] > layers + 1:  # one may have given its only map away
+        raise BundleError(f"num_layers={layers}, as there are tensors", config["num_layers"])
+    if config.get("in_channels", 0) > max(widths, default=0):
         raise BundleError("in_channels of the tensors' width", config["in_channels"])
     for name in ("hidden_channels", "out_channels"):
-        if config[name] not in sizes.widths:
+        if config[name] not in widths:
             raise BundleError(f"{name} of the tensors' width", config[name])
 
 
@@ -91,11 +87,7 @@ def check_names(names: Any) -> None:
 
 
 class Allowance(TorchFunctionMode):
-    """Within this context torch makes some times as much as given tensors hold, and no more.
-
-    Args:
-        tensors: What the model is to be filled with.
-    """
+    """Within this context torch makes some times as much as given tensors hold, and no more."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -106,15 +98,15 @@ class Allowance(TorchFunctionMode):
         self._calls = 10 * len(tensors) + 1_000
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         options = kwargs or {}
         if func in _SIZED or func in _NEW:
-            self._spend(_numel(args[func in _NEW :], options))
+            given = args[func in _NEW :]
+            size = options.get("size", given[0] if given else ())
+            if isinstance(size, int):  # torch.zeros(2, 3)
+                size = [value for value in given if isinstance(value, int)]
+            self._spend(math.prod(size))
         elif func is Tensor.clone:
             self._spend(args[0].numel())
         return func(*args, **options)
@@ -124,11 +116,3 @@ class Allowance(TorchFunctionMode):
         self._calls -= 1
         if self._numbers < 0 or self._calls < 0:
             raise BundleError("settings of a model as large as its tensors", "a larger one")
-
-
-def _numel(args: Sequence[Any], options: Mapping[str, Any]) -> int:
-    """How many numbers a call such as ``torch.zeros(2, 3)`` makes."""
-    size = options.get("size", args[0] if args else ())
-    if isinstance(size, int):
-        size = [value for value in args if isinstance(value, int)]
-    return math.prod(size)

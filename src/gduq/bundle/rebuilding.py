@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from gduq.bundle.forged import Allowance
-from gduq.bundle.networks import BundleSupply, Spec, leaves, needs_call
+import gduq.anchoring
+import gduq.baselines  # noqa: F401  (both: their models are known once they are imported)
+from gduq.bundle.forged import Allowance, Spec, inner
 from gduq.errors import BundleError, InputError, one_line
-from gduq.prediction.predictor import Predictor
+from gduq.nn.call import Call
+from gduq.nn.network_specs import class_name, network_from
+from gduq.nn.widths import check_complete
+from gduq.prediction.predictor import Predictor, kinds
+from gduq.targets import target_from
 
 __all__ = [
+    "BundleSupply",
+    "Net",
     "Spec",
     "as_json",
     "each_once",
@@ -25,6 +33,11 @@ __all__ = [
     "state_of",
     "with_aliases",
 ]
+
+Net = nn.Module | Sequence[nn.Module]
+
+
+# -- a model as JSON and tensors -------------------------------------------------------------------
 
 
 def as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -42,7 +55,11 @@ def as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
 def state_of(model: Predictor) -> dict[str, Tensor]:
     """All tensors of a model; raises for what a file cannot hold."""
     state = model.state_dict()
-    bad = [name for name, value in state.items() if not _can_be_saved(value)]
+    bad = [
+        name
+        for name, value in state.items()
+        if not isinstance(value, Tensor) or is_lazy(value) or value.layout != torch.strided
+    ]
     if bad:
         raise InputError(
             "a network whose state is initialised, dense tensors only",
@@ -50,10 +67,6 @@ def state_of(model: Predictor) -> dict[str, Tensor]:
             "Run lazy layers once; sparse buffers and get_extra_state cannot be saved.",
         )
     return state
-
-
-def _can_be_saved(value: object) -> bool:
-    return isinstance(value, Tensor) and not is_lazy(value) and value.layout == torch.strided
 
 
 def each_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -75,14 +88,108 @@ def with_aliases(tensors: Mapping[str, Tensor], aliases: Mapping[str, str]) -> d
     return {**tensors, **{alias: tensors[name] for alias, name in aliases.items()}}
 
 
-def rebuild(spec: Spec, tensors: Mapping[str, Tensor], supply: BundleSupply) -> Predictor:
-    """The model of a spec with its weights; torch's global random state is left alone.
+def leaves(spec: Spec) -> list[Spec]:
+    """The networks inside a model, from the first to the last; a shared one counts once."""
+    return [members[0] for members in _groups(spec)]
+
+
+def needs_call(spec: Spec) -> bool:
+    """Whether any part of a model was made with ``call=``."""
+    return bool(spec.get("call")) or any(needs_call(part) for part in inner(spec))
+
+
+def _groups(spec: Spec) -> Iterator[list[Spec]]:
+    """All networks of a spec, those that are one and the same together."""
+    if "net" in spec:
+        yield [spec["net"]]
+    parts = inner(spec)
+    shared = spec.get("shared") or [None] * len(parts)
+    leaders = [i if first is None else first for i, first in enumerate(shared)]
+    for i, part in enumerate(parts):
+        if leaders[i] == i:  # others stand on the trunk of an earlier one
+            own = list(_groups(part))
+            own[0] += [parts[j]["net"] for j in range(i + 1, len(parts)) if leaders[j] == i]
+            yield from own
+
+
+# -- the model made again --------------------------------------------------------------------------
+
+
+class BundleSupply:
+    """Networks of gduq's own made anew, the user's copied, and the user's call.
 
     Args:
-        spec: From `inner_spec`.
-        tensors: The model's state.
-        supply: The networks and the call that the user handed in.
+        spec: Of the whole model.
+        net: The user's network, or several; one for each network that is not gduq's own.
+        call: The user's call.
     """
+
+    def __init__(self, spec: Spec, net: Net | None = None, call: Call | None = None) -> None:
+        self._call = call
+        groups = list(_groups(spec))
+        others = [group for group in groups if group[0]["kind"] == "other"]
+        given = _given([group[0]["class"] for group in others], net)
+        self._leader = {id(leaf): id(group[0]) for group in groups for leaf in group}
+        self._made: dict[int, nn.Module] = {
+            id(group[0]): copy.deepcopy(network)
+            for group, network in zip(others, given, strict=True)
+        }
+        for network in self._made.values():  # forget what gduq knew of the user's weights
+            network.__dict__.pop("_gduq_network", None)
+
+    @property
+    def classes(self) -> list[str]:
+        """What the networks handed out are called."""
+        return sorted({type(net).__name__ for net in self._made.values()})
+
+    def net(self, spec: Any) -> nn.Module:
+        key = self._leader[id(spec)]
+        if key not in self._made:
+            self._made[key] = network_from(spec)
+        return self._made[key]
+
+    def model(self, spec: Any) -> Predictor:
+        if spec["kind"] not in kinds():
+            raise BundleError("a kind of model this gduq knows", repr(spec["kind"]))
+        model = kinds()[spec["kind"]].from_spec(spec, self)
+        model.target = None if spec["target"] is None else target_from(spec["target"])
+        return model
+
+    def call(self, spec: Any) -> Any:
+        return self._call if spec["call"] else None
+
+
+def _given(wanted: Sequence[str], net: Net | None) -> list[nn.Module]:
+    """The user's networks, one for each class that is wanted."""
+    if net is None and wanted:
+        raise BundleError(
+            f"net=, a network of class {wanted[0]}",
+            "none",
+            "gduq rebuilds its own networks only: build yours as it was built before "
+            "and call gduq.load(path, net=...).",
+        )
+    if net is not None and not wanted:
+        raise InputError("no net= for a model made of gduq's own networks", type(net).__name__)
+    anything: Any = net
+    if not isinstance(anything, (nn.Module, Sequence, type(None))):
+        got = f"{getattr(anything, '__name__', anything)!r}, which is none yet"
+        raise InputError("net=, a network or a list of them", got, "Build it: net=MyNet(...).")
+    given = [] if net is None else [net] * len(wanted) if isinstance(net, nn.Module) else list(net)
+    if len(given) != len(wanted):
+        raise InputError(f"{len(wanted)} networks in net=, one per network saved", len(given))
+    for network, name in zip(given, wanted, strict=True):
+        check_complete(network)
+        if class_name(network).rpartition(".")[2] != name.rpartition(".")[2]:
+            raise BundleError(
+                f"a network of class {name}",
+                type(network).__name__,
+                "Pass the network itself, as it was before gduq wrapped it.",
+            )
+    return given
+
+
+def rebuild(spec: Spec, tensors: Mapping[str, Tensor], supply: BundleSupply) -> Predictor:
+    """The model of a spec with its weights; torch's global random state is left alone."""
     with torch.random.fork_rng(devices=[]), Allowance(tensors):
         model = supply.model(spec)
     _take_precision(model.state_dict(keep_vars=True), tensors)

@@ -20,17 +20,11 @@ _KEPT = ("samples", "target", "novelty", "weights")
 
 
 def reference_tensors(target: Target | None, p: Hypotheses) -> dict[str, Tensor]:
-    """What a bundle keeps of predictions; of very many rows a random part.
-
-    Args:
-        target: Of the model.
-        p: Its predictions of labelled rows that it was not trained on.
-    """
+    """What a bundle keeps of predictions of labelled rows; of very many rows a random part."""
     p.require_target()
     if target is None:
-        raise InputError(
-            "a fitted model to save with a reference", "one that gduq.fit has not seen"
-        )
+        got = "one that gduq.fit has not seen"
+        raise InputError("a fitted model to save with a reference", got)
     if p.kind != target.kind:
         raise InputError(f"a reference about {target.kind}, as the model is", f"one about {p.kind}")
     rows = max(1, _MOST // max(1, p.samples[:, :1].numel()))

@@ -17,9 +17,18 @@ from gduq import __version__
 from gduq.baselines.ensemble import inner_spec
 from gduq.baselines.network import as_predictor
 from gduq.bundle import bundle_file
-from gduq.bundle.forged import Allowance, check_names, check_spec
-from gduq.bundle.networks import BundleSupply, Net, Spec, leaves, needs_call
-from gduq.bundle.rebuilding import as_json, each_once, rebuild, state_of, with_aliases
+from gduq.bundle.forged import Allowance, Spec, check_names, check_spec
+from gduq.bundle.rebuilding import (
+    BundleSupply,
+    Net,
+    as_json,
+    each_once,
+    leaves,
+    needs_call,
+    rebuild,
+    state_of,
+    with_aliases,
+)
 from gduq.bundle.reference import reference_from, reference_tensors
 from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
@@ -32,16 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BundleInfo", "describe", "load", "load_reference", "save"]
 
-# what code that makes a model may raise for settings that make no sense
-_TROUBLE = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_LIBRARIES = ("torch", "torch-geometric", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def save(
 ) -> Path:
     """Save a model that can predict, with all that prediction needs, in one file.
 
-    It is a safetensors file with JSON in its header, written atomically: whatever happens
-    meanwhile, a bundle that was there before stays whole until the new one is.
+    A bundle that was there before stays whole until the new one is.
 
     Args:
         model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
@@ -86,9 +85,6 @@ def save(
         overwrite: Whether a bundle that is there may be replaced.
         reference: Predictions of labelled rows that the model was not trained on: ``gduq predict``
             and ``gduq serve`` fit conformal sets and the rule for abstaining on them.
-
-    Returns:
-        The path.
 
     Example:
         >>> import tempfile, gduq, torch
@@ -108,15 +104,20 @@ def save(
     spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
     weights, aliases = each_once(state)
     parts = {"weights": weights}
+    libraries = {"python": platform.python_version(), "gduq": __version__}
     document = {
         "model": spec,
         "aliases": aliases,
         "preprocessing": None if preprocessing is None else as_json(preprocessing, "preprocessing"),
         "calibrator": None,
-        "libraries": _libraries(),
+        "libraries": libraries | {name: version(name) for name in _LIBRARIES},
     }
     if calibrator is not None:
-        document["calibrator"], parts["calibrator"] = _calibrator_parts(calibrator)
+        name = type(calibrator).__name__
+        config = as_json(calibrator.config(), f"settings of {name}")
+        saved, parts["calibrator"] = {"name": name, "config": config}, calibrator.state()
+        _calibrator(saved, parts["calibrator"])  # raises for a class that could not be loaded
+        document["calibrator"] = saved
     if reference is not None:
         parts["reference"] = reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
@@ -130,15 +131,13 @@ def load(
     """Load what `save` saved: ``(model, calibrator or None)``, on the CPU, in evaluation mode.
 
     Models made of `GNN` need nothing else. No code from the bundle is ever run, so any other
-    network must be handed in, built as the saved one was. A plain network comes back as a
-    `gduq.Network`, which holds it as ``net``.
+    network must be handed in. A plain network comes back as a `gduq.Network`.
 
     Args:
         path: The file.
-        net: A freshly built network for a model that is not made of `GNN`: as it was before
-            `gduq.anchor`, weights do not matter. It is copied, not changed. An ensemble takes
-            one for all members, or a list of one per member; members that share their network
-            need it once.
+        net: A network built as the saved one was before `gduq.anchor`, with any weights; it is
+            copied. An ensemble takes one for all members, or a list of one per member; members
+            that share their network need it once.
         call: The function the model was made with, if it was made with one.
 
     Raises:
@@ -204,10 +203,7 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> di
     if known is None:
         return dict(spec)
     found = known.spec()
-    try:
-        check_names(found.get("names"))
-    except BundleError as error:
-        raise InputError(error.expected, error.got) from error
+    check_names(found.get("names"))
     return {**spec, "target": found}
 
 
@@ -216,20 +212,6 @@ def _guessed(spec: Spec, names: int) -> Classes:
     outputs = [leaf["config"]["out_channels"] for leaf in leaves(spec) if "config" in leaf]
     count = outputs[0] if outputs else names
     return Classes(max(2, count), one_logit=count == 1)
-
-
-def _libraries() -> dict[str, str]:
-    names = ("torch", "torch-geometric", "safetensors")
-    found = {"python": platform.python_version(), "gduq": __version__}
-    return found | {name: version(name) for name in names}
-
-
-def _calibrator_parts(calibrator: Calibrator) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    name = type(calibrator).__name__
-    config = as_json(calibrator.config(), f"settings of {name}")
-    saved, state = {"name": name, "config": config}, calibrator.state()
-    _calibrator(saved, state)  # raises for a class that could not be loaded
-    return saved, state
 
 
 def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
@@ -276,5 +258,5 @@ def _as_bundle_errors(file: Path) -> Iterator[None]:
         raise
     except InputError as error:
         raise BundleError(error.expected, error.got, error.do) from error
-    except _TROUBLE as error:
+    except Exception as error:  # code that makes a model may raise any for odd settings
         raise BundleError(f"a model in {file}", one_line(error)) from error

@@ -82,7 +82,7 @@ def input_features(net: GNN, graph: Data, structure: Structure) -> Tensor:
 
 def message_size(net: GNN, graph: Data) -> int:
     """About how many numbers a layer holds for its messages and attention in one pass."""
-    if net.encoder is None:
+    if net.encoder is None or exporting():
         return 0
     towers = 12 if net.config["conv"] == "pna" else 4
     size = towers * int(graph.num_edges) * int(net.hidden_channels)

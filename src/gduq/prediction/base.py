@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,13 +15,13 @@ from torch import Tensor
 
 from gduq.disk import atomic_path
 from gduq.errors import InputError
-from gduq.prediction import checks
+from gduq.prediction import checks, mixture
 
 if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Hypotheses"]
+__all__ = ["Discrete", "Hypotheses"]
 
 _PER_ROW = ("target", "features", "novelty")
 _KINDS: dict[str, type[Hypotheses]] = {}
@@ -53,7 +52,8 @@ class Hypotheses(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        _KINDS[cls.kind] = cls
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
 
     def __post_init__(self) -> None:
         self._set("samples", self._checked_samples(torch.as_tensor(self.samples).detach()))
@@ -89,8 +89,8 @@ class Hypotheses(ABC):
         """How many things a row is about, in words: ``"3 classes"``."""
 
     @abstractmethod
-    def to_dataframe(self) -> pd.DataFrame:
-        """One line per row."""
+    def _columns(self) -> dict[str, Any]:
+        """The columns of `to_dataframe`: tensors or arrays by name."""
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -126,6 +126,10 @@ class Hypotheses(ABC):
             index = torch.atleast_1d(index if index.numel() else index.long())
         return self._changed(self.samples[:, index], lambda values: values[index])
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same prediction on another device; the weights go where the samples are."""
+        return self._changed(self.samples.to(device), lambda rows: rows.to(device))
+
     def _changed(self, samples: Tensor, change: Callable[[Tensor], Tensor]) -> Self:
         """Other samples, and a change of everything that has one entry per row."""
         given = {name: getattr(self, name) for name in _PER_ROW}
@@ -145,23 +149,25 @@ class Hypotheses(ABC):
         shapes = sorted({(p.num_samples, p.samples.size(2)) for p in parts})
         if len(shapes) > 1:
             raise InputError("parts with equal K and C", f"(K, C) of {shapes}")
-        per_row: dict[str, Tensor | None] = {
-            "samples": torch.cat([p.samples for p in parts], dim=1)
-        }
-        for name in _PER_ROW:
+        joined: dict[str, Any] = {"samples": torch.cat([p.samples for p in parts], dim=1)}
+        for name in (f.name for f in fields(parts[0]) if f.name != "samples"):
             found = [getattr(p, name) for p in parts]
-            per_row[name] = None if any(x is None for x in found) else torch.cat(found)
-        for name in (f.name for f in fields(parts[0]) if f.name not in per_row):
-            if name != "calibrated" and len({_plain(getattr(p, name)) for p in parts}) > 1:
-                raise InputError(f"parts with equal {name.replace('_', ' ')}", "different ones")
-        same = len({p.calibrated for p in parts}) == 1
-        return replace(parts[0], **per_row, calibrated=parts[0].calibrated if same else None)
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same prediction on another device; the weights go where the samples are."""
-        return self._changed(self.samples.to(device), lambda rows: rows.to(device))
+            if name in _PER_ROW:
+                joined[name] = None if any(x is None for x in found) else torch.cat(found)
+            elif len({_comparable(value) for value in found}) > 1:
+                if name != "calibrated":
+                    raise InputError(f"parts with equal {name.replace('_', ' ')}", "different ones")
+                joined[name] = None
+        return replace(parts[0], **joined)
 
     # -- out -----------------------------------------------------------------------------------
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One line per row, with everything that is said of it."""
+        import pandas as pd
+
+        found = self._columns().items()
+        return pd.DataFrame({k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in found})
 
     def to_parquet(self, path: str | Path) -> None:
         """Write `to_dataframe` as a parquet file."""
@@ -182,8 +188,9 @@ class Hypotheses(ABC):
     @classmethod
     def from_npz(cls, path: str | Path) -> Any:
         """Read what `to_npz` wrote, of whatever kind it is; nothing is unpickled."""
-        got = f"{path}, which is none, or damaged"
-        bad = InputError("a file that Prediction.to_npz wrote", got)
+        bad = InputError(
+            "a file that Prediction.to_npz wrote", f"{path}, which is none, or damaged"
+        )
         if Path(path).exists() and not Path(path).is_file():
             raise bad
         try:
@@ -192,28 +199,16 @@ class Hypotheses(ABC):
             kind = _KINDS[str(arrays.pop("kind", "classes"))]
             known = {f.name for f in fields(kind)}
             given = {k: _read(k, v) for k, v in arrays.items() if k in known}
-        except (
-            zipfile.BadZipFile,
-            zlib.error,
-            ValueError,
-            EOFError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            MemoryError,  # a header that promises more than there is
-            NotImplementedError,
-            OverflowError,
-            RuntimeError,
-            SyntaxError,
-        ):
+        except OSError:
+            raise
+        except Exception:  # zip, zlib, NumPy and torch raise of all kinds for damaged bytes
             raise bad from None
         if "samples" not in given:
             raise InputError("an npz file with an array 'samples'", sorted(arrays))
         return kind(**given)
 
 
-def _plain(value: Any) -> Any:
-    """Something to compare by."""
+def _comparable(value: Any) -> Any:
     return tuple(value.flatten().tolist()) if isinstance(value, Tensor) else value
 
 
@@ -222,3 +217,47 @@ def _read(name: str, array: np.ndarray[Any, Any]) -> Any:
     if array.dtype.kind != "U" or name in ("samples", *_PER_ROW):
         return torch.from_numpy(array)
     return tuple(array.tolist()) if array.ndim else str(array)
+
+
+class Discrete(Hypotheses):
+    """What classes and labels share: each is a choice, of which hypotheses have logits.
+
+    Differences of entropies are taken in float64.
+    """
+
+    @property
+    @abstractmethod
+    def _choices(self) -> Tensor:
+        """Logits ``[K, n, C]`` of n choices."""
+
+    @abstractmethod
+    def _out(self, values: Tensor) -> Tensor:
+        """What was found of n choices, per row and in the precision of the samples."""
+
+    @cached_property
+    def _logs(self) -> Tensor:
+        return mixture.log_mixture(self._choices, self.weights)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        return self._out(self._logs.exp().amax(dim=-1))
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self._out(self._entropy)
+
+    @cached_property
+    def aleatoric(self) -> Tensor:
+        return self._out((self._entropy - self._information).clamp_min(0.0))
+
+    @cached_property
+    def epistemic(self) -> Tensor:
+        return self._out(self._information)
+
+    @cached_property
+    def _entropy(self) -> Tensor:
+        return -(self._logs.exp() * self._logs).sum(dim=-1)
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return mixture.disagreement(self._choices, self._logs, self.weights)

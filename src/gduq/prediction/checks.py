@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
+from gduq.export_mode import exporting
 
 __all__ = [
     "RowChoice",
@@ -16,25 +17,11 @@ __all__ = [
     "as_names",
     "as_novelty",
     "as_outputs",
-    "as_samples",
     "as_weights",
     "row_index",
 ]
 
 RowChoice = Tensor | slice | Sequence[int]
-
-
-def as_samples(samples: Tensor) -> Tensor:
-    """Logits ``[K, m, C]`` in single or double precision, with C >= 2.
-
-    Example:
-        >>> as_samples(torch.tensor([[3.0]]))  # one logit of one row
-        tensor([[[0., 3.]]])
-    """
-    samples = as_outputs(samples, "logits of shape [K, m, C] or [m, C] with K, C >= 1")
-    if samples.size(2) == 1:
-        samples = torch.cat([torch.zeros_like(samples), samples], dim=2)
-    return samples
 
 
 def as_outputs(samples: Tensor, wanted: str) -> Tensor:
@@ -47,7 +34,7 @@ def as_outputs(samples: Tensor, wanted: str) -> Tensor:
     what = wanted.split(" of shape")[0]
     if not samples.is_floating_point():
         raise InputError(f"floating-point {what}", samples.dtype, "Convert with .float().")
-    if not torch.isfinite(samples).all():
+    if not exporting() and not torch.isfinite(samples).all():
         raise InputError(
             f"finite {what}",
             f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
@@ -63,7 +50,6 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
         >>> as_labels(torch.tensor([[0.0], [1.0]]), rows=2, classes=2)
         tensor([0, 1])
     """
-    target = torch.as_tensor(target)
     if target.dim() == 2 and target.size(1) == 1:
         target = target.squeeze(1)
     if target.shape != (rows,):
@@ -80,11 +66,12 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
     return labels
 
 
-def as_names(given: Sequence[str], count: int, what: str = "classes") -> tuple[str, ...]:
-    """One name per class, label or value."""
+def as_names(given: Sequence[str] | None, count: int, kind: str) -> tuple[str, ...] | None:
+    """One name per class, label or value; ``kind`` says what these are."""
+    if given is None:
+        return None
     names = tuple(str(name) for name in given)
     if len(names) != count or len(set(names)) != len(names):
-        kind = "class names" if what == "classes" else f"names of {what}"
         raise InputError(f"{count} different {kind}", list(names))
     return names
 
@@ -107,6 +94,8 @@ def as_weights(given: Tensor, count: int) -> Tensor:
     weights = torch.as_tensor(given).detach().double()
     if weights.shape != (count,):
         raise InputError(f"weights of shape [{count}], one per hypothesis", list(weights.shape))
+    if exporting():
+        return weights
     total = float(weights.sum())
     if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
         raise InputError("weights of at least 0 that sum to 1", weights.tolist())
@@ -135,18 +124,16 @@ def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
         >>> row_index([0, 2], length=3)
         tensor([0, 2])
     """
-    if rows is None:
-        return slice(None)
-    if isinstance(rows, slice):
-        return rows
+    if rows is None or isinstance(rows, slice):
+        return rows or slice(None)
     index = torch.as_tensor(rows).cpu()
-    if index.dtype == torch.bool and index.shape != (length,):
-        raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
-    if index.dtype != torch.bool:
-        if index.is_floating_point() and index.numel():
-            raise InputError("rows as a mask, a slice or integers", index.dtype)
-        index = index.long()
-        if index.numel() and not -length <= int(index.min()) <= int(index.max()) < length:
-            low, high = int(index.min()), int(index.max())
-            raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
-    return index
+    if index.dtype == torch.bool:
+        if index.shape != (length,):
+            raise InputError(f"a mask of {length} entries, one per row", list(index.shape))
+        return index
+    if index.is_floating_point() and index.numel():
+        raise InputError("rows as a mask, a slice or integers", index.dtype)
+    low, high = (int(index.min()), int(index.max())) if index.numel() else (0, -1)
+    if not -length <= low or high >= length:
+        raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
+    return index.long()

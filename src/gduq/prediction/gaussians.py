@@ -10,9 +10,14 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction.mixture import weighted_mean
 
-__all__ = ["checked_levels", "interpolated", "moments_below", "quantile", "slopes"]
+__all__ = ["checked_levels", "interpolated", "moments_below", "quantile", "slopes", "surprise"]
 
 _ROUNDS = 100  # in search of a quantile; nearly always less than ten
+
+
+def surprise(squares: Tensor, logs: Tensor) -> Tensor:
+    """Minus the log-density of Gaussians: of squared distances to the mean, and log-variances."""
+    return 0.5 * (squares * (-logs).exp() + logs + math.log(2 * math.pi))
 
 
 def quantile(means: Tensor, spread: Tensor, q: Tensor, weights: Tensor | None) -> Tensor:

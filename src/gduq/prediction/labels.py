@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction import checks, mixture
-from gduq.prediction.base import Hypotheses
+from gduq.prediction import checks
+from gduq.prediction.base import Discrete
 from gduq.prediction.result import Prediction
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["LabelPrediction"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LabelPrediction(Hypotheses):
+class LabelPrediction(Discrete):
     r"""K hypotheses about T yes/no labels of m rows, and what follows from their mixture.
 
     Labels are looked at one by one. With logits :math:`s_k` of hypothesis k and weights
@@ -57,8 +54,7 @@ class LabelPrediction(Hypotheses):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.names is not None:
-            self._set("names", checks.as_names(self.names, self.num_labels, "labels"))
+        self._set("names", checks.as_names(self.names, self.num_labels, "names of labels"))
         if self.thresholds is not None:
             given = torch.as_tensor(self.thresholds).detach().to(self.samples)
             if given.shape != (self.num_labels,) or not bool(((given >= 0) & (given <= 1)).all()):
@@ -83,7 +79,7 @@ class LabelPrediction(Hypotheses):
 
     @property
     def size(self) -> str:
-        return f"{self.num_labels} label{'' if self.num_labels == 1 else 's'}"
+        return f"{self.num_labels} label{'s' * (self.num_labels != 1)}"
 
     @property
     def num_labels(self) -> int:
@@ -95,26 +91,18 @@ class LabelPrediction(Hypotheses):
         """Which labels are known ``[m, T]``; raises without targets."""
         return ~self.require_target().isnan()
 
-    # -- what follows from the samples ---------------------------------------------------------
-
     @cached_property
-    def _pairs(self) -> Tensor:
+    def _choices(self) -> Tensor:
         """Logits of "no" and "yes" ``[K, m T, 2]``: every label as a row of two classes."""
         flat = self.samples.flatten(1)
         return torch.stack([torch.zeros_like(flat), flat], dim=-1)
 
-    @cached_property
-    def _logs(self) -> Tensor:
-        return mixture.log_mixture(self._pairs, self.weights)
+    def _out(self, values: Tensor) -> Tensor:
+        return values.view(self.samples.shape[1:]).to(self.samples.dtype)
 
     @cached_property
     def probs(self) -> Tensor:
         return self._out(self._logs[:, 1].exp())
-
-    @cached_property
-    def log_odds(self) -> Tensor:
-        """The logit of ``probs`` ``[m, T]``, which does not overflow."""
-        return self._out(self._logs[:, 1] - self._logs[:, 0])
 
     @cached_property
     def label(self) -> Tensor:
@@ -122,35 +110,6 @@ class LabelPrediction(Hypotheses):
             return self.probs > self.thresholds
         no, yes = self._logs.to(self.samples.dtype).unbind(dim=1)  # as `column` compares them
         return (yes > no).view(len(self), self.num_labels)
-
-    @cached_property
-    def confidence(self) -> Tensor:
-        return self._out(self._logs.exp().amax(dim=1))
-
-    @cached_property
-    def entropy(self) -> Tensor:
-        return self._out(self._entropy)
-
-    @cached_property
-    def epistemic(self) -> Tensor:
-        return self._out(self._information)
-
-    @cached_property
-    def aleatoric(self) -> Tensor:
-        return self._out((self._entropy - self._information).clamp_min(0.0))
-
-    @cached_property
-    def _entropy(self) -> Tensor:
-        return -(self._logs.exp() * self._logs).sum(dim=-1)
-
-    @cached_property
-    def _information(self) -> Tensor:
-        return mixture.disagreement(self._pairs, self._logs, self.weights)
-
-    def _out(self, values: Tensor) -> Tensor:
-        return values.view(len(self), self.num_labels).to(self.samples.dtype)
-
-    # -- new predictions from this one ---------------------------------------------------------
 
     def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> LabelPrediction:
         """The same probabilities with other thresholds ``[T]``; ``None``: one half for all."""
@@ -160,15 +119,11 @@ class LabelPrediction(Hypotheses):
     def column(self, t: int) -> Prediction:
         """Label number ``t`` with its threshold as a task of two classes; of the rows whose label
         is known, where there are targets."""
-        rows: Tensor | slice = slice(None)
-        target = None
-        if self.target is not None:
-            rows = ~self.target[:, t].isnan()
-            target = self.target[rows, t].long()
+        rows = slice(None) if self.target is None else self.known[:, t]
         name = str(t) if self.names is None else self.names[t]
         return Prediction(
             self.samples[:, rows, t : t + 1],
-            target,
+            None if self.target is None else self.target[rows, t].long(),
             (f"no {name}", name),
             threshold=None if self.thresholds is None else float(self.thresholds[t]),
             features=None if self.features is None else self.features[rows],
@@ -177,13 +132,9 @@ class LabelPrediction(Hypotheses):
             calibrated=self.calibrated,
         )
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """One line per row: per label its probability, answer and uncertainties."""
-        import pandas as pd
-
+    def _columns(self) -> dict[str, Tensor]:
         columns: dict[str, Tensor] = {}
-        names = self.names or tuple(str(t) for t in range(self.num_labels))
-        for t, name in enumerate(names):
+        for t, name in enumerate(self.names or range(self.num_labels)):
             columns |= {
                 f"prob_{name}": self.probs[:, t],
                 f"label_{name}": self.label[:, t].long(),
@@ -192,6 +143,4 @@ class LabelPrediction(Hypotheses):
             }
             if self.target is not None:
                 columns[f"target_{name}"] = self.target[:, t]
-        if self.novelty is not None:
-            columns["novelty"] = self.novelty
-        return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
+        return columns | ({} if self.novelty is None else {"novelty": self.novelty})

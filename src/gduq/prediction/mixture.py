@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gduq.export_mode import exporting
+
 __all__ = ["deviation", "disagreement", "log_mixture", "match", "weighted_mean", "weights_of"]
 
 _ROUNDS = 40  # of matrix scaling; hypotheses that nearly agree need three or four
@@ -21,12 +23,7 @@ _CACHED = 1 << 17  # numbers that stay in the processor's cache
 
 
 def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
-    """The weights ``[K]`` of hypotheses ``[K, ...]`` in float64; equal ones where none are given.
-
-    Example:
-        >>> weights_of(torch.zeros(2, 5, 3), None)
-        tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
+    """The weights ``[K]`` of hypotheses ``[K, ...]`` in float64; ``None``: equal ones."""
     if weights is None:
         count = samples.size(0)
         return torch.full((count,), 1.0 / count, dtype=torch.float64, device=samples.device)
@@ -36,17 +33,16 @@ def weights_of(samples: Tensor, weights: Tensor | None) -> Tensor:
 def log_mixture(samples: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Log of the mixture's probabilities, :math:`\log \sum_k w_k\,\mathrm{softmax}(s_k)`.
 
-    Args:
-        samples: Logits ``[K, m, C]``.
-        weights: ``[K]``, sums to 1; ``None`` for equal weights.
-
-    Returns:
-        ``[m, C]``, float64. Equal hypotheses give exactly the log-probabilities of one.
+    Of logits ``[K, m, C]`` this is ``[m, C]``, float64. Equal hypotheses give exactly the
+    log-probabilities of one.
 
     Example:
         >>> log_mixture(torch.tensor([[[0.0, 0.0]], [[99.0, 0.0]]])).exp()
         tensor([[0.7500, 0.2500]], dtype=torch.float64)
     """
+    if exporting():  # where neither rows nor weights are numbers yet
+        logs = samples.double().log_softmax(dim=-1)
+        return (logs + weights_of(samples, weights).log().view(-1, 1, 1)).logsumexp(dim=0)
     mixed = samples.new_empty(samples.shape[1:], dtype=torch.float64)
     for part, share, logs in _blocks(samples, weights):
         top = logs.amax(dim=0)
@@ -64,17 +60,17 @@ def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) 
     r"""Mutual information :math:`\sum_k w_k \mathrm{KL}(p_k \| \bar p)`, ``[m]`` in float64.
 
     Differences of logarithms, not of entropies: exactly 0 for equal hypotheses, never below.
-
-    Args:
-        samples: Logits ``[K, m, C]``.
-        mixed: What `log_mixture` made of them ``[m, C]``.
-        weights: ``[K]`` or ``None``.
+    ``mixed`` is what `log_mixture` made of the samples.
 
     Example:
         >>> samples = torch.tensor([[[9e9, 0.0]], [[0.0, 9e9]]])
         >>> disagreement(samples, log_mixture(samples))  # log 2: all that can be
         tensor([0.6931], dtype=torch.float64)
     """
+    if exporting():
+        logs = samples.double().log_softmax(dim=-1)
+        apart = (logs.exp() * (logs - mixed)).sum(dim=-1)
+        return weighted_mean(apart, weights).clamp_min(0.0)
     found = mixed.new_zeros(mixed.size(0))
     for part, share, logs in _blocks(samples, weights):
         for weight, log in zip(share, logs, strict=True):
@@ -83,12 +79,7 @@ def disagreement(samples: Tensor, mixed: Tensor, weights: Tensor | None = None) 
 
 
 def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over the first axis, in the dtype of the values.
-
-    Example:
-        >>> weighted_mean(torch.tensor([[1.0], [3.0]]), torch.tensor([0.75, 0.25]))
-        tensor([1.5000])
-    """
+    """The mean over the first axis, in the dtype of the values."""
     if weights is None:
         return values.mean(dim=0)
     shape = (-1,) + (1,) * (values.dim() - 1)
@@ -99,10 +90,6 @@ def deviation(values: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Standard deviation over the first axis, :math:`\sum_k w_k d_k^2 / (1 - \sum_k w_k^2)`.
 
     For equal weights the divisor is K - 1. Exactly 0 for K = 1 and for equal values.
-
-    Example:
-        >>> deviation(torch.tensor([[1.0], [3.0]])).round(decimals=4)
-        tensor([1.4142])
     """
     share = weights_of(values, weights)
     rest = float(1.0 - share.square().sum())
@@ -116,19 +103,12 @@ def deviation(values: Tensor, weights: Tensor | None = None) -> Tensor:
 def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Hypotheses moved as little as needed for their mixture to be as wanted.
 
-    The same offset :math:`a_{ic}` is added to the log-probabilities of class c in every hypothesis
-    about row i, so what they disagree about stays. The offsets come from matrix scaling (Sinkhorn):
-    of the K x C matrix :math:`w_k p_{kic}` the columns are to sum to the wanted probabilities, the
-    rows to :math:`w_k`. Where hypotheses exclude each other that is slow; then what is missing
-    after some rounds is mixed into all of them alike, so the mixture is right in any case.
-
-    Args:
-        samples: Logits ``[K, m, C]``.
-        wanted: Log of the wanted probabilities ``[m, C]``, each row summing to 1.
-        weights: ``[K]`` or ``None``.
-
-    Returns:
-        Log-probabilities ``[K, m, C]``, float64.
+    The same offset is added to the log-probabilities of a class in every hypothesis about a row,
+    so what they disagree about stays. The offsets come from matrix scaling (Sinkhorn): of the
+    K x C matrix :math:`w_k p_{kic}` the columns are to sum to the wanted probabilities, the rows
+    to :math:`w_k`. Where hypotheses exclude each other that is slow; then what is missing after
+    some rounds is mixed into all of them alike. ``wanted`` and the result are log-probabilities,
+    ``[m, C]`` and ``[K, m, C]``, float64.
 
     Example:
         >>> samples = torch.tensor([[[1.0, 0.0]], [[0.0, 0.0]]])

@@ -41,37 +41,37 @@ def predict(
         or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
-    device, parts, truths = device_of_model(known), [], []
+    device, parts, unknown = device_of_model(known), [], 0
     asks = novelty and known.novelty.fitted
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
         for graph in iterate(data, batch_size):
             graph = on_device(graph, device)
-            if any(isinstance(v, Tensor) and v.is_inference() for v in _tensors(graph)):
+            values = (value for store in graph.stores for value in store.values())
+            if any(isinstance(value, Tensor) and value.is_inference() for value in values):
                 graph = graph.clone()
-            found = known.answer(graph, features=features or asks)
-            outputs = known.calibrated(found.outputs, found.weights)
-            rows, y = found.features, targets(graph, outputs.size(1))
+            outputs, rows, weights = known.with_temperature(
+                known.answer(graph, features=features or asks)
+            )
+            y = targets(graph, outputs.size(1))
             if y is not None and y.is_floating_point():
-                truths.append(y)
-            parts.append(
-                (known.target or _guessed(known, outputs.size(2), y)).prediction(
-                    outputs,
-                    y,
-                    features=rows if features else None,
-                    novelty=known.novelty(rows) if asks and rows is not None else None,
-                    weights=found.weights,
-                    calibrated=known.calibration,
-                )
+                unknown += int(y.isnan().reshape(len(y), -1).any(dim=1).sum())
+            target = known.target or _guessed(known, outputs.size(2), y)
+            part = target.prediction(
+                outputs,
+                y,
+                features=rows if features else None,
+                novelty=known.novelty(rows) if asks and rows is not None else None,
+                weights=weights,
+                calibrated=known.calibration,
             )
+            parts.append(part)
     found = Hypotheses.concatenate(parts)
-    if found.target is None and truths and found.kind == "values":
-        unknown = sum(int(y.isnan().reshape(len(y), -1).any(dim=1).sum()) for y in truths)
-        if 0 < unknown < len(found):
-            warn_user(
-                f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
-                "rows out to judge the others"
-            )
+    if found.target is None and found.kind == "values" and 0 < unknown < len(found):
+        warn_user(
+            f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
+            "rows out to judge the others"
+        )
     return found
 
 
@@ -98,8 +98,3 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
 def device_of_model(model: Predictor) -> torch.device:
     """Where a model computes."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def _tensors(graph: Any) -> Any:
-    for store in graph.stores:
-        yield from store.values()

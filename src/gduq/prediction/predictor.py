@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -84,10 +84,7 @@ class Predictor(nn.Module, ABC):
         """What the model says of a graph, before calibration; in evaluation mode."""
 
     def sample(self, graph: Any) -> Tensor:
-        """Outputs ``[K, m, O]`` of the m rows that count, under each of K hypotheses.
-
-        They need not count the same: their weights are in `answer`.
-        """
+        """Outputs ``[K, m, O]`` of the m rows that count; `answer` has the hypotheses' weights."""
         with evaluating(self):
             return self.with_temperature(self.answer(graph)).outputs
 
@@ -199,10 +196,8 @@ class Predictor(nn.Module, ABC):
     def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
         """Bring the heads into the form that the target asks for, once it is known.
 
-        Args:
-            outputs: What the network itself says of held-out rows ``[n, O]``.
-            y: Their truth, as the target checked it.
-            before: The target of an earlier fit.
+        ``outputs`` ``[n, O]`` is what the network itself says of held-out rows, ``y`` their truth
+        as the target checked it, and ``before`` the target of an earlier fit.
         """
 
     def check_target(self) -> None:
@@ -223,8 +218,7 @@ class Predictor(nn.Module, ABC):
         """Take the trained heads of `head_job`: all of them, or the best one."""
 
     def fit_rows(self, h: Tensor, y: Tensor) -> None:
-        """Fit what needs no steps to the training rows ``h`` ``[n, d]`` of a frozen trunk and their
-        truth, as the target checked it."""
+        """Fit what needs no steps to rows ``h`` ``[n, d]`` of a frozen trunk and their truth."""
 
     # -- bundles -------------------------------------------------------------------------------
 
@@ -243,20 +237,12 @@ class Predictor(nn.Module, ABC):
             part.check_ready()
 
 
-class Supply(ABC):
+class Supply(Protocol):
     """What a bundle has for the models it makes: networks, inner models and the user's call."""
 
-    @abstractmethod
-    def net(self, spec: Any) -> nn.Module:
-        """A network."""
-
-    @abstractmethod
-    def model(self, spec: Any) -> Predictor:
-        """An inner model."""
-
-    @abstractmethod
-    def call(self, spec: Any) -> Any:
-        """The function the network is called with, or ``None``."""
+    def net(self, spec: Any) -> nn.Module: ...
+    def model(self, spec: Any) -> Predictor: ...
+    def call(self, spec: Any) -> Any: ...
 
 
 def kinds() -> Mapping[str, type[Predictor]]:

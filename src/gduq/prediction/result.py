@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch  # noqa: F401  (for the example)
+import torch
 from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction import checks, mixture
-from gduq.prediction.base import Hypotheses
-
-if TYPE_CHECKING:
-    import pandas as pd
+from gduq.prediction.base import Discrete
 
 __all__ = ["RESCALING_RULES", "Prediction", "Rule"]
 
@@ -24,7 +21,7 @@ RESCALING_RULES: tuple[Rule, ...] = ("paper", "released")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Prediction(Hypotheses):
+class Prediction(Discrete):
     r"""K hypotheses about m rows, and everything that follows from their mixture.
 
     With logits :math:`s_k` of hypothesis k, :math:`p_k = \mathrm{softmax}(s_k)` and weights
@@ -72,11 +69,14 @@ class Prediction(Hypotheses):
                 got = f"{float(self.threshold):g} with {self.num_classes} classes"
                 raise InputError("a threshold from 0 to 1 with two classes", got)
             self._set("threshold", float(self.threshold))
-        if self.class_names is not None:
-            self._set("class_names", checks.as_names(self.class_names, self.num_classes))
+        names = checks.as_names(self.class_names, self.num_classes, "class names")
+        self._set("class_names", names)
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
-        return checks.as_samples(samples)
+        samples = checks.as_outputs(samples, "logits of shape [K, m, C] or [m, C] with K, C >= 1")
+        if samples.size(2) > 1:
+            return samples
+        return torch.cat([torch.zeros_like(samples), samples], dim=2)
 
     def _checked_target(self, target: Tensor, rows: int) -> Tensor:
         return checks.as_labels(target, rows, self.num_classes)
@@ -92,22 +92,20 @@ class Prediction(Hypotheses):
 
     # -- what follows from the samples ---------------------------------------------------------
 
-    @cached_property
-    def _logs(self) -> Tensor:
-        """`log_probs` in float64: differences of entropies are taken there."""
-        return mixture.log_mixture(self.samples, self.weights)
+    @property
+    def _choices(self) -> Tensor:
+        return self.samples
+
+    def _out(self, values: Tensor) -> Tensor:
+        return values.to(self.samples.dtype)
 
     @cached_property
     def log_probs(self) -> Tensor:
-        return self._logs.to(self.samples.dtype)
+        return self._out(self._logs)
 
     @cached_property
     def probs(self) -> Tensor:
-        return self._logs.exp().to(self.samples.dtype)
-
-    @cached_property
-    def confidence(self) -> Tensor:
-        return self.probs.amax(dim=-1)
+        return self._out(self._logs.exp())
 
     @cached_property
     def label(self) -> Tensor:
@@ -116,32 +114,12 @@ class Prediction(Hypotheses):
         return self.log_probs.argmax(dim=-1)  # what metrics read, so they never differ
 
     @cached_property
-    def entropy(self) -> Tensor:
-        return self._entropy.to(self.samples.dtype)
-
-    @cached_property
-    def aleatoric(self) -> Tensor:
-        return (self._entropy - self._information).clamp_min_(0.0).to(self.samples.dtype)
-
-    @cached_property
-    def epistemic(self) -> Tensor:
-        return self._information.to(self.samples.dtype)
-
-    @cached_property
     def spread(self) -> Tensor:
         return mixture.deviation(self.samples.softmax(dim=-1), self.weights)
 
     @cached_property
     def logits(self) -> Tensor:
         return mixture.weighted_mean(self.samples, self.weights)
-
-    @cached_property
-    def _entropy(self) -> Tensor:
-        return -(self._logs.exp() * self._logs).sum(dim=-1)
-
-    @cached_property
-    def _information(self) -> Tensor:
-        return mixture.disagreement(self.samples, self._logs, self.weights)
 
     @property
     def correct(self) -> Tensor:
@@ -186,28 +164,15 @@ class Prediction(Hypotheses):
     def _alone(self, logits: Tensor) -> Prediction:
         return replace(self, samples=logits.unsqueeze(0), weights=None, calibrated=None)
 
-    # -- out -----------------------------------------------------------------------------------
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """One line per row; ``spread`` is averaged over classes, ``novelty`` is there if known."""
-        import pandas as pd
-
+    def _columns(self) -> dict[str, Any]:
         names = self.class_names or tuple(str(c) for c in range(self.num_classes))
-        columns: dict[str, object] = {"label": self.label}
+        columns: dict[str, Any] = {"label": self.label}
         if self.class_names is not None:
             columns["class"] = np.asarray(names, dtype=object)[self.label.cpu().numpy()]
-        columns |= {
-            "confidence": self.confidence,
-            "entropy": self.entropy,
-            "aleatoric": self.aleatoric,
-            "epistemic": self.epistemic,
-            "spread": self.spread.mean(dim=-1),
-        }
+        for name in ("confidence", "entropy", "aleatoric", "epistemic"):
+            columns[name] = getattr(self, name)
+        columns["spread"] = self.spread.mean(dim=-1)
         if self.novelty is not None:
             columns["novelty"] = self.novelty
         columns |= {f"prob_{name}": self.probs[:, c] for c, name in enumerate(names)}
-        if self.target is not None:
-            columns["target"] = self.target
-        return pd.DataFrame(
-            {k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in columns.items()}
-        )
+        return columns | ({} if self.target is None else {"target": self.target})

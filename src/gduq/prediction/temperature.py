@@ -13,7 +13,9 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction.mixture import weights_of
 
-__all__ = ["COOLEST", "HOTTEST", "Tempered", "best_temperature", "tempered_nll"]
+__all__ = ["COOLEST", "HOTTEST", "Part", "Tempered", "best_temperature", "counted", "tempered_nll"]
+
+Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n, ...], weight of the part
 
 COOLEST, HOTTEST = 0.01, 100.0
 
@@ -21,9 +23,7 @@ _GRID = 33  # temperatures tried first, each a third above the last
 _FEW = 1000  # rows that these look at
 
 
-def best_temperature(
-    parts: Sequence[tuple[Tensor, Tensor, float]], weights: Tensor | None = None
-) -> float:
+def best_temperature(parts: Sequence[Part], weights: Tensor | None = None) -> float:
     r"""The temperature with the lowest NLL of the mixture, from 0.01 to 100.
 
     .. math:: \min_T \sum_j v_j \,\frac{1}{n_j} \sum_{i} -\log \sum_k w_k\,
@@ -33,8 +33,7 @@ def best_temperature(
     bottom. Where T makes no difference it is 1.
 
     Rows that are all right say :math:`T \to 0`, and the first wrong row met later costs without
-    limit. So a T below 1 must also be the best one when a row of even target joins in, otherwise
-    it falls back to that one's, at most 1. A T of 1 or more is not touched.
+    limit. So a T below 1 is found with a row of even target among them, and is at most 1.
 
     Args:
         parts: Logits ``[K, n, C]``, labels ``[n]`` and weight of every set of rows.
@@ -45,18 +44,23 @@ def best_temperature(
         >>> round(best_temperature([(z, torch.tensor([0, 0, 0, 1]), 1.0)]), 3)
         3.641
     """
-    kept = [part for part in parts if part[2] > 0.0]
-    if not kept or any(len(target) == 0 for _, target, _ in kept):
-        raise InputError("parts with at least one row and a weight above 0", "none, or empty ones")
+    kept, extra = counted(parts)
     rows = _joined(kept, weights)
     step = math.ceil(sum(len(target) for _, target, _ in kept) / _FEW)
     few = _joined([(s[:, ::step], y[::step], share) for s, y, share in kept], weights)
     found = _search(rows, few, 0.0)
     if found >= 1.0:
         return found
-    shares = sum(share for *_, share in kept)
-    extra = shares / sum(share * len(target) / shares for _, target, share in kept)
     return min(1.0, _search(rows, few, extra))
+
+
+def counted(parts: Sequence[Part]) -> tuple[list[Part], float]:
+    """The parts of a weight above 0, and what a row more weighs that is like the average one."""
+    kept = [part for part in parts if part[2] > 0.0]
+    if not kept or any(len(target) == 0 for _, target, _ in kept):
+        raise InputError("parts with at least one row and a weight above 0", "none, or empty ones")
+    total = sum(share for *_, share in kept)
+    return kept, total / sum(share * len(target) / total for _, target, share in kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +144,7 @@ class _TemperedNLL(torch.autograd.Function):
         return grads[0] * slope, None
 
 
-def _joined(parts: Sequence[tuple[Tensor, Tensor, float]], weights: Tensor | None) -> Tempered:
+def _joined(parts: Sequence[Part], weights: Tensor | None) -> Tempered:
     """All parts as one; a row's share is its part's weight over its part's rows."""
     share = [torch.full((len(t),), v / len(t), dtype=torch.float64) for _, t, v in parts]
     samples, target = torch.cat([s for s, *_ in parts], dim=1), torch.cat([t for _, t, _ in parts])
@@ -151,18 +155,16 @@ def _search(rows: Tempered, few: Tempered, extra: float) -> float:
     """The best temperature, with a row of even target of weight ``extra``."""
     logs = torch.linspace(math.log(COOLEST), math.log(HOTTEST), _GRID, dtype=torch.float64)
     scales = (-logs).exp().tolist()
-    values = torch.tensor(
-        [few.nll(s) + (extra * few.even(s)[0] if extra else 0.0) for s in scales],
-        dtype=torch.float64,
-    )
+    found = [few.nll(s) + (extra * few.even(s)[0] if extra else 0.0) for s in scales]
+    values = torch.tensor(found, dtype=torch.float64)
     slack = 1e-12 * max(1.0, abs(float(values.min())))
     good = torch.nonzero(values <= values.min() + slack).flatten()
     best = int(good[logs[good].abs().argmin()])  # of equal ones the nearest to T = 1
     if len(good) == _GRID:
         return 1.0
     ends = scales[min(best + 2, _GRID - 1)], scales[max(best - 2, 0)]
-    found = 1.0 / _bottom(rows, extra, scales[best], *ends)
-    return min(max(found, COOLEST), HOTTEST)  # exactly, where they are
+    bottom = _bottom(rows, extra, scales[best], *ends)
+    return min(max(1.0 / bottom, COOLEST), HOTTEST)  # exactly, where they are
 
 
 def _bottom(rows: Tempered, extra: float, scale: float, low: float, high: float) -> float:

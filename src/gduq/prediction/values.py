@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,9 +12,6 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction import checks, gaussians, mixture
 from gduq.prediction.base import Hypotheses
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["ValuePrediction"]
 
@@ -65,8 +61,7 @@ class ValuePrediction(Hypotheses):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.names is not None:
-            self._set("names", checks.as_names(self.names, self.num_values, "values"))
+        self._set("names", checks.as_names(self.names, self.num_values, "names of values"))
         if self.units is not None:
             units: Any = self.units
             if isinstance(units, str) or len(units) != self.num_values:
@@ -97,7 +92,7 @@ class ValuePrediction(Hypotheses):
 
     @property
     def size(self) -> str:
-        return f"{self.num_values} value{'' if self.num_values == 1 else 's'}"
+        return f"{self.num_values} value{'s' * (self.num_values != 1)}"
 
     @property
     def num_values(self) -> int:
@@ -123,9 +118,7 @@ class ValuePrediction(Hypotheses):
 
     @cached_property
     def mean(self) -> Tensor:
-        if self.levels is not None:
-            return self._recalibrated[0]
-        return self._out(self._moments[0])
+        return self._out(self._moments[0] if self.levels is None else self._recalibrated[0])
 
     @cached_property
     def aleatoric(self) -> Tensor:
@@ -169,16 +162,15 @@ class ValuePrediction(Hypotheses):
         for knot in range(1, lines.size(1) - 1):
             drop = slopes[:, knot - 1] - slopes[:, knot]
             end = self._at(lines[:, knot, 0]) - centre
-            up_to = gaussians.moments_below(end, apart, spread, self.weights)
-            first = first + drop * up_to[0]
-            second = second + drop * up_to[1]
-        return self._out(centre + first), (second - first.square()).clamp_min(0.0)
+            below, below_squared = gaussians.moments_below(end, apart, spread, self.weights)
+            first, second = first + drop * below, second + drop * below_squared
+        return centre + first, (second - first.square()).clamp_min(0.0)
 
     @cached_property
-    def _stretch(self) -> Tensor:
+    def _stretch(self) -> Tensor | float:
         """What recalibration multiplies variances by."""
         if self.levels is None:
-            return torch.ones((), dtype=torch.float64, device=self.samples.device)
+            return 1.0
         return self._recalibrated[1] / (self._moments[1] + self._moments[2])
 
     # -- the distribution ----------------------------------------------------------------------
@@ -186,17 +178,15 @@ class ValuePrediction(Hypotheses):
     def cdf(self, y: Tensor | float) -> Tensor:
         """The probability of a value of at most ``y``, which is a number or one entry per row."""
         found = self._cdf(self._given(y))
-        return self._out(
-            found if self.levels is None else gaussians.interpolated(found, self._lines)
-        )
+        lines = None if self.levels is None else self._lines
+        return self._out(found if lines is None else gaussians.interpolated(found, lines))
 
     def log_prob(self, y: Tensor | float) -> Tensor:
         """Log-density at ``y``, which is a number or one entry per row."""
         values = self._given(y)
         logs, means = self.samples[..., self.num_values :].double(), self.means.double()
-        terms = -0.5 * ((values - means).square() * (-logs).exp() + logs + math.log(2 * math.pi))
-        share = mixture.weights_of(self.samples, self.weights)
-        found = (terms + share.log().view(-1, 1, 1)).logsumexp(dim=0)
+        share = mixture.weights_of(self.samples, self.weights).log().view(-1, 1, 1)
+        found = (share - gaussians.surprise((values - means).square(), logs)).logsumexp(dim=0)
         if self.levels is not None:
             found = found + gaussians.slopes(self._cdf(values), self._lines).log()
         return self._out(found)
@@ -205,7 +195,10 @@ class ValuePrediction(Hypotheses):
         """The value below which the truth lies with probability ``q``."""
         if not 0 < q < 1:
             raise InputError("q between 0 and 1", q)
-        return self._out(self._at(self._plain_levels(q)))
+        level = torch.full((1, self.num_values), q, dtype=torch.float64, device=self.samples.device)
+        if self.levels is not None:  # the level of the mixture itself that becomes q
+            level = gaussians.interpolated(level, self._lines.flip(2)).clamp(_EDGE, 1 - _EDGE)
+        return self._out(self._at(level[0]))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of the central interval that holds the truth with probability ``level``."""
@@ -219,14 +212,6 @@ class ValuePrediction(Hypotheses):
         assert self.levels is not None
         lines = self.levels if self.levels.dim() == 3 else self.levels.unsqueeze(0)
         return lines.to(self.samples.device).expand(self.num_values, -1, -1)
-
-    def _plain_levels(self, q: float) -> Tensor:
-        """The levels ``[T]`` of the mixture itself that become ``q``."""
-        wanted = torch.full((1, self.num_values), q, dtype=torch.float64)
-        wanted = wanted.to(self.samples.device)
-        if self.levels is None:
-            return wanted[0]
-        return gaussians.interpolated(wanted, self._lines.flip(2))[0].clamp(_EDGE, 1 - _EDGE)
 
     def _at(self, q: Tensor) -> Tensor:
         """The quantiles ``[m, T]`` of the mixture at levels ``[T]``."""
@@ -253,35 +238,23 @@ class ValuePrediction(Hypotheses):
     def _shaped(self, values: Tensor) -> Tensor:
         return values.squeeze(1) if self.num_values == 1 else values
 
-    # -- one of several values -----------------------------------------------------------------
-
     def column(self, t: int) -> ValuePrediction:
         """Value number ``t`` alone."""
-        chosen = self.samples[..., [t, t + self.num_values]]
-        several = self.num_values > 1
-        target = self.target[:, t] if several and self.target is not None else self.target
-        names = None if self.names is None else (self.names[t],)
-        units = None if self.units is None else (self.units[t],)
-        each = self.levels is not None and self.levels.dim() == 3
-        return ValuePrediction(
-            chosen,
-            target,
-            names,
-            units,
-            self.levels[t] if each and self.levels is not None else self.levels,
-            features=self.features,
-            weights=self.weights,
-            novelty=self.novelty,
-            calibrated=self.calibrated,
+        if (t, self.num_values) == (0, 1):
+            return self
+        every = self.levels is None or self.levels.dim() == 2
+        return replace(
+            self,
+            samples=self.samples[..., [t, t + self.num_values]],
+            target=None if self.target is None else self.target[:, t],
+            names=self.names and (self.names[t],),
+            units=self.units and (self.units[t],),
+            levels=self.levels if every else self._lines[t],
         )
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """One line per row: per value its mean, deviation, uncertainties and 90 % interval."""
-        import pandas as pd
-
+    def _columns(self) -> dict[str, Tensor]:
         columns: dict[str, Tensor] = {}
-        names = self.names or tuple(str(t) for t in range(self.num_values))
-        for t, name in enumerate(names):
+        for t, name in enumerate(self.names or range(self.num_values)):
             one, end = self.column(t), "" if self.num_values == 1 else f"_{name}"
             low, high = one.interval(0.9)
             columns |= {
@@ -294,6 +267,4 @@ class ValuePrediction(Hypotheses):
             }
             if one.target is not None:
                 columns[f"target{end}"] = one.target
-        if self.novelty is not None:
-            columns["novelty"] = self.novelty
-        return pd.DataFrame({name: value.cpu().numpy() for name, value in columns.items()})
+        return columns | ({} if self.novelty is None else {"novelty": self.novelty})

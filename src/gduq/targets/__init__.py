@@ -1,7 +1,7 @@
 """What the outputs of a network mean: `Classes`, `Labels` or `Values`."""
 
 from gduq.targets.base import FirstLook, Target, target_from
-from gduq.targets.classes import Classes, class_numbers
+from gduq.targets.classes import Classes
 from gduq.targets.labels import Labels
 from gduq.targets.telling import tell_target
 from gduq.targets.values import Values
@@ -12,7 +12,6 @@ __all__ = [
     "Labels",
     "Target",
     "Values",
-    "class_numbers",
     "target_from",
     "tell_target",
 ]

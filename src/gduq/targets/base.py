@@ -12,13 +12,12 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction.base import Hypotheses
+from gduq.prediction.temperature import Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["FirstLook", "Part", "Target", "target_from"]
-
-Part = tuple[Tensor, Tensor, float]  # samples [K, n, O], truth [n], weight of the part
+__all__ = ["FirstLook", "Part", "Target", "log_mean", "target_from"]
 
 _KINDS: dict[str, type[Target]] = {}
 _AGREED = 1e-4  # hypotheses whose mean disagreement is less say one thing
@@ -38,12 +37,12 @@ class FirstLook(NamedTuple):
 class Target(ABC):
     """What a network's O outputs per row say about the truth ``y``.
 
-    Training, prediction and calibration ask it for losses and distributions and know nothing else
-    about the task. It is a frozen dataclass of plain values, so that it is saved as JSON.
+    Nothing else knows the task. It is a frozen dataclass of plain values, so that JSON holds it.
     """
 
     kind: ClassVar[str]
     noun: ClassVar[str] = "output"  # what there is one name of: "class", "label", "value"
+    form: ClassVar[tuple[str, ...]] = ()  # attributes that the form of a head follows from
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -77,9 +76,7 @@ class Target(ABC):
     def check(self, y: Tensor, name: str) -> Tensor:
         """The truth of some rows in the form the losses take; raises for what does not fit.
 
-        Args:
-            y: As stored on the graphs.
-            name: What the user calls these rows: ``"train"`` or ``"val"``.
+        ``y`` is as stored on the graphs; the user calls these rows ``"train"`` or ``"val"``.
         """
 
     def check_val(self, y: Tensor) -> Tensor:
@@ -88,7 +85,9 @@ class Target(ABC):
 
     def fits(self, other: Target | None) -> bool:
         """Whether a head that was trained for another target can go on with this one."""
-        return other is None or self.kind == other.kind
+        if other is None or self.kind != other.kind:
+            return other is None
+        return all(getattr(self, name) == getattr(other, name) for name in self.form)
 
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -106,9 +105,10 @@ class Target(ABC):
         self, outputs: Tensor, y: Tensor, masked: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Losses ``[..., m]`` times how much each row counts, and how much that is."""
-        losses = (
-            self.losses(outputs, y) if masked is None else self.losses_where(masked, outputs, y)
-        )
+        if masked is None:
+            losses = self.losses(outputs, y)
+        else:
+            losses = self.losses_where(masked, outputs, y)
         counts, weights = torch.ones_like(losses), self.row_weights(y)
         if weights is not None:
             counts = counts * weights.to(losses)
@@ -134,10 +134,7 @@ class Target(ABC):
         return self
 
     def completed(self, outputs: Tensor) -> Tensor:
-        """What a network gives ``[..., m, O]`` in the one form that answers of all models have.
-
-        All other methods take outputs of this form.
-        """
+        """What a network gives ``[..., m, O]`` in the one form that all other methods take."""
         return outputs
 
     def combined(self) -> Self:
@@ -160,12 +157,12 @@ class Target(ABC):
         """What `gduq.fit` notes of validation rows after an epoch: fields of `Epoch`."""
         return {"val_loss": float(self.nll(samples, y, weights).mean())}
 
-    @abstractmethod
     def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
         """Samples ``[..., K, m, O]`` of another confidence: larger temperatures are less sure.
 
-        The weights are those of the hypotheses ``[K]``.
+        The weights are those of the hypotheses ``[K]``. Here for samples that are logits.
         """
+        return samples / temperature.to(samples)
 
     @abstractmethod
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
@@ -173,10 +170,7 @@ class Target(ABC):
 
     @abstractmethod
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Hypotheses:
-        """What leaves a model: samples ``[K, m, O]`` as a kind of prediction.
-
-        ``y`` is the truth as stored on the graphs.
-        """
+        """What leaves a model: samples ``[K, m, O]`` and ``y``, as stored on the graphs."""
 
     def agree(self, samples: Tensor) -> bool:
         """Whether several hypotheses ``[K, m, O]`` say one thing."""
@@ -203,3 +197,10 @@ def target_from(spec: Mapping[str, Any]) -> Target:
     if kind not in _KINDS:
         raise InputError(f"a target from {', '.join(_KINDS)}", repr(kind), "Upgrade gduq.")
     return _KINDS[kind](**settings)
+
+
+def log_mean(logs: Tensor, weights: Tensor | None) -> Tensor:
+    """Of likelihoods ``[..., K, m, T]``, given as logarithms, the log of their mean over K."""
+    count = logs.size(-3)
+    share = logs.new_full((count,), 1 / count) if weights is None else weights.to(logs)
+    return (logs + share.log().view(-1, 1, 1)).logsumexp(dim=-3)

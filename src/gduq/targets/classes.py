@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gduq import metrics
@@ -16,7 +15,7 @@ from gduq.prediction.result import Prediction
 from gduq.prediction.temperature import best_temperature
 from gduq.targets.base import FirstLook, Part, Target
 
-__all__ = ["ClassWeights", "Classes", "class_numbers"]
+__all__ = ["ClassWeights", "Classes"]
 
 ClassWeights = Tensor | Sequence[float] | str | None
 
@@ -40,6 +39,7 @@ class Classes(Target):
 
     kind: ClassVar[str] = "classes"
     noun: ClassVar[str] = "class"
+    form: ClassVar[tuple[str, ...]] = ("num_classes", "one_logit")
 
     num_classes: int
     names: tuple[str, ...] | None = None
@@ -52,37 +52,24 @@ class Classes(Target):
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
 
-    @classmethod
-    def told_from(
-        cls, y: Tensor, outputs: int, weights: ClassWeights = None, names: Any = None
-    ) -> Classes:
-        """The classes that labels and the number of a network's outputs speak of."""
-        classes = max(2, outputs)
-        found = cls(classes, names, one_logit=outputs == 1)
-        labels = found.check(y, "train")
-        if labels.numel() and bool((labels == labels[0]).all()):
-            raise InputError(
-                "training labels of at least two classes",
-                f"only class {int(labels[0])} in {labels.numel()} row(s)",
-            )
-        chosen = _weights(weights, torch.bincount(labels, minlength=classes), classes)
-        return cls(classes, names, outputs == 1, chosen)
-
-    def told(self, look: FirstLook) -> Classes:
+    def told(self, look: FirstLook, weights: ClassWeights = None) -> Classes:
+        """With these weights of the classes, or those that were given."""
         width = look.outputs.size(1)
         if width != (1 if self.one_logit else self.num_classes):
             raise InputError(
                 f"a network with {self.num_classes} outputs, one per class", f"{width} outputs"
             )
-        return Classes.told_from(look.y, width, self.weights, self.names)
-
-    def fits(self, other: Target | None) -> bool:
-        if not isinstance(other, Classes):
-            return other is None
-        return (other.num_classes, other.one_logit) == (self.num_classes, self.one_logit)
+        labels = self.check(look.y, "train")
+        if labels.numel() and bool((labels == labels[0]).all()):
+            raise InputError(
+                "training labels of at least two classes",
+                f"only class {int(labels[0])} in {labels.numel()} row(s)",
+            )
+        counts = torch.bincount(labels, minlength=self.num_classes)
+        return replace(self, weights=_weights(self.weights if weights is None else weights, counts))
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        labels = class_numbers(y)
+        labels = _class_numbers(y)
         if labels.numel() and int(labels.max()) >= self.num_classes:
             raise InputError(
                 f"labels from 0 to {self.num_classes - 1} in {name}, one per class of the model",
@@ -116,9 +103,6 @@ class Classes(Target):
             "val_ece": metrics.ece(p, strict=False),
         }
 
-    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
-        return samples / temperature.to(samples)
-
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         wide = [(self._logits(samples), y, weight) for samples, y, weight in parts]
         return best_temperature(wide, weights)
@@ -139,13 +123,8 @@ def _of_class(values: Tensor, y: Tensor) -> Tensor:
     return values.gather(-1, y.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
-def class_numbers(y: Tensor) -> Tensor:
-    """Labels ``[m]`` or ``[m, 1]`` of any dtype as class numbers ``[m]``.
-
-    Example:
-        >>> class_numbers(torch.tensor([[0.0], [1.0]]))
-        tensor([0, 1])
-    """
+def _class_numbers(y: Tensor) -> Tensor:
+    """Labels ``[m]`` or ``[m, 1]`` of any dtype as class numbers ``[m]``."""
     if y.dim() > 1 and y.numel() != y.size(0):
         one_hot = y.dim() == 2 and bool(((y == 0) | (y == 1)).all() and (y.sum(dim=1) == 1).all())
         raise InputError(
@@ -166,20 +145,20 @@ def class_numbers(y: Tensor) -> Tensor:
     return labels
 
 
-def _weights(choice: ClassWeights, counts: Tensor, classes: int) -> tuple[float, ...] | None:
+def _weights(choice: ClassWeights, counts: Tensor) -> tuple[float, ...] | None:
     r"""The weight of each class; ``"balanced"`` is :math:`m / (C\, m_c)`.
 
     Example:
-        >>> _weights("balanced", torch.tensor([3, 1]), 2)
+        >>> _weights("balanced", torch.tensor([3, 1]))
         (0.6666666865348816, 2.0)
     """
+    classes = len(counts)
     if choice is None:
         return None
     if isinstance(choice, str):
         if choice != "balanced":
             raise InputError("class_weights 'balanced' or one number per class", repr(choice))
-        present = F.pad(counts, (0, classes - counts.numel()))
-        return tuple((present.sum() / (classes * present.clamp_min(1))).tolist())
+        return tuple((counts.sum() / (classes * counts.clamp_min(1))).tolist())
     weights = torch.as_tensor(choice, dtype=torch.get_default_dtype())
     if weights.shape != (classes,):
         raise InputError(f"{classes} class_weights, one per class", list(weights.shape))

@@ -13,7 +13,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction.labels import LabelPrediction
 from gduq.prediction.temperature import best_temperature
-from gduq.targets.base import FirstLook, Part, Target
+from gduq.targets.base import FirstLook, Part, Target, log_mean
 
 __all__ = ["Labels"]
 
@@ -42,6 +42,7 @@ class Labels(Target):
 
     kind: ClassVar[str] = "labels"
     noun: ClassVar[str] = "label"
+    form: ClassVar[tuple[str, ...]] = ("num_labels",)
 
     names: tuple[str, ...] | None = None
     rates: tuple[float, ...] = ()
@@ -62,8 +63,7 @@ class Labels(Target):
     def with_thresholds(self, thresholds: Tensor | Sequence[float] | None) -> Labels:
         """The same labels with other thresholds ``[T]``; ``None`` means one half for all.
 
-        ``model.target = model.target.with_thresholds(t)`` makes every later prediction of a model
-        answer by them, whatever it is loaded from or served by.
+        ``model.target = model.target.with_thresholds(t)`` makes a model answer by them.
 
         Example:
             >>> target = Labels(rates=(0.1,)).with_thresholds([0.2])
@@ -108,15 +108,9 @@ class Labels(Target):
             raise InputError("validation rows with known labels", "none", "Pass other rows as val.")
         return labels
 
-    def fits(self, other: Target | None) -> bool:
-        same = isinstance(other, Labels) and other.num_labels == self.num_labels
-        return other is None or same
-
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        known = ~y.isnan()
         truth = y.nan_to_num(0.0).to(outputs).expand_as(outputs)
-        found = F.binary_cross_entropy_with_logits(outputs, truth, reduction="none")
-        return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
+        return _over_known(F.binary_cross_entropy_with_logits(outputs, truth, reduction="none"), y)
 
     def masked_losses(self, outputs: Tensor) -> Tensor:
         rates = outputs.new_tensor(self.rates).expand_as(outputs)
@@ -139,16 +133,8 @@ class Labels(Target):
 
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """The mean over the known labels of a row, each by itself."""
-        known = ~y.isnan()
         sign = torch.where(y.nan_to_num(0.0) > 0.5, 1.0, -1.0).to(samples)
-        logs = F.logsigmoid(sign * samples)  # [..., K, m, T]
-        count = logs.size(-3)
-        share = logs.new_full((count,), 1 / count) if weights is None else weights.to(logs)
-        found = -(logs + share.log().view(-1, 1, 1)).logsumexp(dim=-3)
-        return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
-
-    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
-        return samples / temperature.to(samples)
+        return _over_known(-log_mean(F.logsigmoid(sign * samples), weights), y)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         flat = []
@@ -162,6 +148,12 @@ class Labels(Target):
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> LabelPrediction:
         cuts = None if self.thresholds is None else torch.tensor(self.thresholds)
         return LabelPrediction(samples, y, self.names, cuts, **more)
+
+
+def _over_known(found: Tensor, y: Tensor) -> Tensor:
+    """The mean over the known labels of each row."""
+    known = ~y.isnan()
+    return (found * known).sum(dim=-1) / known.sum(dim=-1).clamp_min(1)
 
 
 def _entries(y: Tensor, name: str) -> Tensor:

@@ -35,8 +35,7 @@ def tell_target(
     Args:
         look: The training rows, and what the network says of some of them.
         given: A target, or its kind: ``"classes"``, ``"labels"`` or ``"values"``.
-        class_weights: As in `gduq.fit`.
-        class_names: A name per class, label or value.
+        class_weights, class_names: As in `gduq.fit`; names are of classes, labels or values.
 
     Example:
         >>> y = torch.tensor([0.5, 1.5])
@@ -48,41 +47,48 @@ def tell_target(
     """
     if isinstance(given, str) and given not in KINDS:
         raise InputError(f"target from {', '.join(KINDS)}, or a gduq.targets object", repr(given))
-    kind = given.kind if isinstance(given, Target) else given or _kind(look.y, look.outputs.size(1))
+    outputs = look.outputs.size(1)
+    kind = given.kind if isinstance(given, Target) else given or _kind(look.y, outputs)
     if kind != "classes" and class_weights is not None:
         raise InputError("class_weights for classes", f"{kind} as the target")
-    if isinstance(given, Classes):
-        names = given.names if class_names is None else tuple(class_names)
-        named = replace(given, names=names).told(look)
-        if class_weights is None:
-            return named
-        return Classes.told_from(look.y, look.outputs.size(1), class_weights, names)
-    if kind == "classes":
-        return Classes.told_from(look.y, look.outputs.size(1), class_weights, class_names)
-    names = None if class_names is None else tuple(class_names)
-    made = given if isinstance(given, Target) else Labels() if kind == "labels" else Values()
-    if names is not None:
-        made = type(made)(**{**_settings(made), "names": names})
-    return made.told(look)
-
-
-def _settings(target: Target) -> dict[str, object]:
-    return {name: value for name, value in target.spec().items() if name != "kind"}
+    target: Target
+    if isinstance(given, Target):
+        target = given
+    elif kind == "classes":
+        target = Classes(max(2, outputs), one_logit=outputs == 1)
+    else:
+        target = Labels() if kind == "labels" else Values()
+    if class_names is not None:
+        target = replace(target, names=class_names)  # type: ignore[call-arg]
+    return target.told(look, class_weights) if isinstance(target, Classes) else target.told(look)
 
 
 def _kind(y: Tensor, outputs: int) -> str:
     """The kind of target that the numbers in ``y`` are, for a network with so many outputs."""
     if y.is_floating_point() and bool(y.isinf().any()):
         return "values"  # which says what is wrong with it
-    several = y.dim() == 2 and y.size(1) > 1
     known = y[~y.isnan()] if y.is_floating_point() else y
-    binary = bool(((known == 0) | (known == 1)).all())
-    _check_signs(known)
-    if several:
-        return _kind_of_columns(y, outputs, binary)
-    gaps = known.numel() < y.numel()
-    whole = not y.is_floating_point() or bool((known == known.round()).all())
-    if not whole:
+    gaps, numbers = known.numel() < y.numel(), known.unique()
+    if len(numbers) < 4 and numbers.tolist() in (
+        [-1, 1],
+        [-1, 0, 1],
+    ):  # several readings are possible
+        raise InputError(
+            "classes from 0 up, or labels 0 and 1 with NaN where unknown",
+            f"y of {', '.join(f'{value:g}' for value in numbers.tolist())}",
+            'Number the classes from 0, code unknown labels as NaN, or pass target="values".',
+        )
+    binary = bool(((numbers == 0) | (numbers == 1)).all())
+    if y.dim() == 2 and y.size(1) > 1:
+        one_hot = not gaps and binary and outputs == y.size(1) and y.size(0) > 1
+        if one_hot and bool((y.sum(dim=1) == 1).all()):
+            raise InputError(
+                "classes as numbers, or labels of which several may be yes",
+                f"y of shape {list(y.shape)} with exactly one 1 per row (one-hot)",
+                'Pass y.argmax(dim=1) if these are classes, or target="labels" if they are labels.',
+            )
+        return "labels" if binary else "values"
+    if y.is_floating_point() and bool((numbers != numbers.round()).any()):
         return "values"
     if gaps and binary and outputs == 1:
         return "labels"
@@ -94,27 +100,3 @@ def _kind(y: Tensor, outputs: int) -> str:
         )
         return "values"
     return "classes"
-
-
-def _check_signs(known: Tensor) -> None:
-    """Raise for -1 among 0 and 1, or beside 1: several readings are possible."""
-    found = set(known.unique()[:4].tolist())
-    if found in ({-1, 1}, {-1, 0, 1}) and len(known.unique()) == len(found):
-        raise InputError(
-            "classes from 0 up, or labels 0 and 1 with NaN where unknown",
-            f"y of {', '.join(f'{value:g}' for value in sorted(found))}",
-            'Number the classes from 0, code unknown labels as NaN, or pass target="values".',
-        )
-
-
-def _kind_of_columns(y: Tensor, outputs: int, binary: bool) -> str:
-    if not binary:
-        return "values"
-    one_hot = not y.isnan().any() if y.is_floating_point() else True
-    if one_hot and outputs == y.size(1) and bool((y.sum(dim=1) == 1).all()) and y.size(0) > 1:
-        raise InputError(
-            "classes as numbers, or labels of which several may be yes",
-            f"y of shape {list(y.shape)} with exactly one 1 per row (one-hot)",
-            'Pass y.argmax(dim=1) if these are classes, or target="labels" if they are labels.',
-        )
-    return "labels"

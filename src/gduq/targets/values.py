@@ -12,15 +12,14 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from gduq.errors import InputError, warn_user
+from gduq.prediction.gaussians import surprise
 from gduq.prediction.mixture import weighted_mean
-from gduq.prediction.temperature import COOLEST, HOTTEST
+from gduq.prediction.temperature import COOLEST, HOTTEST, counted
 from gduq.prediction.values import ValuePrediction
-from gduq.targets.base import FirstLook, Part, Target
-from gduq.targets.value_checks import check_range, value_columns
+from gduq.targets.base import FirstLook, Part, Target, log_mean
 
 __all__ = ["Values"]
 
-_LOG_2PI = math.log(2 * math.pi)
 _LOWEST, _HIGHEST = -14.0, 10.0  # log-variances in standardised units
 _GRID = 41  # temperatures tried first
 
@@ -31,9 +30,8 @@ class Values(Target):
 
     A network gives T means, or T means and then T log-variances. With means only, the noise is one
     number per value, fitted at the end of training; a head on a frozen network is widened to give
-    both. Values are standardised by their training mean and deviation; a network that `gduq.fit`
-    trains works in standardised units, one that comes trained may work in those of ``y``: what
-    fits ``y`` better tells.
+    both. A network that `gduq.fit` trains works in standardised units, one that comes trained may
+    work in those of ``y``: what fits ``y`` better tells.
 
     With :math:`\mu, \sigma^2` in standardised units the loss of a row is the mean over its values
     of
@@ -63,6 +61,7 @@ class Values(Target):
 
     kind: ClassVar[str] = "values"
     noun: ClassVar[str] = "value"
+    form: ClassVar[tuple[str, ...]] = ("shift", "scale")
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
@@ -85,7 +84,7 @@ class Values(Target):
     # -- from data -----------------------------------------------------------------------------
 
     def told(self, look: FirstLook) -> Values:
-        values, outputs = value_columns(look.y, "train"), look.outputs
+        values, outputs = _columns(look.y, "train"), look.outputs
         width = values.size(1)
         if outputs.size(1) not in (width, 2 * width):
             raise InputError(
@@ -96,18 +95,13 @@ class Values(Target):
             )
         deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
         for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
-            check_range(self._name(t), centre, spread)
+            _check_range(self._name(t), centre, spread)
         self._check_widths(width, "names", "units")
-        told = replace(
-            self,
-            shift=tuple(mean.tolist()),
-            scale=tuple(deviation.tolist()),
-            raw=False,
-            noise=(0.0,) * width if outputs.size(1) == width else None,
-        )
-        if look.bounded:  # a ReLU, say, cannot give what lies below the mean of y
-            return replace(told, raw=True)
-        return replace(told, raw=told._fits_raw(look))
+        noise = (0.0,) * width if outputs.size(1) == width else None
+        shift, scale = tuple(mean.tolist()), tuple(deviation.tolist())
+        told = replace(self, shift=shift, scale=scale, raw=False, noise=noise)
+        # a ReLU, say, cannot give what lies below the mean of y
+        return replace(told, raw=look.bounded or told._fits_raw(look))
 
     def _fits_raw(self, look: FirstLook) -> bool:
         """Whether outputs explain the truth better as they are than as standardised ones.
@@ -115,7 +109,7 @@ class Values(Target):
         A network that is still to be trained and explains nothing learns in standardised units.
         """
         means = look.outputs[:, : self.num_values].detach().cpu().double()
-        y = value_columns(look.truth, "train").cpu().double()
+        y = _columns(look.truth, "train").cpu().double()
         shift, scale = self._shift(means), self._scale(means)
         as_is = float(((means - y) / scale).square().mean())
         scaled = float((means - (y - shift) / scale).square().mean())
@@ -127,14 +121,10 @@ class Values(Target):
             )
         return as_is < scaled and (look.trained or as_is < 0.98 * nothing)
 
-    def fits(self, other: Target | None) -> bool:
-        same = isinstance(other, Values) and (other.shift, other.scale) == (self.shift, self.scale)
-        return other is None or same
-
     def check_val(self, y: Tensor) -> Tensor:
         values = self.check(y, "val")
-        if values.size(0) >= 10 and bool((values.mean(dim=0).abs() > 4).any()):
-            far = float(values.mean(dim=0).abs().max())
+        far = float(values.mean(dim=0).abs().max())
+        if values.size(0) >= 10 and far > 4:
             warn_user(
                 f"the validation values lie {far:.1f} deviations of the training values away from "
                 "their mean: are both in the same units?"
@@ -142,7 +132,7 @@ class Values(Target):
         return values
 
     def check(self, y: Tensor, name: str) -> Tensor:
-        values = value_columns(y, name)
+        values = _columns(y, name)
         if values.size(1) != self.num_values:
             raise InputError(
                 f"{self.num_values} value{'s' * (self.num_values > 1)} per row in {name}, "
@@ -178,10 +168,7 @@ class Values(Target):
     # -- losses --------------------------------------------------------------------------------
 
     def completed(self, outputs: Tensor) -> Tensor:
-        """Means and log-variances in standardised units, ``[..., m, 2T]``.
-
-        Before anything is known about the values, outputs stay as they are.
-        """
+        """Means and log-variances ``[..., m, 2T]`` in standardised units, once these are known."""
         width = self.num_values
         if width == 0:
             return outputs
@@ -202,7 +189,7 @@ class Values(Target):
         return self._gaussian_loss(means.square() + 1.0, logs)
 
     def _gaussian_loss(self, squares: Tensor, logs: Tensor) -> Tensor:
-        found = 0.5 * (squares * (-logs).exp() + logs + _LOG_2PI)
+        found = surprise(squares, logs)
         if self.beta:
             found = found * (self.beta * logs.detach()).exp()
         return found.mean(dim=-1)
@@ -210,10 +197,7 @@ class Values(Target):
     def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
         """In standardised units; the mean over the values of a row, each by itself."""
         means, logs = self._halves(samples)  # [..., K, m, T]
-        found = -0.5 * ((y - means).square() * (-logs).exp() + logs + _LOG_2PI)
-        count = found.size(-3)
-        share = found.new_full((count,), 1 / count) if weights is None else weights.to(found)
-        return -(found + share.log().view(-1, 1, 1)).logsumexp(dim=-3).mean(dim=-1)
+        return -log_mean(-surprise((y - means).square(), logs), weights).mean(dim=-1)
 
     def figures(
         self, samples: Tensor, y: Tensor, weights: Tensor | None = None
@@ -233,28 +217,22 @@ class Values(Target):
         """All deviations times the temperature: noise, and the hypotheses about their mean."""
         means, logs = self._halves(samples)
         factor = temperature.to(samples)
-        if weights is None:
+        if means.size(-3) > 1:
             centre = means.mean(dim=-3, keepdim=True)
-        else:
-            centre = (means * weights.to(means).view(-1, 1, 1)).sum(dim=-3, keepdim=True)
-        spread = means if means.size(-3) == 1 else centre + factor * (means - centre)
-        return torch.cat([spread, logs + 2 * factor.log()], dim=-1)
+            if weights is not None:
+                centre = (means * weights.to(means).view(-1, 1, 1)).sum(dim=-3, keepdim=True)
+            means = centre + factor * (means - centre)
+        return torch.cat([means, logs + 2 * factor.log()], dim=-1)
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
         exact answers do not make a model sure of everything."""
-        kept = [(s.double(), y.double(), share) for s, y, share in parts if share > 0]
-        if not kept or any(y.size(0) == 0 for _, y, _ in kept):
-            raise InputError("parts with at least one row and a weight above 0", "none")
-        total = sum(share for *_, share in kept)
-        extra = total / sum(share * len(y) / total for _, y, share in kept)
+        kept, extra = counted([(s.double(), y.double(), share) for s, y, share in parts])
 
         def loss(log: float) -> float:
             scale = torch.tensor(math.exp(log), dtype=torch.float64)
-            found = sum(
-                share * float(self.nll(self.scaled(s, scale, weights), y, weights).mean())
-                for s, y, share in kept
-            )
+            tempered = [(self.scaled(s, scale, weights), y, share) for s, y, share in kept]
+            found = sum(v * float(self.nll(s, y, weights).mean()) for s, y, v in tempered)
             return found + extra * (log + 0.5 * math.exp(-2 * log))
 
         low, high = math.log(COOLEST), math.log(HOTTEST)
@@ -280,8 +258,6 @@ class Values(Target):
         share = (found.epistemic / found.variance).mean()
         return samples.size(0) > 1 and float(share) < 1e-4
 
-    # -- private -------------------------------------------------------------------------------
-
     def _halves(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         if outputs.size(-1) != 2 * self.num_values:
             raise InputError(f"{2 * self.num_values} outputs per row", outputs.size(-1))
@@ -292,3 +268,41 @@ class Values(Target):
 
     def _scale(self, like: Tensor) -> Tensor:
         return like.new_tensor(self.scale)
+
+
+def _check_range(name: str, mean: float, deviation: float) -> None:
+    """Raise for values that are all the same, or that single precision cannot hold: it has 24 bits
+    and ends at 1e38."""
+    if deviation <= 1e-12 * abs(mean):
+        raise InputError(
+            "values that differ between training rows",
+            f"{mean:g} in every row for {name}",
+            "There is nothing to learn: leave it out.",
+        )
+    if not 1e-15 < deviation < 1e15:
+        raise InputError(
+            "values of an ordinary size",
+            f"a deviation of {deviation:.1g} for {name}",
+            f"Change the unit: multiply y by {1 / deviation:.0e}.",
+        )
+    if abs(mean) > 1e5 * deviation:
+        raise InputError(
+            "values whose differences single precision can hold",
+            f"{mean:.6g} plus or minus {deviation:.2g} for {name}",
+            "Subtract a constant from y.",
+        )
+
+
+def _columns(y: Tensor, name: str) -> Tensor:
+    """Values ``[m, T]``, finite."""
+    if y.dim() > 2:
+        raise InputError(f"y of shape [m] or [m, T] in {name}", list(y.shape))
+    values = y.unsqueeze(1) if y.dim() == 1 else y
+    if not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).any(dim=1).sum())
+        raise InputError(
+            f"finite values y in {name}",
+            f"NaN or infinity in {bad} of {values.size(0)} rows",
+            "Leave those rows out, or train one value at a time.",
+        )
+    return values if values.is_floating_point() else values.to(torch.get_default_dtype())
