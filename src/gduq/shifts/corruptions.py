@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed, try_pack
+from gduq.data.packed import Packed, to_ptr, try_pack
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph.sparse import csr_of_pointers

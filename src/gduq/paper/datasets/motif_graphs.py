@@ -8,8 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gduq.data.offsets import ragged, to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import Packed, ragged, to_ptr
 
 __all__ = ["BASES", "MOTIFS", "Recipe", "build_motif"]
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import Packed, to_ptr
 from gduq.errors import InputError
 
 __all__ = ["COMPACTNESS", "NEIGHBOURS", "NODES", "neighbours", "rotate", "segment", "superpixels"]

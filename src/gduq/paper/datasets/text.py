@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cached_tensors
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import Packed, to_ptr
 from gduq.data.parallel import default_workers
 from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink, views_of
