@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gduq.data.fields import Column, Task, as_number
 from gduq.data.header import first_fields, listed, meant, meant_all, read_header
 from gduq.data.smiles import readable
+from gduq.data.truth import Column, Task, as_number
 from gduq.errors import InputError
 
 __all__ = ["TableColumns", "find_columns", "find_smiles"]
@@ -30,19 +30,12 @@ _NUMBERED = {"id", "cid", "sid", "index", "row", "nr", "no", "number"}
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What the columns of a table of molecules are.
-
-    Attributes:
-        smiles: The column of SMILES strings.
-        targets: What is to be learned.
-        ids: Columns that name a row: one different text or whole number per row.
-        rows: Rows that were looked at, a thousand at most.
-    """
+    """What the columns of a table of molecules are."""
 
     smiles: str
     targets: tuple[str, ...]
-    ids: tuple[str, ...]
-    rows: int
+    ids: tuple[str, ...]  # one different text or whole number per row
+    rows: int  # that were looked at
 
 
 def find_columns(
@@ -80,8 +73,14 @@ def find_columns(
     free = [name for name in columns if name not in used]
     known = [name for name in names if name not in used or name in targets]
     found = meant_all(path, known, targets) or _only_target(path, [columns[n] for n in free])
-    for name in found:
-        _check(path, columns[name], task)
+    for column in (columns[name] for name in found):
+        column.check(path, task)
+        if not column.numbers and len(column.words) > max(_FEW_WORDS, column.filled / 2):
+            raise InputError(
+                f"numbers, or words that many rows share, in the target {column.name!r} of {path}",
+                f"{len(column.words)} different texts in {column.filled} rows",
+                "It names rows: pass another --target.",
+            )
     ids = [name for name in free if name not in found and columns[name].names_rows][:_MOST_IDS]
     return TableColumns(chosen, found, tuple(ids), len(fields[chosen]))
 
@@ -90,16 +89,9 @@ def find_columns(
 
 
 def find_smiles(path: Path, fields: Mapping[str, Sequence[str]], given: str | None = None) -> str:
-    """The column of SMILES.
-
-    Args:
-        path: The table, for errors.
-        fields: Its columns with their first fields.
-        given: What the user calls it, in any case where that is clear.
-    """
+    """The column of SMILES, given the first fields of all columns and what the user calls it."""
     if given is not None:
-        same = [name for name in fields if name.lower() == given.lower()]
-        return same[0] if len(same) == 1 else meant(path, list(fields), given)
+        return meant(path, list(fields), given, any_case=True)
     plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in fields}
     for known in _SMILES:
         if known in plain:
@@ -121,17 +113,6 @@ def _holds_smiles(fields: Sequence[str]) -> bool:
 
 
 # -- targets ---------------------------------------------------------------------------------------
-
-
-def _check(path: Path, column: Column, task: Task | None) -> None:
-    """Raise for a target that cannot be learned."""
-    column.check(path, task)
-    if not column.numbers and len(column.words) > max(_FEW_WORDS, column.filled / 2):
-        raise InputError(
-            f"numbers, or words that many rows share, in the target {column.name!r} of {path}",
-            f"{len(column.words)} different texts in {column.filled} rows",
-            "It names rows: pass another --target.",
-        )
 
 
 def _only_target(path: Path, columns: Sequence[Column]) -> tuple[str, ...]:

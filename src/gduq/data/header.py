@@ -10,16 +10,8 @@ from pathlib import Path
 
 from gduq.errors import InputError, did_you_mean
 
-__all__ = [
-    "SHEETS",
-    "first_fields",
-    "is_table",
-    "listed",
-    "meant",
-    "meant_all",
-    "read_header",
-    "unit_of",
-]
+__all__ = ["SHEETS", "first_fields", "is_table", "listed", "meant", "meant_all", "read_header",
+           "unit_of"]  # fmt: skip
 
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _SEEN = 1000  # rows that are looked at
@@ -92,14 +84,12 @@ def unit_of(column: str) -> tuple[str, str]:
     return (name, unit) if paired and name and unit else (column, "")
 
 
-def meant(path: object, names: Sequence[str], name: str) -> str:
-    """The one column that has this name, or has it before its unit.
-
-    Args:
-        path: The table, for errors.
-        names: Its columns.
-        name: As the user wrote it.
-    """
+def meant(path: object, names: Sequence[str], name: str, any_case: bool = False) -> str:
+    """The one column that has this name, or has it before its unit; with ``any_case`` also the one
+    that has it in other letters."""
+    same = [column for column in names if column.lower() == name.lower()]
+    if any_case and len(same) == 1:
+        return same[0]
     if names.count(name) == 1:
         return name
     found = [column for column in names if unit_of(column)[0] == name]

@@ -21,19 +21,12 @@ __all__ = ["Reject", "RejectList", "RejectLog"]
 
 @dataclass(frozen=True)
 class Reject:
-    """A row that could not be made into a graph.
-
-    Attributes:
-        file: Name of the file the row stands in.
-        line: Its line number there, from 1.
-        reason: What is wrong with it.
-        text: The row as it was found, shortened.
-    """
+    """A row that could not be made into a graph."""
 
     file: str
-    line: int
+    line: int  # from 1; 0 where there are no lines
     reason: str
-    text: str = ""
+    text: str = ""  # of the row, shortened
 
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}: {self.reason}"
@@ -56,11 +49,8 @@ class RejectList:
         if not path.parent.is_dir():
             raise InputError("a folder for the rejects that exists", path.parent)
         if path.exists() and not self._is_ours(path):
-            raise InputError(
-                "a new file for the rejects",
-                f"{path}, which exists and is no list of rejects",
-                "Choose another name.",
-            )
+            got = f"{path}, which exists and is no list of rejects"
+            raise InputError("a new file for the rejects", got, "Choose another name.")
         self.path, self.rows, self.first = path, 0, ""
         self._stack = ExitStack()
         self._writer: Any = None
@@ -82,9 +72,8 @@ class RejectList:
             self._open()
         self.rows += 1
         self.first = self.first or f"{file}, row {row}: {reject.reason}"
-        line = reject.line or ""
-        texts = [safe_cell(text) for text in (str(file), reject.reason, reject.text)]
-        self._writer.writerow([texts[0], row, line, *texts[1:]])
+        found = (str(file), row, reject.line or "", reject.reason, reject.text)
+        self._writer.writerow(safe_cell(v) if isinstance(v, str) else v for v in found)
 
     def _open(self) -> None:
         temporary = self._stack.enter_context(atomic_path(self.path))
@@ -111,6 +100,9 @@ class RejectLog:
         self.list = None if path is None else RejectList(path)
         self.rows = self.rejected = 0
         self.first: Reject | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rejected} of {self.rows} rows are left out, first {self.first}"
 
     def good(self, items: Iterable[tuple[int, Data | Reject]]) -> Iterator[Data]:
         """The graphs among the items. At the end the list of rejects is in place, and too many
