@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
@@ -86,11 +86,8 @@ class RDKitProcess:
         self._lock = threading.Lock()
 
     def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
-        """Per text its graph, or why there is none.
-
-        Where a group takes too long, the text it ended with and those behind it in the group have
-        none; other groups are not touched.
-        """
+        """Per text its graph, or why there is none. Where a group takes too long, the text it ended
+        with and those behind it in the group have none; other groups are not touched."""
         return self._ask("read", groups)
 
     def readable(self, texts: Iterable[str]) -> list[bool]:
@@ -113,7 +110,8 @@ class RDKitProcess:
 
     def _ask(self, what: str, groups: Iterable[Sequence[str]]) -> list[list[Any]]:
         left, found = deque(groups), list[list[Any]]()
-        with self._lock, self._ended_by_errors():
+        with self._lock, ExitStack() as interrupted:
+            interrupted.callback(self._end)  # or the next to ask would get the answers to this
             while left:
                 answers, ended = self._tried(what, left)
                 while left:
@@ -125,28 +123,23 @@ class RDKitProcess:
                         part.append(ended)
                         part += [late] * (len(texts) - len(part))
                         break
+            interrupted.pop_all()
         return found
-
-    @contextmanager
-    def _ended_by_errors(self) -> Iterator[None]:
-        """Who is interrupted, by Ctrl-C say, must not get the answers to the last question next."""
-        try:
-            yield
-        except BaseException:
-            self._end()
-            raise
 
     def _tried(self, what: str, groups: Iterable[Sequence[str]]) -> tuple[Iterator[Any], str]:
         """Answers for all texts, or for those before the process ended; and why it did."""
         process, answers = self._running()
+        assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):
-            if what == "read" and not self._knows_lists:
-                from torch_geometric.utils.smiles import e_map, x_map
+        asked: list[list[Any]] = [[what, self.seconds, *groups]]
+        if what == "read" and not self._knows_lists:
+            from torch_geometric.utils.smiles import e_map, x_map
 
-                _send(process, ["lists", x_map, e_map])
-                self._knows_lists = True
-            _send(process, [what, self.seconds, *groups])
+            asked.insert(0, ["lists", x_map, e_map])
+            self._knows_lists = True
+        with suppress(BrokenPipeError):
+            process.stdin.write(b"".join(json.dumps(line).encode() + b"\n" for line in asked))
+            process.stdin.flush()
         done = process.stdout.read(1)
         answers.seek(0)
         content = answers.read()
@@ -185,12 +178,6 @@ class RDKitProcess:
         if self._answers is not None:
             self._answers.close()
             self._answers = None
-
-
-def _send(process: subprocess.Popen[bytes], content: Any) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(content).encode() + b"\n")
-    process.stdin.flush()
 
 
 def _received(content: bytes, texts: Iterable[str]) -> Iterator[Data | bytes | str]:
