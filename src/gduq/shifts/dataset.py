@@ -19,7 +19,7 @@ from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.shifts import cuts
-from gduq.shifts.domain_values import as_labels, as_values
+from gduq.shifts.cuts import as_labels, as_values
 
 __all__ = ["DatasetRows", "Graphs", "Task", "attribute"]
 

@@ -14,9 +14,9 @@ from torch_geometric.data import Data
 
 from gduq.data.splits import Splits
 from gduq.errors import InputError
-from gduq.shifts import cuts
+from gduq.shifts import cuts as _cuts
+from gduq.shifts.cuts import Values, as_values
 from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute
-from gduq.shifts.domain_values import Values, as_values
 
 __all__ = ["by", "degree", "feature", "size", "target", "time"]
 
@@ -30,7 +30,7 @@ _DESCRIBED = {
 
 
 def by(
-    data: Graphs,
+    data: Graphs | DatasetRows,
     values: Values,
     kind: Kind = "covariate",
     *,
@@ -59,28 +59,16 @@ def by(
         >>> splits.domains["ood_test"]
         tensor([16, 17, 18, 19])
     """
-    return _by(DatasetRows(data, task), values, kind, seed, name, options)
-
-
-def _by(
-    rows: DatasetRows,
-    values: Values,
-    kind: Kind,
-    seed: int,
-    name: str,
-    options: dict[str, Any],
-) -> Splits:
+    rows = data if isinstance(data, DatasetRows) else DatasetRows(data, task)
     values = as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
     if kind not in _DESCRIBED:
         raise InputError("a kind from covariate, concept, tails, no_shift", repr(kind))
-    given: tuple[Any, ...] = (values,)
+    given: tuple[Any, ...] = (len(rows),) if kind == "no_shift" else (values,)
     if kind == "concept":
         given = (values, rows.labels())
-    elif kind == "no_shift":
-        given = (len(rows),)
-    cut = getattr(cuts, kind)(*given, seed=seed, **options)
+    cut = getattr(_cuts, kind)(*given, seed=seed, **options)
     description = _DESCRIBED[kind].format(name or "the given values")
     return rows.splits(cut, values, name=name, description=description)
 
@@ -88,7 +76,7 @@ def _by(
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
     rows = DatasetRows(data, "graph")
-    return _by(rows, rows.sizes, kind, seed, "size", options)
+    return by(rows, rows.sizes, kind, seed=seed, name="size", **options)
 
 
 def target(
@@ -125,12 +113,10 @@ def target(
     y = y.unsqueeze(1) if y.dim() == 1 else y
     if not -y.size(1) <= column < y.size(1):
         raise InputError(f"a column from 0 to {y.size(1) - 1}", column)
-    values = y[:, column]
-    if not values.is_floating_point():
-        values = values.double()
+    values = y[:, column] if y.is_floating_point() else y[:, column].double()
     known = torch.nonzero(~values.isnan()).flatten()
     low, high = quantile
-    cut = cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
+    cut = _cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
     missing = len(rows) - known.numel()
     return rows.splits(
         {split: known[numbers] for split, numbers in cut.items()},
@@ -156,7 +142,7 @@ def degree(
     """
     rows = DatasetRows(data, task)
     options |= {"descending": descending} if kind == "covariate" else {}
-    return _by(rows, rows.scalar(_degrees), kind, seed, "degree", options)
+    return by(rows, rows.scalar(_degrees), kind, seed=seed, name="degree", **options)
 
 
 def feature(
@@ -180,15 +166,10 @@ def feature(
         task: See `by`.
         options: Further arguments of the cut.
     """
-    if value is None:
-        function: Callable[[Data], Any] = _feature_sum
-    elif callable(value):
-        function = value
-    else:
-        function = attribute(value)
     name = value if isinstance(value, str) else "feature"
+    function = attribute(value) if isinstance(value, str) else value or _feature_sum
     rows = DatasetRows(data, task)
-    return _by(rows, rows.scalar(function), kind, seed, name, options)
+    return by(rows, rows.scalar(function), kind, seed=seed, name=name, **options)
 
 
 def time(
@@ -215,15 +196,12 @@ def time(
 
 
 def _degrees(graph: Data) -> Tensor:
-    if graph.edge_index is None:
-        raise InputError("graphs with edge_index", f"only {sorted(graph.keys())}")
-    return torch.bincount(graph.edge_index[0], minlength=int(graph.num_nodes or 0))
+    edges = attribute("edge_index")(graph)
+    return torch.bincount(edges[0], minlength=int(graph.num_nodes or 0))
 
 
 def _feature_sum(graph: Data) -> Tensor:
-    if graph.x is None:
-        raise InputError("graphs with features x", f"only {sorted(graph.keys())}")
-    x: Tensor = graph.x.to_dense() if graph.x.layout == torch.sparse_coo else graph.x
+    x: Tensor = attribute("x")(graph)
     if x.layout == torch.sparse_csr:
         return torch.segment_reduce(x.values(), "sum", offsets=x.crow_indices())
-    return x.sum(dim=-1)
+    return (x.to_dense() if x.layout == torch.sparse_coo else x).sum(dim=-1)

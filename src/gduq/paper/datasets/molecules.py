@@ -21,7 +21,7 @@ from gduq.data.splits import Splits
 from gduq.data.table import Table
 from gduq.errors import InputError
 from gduq.paper.datasets.raw import raw_file
-from gduq.shifts.scaffolds import scaffold_ranks
+from gduq.shifts.groups import scaffold_ranks
 
 __all__ = ["MOLECULES", "load_molecules"]
 
