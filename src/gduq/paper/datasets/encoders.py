@@ -92,11 +92,8 @@ class TransformerEncoder:
             return Path(package.get_model_path())
         folder = Path(self.folder).expanduser().absolute()
         if not (folder / "config.json").is_file():
-            raise InputError(
-                "an encoder folder with config.json, a tokenizer and safetensors weights",
-                folder,
-                "Leave encoder out for the default one.",
-            )
+            what = "an encoder folder with config.json, a tokenizer and safetensors weights"
+            raise InputError(what, folder, "Leave encoder out for the default one.")
         return folder
 
 
@@ -114,11 +111,8 @@ def as_encoder(encoder: str | Path | Encoder | None) -> Encoder:
 
 def missing_extra(package: str) -> InputError:
     """The error for a part of the text extra that is not installed."""
-    return InputError(
-        f"{package} to make graphs of sentences",
-        "none installed",
-        'Install it: pip install "gduq[text]"',
-    )
+    do = 'Install it: pip install "gduq[text]"'
+    return InputError(f"{package} to make graphs of sentences", "none installed", do)
 
 
 def _version(package: str) -> str:

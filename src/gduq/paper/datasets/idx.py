@@ -48,11 +48,6 @@ def read_idx(
 
     The format: two zero bytes, the code 8 for bytes, the number of axes, the length of each axis
     as a big-endian 32-bit number, then the values.
-
-    Args:
-        path: The file, ``.gz``.
-        shape: The shape it must have.
-        sha256: Digest its unpacked bytes must have.
     """
     size = 4 + 4 * len(shape) + math.prod(shape)
     expected = f"{size} unpacked bytes" + (f" of SHA-256 {sha256}" if sha256 else "")

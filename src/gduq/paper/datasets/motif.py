@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cached
+from gduq.data.catalog import SHIFTS
 from gduq.data.laplacian import add_laplacian
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
-from gduq.errors import InputError
 from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.raw import one_of
 from gduq.shifts.cuts import Cut, leave_out, no_shift
 from gduq.shifts.dataset import DatasetRows
 
@@ -64,15 +65,10 @@ def draw_recipe(
     domain: str, shift: str, generator: torch.Generator, total: int = 30000
 ) -> tuple[Recipe, Cut]:
     """Bases, widths and motifs of a setting, and which graphs belong to which split."""
-    if domain not in ("basis", "size"):
-        raise InputError("a Motif domain from basis, size", repr(domain))
-    if shift == "covariate":
-        return _covariate(domain, generator, total)
-    if shift == "concept":
-        return _concept(domain, generator, total)
-    if shift == "no_shift":
-        return _no_shift(domain, generator, total)
-    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    one_of("a Motif domain", domain, ("basis", "size"))
+    one_of("a shift", shift, SHIFTS)
+    draw = {"covariate": _covariate, "concept": _concept, "no_shift": _no_shift}[shift]
+    return draw(domain, generator, total)
 
 
 def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:

@@ -35,8 +35,7 @@ class Recipe:
 
     @staticmethod
     def concatenate(parts: list[Recipe]) -> Recipe:
-        names = ("base", "width", "motif", "domain")
-        return Recipe(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
+        return Recipe(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -76,21 +75,14 @@ def _base(base: int, width: int) -> tuple[int, Tensor, Tensor]:
         return w, torch.cat([spokes, line[:, 1:], close], 1), everyone
     if BASES[base] == "tree":
         height = max(w.bit_length() - 2, 1)  # int(log2 w) - 1
-        children = torch.arange(1, 2 ** (height + 1) - 1)
-        return (
-            len(children) + 1,
-            torch.stack([(children - 1) // 2, children]),
-            torch.arange(len(children) + 1),
-        )
+        nodes = torch.arange(2 ** (height + 1) - 1)
+        return len(nodes), torch.stack([(nodes[1:] - 1) // 2, nodes[1:]]), nodes
     if BASES[base] == "ladder":
         rungs = torch.stack([everyone, everyone + w])
         return 2 * w, torch.cat([line, line + w, rungs], 1), torch.arange(2 * w)
     if BASES[base] == "star":
-        return (
-            w + 1,
-            torch.stack([torch.zeros(w).long(), torch.arange(1, w + 1)]),
-            torch.zeros(1).long(),
-        )
+        rays = torch.stack([torch.zeros(w).long(), torch.arange(1, w + 1)])
+        return w + 1, rays, torch.zeros(1).long()
     return w, line, torch.arange(1, max(w - 1, 1))
 
 

@@ -6,7 +6,6 @@ import hashlib
 import shutil
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -46,24 +45,17 @@ def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
 
 def sst2_files(root: str | Path | None = None) -> list[Path]:
     """Where the three files are, downloaded if need be."""
-    places: dict[str, str | Callable[[Path], None]] = {
-        "train.tsv": partial(_unzip, "SST-2/train.tsv"),
-        "dev.tsv": partial(_unzip, "SST-2/dev.tsv"),
-        "test.tsv": _TEST,
-    }
-    return [raw_file(f"SST2/raw/{name}", root, url=places[name]) for name in SST2]
+    return [
+        raw_file(f"SST2/raw/{n}", root, _TEST if n == "test.tsv" else partial(_unzip, f"SST-2/{n}"))
+        for n in SST2
+    ]
 
 
 def read_sentences(
     path: Path, count: int | None = None, sha256: str | None = None
 ) -> tuple[list[str], list[int]]:
-    """Sentences and labels of a file, with or without a header line.
-
-    Args:
-        path: The file, UTF-8.
-        count: Sentences it must hold.
-        sha256: Digest of its lines, see `SST2`.
-    """
+    """Sentences and labels of a UTF-8 file, with or without a header line; ``count`` and ``sha256``
+    are what it must hold, see `SST2`."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -77,11 +69,12 @@ def read_sentences(
             raise damaged(path, "a sentence, a tab, and 0 or 1", f"{line[:60]!r} in line {number}")
         sentences.append(text.strip())
         labels.append(int(label))
+    expected = f"{count} sentences of SHA-256 {sha256}"
     if count is not None and len(sentences) != count:
-        raise damaged(path, f"{count} sentences of SHA-256 {sha256}", f"{len(sentences)}")
+        raise damaged(path, expected, f"{len(sentences)}")
     content = "\n".join(f"{s}\t{y}" for s, y in zip(sentences, labels, strict=True))
     if sha256 is not None and hashlib.sha256(content.encode()).hexdigest() != sha256:
-        raise damaged(path, f"{count} sentences of SHA-256 {sha256}", "another digest")
+        raise damaged(path, expected, "another digest")
     return sentences, labels
 
 

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cached_tensors
+from gduq.data.catalog import SHIFTS
 from gduq.data.packed import Packed, to_ptr
 from gduq.data.parallel import default_workers
 from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink, views_of
 from gduq.errors import InputError
 from gduq.paper.datasets.encoders import Encoder, TransformerEncoder, as_encoder, missing_extra
+from gduq.paper.datasets.raw import one_of
 from gduq.paper.datasets.sst2 import read_sst2, sst2_files
 from gduq.shifts.cuts import Cut, concept, covariate, no_shift
 
@@ -49,18 +51,12 @@ def load_sst2(
 
     ``x [tokens, d]`` are token embeddings, stored as float16 and handed out as float32; ``y [1]``
     is 0 (negative) or 1 (positive), for a model of one or two outputs. The domain is the number of
-    tokens. With ``limit`` only that many sentences, in proportion from every split, are parsed and
-    encoded.
-
-    Args:
-        shift: ``covariate`` (train on short sentences, test on long ones), ``concept`` (sentiment
-            goes with length in training, against it in testing) or ``no_shift``.
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        seed: Of the split.
-        limit: Number of graphs in all splits together; ``None`` for all 70 042.
-        encoder: Folder of a language model, or an `Encoder`; ``None`` is
-            all-MiniLM-L6-v2 from PyPI.
+    tokens: ``covariate`` trains on short sentences and tests on long ones; under ``concept``
+    sentiment goes with length in training, against it in testing. With ``limit`` only that many
+    sentences, in proportion from every split, are parsed and encoded. ``encoder`` is the folder of
+    a language model, or an `Encoder`; ``None`` is all-MiniLM-L6-v2 from PyPI.
     """
+    one_of("a shift", shift, SHIFTS)
     embed = as_encoder(encoder)
     sentences, labels = read_sst2(root)
     length = token_counts(sentences, root)
@@ -94,13 +90,7 @@ def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Te
 
 
 def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) -> Packed:
-    """Dependency graphs of sentences, token embeddings in half precision.
-
-    Args:
-        sentences: The texts; each must have at least one token.
-        labels: Integers ``[n]``.
-        encoder: Makes the node features.
-    """
+    """Dependency graphs of sentences, token embeddings in half precision."""
     words, heads = _parse(sentences)
     rows = [_half(row, len(tokens)) for row, tokens in zip(encoder(words), words, strict=True)]
     edges = [_edges(head) for head in heads]
@@ -130,9 +120,7 @@ def _cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
     if shift == "concept":
         bias, pick = (0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0)
         return concept(length, labels, bias=bias, pick=pick, holdout=0.15, seed=seed)
-    if shift == "no_shift":
-        return no_shift(len(length), seed=seed)
-    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    return no_shift(len(length), seed=seed)
 
 
 def _graphs(root: str | Path | None, rows: Tensor, total: int, encoder: Encoder) -> Packed:
