@@ -9,7 +9,9 @@ it: it holds Python's lock. So another process works, with a clock that ends it.
 from __future__ import annotations
 
 import atexit
+import io
 import json
+import marshal
 import os
 import signal
 import subprocess
@@ -22,8 +24,6 @@ from contextlib import ExitStack, suppress
 from functools import lru_cache
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
-
-from gduq.data.smiles_work import HEAD, OTHER
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -182,32 +182,21 @@ class RDKitProcess:
 
 def _received(content: bytes, texts: Iterable[str]) -> Iterator[Data | bytes | str]:
     """Graphs, pictures and reasons, as `work` writes them."""
-    place = 0
+    answers = io.BytesIO(content)
     for text in texts:
-        if place == len(content):
+        if answers.tell() == len(content):
             return
-        atoms, size = HEAD.unpack_from(content, place)
-        place += HEAD.size
-        if atoms > 0:
-            yield _graph(content, place, atoms, size, text)
-            place += 9 * atoms + (8 + 3) * size
-        else:
-            made = content[place : place + size]
-            place += size
-            yield made if atoms == OTHER else made.decode()
+        made = marshal.load(answers)  # of our own process
+        yield _graph(text, *made) if isinstance(made, tuple) else made
 
 
-def _graph(content: bytes, place: int, atoms: int, bonds: int, text: str) -> Data:
+def _graph(text: str, atoms: bytes, ends: bytes, bonds: bytes) -> Data:
     import numpy as np
     import torch
     from torch_geometric.data import Data
 
-    x = np.frombuffer(content, "u1", 9 * atoms, place).astype(np.float32)
-    ends = np.frombuffer(content, "<i4", 2 * bonds, place + 9 * atoms).astype(np.int64)
-    edge_attr = np.frombuffer(content, "u1", 3 * bonds, place + 9 * atoms + 8 * bonds)
-    return Data(
-        torch.from_numpy(x.reshape(-1, 9)),
-        torch.from_numpy(ends.reshape(2, -1)),
-        torch.from_numpy(edge_attr.astype(np.float32).reshape(-1, 3)),
-        smiles=text,
-    )
+    def numbers(raw: bytes, kind: str, to: Any, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(np.frombuffer(raw, kind).astype(to).reshape(shape))
+
+    x, edge_attr = numbers(atoms, "u1", "f4", -1, 9), numbers(bonds, "u1", "f4", -1, 3)
+    return Data(x, numbers(ends, "i4", "i8", 2, -1), edge_attr, smiles=text)
