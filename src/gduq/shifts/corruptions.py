@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from gduq.data.packed import TEXT, Packed, to_ptr, try_pack
 from gduq.data.view import View
 from gduq.graph.sparse import csr_of_pointers
-from gduq.shifts.dataset import attribute
+from gduq.shifts.domains import attribute
 from gduq.whole import whole
 
 __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]

@@ -14,8 +14,7 @@ from torch_geometric.data import Data
 from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.shifts.cuts import leave_out
-from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute
-from gduq.shifts.domains import by
+from gduq.shifts.domains import DatasetRows, Graphs, Task, attribute, by
 
 __all__ = ["class_out", "group", "scaffold", "scaffold_ranks"]
 

@@ -100,6 +100,8 @@ for _name, _rows, _classes in (
     FAMILIES[f"molecules/{_name}"] = _graphs(
         _rows, _classes, "scaffold or size", _TABLE, _molecules, "scaffold", "size"
     )
-_TU_ROWS = {"NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD": 1178, "MUTAG": 188}
-for _name, _number in {**_TU_ROWS, "*": "any number of"}.items():
+_TU_ROWS: dict[str, int | str] = {
+    "NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD": 1178, "MUTAG": 188, "*": "any number of"
+}  # fmt: skip
+for _name, _number in _TU_ROWS.items():
     FAMILIES[f"tu/{_name}"] = _graphs(_number, 2, "graph size", _TU, _tu, "size")

@@ -17,7 +17,7 @@ from gduq.data.cache import cached_tensors
 from gduq.data.splits import Splits
 from gduq.paper.datasets.raw import one_of
 from gduq.shifts.cuts import leave_out
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
 

@@ -21,7 +21,7 @@ from gduq.data.splits import Splits
 from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
 from gduq.paper.datasets.raw import one_of
 from gduq.shifts.cuts import Cut, leave_out, no_shift
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["draw_recipe", "load_motif"]
 

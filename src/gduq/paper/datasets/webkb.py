@@ -20,7 +20,7 @@ from gduq.data.cache import cached_tensors, digest
 from gduq.data.splits import Splits
 from gduq.paper.datasets.raw import damaged, one_of, raw_file
 from gduq.shifts import cuts
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["UNIVERSITIES", "load_webkb"]
 
