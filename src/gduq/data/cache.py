@@ -1,10 +1,7 @@
 """Processed data on disk: memory-mapped safetensors, keyed, written atomically, never pickled.
 
-* A set that is built in one go: ``packed = cached(root, key, build)``, where ``build()`` returns a
-  `Packed` or a list of ``Data``.
-* Tensors that are not many graphs (one sparse feature matrix): `cached_tensors`.
-* A set that takes minutes: `cached_shards`. Parts are built in worker processes, written as they
-  finish, and survive a kill: the next call builds only the missing ones.
+`cached` keeps a set that is built in one go, `cached_tensors` what is not many graphs, and
+`cached_shards` a set that takes minutes: its parts are written as they finish and survive a kill.
 
 The key is a mapping of JSON values with at least ``name`` and ``version`` (of the code that builds;
 raise it when the output changes). Put in every parameter that matters, and the `digest` of the raw
@@ -142,13 +139,9 @@ def cached_shards(
 ) -> Packed:
     """Graphs from the cache, or from ``n_shards`` parts that are built in processes and kept.
 
-    Args:
-        root: Cache folder, see `cache_root`.
-        key: See the module.
-        n_shards: Number of parts; the set is their graphs in order, ``extras`` joined likewise.
-        build_shard: Makes part i of ``range(n_shards)``. Runs in another process for more than one
-            worker, so hand over small arguments (``functools.partial`` of a module-level function).
-        workers: Processes; ``None`` means one per core, 1 stays in this process.
+    The set is the graphs of all parts in order, ``extras`` joined likewise. ``build_shard(i)`` runs
+    in another process for more than one worker (``None``: one per core), so hand over small
+    arguments: ``functools.partial`` of a module-level function.
     """
     path, text = cache_path(root, key), _key_text(key)
     folder = path.with_suffix(f".{n_shards}-parts")

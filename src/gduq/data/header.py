@@ -169,14 +169,10 @@ def find_columns(
 ) -> TableColumns:
     """What the columns of a table are, as far as the user did not say so.
 
-    Args:
-        path: The table.
-        smiles: The column of SMILES; ``None``: by its name, or by what its fields hold.
-        targets: The target columns, with or without their unit in brackets, or patterns of names
-            (``"NR-*"``); none: the only column of measured numbers, or of few words if it is called
-            a label, class, activity or the like.
-        others: Columns that serve something else; they must be there.
-        task: What the targets should hold.
+    SMILES are found by the name of their column or by what it holds. ``targets`` are names, with or
+    without their unit in brackets, or patterns (``"NR-*"``); without any it is the only column of
+    measured numbers, or of few words if it is called a label, class, activity or the like.
+    ``others`` serve something else; they must be there.
 
     Example:
         >>> import tempfile

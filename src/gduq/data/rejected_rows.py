@@ -37,10 +37,6 @@ class RejectList:
 
     Without any row there is no file; a list of an earlier call is then emptied. A file that is
     there and is no such list is somebody's own: it is refused, not replaced.
-
-    Attributes:
-        rows: Rows written so far.
-        first: The first of them, with the reason.
     """
 
     columns = ("file", "row", "line", "reason", "text")
@@ -86,12 +82,8 @@ class RejectList:
 
 
 class RejectLog:
-    """Lets good graphs through and keeps count of the others, with the first few at hand.
-
-    Args:
-        path: CSV file for all rejects, see `RejectList`, or ``None`` for none.
-        max_rejects: Share of rows, from 0 to 1, above which reading stops with an error.
-    """
+    """Lets good graphs through and lists the others in a CSV file, if a path is given; more than
+    the share ``max_rejects`` of them is an error."""
 
     def __init__(self, path: Path | None, max_rejects: float) -> None:
         if not 0 <= max_rejects <= 1:
@@ -105,8 +97,7 @@ class RejectLog:
         return f"{self.rejected} of {self.rows} rows are left out, first {self.first}"
 
     def good(self, items: Iterable[tuple[int, Data | Reject]]) -> Iterator[Data]:
-        """The graphs among the items. At the end the list of rejects is in place, and too many
-        of them raise `InputError`."""
+        """The graphs among the items. The list of rejects is in place before an error is raised."""
         with self.list or nullcontext():
             for row, item in items:
                 self.rows += 1

@@ -65,18 +65,7 @@ def _shared(process: int) -> RDKitProcess:
 
 
 class RDKitProcess:
-    """Reads and draws SMILES.
-
-    Args:
-        seconds: Computing time for the texts of a group, or for a picture.
-
-    Example:
-        >>> rdkit = RDKitProcess(seconds=20)
-        >>> [[methanol, other]] = rdkit.read([["CO", "nonsense"]])
-        >>> rdkit.close()
-        >>> methanol.edge_index.tolist(), other
-        ([[0, 1], [1, 0]], "'nonsense' is no valid SMILES")
-    """
+    """Reads and draws SMILES, with ``seconds`` of computing time per group of texts or picture."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds

@@ -76,11 +76,9 @@ def _sizes(full: list[int], limit: int) -> list[int]:
 
 
 def _by_class(labels: Tensor, first: bool) -> Tensor:
-    """An order of rows of which every beginning holds the classes in proportion.
-
-    The k-th of the n rows of a class stands at (k + 1/2) / n; ``first`` puts one of each class,
-    the largest class first, before all others.
-    """
+    """An order of rows of which every beginning holds the classes in proportion: the k-th of the n
+    rows of a class stands at (k + 1/2) / n. ``first`` puts one of each class, the largest class
+    first, before all others."""
     _, number, count = torch.unique(labels, return_inverse=True, return_counts=True)
     grouped = torch.sort(number, stable=True).indices
     place = torch.empty_like(number)
@@ -109,17 +107,8 @@ def build_rows(
 ) -> Packed:
     """The graphs of some rows of a raw data set, from the cache or built in processes.
 
-    A set of all rows that is in the cache already is used; else only ``rows`` are built, under a
-    key of their own.
-
-    Args:
-        root: Cache folder.
-        key: As in `gduq.data.cache`, without the rows.
-        rows: Row numbers ``[m]``; the result has them in this order.
-        total: Rows in the raw data set.
-        build: Makes the graphs of given row numbers; runs in another process.
-        shard: Rows built (and kept in memory) at a time.
-        workers: Processes; ``None`` means one per core.
+    A set of all ``total`` rows that is in the cache already is used; else only ``rows`` are built,
+    ``shard`` of them at a time, under a key of their own. See `gduq.data.cache.cached_shards`.
     """
     everything = {**key, "rows": "all"}
     if rows.numel() == total or cache_path(root, everything).exists():

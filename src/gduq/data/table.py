@@ -36,21 +36,14 @@ class Table:
     """The molecules of a table, read line by line.
 
     Args:
-        path: The file. Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the
-            first line has none, by semicolons.
+        path: The file, see `gduq.data.header.read_header`.
         smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
             found. Pass those of the training set when a test set may not hold every class; ``()``,
             where it has none, says that whole numbers are class numbers. Where classes have names,
             a field must hold one of them: a number says nothing about named classes.
-        task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
-            `gduq.data.truth.Truth`.
-
-    Attributes:
-        task: What the target columns hold; ``None`` without any.
-        target_names: Names of the target columns.
-        class_names: Names of the classes, where they are known.
+        task: What the target columns hold; ``None``: told, see `gduq.data.truth.Truth`.
     """
 
     def __init__(

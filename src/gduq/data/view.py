@@ -31,9 +31,8 @@ class View:
                                                     labels are ``edge_label``
     ==============================================  ============================================
 
-    Lists of graphs with equal attributes are packed into long tensors at the first `batches`, so
-    change the graphs before that, not after. The same rows of changed graphs are
-    ``dataclasses.replace(view, graphs=changed)``.
+    Graphs are packed into long tensors at the first `batches`: change them before, not after. The
+    same rows of changed graphs are ``dataclasses.replace(view, graphs=changed)``.
 
     Args:
         graphs: A ``Data``, a ``HeteroData``, a list of them, a `Packed` set, or a PyG dataset.

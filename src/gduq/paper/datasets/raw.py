@@ -32,13 +32,8 @@ def raw_file(
     root: str | Path | None = None,
     url: str | Callable[[Path], None] = "",
 ) -> Path:
-    """The raw file ``relative``, downloaded to ``<root>/raw`` if it is nowhere.
-
-    Args:
-        relative: Path in the layout of PyG's own data folders, such as ``MNIST/raw/...gz``.
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        url: Where to download it, or a function that writes it to the path it is given.
-    """
+    """The raw file ``relative``, in the layout of PyG's own data folders, downloaded from ``url`` (or
+    written by it, if it is a function) to ``<root>/raw`` if it is nowhere."""
     if (found := find_raw(relative, root)) is not None:
         return found
     path = cache_root(root) / "raw" / relative
