@@ -32,8 +32,8 @@ def raw_file(
     root: str | Path | None = None,
     url: str | Callable[[Path], None] = "",
 ) -> Path:
-    """The raw file ``relative``, in the layout of PyG's own data folders, downloaded from ``url`` (or
-    written by it, if it is a function) to ``<root>/raw`` if it is nowhere."""
+    """The raw file ``relative``, in the layout of PyG's own data folders. If it is nowhere it is
+    downloaded from ``url`` to ``<root>/raw``, or written there by ``url`` if that is a function."""
     if (found := find_raw(relative, root)) is not None:
         return found
     path = cache_root(root) / "raw" / relative
