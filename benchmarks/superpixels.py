@@ -48,7 +48,7 @@ def _seconds(images: int, part: int, workers: int) -> float:
     with TemporaryDirectory() as root:
         start = time.perf_counter()
         rows = torch.arange(images)
-        build_rows(root, key, rows, images, _build, shard=part, workers=workers, progress=False)
+        build_rows(root, key, rows, images, _build, shard=part, workers=workers)
         return time.perf_counter() - start
 
 

@@ -122,18 +122,11 @@ def test_graphs_without_features_or_labels():
     assert {row.quantity for row in compare(splits)} == {"nodes", "edges", "degree"}
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_plot(tmp_path, ending):
+def test_plot(tmp_path):
     splits = shifts.size([star(1 + i % 30, i % 2) for i in range(120)])
-    path = plot(splits, tmp_path / f"moved.{ending}")
-    assert path.stat().st_size > 1000
+    assert plot(splits, tmp_path / "moved.png").stat().st_size > 1000
     with pytest.raises(InputError, match=r"ends in \.png"):
         plot(splits, tmp_path / "moved.txt")
-
-
-def test_rows_are_plain():
-    splits = shifts.size([star(1 + i % 30, i % 2) for i in range(120)])
-    assert all(isinstance(v, (str, float)) for v in compare(splits)[0].as_dict().values())
 
 
 def test_edges_and_heterogeneous_graphs_are_refused_in_one_sentence():

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gduq.data.columns import find_columns
-from gduq.data.header import read_header, unit_of
+from gduq.data.header import find_columns, read_header, unit_of
 from gduq.errors import InputError
 
 BODY = "CCO,1.5,M-1,7\nc1ccccc1O,2.5,M-2,9\nCCN,-1,M-3,8\n"

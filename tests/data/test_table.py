@@ -41,7 +41,6 @@ def test_molecules_are_those_of_pyg(tmp_path: Path) -> None:
 
     path = table(tmp_path, "smiles,y\nCCO,0\nc1ccccc1,1\n")
     for got, smiles in zip(items(path, targets=["y"]), ("CCO", "c1ccccc1"), strict=True):
-        assert isinstance(got, Data)
         expected = from_smiles(smiles)
         assert torch.equal(got.x, expected.x.float())
         assert torch.equal(got.edge_index, expected.edge_index)
@@ -81,7 +80,6 @@ def test_one_target(
 @needs_rdkit
 def test_several_targets_may_be_empty(tmp_path: Path) -> None:
     (graph,) = items(table(tmp_path, "a,smiles,b\n1.5,C,\n"), targets=["a", "b"])
-    assert isinstance(graph, Data)
     assert graph.y.shape == (1, 2)
     assert graph.y[0, 0] == 1.5
     assert math.isnan(graph.y[0, 1])
@@ -107,10 +105,7 @@ def test_class_names_without_targets(tmp_path: Path) -> None:
 def test_class_names_of_the_training_set(tmp_path: Path) -> None:
     path = table(tmp_path, "smiles,y\nC,1\nC,-1\nC,3\n")
     first, second, third = items(path, targets=["y"], class_names=["-1", "1"])
-    assert isinstance(first, Data)
-    assert isinstance(second, Data)
     assert (first.y.item(), second.y.item()) == (1, 0)
-    assert isinstance(third, Reject)
     assert "none of the classes -1, 1" in third.reason
 
 
@@ -229,7 +224,6 @@ def test_a_quoted_field_may_hold_line_breaks(tmp_path: Path) -> None:
     path = table(tmp_path, 'smiles,y,note\nC,0,"one\ntwo"\nCC,1,"x"\nC(,1,z\n')
     found = items(path, targets=["y"])
     assert [item.smiles for item in found[:2] if isinstance(item, Data)] == ["C", "CC"]
-    assert isinstance(found[2], Reject)
     assert found[2].line == 5
 
 
@@ -263,7 +257,6 @@ def test_numbers_that_do_not_count_are_names_and_it_is_said(tmp_path: Path) -> N
     assert [int(g.y) for g in graphs if isinstance(g, Data)] == [1, 2, 0, 1]
     test = column(tmp_path, ["100", "7"])  # lacks classes, and has a strange one
     good, bad = items(test, targets=["y"], class_names=found.class_names)
-    assert isinstance(good, Data)
     assert int(good.y) == 2
     assert isinstance(bad, Reject)
     numbered = items(test, targets=["y"], class_names=())  # of a training set without names
@@ -280,11 +273,9 @@ def test_gaps_among_words_are_no_class(tmp_path: Path, gap: str) -> None:
     found = Table(path, targets=["y"])
     assert found.class_names == ("strong", "weak")
     rows = [item for _, item in found]
-    assert isinstance(rows[1], Reject)
     assert rows[1].line == 3
     assert "target 'y' is empty" in rows[1].reason
     (sodium,) = items(column(tmp_path, ["Na"]), targets=["y"], class_names=["K", "Na"])
-    assert isinstance(sodium, Data)
     assert int(sodium.y) == 1
 
 
@@ -307,7 +298,6 @@ def test_labels_keep_their_gaps(tmp_path: Path) -> None:
     path = table(tmp_path, "smiles,a,b,c\nC,1,,0\nCC,0,NaN,\nCCC,,1,1\nCO,2,1,1\n")
     found = Table(path, targets=["a", "b", "c"], task="labels")
     rows = [item for _, item in found]
-    assert isinstance(rows[3], Reject)
     assert "label 'a' is 2, neither 0 nor 1 nor empty" in rows[3].reason
     y = torch.cat([item.y for item in rows if isinstance(item, Data)])
     nan = math.nan
@@ -317,7 +307,6 @@ def test_labels_keep_their_gaps(tmp_path: Path) -> None:
     assert Table(path, targets=["b", "c"]).task == "labels"
     assert Table(path, targets=["a", "b"]).task == "values"  # because of the 2
     (one, *_) = items(path, targets=["b"], task="labels")
-    assert isinstance(one, Data)
     assert one.y.shape == (1, 1)
     assert math.isnan(one.y)
 
@@ -328,7 +317,6 @@ def test_infinite_values_are_rejected(tmp_path: Path, bad: str) -> None:
     path = table(tmp_path, f"smiles,a,b\nC,0.5,1.5\nC,{bad},1\n")
     good, reject = items(path, targets=["a", "b"])
     assert isinstance(good, Data)
-    assert isinstance(reject, Reject)
     assert f"target 'a' is '{bad}', no finite number" in reject.reason
 
 
@@ -344,7 +332,6 @@ def test_numbers_say_nothing_about_named_classes(tmp_path: Path) -> None:
     ]
     numbered = items(column(tmp_path, ["0", "5"]), targets=["y"], class_names=["5", "7"])
     assert isinstance(numbered[0], Reject)  # names that are numbers are never class numbers
-    assert isinstance(numbered[1], Data)
     assert int(numbered[1].y) == 0
 
 
@@ -378,7 +365,6 @@ def test_capitals_and_semicolons(tmp_path: Path) -> None:
     path = table(tmp_path, "Name;SMILES;y\nmethane;C;0,5\nethane;CC;1.5\n")
     reject, good = items(path, targets=["y"])
     assert isinstance(reject, Reject)  # a comma is no decimal point
-    assert isinstance(good, Data)
     assert good.smiles == "CC"
     assert good.y.item() == 1.5
 

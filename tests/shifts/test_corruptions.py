@@ -127,7 +127,7 @@ def test_corruptions_refuse():
         with pytest.raises(InputError, match="severity as a whole number"):
             shifts.edge_drop(view, wrong)
     bare = View([Data(edge_index=NO_EDGES, num_nodes=2), Data(edge_index=NO_EDGES, num_nodes=1)])
-    with pytest.raises(InputError, match="features x"):
+    with pytest.raises(InputError, match="attribute 'x'"):
         shifts.feature_mask(bare, 2)
     empty = shifts.edge_drop(bare, 5)
     assert [g.num_edges for g in empty.graphs] == [0, 0]

@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gduq.cli.completion import check_calibrator, check_score
-from gduq.data.columns import find_smiles
-from gduq.data.header import SHEETS, first_fields, is_table, meant_all, read_header, unit_of
+from gduq.data.header import (
+    SHEETS,
+    find_smiles,
+    first_fields,
+    is_table,
+    meant_all,
+    read_header,
+    unit_of,
+)
 from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
 

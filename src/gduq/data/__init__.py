@@ -13,32 +13,24 @@ if TYPE_CHECKING:
     from gduq.data.view import View
 
 # Imported on first use: names can be listed without torch.
-_HOMES = {
-    "catalog": ("load", "names"),
-    "describe": ("compare", "plot"),
-    "files": ("convert", "read", "save", "stream"),
-    "laplacian": ("add_laplacian", "laplacian_encoding"),
-    "packed": ("Packed",),
-    "splits": ("Splits",),
-    "view": ("View",),
+_HOME = {
+    "Packed": "packed",
+    "Splits": "splits",
+    "View": "view",
+    "add_laplacian": "laplacian",
+    "compare": "describe",
+    "convert": "files",
+    "laplacian_encoding": "laplacian",
+    "load": "catalog",
+    "names": "catalog",
+    "plot": "describe",
+    "read": "files",
+    "save": "files",
+    "stream": "files",
 }
-_HOME = {name: home for home, names_ in _HOMES.items() for name in names_}
 
-__all__ = [
-    "Packed",
-    "Splits",
-    "View",
-    "add_laplacian",
-    "compare",
-    "convert",
-    "laplacian_encoding",
-    "load",
-    "names",
-    "plot",
-    "read",
-    "save",
-    "stream",
-]
+__all__ = ["Packed", "Splits", "View", "add_laplacian", "compare", "convert", "laplacian_encoding",
+           "load", "names", "plot", "read", "save", "stream"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

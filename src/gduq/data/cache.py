@@ -1,13 +1,7 @@
 """Processed data on disk: memory-mapped safetensors, keyed, written atomically, never pickled.
 
-How to use it in a loader:
-
-* a set that is built in one go: ``packed = cached(root, key, build)``, where ``build()`` returns a
-  `Packed` or a list of ``Data``;
-* tensors that are not many graphs (one sparse feature matrix): `cached_tensors`;
-* a set that takes minutes: `cached_shards`. ``build_shard(i)`` makes the i-th part; parts are built
-  in worker processes, written as they finish, and survive a kill: the next call builds only the
-  missing ones. At the end they are streamed into one file, so memory holds one shard per worker.
+`cached` keeps a set that is built in one go, `cached_tensors` what is not many graphs, and
+`cached_shards` a set that takes minutes: its parts are written as they finish and survive a kill.
 
 The key is a mapping of JSON values with at least ``name`` and ``version`` (of the code that builds;
 raise it when the output changes). Put in every parameter that matters, and the `digest` of the raw
@@ -38,14 +32,7 @@ from gduq.disk import drop_stale, locked
 from gduq.errors import InputError, warn_user
 from gduq.tensorfile import DamagedFile
 
-__all__ = [
-    "cache_path",
-    "cache_root",
-    "cached",
-    "cached_shards",
-    "cached_tensors",
-    "digest",
-]
+__all__ = ["cache_path", "cache_root", "cached", "cached_shards", "cached_tensors", "digest"]
 
 FORMAT = 3  # of the files written here
 _T = TypeVar("_T")
@@ -60,15 +47,11 @@ def cache_root(root: str | Path | None = None) -> Path:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         root = os.environ.get("GDUQ_CACHE") or Path(home) / "gduq"
     folder = Path(root).expanduser().absolute()
-    try:
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        writable = os.access(folder, os.W_OK | os.X_OK)
-    except OSError:
-        writable = False
-    if not writable:
-        raise InputError(
-            "a folder that can be written as root", folder, "Pass root= or set GDUQ_CACHE."
-        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        do = "Pass root= or set GDUQ_CACHE."
+        raise InputError("a folder that can be written as root", folder, do)
     return folder
 
 
@@ -76,12 +59,13 @@ def digest(paths: Iterable[Path]) -> str:
     """Short SHA-256 of files, in order: part of the key of what is made from them."""
     total = hashlib.sha256()
     for path in paths:
-        total.update(_file_digest(path, _state(path)))
+        stat = path.stat()
+        total.update(_file_digest(path, stat.st_size, stat.st_mtime_ns, stat.st_ino))
     return total.hexdigest()[:16]
 
 
 @lru_cache(maxsize=256)
-def _file_digest(path: Path, state: str) -> bytes:
+def _file_digest(path: Path, *state: int) -> bytes:
     """Digest of a file; read once as long as its ``state`` is the same."""
     total = hashlib.sha256()
     with path.open("rb") as file:
@@ -104,6 +88,10 @@ def cache_path(root: str | Path | None, key: Mapping[str, Any]) -> Path:
     short = hashlib.sha256(_key_text(key).encode()).hexdigest()[:16]
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", str(key["name"])).strip("-")
     return cache_root(root) / "processed" / f"{slug}-{short}.safetensors"
+
+
+def _key_text(key: Mapping[str, Any]) -> str:
+    return json.dumps({"format": FORMAT, **key}, sort_keys=True)
 
 
 def cached_tensors(
@@ -148,31 +136,24 @@ def cached_shards(
     n_shards: int,
     build_shard: Callable[[int], Packed | Sequence[Data]],
     workers: int | None = None,
-    progress: bool | None = None,
 ) -> Packed:
     """Graphs from the cache, or from ``n_shards`` parts that are built in processes and kept.
 
-    Args:
-        root: Cache folder, see `cache_root`.
-        key: See the module.
-        n_shards: Number of parts; the set is their graphs in order, ``extras`` joined likewise.
-        build_shard: Makes part i of ``range(n_shards)``. Runs in another process for more than one
-            worker, so hand over small arguments (``functools.partial`` of a module-level function).
-        workers: Processes; ``None`` means one per core, 1 stays in this process.
-        progress: Show a progress bar; ``None`` means when a person is looking.
+    The set is the graphs of all parts in order, ``extras`` joined likewise. ``build_shard(i)`` runs
+    in another process for more than one worker (``None``: one per core), so hand over small
+    arguments: ``functools.partial`` of a module-level function.
     """
-    if n_shards < 1:
-        raise InputError("n_shards >= 1", n_shards)
     path, text = cache_path(root, key), _key_text(key)
     folder = path.with_suffix(f".{n_shards}-parts")
 
     def make() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / f"{i:05d}.safetensors" for i in range(n_shards)]
-        sound = [_try_load(file, partial(open_graphs, file, text)) is not None for file in files]
-        todo = [i for i in range(n_shards) if not sound[i]]
-        job = partial(_build_part, build_shard, folder, text)
-        parallel.run(job, todo, workers, progress, f"{key['name']} ({n_shards} parts)")
+        todo = [
+            i for i, f in enumerate(files) if _try_load(f, partial(open_graphs, f, text)) is None
+        ]
+        job = partial(_build_part, build_shard, files, text)
+        parallel.run(job, todo, workers, f"{key['name']} ({n_shards} parts)")
         join_files(path, files, text)
         with contextlib.suppress(OSError):  # where locks fail another builder may be at it too
             for file in list(folder.iterdir()):
@@ -183,20 +164,18 @@ def cached_shards(
 
 
 def _build_part(
-    build: Callable[[int], Packed | Sequence[Data]], folder: Path, text: str, i: int
+    build: Callable[[int], Packed | Sequence[Data]], files: Sequence[Path], text: str, i: int
 ) -> None:
-    write_graphs(folder / f"{i:05d}.safetensors", build(i), key=text)
+    write_graphs(files[i], build(i), key=text)
 
 
 def _load_or_build(path: Path, make: Callable[[], None], load: Callable[[], _T]) -> _T:
-    found = _try_load(path, load)
-    if found is not None:
+    if (found := _try_load(path, load)) is not None:
         return found
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path):
         # another process may have built it meanwhile
-        found = _try_load(path, load, quiet=True)
-        if found is not None:
+        if (found := _try_load(path, load, quiet=True)) is not None:
             return found
         drop_stale(path)
         try:
@@ -204,28 +183,16 @@ def _load_or_build(path: Path, make: Callable[[], None], load: Callable[[], _T])
             return load()
         except (OSError, DamagedFile):
             # where locks fail another builder may have finished, and cleared its parts away
-            found = _try_load(path, load, quiet=True)
-            if found is None:
-                raise
-            return found
+            if (found := _try_load(path, load, quiet=True)) is not None:
+                return found
+            raise
 
 
 def _try_load(path: Path, load: Callable[[], _T], quiet: bool = False) -> _T | None:
     """What the file holds; ``None`` when there is none or, with a warning, when it is damaged."""
-    if not path.exists():
-        return None
     try:
-        return load()
+        return load() if path.exists() else None
     except DamagedFile as error:
         if not quiet:
             warn_user(f"the cache file {path} is damaged ({error}); it is built again")
         return None
-
-
-def _state(path: Path) -> str:
-    stat = path.stat()
-    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-
-
-def _key_text(key: Mapping[str, Any]) -> str:
-    return json.dumps({"format": FORMAT, **key}, sort_keys=True)

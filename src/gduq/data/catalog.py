@@ -28,14 +28,11 @@ SHIFTS = ("covariate", "concept", "no_shift")
 
 @dataclass(frozen=True)
 class Family:
-    """Datasets that differ in their shift only; the last part of a name is the shift.
-
-    ``classes`` is 0 where the target is a value.
-    """
+    """Datasets that differ in their shift only; the last part of a name is the shift."""
 
     task: str
     rows: str
-    classes: int
+    classes: int  # 0 where the target is a value
     domain: str
     source: str
     load: Callable[[list[str], str | Path | None, int, int | None], Splits]
@@ -88,10 +85,8 @@ def families() -> Mapping[str, Family]:
         offered = point.load()
         twice = sorted(found.keys() & offered.keys())
         if twice:
-            raise InputError(
-                "names of datasets that no other package uses",
-                f"{twice[0]!r} once more from {point.value}",
-            )
+            got = f"{twice[0]!r} once more from {point.value}"
+            raise InputError("names of datasets that no other package uses", got)
         found |= offered
     return found
 
@@ -105,8 +100,7 @@ def find(name: str) -> Family:
     family = families().get(start) or (families().get(f"{above}/*") if last else None)
     if family is not None and shift in family.shifts:
         return family
-    hint = did_you_mean(name, names(), otherwise="")
-    do = f"{hint} `gduq data list` shows all.".strip()
+    do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
     raise InputError("the name of a dataset", repr(name), do)
 
 

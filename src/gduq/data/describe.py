@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,11 @@ _AT_ONCE = 1024  # graphs
 
 @dataclass(frozen=True)
 class Moved:
-    """One quantity of one split, beside training.
+    """One quantity of one split, beside training; rows without a target do not count for it.
 
     ``shift`` is the difference of the means in standard deviations of training (``inf`` where
     training does not vary but the split differs); ``distance`` the largest difference of the two
-    distribution functions (Kolmogorov-Smirnov; for classes: total variation), from 0 to 1. Rows
-    without a target do not count for it.
+    distribution functions (Kolmogorov-Smirnov; for classes: total variation), from 0 to 1.
     """
 
     split: str
@@ -65,11 +65,11 @@ def compare(splits: Splits) -> list[Moved]:
     """
     train = _with_domain(splits, "train", splits.train)
     rows = []
-    others = [(name, view) for name, view in splits if name != "train"]
-    for name, view in [*others, *splits.severities.items()]:
+    for name, view in [*splits, *splits.severities.items()][1:]:
         found = _with_domain(splits, name, view)
-        known = [q for q in train if q in found and _known(train[q]).numel()]
-        rows += [_moved(name, q, train[q], found[q]) for q in known if _known(found[q]).numel()]
+        both = [q for q in train if q in found]
+        known = [q for q in both if _known(train[q]).numel() and _known(found[q]).numel()]
+        rows += [_moved(name, q, train[q], found[q]) for q in known]
         rows += _most_moved_column(name, splits.train, view)
         rows += _correlations(name, train, found)
     return rows
@@ -87,23 +87,22 @@ def statistics(view: View, names: Sequence[str] = ()) -> dict[str, Tensor]:
         view: The rows.
         names: Names of the targets; without them they are counted from 0.
     """
-    _check_kind(view)
+    if view.task == "edge" or isinstance(view.graphs[0], HeteroData):
+        kind = "edges" if view.task == "edge" else "a HeteroData"
+        raise InputError("graphs, or nodes of a homogeneous graph, to describe", kind)
     parts: dict[str, list[Tensor]] = {}
     for batch in view.batches(_AT_ONCE):
         found = _of_nodes(batch) if view.task == "node" else _of_graphs(batch)
         for name, values in found.items():
             parts.setdefault(name, []).append(values.double())
     out = {name: torch.cat(values) for name, values in parts.items()}
-    if view.graphs[0].get("y") is not None:
-        out |= _of_targets(view.target, names)
-    return out
-
-
-def _of_targets(y: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    if view.graphs[0].get("y") is None:
+        return out
+    y = view.target
     if y.dim() == 1:
-        return {"target" if y.is_floating_point() else "label": y.double()}
+        return out | {"target" if y.is_floating_point() else "label": y.double()}
     known = names if len(names) == y.size(1) else range(y.size(1))
-    return {f"target {name}": y[:, i].double() for i, name in enumerate(known)}
+    return out | {f"target {name}": y[:, i].double() for i, name in enumerate(known)}
 
 
 def plot(splits: Splits, path: str | Path) -> Path:
@@ -115,15 +114,16 @@ def plot(splits: Splits, path: str | Path) -> Path:
         raise InputError("a file name that ends in .png, .svg or .pdf", path.name)
     views = [*splits, *splits.severities.items()]
     found = {name: _with_domain(splits, name, view) for name, view in views}
-    quantities = list(found["train"])
+    quantities = found["train"].keys()
     columns = min(3, len(quantities))
     lines = -(-len(quantities) // columns)
     figure = Figure(figsize=(4.2 * columns, 3.0 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False).reshape(-1)
-    for axis in axes[len(quantities) :]:
-        axis.set_axis_off()
-    for axis, quantity in zip(axes, quantities, strict=False):
-        _histogram(axis, quantity, {n: f[quantity] for n, f in found.items() if quantity in f})
+    for axis, quantity in zip_longest(axes, quantities):
+        if quantity is None:
+            axis.set_axis_off()
+        else:
+            _histogram(axis, quantity, {n: f[quantity] for n, f in found.items() if quantity in f})
     figure.suptitle(splits.name)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
@@ -137,54 +137,40 @@ def _histogram(axis: Any, quantity: str, values: Mapping[str, Tensor]) -> None:
     values = {name: known for name, v in values.items() if (known := _known(v)).numel()}
     if not values:
         return
-    low = min(float(v.min()) for v in values.values())
-    high = max(float(v.max()) for v in values.values())
-    whole = all(bool((v == v.round()).all()) for v in values.values())
-    if whole and high - low < 40:
+    every = torch.cat(list(values.values()))
+    low, high, bins = float(every.min()), float(every.max()), 40
+    if bool((every == every.round()).all()) and high - low < 40:
         low, high, bins = low - 0.5, high + 0.5, round(high - low) + 1
-    else:
-        bins = 40
     for name, value in values.items():
-        style = (
-            {"histtype": "stepfilled", "alpha": 0.3} if name == "train" else {"histtype": "step"}
-        )
-        axis.hist(value.numpy(), bins=bins, range=(low, high), density=True, label=name, **style)
+        kind, alpha = ("stepfilled", 0.3) if name == "train" else ("step", 1.0)
+        style: dict[str, Any] = {"label": name, "histtype": kind, "alpha": alpha}
+        axis.hist(value.numpy(), bins=bins, range=(low, high), density=True, **style)
 
 
 def _with_domain(splits: Splits, name: str, view: View) -> dict[str, Tensor]:
     found = statistics(view, splits.target_names)
-    if name in splits.domains:
-        found["domain"] = splits.domains[name].double()
-    return found
-
-
-def _check_kind(view: View) -> None:
-    if view.task == "edge" or isinstance(view.graphs[0], HeteroData):
-        kind = "edges" if view.task == "edge" else "a HeteroData"
-        raise InputError("graphs, or nodes of a homogeneous graph, to describe", kind)
+    return found | {"domain": splits.domains[name].double()} if name in splits.domains else found
 
 
 def _of_graphs(batch: Data) -> dict[str, Tensor]:
-    nodes, owner = _sizes(batch)
-    edges = torch.bincount(owner[batch.edge_index[0]], minlength=nodes.numel())
-    out = {"nodes": nodes, "edges": edges, "degree": edges / nodes.clamp(min=1)}
-    features = _of_features(batch)
-    return out | {name: _mean_over(v, owner, nodes) for name, v in features.items()}
-
-
-def _sizes(batch: Data) -> tuple[Tensor, Tensor]:
-    """Nodes of each graph, and the graph of each node."""
     if batch.get("ptr") is not None:
-        return batch.ptr.diff(), batch.batch
-    nodes = int(batch.num_nodes or 0)
-    return torch.tensor([nodes]), torch.zeros(nodes, dtype=torch.long)
+        nodes, owner = batch.ptr.diff(), batch.batch
+    else:
+        nodes = torch.tensor([int(batch.num_nodes or 0)])
+        owner = torch.zeros(int(nodes), dtype=torch.long)
+    edges = torch.bincount(owner[batch.edge_index[0]], minlength=nodes.numel())
+    sizes = nodes.clamp(min=1)
+    found = {"nodes": nodes, "edges": edges, "degree": edges / sizes}
+    for name, values in _of_features(batch).items():
+        total = torch.zeros(nodes.numel(), dtype=values.dtype).index_add_(0, owner, values)
+        found[name] = total / sizes
+    return found
 
 
 def _of_nodes(batch: Data) -> dict[str, Tensor]:
     degree = torch.bincount(batch.edge_index[0], minlength=int(batch.num_nodes or 0))
-    found = {"degree": degree, **_of_features(batch)}
     marks = row_marks(batch)
-    return {name: values[marks] for name, values in found.items()}
+    return {k: values[marks] for k, values in {"degree": degree, **_of_features(batch)}.items()}
 
 
 def _of_features(batch: Data) -> dict[str, Tensor]:
@@ -194,15 +180,7 @@ def _of_features(batch: Data) -> dict[str, Tensor]:
         return {}
     x = _array(batch[name])
     mean, length = x.sum(axis=1) / max(x.shape[1], 1), np.sqrt((x * x).sum(axis=1))
-    return {
-        f"mean of {name}": torch.from_numpy(mean),
-        f"length of {name}": torch.from_numpy(length),
-    }
-
-
-def _mean_over(values: Tensor, owner: Tensor, sizes: Tensor) -> Tensor:
-    total = torch.zeros(sizes.numel(), dtype=values.dtype).index_add_(0, owner, values)
-    return total / sizes.clamp(min=1)
+    return {f"mean of {name}": torch.as_tensor(mean), f"length of {name}": torch.as_tensor(length)}
 
 
 def _known(values: Tensor) -> Tensor:
@@ -220,8 +198,7 @@ def _moved(split: str, quantity: str, train: Tensor, other: Tensor) -> Moved:
         shift = gap / stds[0]
     else:
         shift = 0.0 if abs(gap) <= rounding else math.copysign(math.inf, gap)
-    classes = quantity == "label"
-    distance = _variation(train, other) if classes else _largest_gap(train, other)
+    distance = (_variation if quantity == "label" else _largest_gap)(train, other)
     return Moved(split, quantity, means[0], stds[0], means[1], stds[1], shift, distance)
 
 
@@ -250,50 +227,44 @@ def _most_moved_column(split: str, train: View, other: View) -> list[Moved]:
     (mean, variance), (other_mean, other_variance) = _column_moments(train), _column_moments(other)
     pooled = np.clip(np.sqrt((variance + other_variance) / 2), 1e-12, None)
     column = int((np.abs(other_mean - mean) / pooled).argmax())
-    values = [_column(view, column) for view in (train, other)]
-    return [_moved(split, f"x[{column}], which moved most", *values)]
+    one_hot = np.eye(1, mean.size, column).ravel()
+    found = [np.concatenate([x @ one_hot for x in _features(view)]) for view in (train, other)]
+    return [_moved(split, f"x[{column}], which moved most", *map(torch.from_numpy, found))]
 
 
 def _column_moments(view: View) -> tuple[Any, Any]:
     """Mean and variance of each column of ``x`` over the nodes ``[d]``."""
     count, total, square = 0, 0.0, 0.0
-    for batch in view.batches(_AT_ONCE):
-        x = _array(batch.x, row_marks(batch))
+    for x in _features(view):
         count, total = count + x.shape[0], total + x.sum(axis=0)
         square = square + (x * x).sum(axis=0)
-    mean = total / max(count, 1)
+    mean: Any = total / max(count, 1)
     return mean, np.clip(square / max(count, 1) - mean**2, 0, None)
 
 
-def _column(view: View, number: int) -> Tensor:
-    """One column of ``x`` over the nodes."""
-    parts = []
+def _features(view: View) -> Iterator[Any]:
+    """``x`` of the marked nodes, batch by batch."""
     for batch in view.batches(_AT_ONCE):
-        x = _array(batch.x, row_marks(batch))
-        parts.append(x @ np.eye(1, x.shape[1], number).ravel())
-    return torch.from_numpy(np.concatenate(parts))
+        x, marks = _array(batch.x), row_marks(batch)
+        yield x if marks is None else x[marks.numpy()]
 
 
-def _array(x: Tensor, marks: Tensor | None = None) -> Any:
-    """Marked rows in double precision: of a sparse matrix SciPy's, which computes as NumPy's do."""
-    if x.layout == torch.sparse_csr:
-        parts = (x.values().double(), x.col_indices(), x.crow_indices())
-        rows: Any = sp.csr_array(tuple(part.numpy() for part in parts), shape=tuple(x.shape))
-    else:
-        rows = x.double().numpy()
-    return rows if marks is None else rows[marks.numpy()]
+def _array(x: Tensor) -> Any:
+    """In double precision: of a sparse matrix SciPy's array, which computes as NumPy's do."""
+    if x.layout != torch.sparse_csr:
+        return x.double().numpy()
+    parts = (x.values().double(), x.col_indices(), x.crow_indices())
+    return sp.csr_array(tuple(part.numpy() for part in parts), shape=tuple(x.shape))
 
 
 def _largest_gap(one: Tensor, two: Tensor) -> float:
-    one, two = one.sort().values, two.sort().values
-    points = torch.cat([one, two])
-    below = [
-        torch.searchsorted(v, points, right=True).double() / max(v.numel(), 1) for v in (one, two)
-    ]
-    return float((below[0] - below[1]).abs().max())
+    from scipy.stats import ks_2samp
+
+    return float(ks_2samp(one.numpy(), two.numpy(), method="asymp").statistic)
 
 
 def _variation(one: Tensor, two: Tensor) -> float:
-    classes = torch.cat([one, two]).unique()
-    shares = [torch.stack([(v == c).double().mean() for c in classes]) for v in (one, two)]
+    classes, number = torch.cat([one, two]).unique(return_inverse=True)
+    parts = number.split([one.numel(), two.numel()])
+    shares = [torch.bincount(p, minlength=classes.numel()).double() / p.numel() for p in parts]
     return float((shares[0] - shares[1]).abs().sum() / 2)

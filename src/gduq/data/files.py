@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from torch_geometric.data import Data
 
@@ -30,7 +30,12 @@ from gduq.data.truth import Task
 from gduq.data.tufolder import TUFolder
 from gduq.errors import InputError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["Converted", "Reject", "Source", "convert", "open_source", "read", "save", "stream"]
+
+_FORMATS = "a TU folder, a .csv or .tsv table, or a .safetensors file"
 
 
 class Source(Protocol):
@@ -40,6 +45,15 @@ class Source(Protocol):
     target_names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]: ...
+
+
+class Reading(TypedDict, total=False):
+    """How a source is read, see `open_source`."""
+
+    smiles: str
+    targets: Sequence[str]
+    class_names: Sequence[str] | None
+    task: Task | None
 
 
 @dataclass(frozen=True)
@@ -58,11 +72,10 @@ class _GraphFile:
 
     def __init__(self, path: Path, class_names: Sequence[str] | None = None) -> None:
         self.path, self.packed = path, read_graphs(path)
-        self.class_names, self.target_names = self.packed.class_names, self.packed.target_names
-        wanted = tuple(class_names or self.class_names)
-        if self.class_names and wanted != self.class_names:
-            raise InputError(f"the classes {wanted} in {path}", self.class_names)
-        self.class_names = wanted
+        found, self.target_names = self.packed.class_names, self.packed.target_names
+        self.class_names = tuple(class_names or found)
+        if found and self.class_names != found:
+            raise InputError(f"the classes {self.class_names} in {path}", found)
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         for index in range(len(self.packed)):
@@ -102,18 +115,14 @@ def open_source(
         return Table(path, smiles, targets, class_names, task)
     if path.suffix == ".safetensors":
         return _GraphFile(path, class_names)
-    _refuse_pickle(path)
-    raise InputError("a TU folder, a .csv or .tsv table, or a .safetensors file", path)
+    if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        got = f"{path.name}, a pickle, which could run any code when loaded"
+        do = "Load it yourself if you trust it, then call gduq.data.save(graphs, path)."
+        raise InputError(_FORMATS, got, do)
+    raise InputError(_FORMATS, path)
 
 
-def stream(
-    path: str | Path,
-    *,
-    smiles: str = "smiles",
-    targets: Sequence[str] = (),
-    class_names: Sequence[str] | None = None,
-    task: Task | None = None,
-) -> Iterator[tuple[int, Data | Reject]]:
+def stream(path: str | Path, **how: Unpack[Reading]) -> Iterator[tuple[int, Data | Reject]]:
     """Walk over the rows of a source as ``(index, graph or Reject)``, one in memory at a time.
 
     Indices count all rows from 0, readable or not. See `open_source` for the arguments.
@@ -126,46 +135,38 @@ def stream(
         >>> [(index, graph.y.item()) for index, graph in stream(path)]
         [(0, 0), (1, 1)]
     """
-    return iter(
-        open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    )
+    return iter(open_source(path, **how))
 
 
 def read(
     path: str | Path,
     *,
-    smiles: str = "smiles",
-    targets: Sequence[str] = (),
-    class_names: Sequence[str] | None = None,
-    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
+    **how: Unpack[Reading],
 ) -> Packed:
     """All graphs of a source, as a sequence of ``Data``; a safetensors file is memory-mapped.
 
     It holds the names of classes and targets too, which `gduq.shifts` hands on to `Splits`.
 
     Args:
-        path: A folder or a file, see `open_source`.
-        smiles: Column of SMILES strings, for tables.
-        targets: Target columns, for tables.
-        class_names: Classes in the order of their numbers; ``None``: as found.
-        task: What the target columns of a table hold, see `open_source`.
+        path: A folder or a file.
         rejects: CSV file to list unreadable rows in; without one they raise a warning.
         max_rejects: Share of rows, 0 to 1, that may be unreadable before reading stops.
+        how: ``smiles``, ``targets``, ``class_names`` and ``task``, see `open_source`.
     """
-    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
+    source = open_source(path, **how)
     if isinstance(source, _GraphFile):
-        return _with_names(source.packed, source)
-    listed = None if rejects is None else Path(rejects).expanduser()
-    if listed is not None:
-        check_outputs({"rejects": listed}, [Path(path).expanduser()])
-    log = RejectLog(listed, max_rejects)
-    packed = Packed.pack(list(log.good(source)))
-    if log.rejected and rejects is None:
-        message = f"{log.rejected} of {log.rows} rows are left out, first {log.first}"
-        warnings.warn(f"{message}. Pass rejects= to list them.", stacklevel=2)
-    return _with_names(packed, source)
+        packed = source.packed
+    else:
+        listed = None if rejects is None else Path(rejects).expanduser()
+        if listed is not None:
+            check_outputs({"rejects": listed}, [Path(path).expanduser()])
+        log = RejectLog(listed, max_rejects)
+        packed = Packed.pack(list(log.good(source)))
+        if log.rejected and rejects is None:
+            warnings.warn(f"{log}. Pass rejects= to list them.", stacklevel=2)
+    return replace(packed, class_names=source.class_names, target_names=source.target_names)
 
 
 def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = ()) -> Path:
@@ -176,8 +177,7 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
             must have the same attributes: tensors (joined on the first axis, ``*index*`` on the
             last), numbers or strings.
         path: A name that ends in ``.safetensors``.
-        class_names: Names of the classes, in the order of their numbers; by default those that
-            `read` found.
+        class_names: Names of the classes in the order of their numbers; else those `read` found.
 
     Example:
         >>> import tempfile, torch
@@ -191,9 +191,8 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
         raise InputError("a list of graphs", "one graph", "Write save([graph], path).")
     if isinstance(graphs, Packed):
         write_graphs(path, replace(graphs, extras={}), class_names)
-        return path
-    plain = [graph if type(graph) is Data else _plain(graph) for graph in graphs]
-    write_graphs(path, plain, class_names)
+    else:
+        write_graphs(path, [_plain(graph) for graph in graphs], class_names)
     return path
 
 
@@ -201,49 +200,39 @@ def convert(
     source: str | Path,
     target: str | Path,
     *,
-    smiles: str = "smiles",
-    targets: Sequence[str] = (),
-    class_names: Sequence[str] | None = None,
-    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
     chunk: int = 1024,
     overwrite: bool = False,
+    **how: Unpack[Reading],
 ) -> Converted:
     """Write any source as one safetensors file of graphs, ``chunk`` graphs in memory at a time.
 
     Args:
-        source: A folder or a file, see `open_source`.
+        source: A folder or a file.
         target: The file to write, ``.safetensors``.
-        smiles: Column of SMILES strings, for tables.
-        targets: Target columns, for tables.
-        class_names: Classes in the order of their numbers; ``None``: as found.
-        task: What the target columns of a table hold, see `open_source`.
         rejects: CSV file for unreadable rows; by default ``<target>.rejects.csv``. It is there only
             when there are any, also when they were too many.
         max_rejects: Share of rows, 0 to 1, that may be unreadable; more stop the conversion and
             nothing is written but the rejects.
         chunk: Graphs held in memory.
         overwrite: Replace an existing target.
+        how: ``smiles``, ``targets``, ``class_names`` and ``task``, see `open_source`.
     """
     path = _target(target)
     if path.exists() and not overwrite:
         raise InputError("a new file as target", f"{path}, which exists", "Pass overwrite=True.")
     if chunk < 1:
         raise InputError("chunk >= 1", chunk)
-    opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names, task=task)
+    opened = open_source(source, **how)
     listed = rejects_path(path, rejects)
     check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
     log = RejectLog(listed, max_rejects)
-    parts = _batched(log.good(opened), chunk)
+    good = log.good(opened)
+    parts = iter(lambda: list(islice(good, chunk)), [])
     count = write_parts(path, parts, opened.class_names, opened.target_names)
-    return Converted(
-        path, count, log.rejected, listed if log.rejected else None, opened.class_names
-    )
-
-
-def _with_names(packed: Packed, source: Source) -> Packed:
-    return replace(packed, class_names=source.class_names, target_names=source.target_names)
+    left_out = listed if log.rejected else None
+    return Converted(path, count, log.rejected, left_out, opened.class_names)
 
 
 def _target(path: str | Path) -> Path:
@@ -256,21 +245,7 @@ def _target(path: str | Path) -> Path:
 
 
 def _plain(graph: object) -> Data:
-    """The same attributes in a plain ``Data``, for graphs of a subclass."""
+    """The graph, of a subclass the same attributes in a plain ``Data``."""
     if not isinstance(graph, Data):
         raise InputError("torch_geometric Data objects", type(graph).__name__)
-    return Data.from_dict(graph.to_dict())
-
-
-def _refuse_pickle(path: Path) -> None:
-    if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
-        raise InputError(
-            "a TU folder, a .csv or .tsv table, or a .safetensors file",
-            f"{path.name}, a pickle, which could run any code when loaded",
-            "Load it yourself if you trust it, then call gduq.data.save(graphs, path).",
-        )
-
-
-def _batched(graphs: Iterator[Data], size: int) -> Iterator[list[Data]]:
-    while part := list(islice(graphs, size)):
-        yield part
+    return graph if type(graph) is Data else Data.from_dict(graph.to_dict())

@@ -1,11 +1,11 @@
 """One safetensors file of graphs: users' own files, and what the cache keeps.
 
 ``data/<attribute>`` holds an attribute of all graphs, one after the other (on the last axis for
-``edge_index``); ``ptr/<name>`` holds the offsets ``[G + 1]`` at which each graph starts,
-``ptr/node`` always; ``extra/<name>`` what lies beside the graphs (the cache keeps splits there).
-The metadata says ``format`` (``gduq.graphs``), ``version``, ``layout`` (attribute to offsets),
-``deliver`` (attribute to the dtype it is handed out in), ``class_names``, ``target_names`` and, in
-the cache, ``key``. Nothing in it is executed when it is read, and all of it is checked.
+``edge_index``); ``ptr/<name>`` the offsets ``[G + 1]`` at which each graph starts, ``ptr/node``
+always; ``extra/<name>`` what lies beside the graphs. The metadata says ``format``, ``version``,
+``layout`` (attribute to offsets), ``deliver`` (attribute to the dtype it is handed out in),
+``class_names``, ``target_names`` and, in the cache, ``key``. Nothing in it is executed when it is
+read, and all of it is checked.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq import tensorfile
-from gduq.data.offsets import cat_dim, share_ptr, to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import TEXT, Packed, cat_dim, other_axes, share_ptr, to_ptr
 from gduq.errors import InputError
 from gduq.tensorfile import DamagedFile, Stream
 
@@ -31,7 +30,8 @@ __all__ = ["FORMAT", "VERSION", "join_files", "open_graphs", "read_graphs", "wri
            "write_parts"]  # fmt: skip
 
 FORMAT, VERSION = "gduq.graphs", 3
-_DELIVER = {"text", "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+_DELIVER = {TEXT, "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+_WORDS = ("layout", "deliver", "class_names", "target_names")
 
 
 # -- out -----------------------------------------------------------------------------------------
@@ -46,9 +46,8 @@ def write_graphs(
     tensors: dict[str, Tensor | Stream] = {f"data/{k}": v for k, v in packed.tensors.items()}
     tensors |= {f"ptr/{k}": packed.ptrs[k] for k in {"node", *packed.layout.values()}}
     tensors |= {f"extra/{k}": v for k, v in packed.extras.items()}
-    _write(
-        path, tensors, replace(packed, class_names=tuple(class_names or packed.class_names)), key
-    )
+    names = tuple(str(name) for name in class_names or packed.class_names)
+    _write(path, tensors, replace(packed, class_names=names), key)
 
 
 def write_parts(
@@ -82,8 +81,8 @@ def join_files(
     """Stream files of graphs, all with the same ``key``, into one, in order; returns how many."""
     parts = [open_graphs(file, key) for file in files]
     first = parts[0]
-    for part in parts[1:]:
-        wanted, found = _kinds(first), _kinds(part)
+    wanted = _kinds(first)
+    for found in map(_kinds, parts[1:]):
         for name in {**wanted, **found}:
             if wanted.get(name) != found.get(name):
                 what = f"{name!r} of {wanted.get(name, 'one kind')} in all graphs"
@@ -99,7 +98,7 @@ def join_files(
     for k in first.extras:
         tensors[f"extra/{k}"] = tensorfile.joined([p.extras[k] for p in parts], 0)
     names = {"class_names": class_names, "target_names": target_names}
-    given: dict[str, Any] = {name: tuple(texts) for name, texts in names.items() if texts}
+    given: dict[str, Any] = {name: tuple(map(str, texts)) for name, texts in names.items() if texts}
     _write(path, tensors, replace(first, layout=layout, **given), key)
     return ptrs["node"].numel() - 1
 
@@ -110,23 +109,16 @@ def _join(ptrs: Sequence[Tensor]) -> Tensor:
 
 def _kinds(part: Packed) -> dict[str, str]:
     """What parts must agree in: attributes, their dtypes and widths, how they are handed out."""
-    found = {}
-    for key, value in part.tensors.items():
-        width = list(value.shape[:-1] if cat_dim(key) == -1 else value.shape[1:])
-        found[key] = f"{value.dtype} {width} {part.deliver.get(key, '')}".strip()
-    return found
+    return {
+        key: f"{value.dtype} {[*other_axes(key, value)]} {part.deliver.get(key, '')}".strip()
+        for key, value in part.tensors.items()
+    }
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, key: str) -> None:
-    text = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "layout": json.dumps(dict(packed.layout)),
-        "deliver": json.dumps(dict(packed.deliver)),
-        "class_names": json.dumps([str(name) for name in packed.class_names]),
-        "target_names": json.dumps([str(name) for name in packed.target_names]),
-    }
-    tensorfile.write(path, tensors, {**text, **({"key": key} if key else {})})
+    words = {"format": FORMAT, "version": str(VERSION)}
+    words |= {name: json.dumps(getattr(packed, name)) for name in _WORDS}
+    tensorfile.write(path, tensors, {**words, **({"key": key} if key else {})})
 
 
 # -- in ------------------------------------------------------------------------------------------
@@ -134,42 +126,35 @@ def _write(path: Path, tensors: Mapping[str, Tensor | Stream], packed: Packed, k
 
 def read_graphs(path: Path) -> Packed:
     """Memory-map a user's file of graphs, with all its numbers checked, or raise `InputError`."""
-    do = "Write it with gduq.data.save or gduq data convert."
     try:
         packed = open_graphs(path)
         _check_packed(packed)
     except (DamagedFile, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        do = "Write it with gduq.data.save or gduq data convert."
         raise InputError(f"a sound file of graphs in {path}", str(error).rstrip("."), do) from error
     return packed
 
 
 def open_graphs(path: Path, key: str | None = None) -> Packed:
-    """Memory-map a file that this process trusts; raises `DamagedFile` where it is not sound.
-
-    Args:
-        path: The file.
-        key: The cache's key that it must have; ``None``: any.
-    """
-    tensors, text = tensorfile.read(path)
-    found = f"{text.get('format', 'another format')} {text.get('version', '')}".strip()
+    """Memory-map a file that this process trusts; raises `DamagedFile` where it is not sound, or
+    was not made for the cache's ``key``."""
+    tensors, words = tensorfile.read(path)
+    found = f"{words.get('format', 'another format')} {words.get('version', '')}".strip()
     if found != f"{FORMAT} {VERSION}":
         raise DamagedFile(f"{found} instead of {FORMAT} {VERSION}")
-    if key is not None and text.get("key", "") != key:
+    if key is not None and words.get("key", "") != key:
         raise DamagedFile("it was made for another key")
-    layout: dict[str, str] = json.loads(text["layout"])
+    layout, deliver, *names = (json.loads(words[name]) for name in _WORDS)
+    class_names, target_names = (tuple(str(name) for name in texts) for texts in names)
     return Packed(
         {name: tensors[f"data/{name}"] for name in layout},  # in the order they were given
         {name: tensors[f"ptr/{name}"] for name in sorted({"node", *layout.values()})},
         layout,
-        json.loads(text["deliver"]),
+        deliver,
         {k.removeprefix("extra/"): v for k, v in tensors.items() if k.startswith("extra/")},
-        class_names=_names(text["class_names"]),
-        target_names=_names(text["target_names"]),
+        class_names=class_names,
+        target_names=target_names,
     )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(str(name) for name in json.loads(text))
 
 
 def _check_packed(packed: Packed) -> None:
@@ -178,28 +163,27 @@ def _check_packed(packed: Packed) -> None:
     if count < 1:
         raise InputError("at least one graph", "none")
     for name, ptr in packed.ptrs.items():
-        sound = ptr.dtype == torch.int64 and ptr.dim() == 1 and ptr.numel() == count + 1
+        sound = ptr.dtype == torch.int64 and ptr.shape == (count + 1,)
         if not sound or int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()):
             raise InputError(f"offsets {name!r} of {count} graphs that rise from 0", "others")
     for key, value in packed.tensors.items():
         end = int(packed.ptrs[packed.layout[key]][-1])
         if value.dim() == 0 or value.size(cat_dim(key)) != end:
             raise InputError(f"{end} rows of {key!r}", f"shape {list(value.shape)}")
-    _check_deliver(packed)
+    for key, how in packed.deliver.items():
+        if key not in packed.tensors or how not in _DELIVER:
+            raise InputError(f"attributes delivered as one of {sorted(_DELIVER)}", packed.deliver)
+        value = packed.tensors[key]
+        if how == TEXT and (value.dtype != torch.uint8 or value.dim() != 1):
+            raise InputError(f"UTF-8 bytes as {key!r}", value.dtype)
     empty = torch.nonzero(packed.num_nodes == 0).flatten()
     if empty.numel():
         raise InputError("graphs with at least one node", f"graph {int(empty[0])} with none")
     _check_edges(packed)
-    _check_nodes(packed)
-
-
-def _check_deliver(packed: Packed) -> None:
-    for key, how in packed.deliver.items():
-        value = packed.tensors.get(key)
-        if value is None or how not in _DELIVER:
-            raise InputError(f"attributes delivered as one of {sorted(_DELIVER)}", packed.deliver)
-        if how == "text" and (value.dtype != torch.uint8 or value.dim() != 1):
-            raise InputError(f"UTF-8 bytes as {key!r}", value.dtype)
+    x = packed.tensors.get("x")
+    per_node = x is None or torch.equal(packed.ptrs[packed.layout["x"]], packed.ptrs["node"])
+    if x is not None and (x.dim() != 2 or not per_node):
+        raise InputError("x of shape [N, d], one row per node", list(x.shape))
 
 
 def _check_edges(packed: Packed, piece: int = 1 << 22) -> None:
@@ -219,11 +203,3 @@ def _check_edges(packed: Packed, piece: int = 1 << 22) -> None:
                 f"node numbers from 0 to {int(nodes[graph]) - 1} in the edges of graph {graph}",
                 part[:, wrong][:, 0].tolist(),
             )
-
-
-def _check_nodes(packed: Packed) -> None:
-    x: Any = packed.tensors.get("x")
-    if x is None:
-        return
-    if x.dim() != 2 or not torch.equal(packed.ptrs[packed.layout["x"]], packed.ptrs["node"]):
-        raise InputError("x of shape [N, d], one row per node", list(x.shape))

@@ -1,25 +1,22 @@
-"""The first lines of a table: what its columns are called, and the one that somebody means."""
+"""The columns of a table: what they are called, which one is meant, and what they hold, told from
+its first rows before anything heavy is imported."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from gduq.data.smiles import readable
+from gduq.data.truth import Column, Task, as_number
 from gduq.errors import InputError, did_you_mean
 
-__all__ = [
-    "SHEETS",
-    "first_fields",
-    "is_table",
-    "listed",
-    "meant",
-    "meant_all",
-    "read_header",
-    "unit_of",
-]
+__all__ = ["SHEETS", "TableColumns", "find_columns", "find_smiles", "first_fields", "is_table",
+           "listed", "meant", "meant_all", "read_header", "unit_of"]  # fmt: skip
 
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _SEEN = 1000  # rows that are looked at
@@ -92,14 +89,12 @@ def unit_of(column: str) -> tuple[str, str]:
     return (name, unit) if paired and name and unit else (column, "")
 
 
-def meant(path: object, names: Sequence[str], name: str) -> str:
-    """The one column that has this name, or has it before its unit.
-
-    Args:
-        path: The table, for errors.
-        names: Its columns.
-        name: As the user wrote it.
-    """
+def meant(path: object, names: Sequence[str], name: str, any_case: bool = False) -> str:
+    """The one column that has this name, or has it before its unit; with ``any_case`` also the one
+    that has it in other letters."""
+    same = [column for column in names if column.lower() == name.lower()]
+    if any_case and len(same) == 1:
+        return same[0]
     if names.count(name) == 1:
         return name
     found = [column for column in names if unit_of(column)[0] == name]
@@ -140,3 +135,139 @@ def listed(names: Iterable[str]) -> str:
     """
     shown = list(names)
     return f"Columns: {', '.join(shown[:20])}{', ...' if len(shown) > 20 else ''}."
+
+
+_READ_AS_SMILES = 20  # fields of a column that RDKit is asked about
+_SMILES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi")  # the first is best
+_FEW_WORDS = 20  # different words up to which a column may hold classes
+_MOST_IDS = 3
+# what a column of words must be called to be taken as the target unasked
+_TARGETS = {"y", "label", "target", "class", "activity", "active", "outcome", "response"}
+# what is kept about rows and not measured: with such a word, or such a last word
+_KEPT = {"batch", "lot", "plate", "well", "barcode", "unnamed"}
+_KEPT_LAST = {"id", "cid", "sid", "split", "fold", "set", "group", "cluster", "series", "lab",
+              "laboratory", "site", "year", "date"}  # fmt: skip
+_NUMBERED = {"id", "cid", "sid", "index", "row", "nr", "no", "number"}
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What the columns of a table of molecules are."""
+
+    smiles: str
+    targets: tuple[str, ...]
+    ids: tuple[str, ...]  # one different text or whole number per row
+    rows: int  # that were looked at
+
+
+def find_columns(
+    path: str | Path,
+    smiles: str | None = None,
+    targets: Sequence[str] = (),
+    others: Sequence[str] = (),
+    task: Task | None = None,
+) -> TableColumns:
+    """What the columns of a table are, as far as the user did not say so.
+
+    SMILES are found by the name of their column or by what it holds. ``targets`` are names, with or
+    without their unit in brackets, or patterns (``"NR-*"``); without any it is the only column of
+    measured numbers, or of few words if it is called a label, class, activity or the like.
+    ``others`` serve something else; they must be there.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "my.csv"
+        >>> _ = path.write_text("compound id,SMILES,logS\\nA-1,CCO,0.1\\nA-2,CCC,-2.5\\n")
+        >>> find_columns(path)
+        TableColumns(smiles='SMILES', targets=('logS',), ids=('compound id',), rows=2)
+    """
+    path = Path(path)
+    names, fields = read_header(path)[0], first_fields(path)
+    chosen = find_smiles(path, fields, smiles)
+    if chosen in targets:
+        raise InputError("a target other than the SMILES", repr(chosen), listed(names))
+    used = {chosen, *(meant(path, names, name) for name in others)}
+    columns = {name: Column(name, texts) for name, texts in fields.items() if name != chosen}
+    free = [name for name in columns if name not in used]
+    known = [name for name in names if name not in used or name in targets]
+    found = meant_all(path, known, targets) or _only_target(path, [columns[n] for n in free])
+    for column in (columns[name] for name in found):
+        column.check(path, task)
+        if not column.numbers and len(column.words) > max(_FEW_WORDS, column.filled / 2):
+            raise InputError(
+                f"numbers, or words that many rows share, in the target {column.name!r} of {path}",
+                f"{len(column.words)} different texts in {column.filled} rows",
+                "It names rows: pass another --target.",
+            )
+    ids = [name for name in free if name not in found and columns[name].names_rows][:_MOST_IDS]
+    return TableColumns(chosen, found, tuple(ids), len(fields[chosen]))
+
+
+# -- SMILES ----------------------------------------------------------------------------------------
+
+
+def find_smiles(path: Path, fields: Mapping[str, Sequence[str]], given: str | None = None) -> str:
+    """The column of SMILES, given the first fields of all columns and what the user calls it."""
+    if given is not None:
+        return meant(path, list(fields), given, any_case=True)
+    plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in fields}
+    for known in _SMILES:
+        if known in plain:
+            return plain[known]
+    called = [name for name in fields if "smiles" in name.lower()]
+    found = called if len(called) == 1 else [n for n in fields if _holds_smiles(fields[n])]
+    if len(found) == 1:
+        return found[0]
+    some = f"several: {', '.join(found)}" if found else f"the columns {', '.join([*fields][:20])}"
+    raise InputError(f"one column of SMILES in {path}", some, "Name it with --smiles.")
+
+
+def _holds_smiles(fields: Sequence[str]) -> bool:
+    """Whether RDKit can read most of the fields; short words that it reads by chance count not."""
+    some = [field for field in fields if field and as_number(field) is None][:_READ_AS_SMILES]
+    if len(some) < 2 or sum(map(len, some)) < 3 * len(some) or len(set(some)) == 1:
+        return False
+    return sum(readable(some)) >= 0.8 * len(some)
+
+
+# -- targets ---------------------------------------------------------------------------------------
+
+
+def _only_target(path: Path, columns: Sequence[Column]) -> tuple[str, ...]:
+    """The one column that can only be the target."""
+    found = [column.name for column in columns if _can_be_target(column)]
+    if len(found) == 1:
+        return (found[0],)
+    what = f"--target, the column of {path} to learn"
+    if found:
+        shown = f"{', '.join(found[:12])}{', ...' if len(found) > 12 else ''}"
+        got = f"{len(found)} columns that could be one ({shown})"
+        raise InputError(what, got, _typed(found, [column.name for column in columns]))
+    for column in columns:
+        if column.has_decimal_commas:
+            column.check(path, None)
+    raise InputError(what, "no column that is clearly one", listed(c.name for c in columns))
+
+
+def _can_be_target(column: Column) -> bool:
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", column.name).lower()
+    words = re.findall(r"[a-z]+", spaced) or ["unnamed"]
+    if _KEPT & set(words) or words[-1] in _KEPT_LAST:
+        return False
+    if column.is_numeric:
+        numbered = column.names_rows and words[-1] in _NUMBERED
+        return not (numbered or column.counts_rows)
+    few = 2 <= len(column.words) <= _FEW_WORDS and not column.numbers
+    return few and not column.names_rows and bool(_TARGETS & set(words))
+
+
+def _typed(found: Sequence[str], names: Iterable[str]) -> str:
+    """What to type for one of several columns, and for all."""
+    starts = dict.fromkeys(match[0] for name in found if (match := re.match(r".+?[-_ .:]", name)))
+    inside = {name for name in names if name.startswith(tuple(starts))}
+    if starts and inside == set(found) and 2 * len(starts) <= len(found) and len(starts) <= 4:
+        wanted, which = [f"{start}*" for start in starts], "all"
+    else:
+        wanted, which = list(found[:2]), "several"
+    several = " ".join(f"--target {shlex.quote(text)}" for text in wanted)
+    return f"Type --target {shlex.quote(found[0])} for one of them, {several} for {which}."

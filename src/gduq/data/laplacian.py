@@ -32,16 +32,14 @@ def laplacian_encoding(
 
     .. math:: L = I - D^{-1/2} A D^{-1/2}
 
-    * A graph may be many graphs side by side: **every connected component is encoded on its own**,
-      since the eigenvectors of eigenvalue 0 only tell components apart. All components of one size
-      are decomposed in one batch.
+    * **Every connected component is encoded on its own**, since the eigenvectors of eigenvalue 0
+      only tell components apart: a graph may be many graphs side by side.
     * A component of n nodes has n - 1 non-trivial eigenvectors; missing columns are **zero**.
     * Edges count as undirected, self-loops and repeated edges once.
     * An eigenvector has unit length and **no sign**; here its largest entry is positive (the first
       of the largest), and a model should draw the sign at random in training.
-    * Eigenvectors of a **repeated eigenvalue** are one basis of their space among many. Which one
-      is fixed for a given numbering of the nodes, but it changes if nodes are renumbered: no
-      encoding by eigenvectors can avoid that. The space they span does not change.
+    * Eigenvectors of a **repeated eigenvalue** are one basis of their space among many, fixed for a
+      given numbering of the nodes. Renumbering changes the basis, not the space.
 
     Args:
         edge_index: ``[2, E]``.
@@ -88,12 +86,9 @@ def add_laplacian(packed: Packed, k: int = 4, keep_x: bool = True) -> Packed:
 
 def _adjacency(edge_index: Tensor, num_nodes: int) -> sp.csr_matrix:
     """Undirected, without self-loops, entries 0 or 1."""
-    row, col = edge_index.numpy()
-    keep = row != col
-    row, col = row[keep], col[keep]
-    ones = np.ones(2 * row.size)
-    both = (np.concatenate([row, col]), np.concatenate([col, row]))
-    matrix = sp.csr_matrix((ones, both), shape=(num_nodes, num_nodes))
+    edges = edge_index[:, edge_index[0] != edge_index[1]].numpy()
+    both = np.concatenate([edges, edges[::-1]], axis=1)
+    matrix = sp.csr_matrix((np.ones(both.shape[1]), tuple(both)), shape=(num_nodes, num_nodes))
     matrix.data[:] = 1.0  # repeated edges were summed
     return matrix
 

@@ -30,14 +30,13 @@ def own_type(graph: Graph, node_type: str | None) -> str | None:
 
 def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
     """The marked columns of ``edge_label_index`` ``[E]``; ``True`` marks all of them."""
-    if len(graphs) > 1 or not isinstance(graphs[0], Data):
-        raise InputError(
-            "one homogeneous graph (Data) with edges to be judged",
-            f"{len(graphs)} graphs" if len(graphs) > 1 else type(graphs[0]).__name__,
-            "Join them with Batch.from_data_list(graphs)."
-            if len(graphs) > 1
-            else "Convert it with .to_homogeneous(), or judge nodes with node_type=.",
-        )
+    wanted = "one homogeneous graph (Data) with edges to be judged"
+    if len(graphs) > 1:
+        do = "Join them with Batch.from_data_list(graphs)."
+        raise InputError(wanted, f"{len(graphs)} graphs", do)
+    if not isinstance(graphs[0], Data):
+        do = "Convert it with .to_homogeneous(), or judge nodes with node_type=."
+        raise InputError(wanted, type(graphs[0]).__name__, do)
     ends = graphs[0].get("edge_label_index")
     if not isinstance(ends, Tensor) or ends.dim() != 2 or ends.size(0) != 2:
         raise InputError(
@@ -52,25 +51,23 @@ def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
 
 def as_mask(mask: Any, count: int, what: str) -> Tensor:
     """A mask, or numbers, of nodes or edges as a mask ``[count]``."""
+    wanted = f"a boolean mask or {what} numbers"
     if isinstance(mask, str):
-        raise InputError(
-            f"a boolean mask or {what} numbers", repr(mask), f"Pass the tensor: data.{mask}."
-        )
+        raise InputError(wanted, repr(mask), f"Pass the tensor: data.{mask}.")
     rows: Tensor = torch.as_tensor(mask)
-    if rows.numel() == 0 and rows.dtype != torch.bool:  # an empty list has no dtype of its own
-        return torch.zeros(count, dtype=torch.bool, device=rows.device)
-    if rows.dtype == torch.uint8 or rows.is_floating_point() or rows.is_complex():
-        raise InputError(
-            f"a boolean mask or {what} numbers", f"dtype {rows.dtype}", "Convert with .bool()."
-        )
     if rows.dtype != torch.bool:
+        if not rows.numel():  # an empty list has no dtype of its own
+            rows = rows.long()
+        if rows.dtype == torch.uint8 or rows.is_floating_point() or rows.is_complex():
+            raise InputError(wanted, f"dtype {rows.dtype}", "Convert with .bool().")
         return _from_numbers(rows.long().flatten(), count, what)
     if rows.shape != (count,):
+        several = rows.dim() == 2 and rows.size(0) == count
         raise InputError(
             f"a mask of {count} entries, one per {what}",
             f"shape {list(rows.shape)}",
             "Choose one split: mask[:, 0]."
-            if rows.dim() == 2 and rows.size(0) == count
+            if several
             else f"Make it for this graph, or pass {what} numbers.",
         )
     return rows
@@ -78,15 +75,11 @@ def as_mask(mask: Any, count: int, what: str) -> Tensor:
 
 def _from_numbers(numbers: Tensor, count: int, what: str) -> Tensor:
     if numbers.numel() and (int(numbers.min()) < 0 or int(numbers.max()) >= count):
-        raise InputError(
-            f"{what} numbers from 0 to {count - 1}", f"{int(numbers.min())} to {int(numbers.max())}"
-        )
+        got = f"{int(numbers.min())} to {int(numbers.max())}"
+        raise InputError(f"{what} numbers from 0 to {count - 1}", got)
     if numbers.unique().numel() < numbers.numel():
-        raise InputError(
-            f"each {what} at most once",
-            "a repeated one",
-            "Drop duplicates; a mask of 0 and 1 needs .bool().",
-        )
+        do = "Drop duplicates; a mask of 0 and 1 needs .bool()."
+        raise InputError(f"each {what} at most once", "a repeated one", do)
     return torch.zeros(count, dtype=torch.bool, device=numbers.device).index_fill_(0, numbers, True)
 
 
@@ -95,8 +88,5 @@ def refuse_one_hot(y: Tensor) -> None:
     if y.dim() != 2 or y.size(1) < 2 or y.size(0) <= max(16, y.size(1)):
         return
     if bool(((y == 0) | (y == 1)).all()) and bool((y.sum(dim=1) == 1).all()):
-        raise InputError(
-            "one class number per row",
-            f"y of shape {list(y.shape)}",
-            "y is one-hot: pass y.argmax(dim=1).",
-        )
+        do = "y is one-hot: pass y.argmax(dim=1)."
+        raise InputError("one class number per row", f"y of shape {list(y.shape)}", do)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,7 @@ def find_object(name: str) -> Any:
     except Exception as error:  # whatever a user's module does when it is imported
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"a module {module!r} that can be imported", reason) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InputError(f"{attribute!r} in the module {module}", "none of that name")
-        found = getattr(found, part)
-    return found
+    try:
+        return operator.attrgetter(attribute)(found)
+    except AttributeError as error:
+        raise InputError(f"{attribute!r} in the module {module}", "none of that name") from error

@@ -44,8 +44,8 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) ->
 
     Args:
         outputs: Files to write, by what the user calls them.
-        inputs: Files and folders that are read; ``None`` is skipped. Nothing may be written over
-            a file among them, or over one inside a folder among them.
+        inputs: Files and folders that are read. Nothing may be written over a file among them, or
+            over one inside a folder among them.
 
     Example:
         >>> check_outputs({"--rejects": Path("in.csv")}, [Path("in.csv")])
@@ -54,23 +54,17 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) ->
         gduq.errors.InputError: expected a new file as --rejects, got in.csv, which is read. ...
     """
     read = [path for path in inputs if path is not None]
-    seen: dict[Path, str] = {}
+    do = "Choose another name."
+    seen: dict[str, Path] = {}
     for name, path in outputs.items():
         for source in read:
-            if _same(path, source) or (
-                path.exists() and source.resolve() in path.resolve().parents
-            ):
-                raise InputError(
-                    f"a new file as {name}", f"{path}, which is read", "Choose another name."
-                )
-        for other, first in seen.items():
+            inside = path.exists() and source.resolve() in path.resolve().parents
+            if inside or _same(path, source):
+                raise InputError(f"a new file as {name}", f"{path}, which is read", do)
+        for first, other in seen.items():
             if _same(path, other):
-                raise InputError(
-                    f"different files as {first} and {name}",
-                    f"{path} twice",
-                    "Choose another name.",
-                )
-        seen[path] = name
+                raise InputError(f"different files as {first} and {name}", f"{path} twice", do)
+        seen[name] = path
 
 
 def _same(one: Path, two: Path) -> bool:

@@ -1,8 +1,11 @@
-"""`Packed`: many graphs as a few long tensors, so that a mini-batch is a handful of gathers."""
+"""`Packed`: many graphs as a few long tensors, so that a mini-batch is a handful of gathers.
+
+Where graphs begin in a long tensor is kept as *offsets* ``[G + 1]``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, overload
@@ -11,33 +14,73 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, InMemoryDataset
 
-from gduq.data.offsets import cat_dim, numbers_nodes, ragged, share_ptr, take, to_ptr
 from gduq.errors import InputError
 
-__all__ = ["Packed", "try_pack"]
+__all__ = ["Packed", "cat_dim", "other_axes", "ragged", "share_ptr", "to_ptr", "try_pack"]
 
 TEXT = "text"  # how a column of strings is delivered; it is stored as UTF-8 bytes
+
+
+def to_ptr(sizes: Tensor) -> Tensor:
+    """Offsets ``[G + 1]`` of parts of the given sizes."""
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def cat_dim(key: str) -> int:
+    """The axis on which PyG joins an attribute: the last for numbers of nodes, which shift when
+    graphs are joined, else the first."""
+    return -1 if "index" in key or key == "face" else 0
+
+
+def other_axes(key: str, value: Tensor) -> tuple[int, ...]:
+    """The lengths of an attribute that must be the same in all graphs."""
+    return tuple(value.shape[:-1] if cat_dim(key) else value.shape[1:])
+
+
+def ragged(ptr: Tensor, index: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """Rows of the graphs ``index`` and their new offsets; neighbours come as one slice."""
+    starts = ptr[index]
+    sizes = ptr[index + 1] - starts
+    out = to_ptr(sizes)
+    total = int(out[-1])
+    if index.numel() and bool((index.diff() == 1).all()):
+        return slice(int(starts[0]), int(starts[0]) + total), out
+    shift = torch.repeat_interleave(starts - out[:-1], sizes, output_size=total)
+    return shift + torch.arange(total), out
+
+
+def share_ptr(ptrs: dict[str, Tensor], key: str, ptr: Tensor) -> str:
+    """The name of equal offsets that are there already, or a new one."""
+    for name, known in ptrs.items():
+        if torch.equal(known, ptr):
+            return name
+    ptrs[key] = ptr
+    return key
+
+
+def _take(key: str, value: Tensor, rows: Tensor | slice) -> Tensor:
+    """Some rows of an attribute, on the axis that graphs are joined on."""
+    if isinstance(rows, slice):
+        return value[..., rows] if cat_dim(key) else value[rows]
+    return value.index_select(cat_dim(key), rows)
 
 
 @dataclass(frozen=True, eq=False)
 class Packed(Sequence[Data]):
     """Graphs of equal attributes, each attribute concatenated over all graphs.
 
-    Graph g of attribute a is ``tensors[a][ptrs[layout[a]][g] : ptrs[layout[a]][g + 1]]`` (last axis
-    for ``edge_index`` and everything PyG joins on the last axis). It is a sequence of ``Data``; a
-    slice, a tensor or a list of numbers selects graphs without copying them.
-
-    Make one with `Packed.pack` from a list of ``Data``, or directly from long tensors with
-    `Packed.build`, which is how a vectorised generator should end.
+    It is a sequence of ``Data``; a slice, a tensor or a list of numbers selects graphs without
+    copying them. Make one with `Packed.pack` from a list of ``Data``, or directly from long tensors
+    with `Packed.build`, which is how a vectorised generator should end.
 
     Attributes:
-        tensors: Attribute to its concatenated tensor; ``edge_index`` numbers nodes within a graph.
+        tensors: Attribute to its concatenated tensor (on the last axis for ``edge_index`` and
+            everything PyG joins so); ``edge_index`` numbers nodes within a graph.
         ptrs: Name to start offsets ``[G + 1]``; ``"node"`` is always there.
         layout: Attribute to the name of its offsets.
         deliver: Attribute to the dtype it is handed out in, where that is not the stored one
             (``"float32"`` for half-precision features, ``"int64"`` for 32-bit edges, ``"text"``).
-        extras: Further tensors kept (and cached) beside the graphs, never part of a batch: split
-            indices, domain values.
+        extras: Tensors kept (and cached) beside the graphs: split indices, domain values.
         visible: Numbers of the graphs that are seen ``[m]``, or ``None`` for all.
         class_names: Names of the classes in ``y``, where they are known.
         target_names: Names of the columns of ``y``, where they are known.
@@ -88,11 +131,7 @@ class Packed(Sequence[Data]):
 
     @staticmethod
     def pack(graphs: Sequence[Data]) -> Packed:
-        """Join plain ``Data`` objects of equal attributes; others raise `InputError`.
-
-        Args:
-            graphs: The graphs. Tensors, numbers and strings may be attributes.
-        """
+        """Join plain ``Data`` objects of equal attributes (tensors, numbers or strings)."""
         graphs = list(graphs)
         keys = _common_keys(graphs)
         ptrs = {"node": to_ptr(torch.tensor([int(g.num_nodes or 0) for g in graphs]))}
@@ -116,35 +155,29 @@ class Packed(Sequence[Data]):
     @overload
     def __getitem__(self, item: int) -> Data: ...
     @overload
-    def __getitem__(self, item: slice) -> Packed: ...
-    @overload
-    def __getitem__(self, item: Tensor | Sequence[int]) -> Packed: ...
+    def __getitem__(self, item: slice | Tensor | Sequence[int]) -> Packed: ...
 
     def __getitem__(self, item: Any) -> Any:
         if isinstance(item, (slice, Tensor, list, tuple)):
-            return self.select(item)
+            index = item if isinstance(item, slice) else torch.as_tensor(item)
+            return replace(self, visible=self.numbers[index])
         position = int(item)
         if not -len(self) <= position < len(self):
             raise IndexError(f"graph {position} of {len(self)}")
         position %= len(self)
         return self._one(position if self.visible is None else int(self.visible[position]))
 
-    def __iter__(self) -> Iterator[Data]:
-        for position in range(len(self)):
-            yield self[position]
-
-    def select(self, which: slice | Tensor | Sequence[int]) -> Packed:
-        """Some of the graphs, in the given order; the long tensors are shared, not copied."""
-        visible = torch.arange(len(self)) if self.visible is None else self.visible
-        index = which if isinstance(which, slice) else torch.as_tensor(which)
-        return replace(self, visible=visible[index])
+    @property
+    def numbers(self) -> Tensor:
+        """Which of the stored graphs are visible ``[m]``."""
+        return torch.arange(len(self)) if self.visible is None else self.visible
 
     def materialise(self) -> Packed:
         """The visible graphs only, in tensors of their own (``self`` when all are visible)."""
         if self.visible is None:
             return self
         rows = {name: ragged(ptr, self.visible) for name, ptr in self.ptrs.items()}
-        tensors = {k: take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
+        tensors = {k: _take(k, v, rows[self.layout[k]][0]) for k, v in self.tensors.items()}
         ptrs = {name: ptr for name, (_, ptr) in rows.items()}
         return replace(self, tensors=tensors, ptrs=ptrs, visible=None)
 
@@ -164,16 +197,16 @@ class Packed(Sequence[Data]):
         """One attribute over all visible graphs, concatenated, in its stored dtype."""
         if self.visible is None:
             return self.tensors[key]
-        rows, _ = ragged(self.ptrs[self.layout[key]], self.visible)
-        return take(key, self.tensors[key], rows)
+        return _take(key, self.tensors[key], ragged(self.ptrs[self.layout[key]], self.visible)[0])
 
     # -- batches -------------------------------------------------------------------------------
 
     def collate(self, positions: Tensor | None = None) -> Batch:
         """Some (or all) visible graphs as one ``Batch``, as ``Batch.from_data_list`` makes it."""
-        index = self.visible if positions is None else self._stored(positions)
-        if index is None:
-            index = torch.arange(len(self))
+        if positions is None:
+            index = self.numbers
+        else:
+            index = positions if self.visible is None else self.visible[positions]
         batch: Any = Batch(_base_cls=Data)
         rows = {name: ragged(ptr, index) for name, ptr in self.ptrs.items()}
         node_ptr = rows["node"][1]
@@ -181,9 +214,8 @@ class Packed(Sequence[Data]):
         shifts: dict[str, Tensor | None] = {}
         for key, value in self.tensors.items():
             where, slices[key] = rows[self.layout[key]]
-            taken = take(key, value, where)
-            shifts[key] = node_ptr[:-1] if numbers_nodes(key) else None
-            batch[key] = self._deliver(key, taken, slices[key], shifts[key])
+            shifts[key] = node_ptr[:-1] if cat_dim(key) else None
+            batch[key] = self._deliver(key, _take(key, value, where), slices[key], shifts[key])
         if not self._sized:
             batch._store._num_nodes = node_ptr.diff().tolist()
             batch.num_nodes = int(node_ptr[-1])
@@ -199,28 +231,22 @@ class Packed(Sequence[Data]):
         """Whether PyG can tell the number of nodes from the attributes alone."""
         return any(self.layout.get(key) == "node" for key in ("x", "pos"))
 
-    def _stored(self, positions: Tensor) -> Tensor:
-        return positions if self.visible is None else self.visible[positions]
-
     def _one(self, graph: int) -> Data:
         data = Data()
+        bounds = {name: ptr[graph : graph + 2] for name, ptr in self.ptrs.items()}
         for key, value in self.tensors.items():
-            ptr = self.ptrs[self.layout[key]]
-            rows = slice(int(ptr[graph]), int(ptr[graph + 1]))
-            taken = take(key, value, rows)
-            data[key] = self._deliver(key, taken, torch.tensor([0, rows.stop - rows.start]), None)
-            if self.deliver.get(key) == TEXT:
-                data[key] = data[key][0]
+            start, stop = (ptr := bounds[self.layout[key]]).tolist()
+            found = self._deliver(key, _take(key, value, slice(start, stop)), ptr - start, None)
+            data[key] = found[0] if self.deliver.get(key) == TEXT else found
         if not self._sized:
-            ptr = self.ptrs["node"]
-            data.num_nodes = int(ptr[graph + 1] - ptr[graph])
+            data.num_nodes = int(bounds["node"].diff())
         return data
 
     def _deliver(self, key: str, value: Tensor, ptr: Tensor, shift: Tensor | None) -> Any:
         how = self.deliver.get(key)
         if how == TEXT:
-            raw, bounds = bytes(value.numpy()), ptr.tolist()
-            return [raw[a:b].decode() for a, b in pairwise(bounds)]
+            raw = bytes(value.numpy())
+            return [raw[a:b].decode() for a, b in pairwise(ptr.tolist())]
         if how:
             value = value.to(getattr(torch, how))
         if shift is None:
@@ -233,9 +259,7 @@ def try_pack(graphs: Sequence[Data]) -> Packed | None:
     transform may be random, or the set may be larger than memory."""
     if isinstance(graphs, Packed):
         return graphs
-    if isinstance(graphs, InMemoryDataset) and graphs.transform is not None:
-        return None
-    if not isinstance(graphs, (list, tuple, InMemoryDataset)):
+    if not isinstance(graphs, (list, tuple, InMemoryDataset)) or getattr(graphs, "transform", None):
         return None
     try:
         return Packed.pack(graphs)
@@ -265,18 +289,11 @@ def _values(key: str, values: list[Any]) -> tuple[list[Tensor], str | None]:
         return [torch.tensor(list(v.encode()), dtype=torch.uint8) for v in values], TEXT
     if not all(isinstance(v, (Tensor, bool, int, float)) for v in values):
         raise InputError(f"tensors, numbers or strings as {key!r}", type(values[0]).__name__)
-    tensors = [torch.as_tensor(v) for v in values]
-    tensors = [v.reshape(1) if v.dim() == 0 else v for v in tensors]
-    dim = cat_dim(key)
-    kinds = {(v.dtype, v.layout, v.device, v.requires_grad, *_other_axes(v, dim)) for v in tensors}
+    tensors = [v.reshape(1) if v.dim() == 0 else v for v in map(torch.as_tensor, values)]
+    kinds = {(v.dtype, v.layout, v.device, v.requires_grad, *other_axes(key, v)) for v in tensors}
     first = tensors[0]
     plain = first.layout == torch.strided and first.device.type == "cpu" and not first.requires_grad
     if len(kinds) > 1 or not plain or type(first) is not Tensor:
-        raise InputError(
-            f"dense tensors {key!r} of one dtype and width", sorted(map(str, kinds))[:2]
-        )
+        what = f"dense tensors {key!r} of one dtype and width"
+        raise InputError(what, sorted(map(str, kinds))[:2])
     return tensors, None
-
-
-def _other_axes(value: Tensor, dim: int) -> tuple[int, ...]:
-    return tuple(value.shape[:-1] if dim == -1 else value.shape[1:])

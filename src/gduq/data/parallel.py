@@ -21,11 +21,7 @@ def default_workers() -> int:
 
 
 def run(
-    job: Callable[[_T], None],
-    todo: Sequence[_T],
-    workers: int | None = None,
-    progress: bool | None = None,
-    title: str = "",
+    job: Callable[[_T], None], todo: Sequence[_T], workers: int | None = None, title: str = ""
 ) -> None:
     """Do ``job(item)`` for every item, in processes for more than one worker.
 
@@ -33,7 +29,7 @@ def run(
     torch are no danger; ``job`` and the items are pickled for the way there.
     """
     workers = min(workers or default_workers(), len(todo))
-    with progress_bar(title, len(todo), progress) as advance:
+    with progress_bar(title, len(todo)) as advance:
         if workers <= 1:
             for item in todo:
                 job(item)

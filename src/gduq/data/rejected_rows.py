@@ -21,19 +21,12 @@ __all__ = ["Reject", "RejectList", "RejectLog"]
 
 @dataclass(frozen=True)
 class Reject:
-    """A row that could not be made into a graph.
-
-    Attributes:
-        file: Name of the file the row stands in.
-        line: Its line number there, from 1.
-        reason: What is wrong with it.
-        text: The row as it was found, shortened.
-    """
+    """A row that could not be made into a graph."""
 
     file: str
-    line: int
+    line: int  # from 1; 0 where there are no lines
     reason: str
-    text: str = ""
+    text: str = ""  # of the row, shortened
 
     def __str__(self) -> str:
         return f"{self.file}, line {self.line}: {self.reason}"
@@ -44,10 +37,6 @@ class RejectList:
 
     Without any row there is no file; a list of an earlier call is then emptied. A file that is
     there and is no such list is somebody's own: it is refused, not replaced.
-
-    Attributes:
-        rows: Rows written so far.
-        first: The first of them, with the reason.
     """
 
     columns = ("file", "row", "line", "reason", "text")
@@ -56,11 +45,8 @@ class RejectList:
         if not path.parent.is_dir():
             raise InputError("a folder for the rejects that exists", path.parent)
         if path.exists() and not self._is_ours(path):
-            raise InputError(
-                "a new file for the rejects",
-                f"{path}, which exists and is no list of rejects",
-                "Choose another name.",
-            )
+            got = f"{path}, which exists and is no list of rejects"
+            raise InputError("a new file for the rejects", got, "Choose another name.")
         self.path, self.rows, self.first = path, 0, ""
         self._stack = ExitStack()
         self._writer: Any = None
@@ -82,9 +68,8 @@ class RejectList:
             self._open()
         self.rows += 1
         self.first = self.first or f"{file}, row {row}: {reject.reason}"
-        line = reject.line or ""
-        texts = [safe_cell(text) for text in (str(file), reject.reason, reject.text)]
-        self._writer.writerow([texts[0], row, line, *texts[1:]])
+        found = (str(file), row, reject.line or "", reject.reason, reject.text)
+        self._writer.writerow(safe_cell(v) if isinstance(v, str) else v for v in found)
 
     def _open(self) -> None:
         temporary = self._stack.enter_context(atomic_path(self.path))
@@ -97,12 +82,8 @@ class RejectList:
 
 
 class RejectLog:
-    """Lets good graphs through and keeps count of the others, with the first few at hand.
-
-    Args:
-        path: CSV file for all rejects, see `RejectList`, or ``None`` for none.
-        max_rejects: Share of rows, from 0 to 1, above which reading stops with an error.
-    """
+    """Lets good graphs through and lists the others in a CSV file, if a path is given; more than
+    the share ``max_rejects`` of them is an error."""
 
     def __init__(self, path: Path | None, max_rejects: float) -> None:
         if not 0 <= max_rejects <= 1:
@@ -112,9 +93,11 @@ class RejectLog:
         self.rows = self.rejected = 0
         self.first: Reject | None = None
 
+    def __str__(self) -> str:
+        return f"{self.rejected} of {self.rows} rows are left out, first {self.first}"
+
     def good(self, items: Iterable[tuple[int, Data | Reject]]) -> Iterator[Data]:
-        """The graphs among the items. At the end the list of rejects is in place, and too many
-        of them raise `InputError`."""
+        """The graphs among the items. The list of rejects is in place before an error is raised."""
         with self.list or nullcontext():
             for row, item in items:
                 self.rows += 1

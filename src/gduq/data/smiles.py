@@ -9,7 +9,9 @@ it: it holds Python's lock. So another process works, with a clock that ends it.
 from __future__ import annotations
 
 import atexit
+import io
 import json
+import marshal
 import os
 import signal
 import subprocess
@@ -18,12 +20,10 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
-
-from gduq.data.smiles_work import HEAD, OTHER
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -65,18 +65,7 @@ def _shared(process: int) -> RDKitProcess:
 
 
 class RDKitProcess:
-    """Reads and draws SMILES.
-
-    Args:
-        seconds: Computing time for the texts of a group, or for a picture.
-
-    Example:
-        >>> rdkit = RDKitProcess(seconds=20)
-        >>> [[methanol, other]] = rdkit.read([["CO", "nonsense"]])
-        >>> rdkit.close()
-        >>> methanol.edge_index.tolist(), other
-        ([[0, 1], [1, 0]], "'nonsense' is no valid SMILES")
-    """
+    """Reads and draws SMILES, with ``seconds`` of computing time per group of texts or picture."""
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds
@@ -86,11 +75,8 @@ class RDKitProcess:
         self._lock = threading.Lock()
 
     def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
-        """Per text its graph, or why there is none.
-
-        Where a group takes too long, the text it ended with and those behind it in the group have
-        none; other groups are not touched.
-        """
+        """Per text its graph, or why there is none. Where a group takes too long, the text it ended
+        with and those behind it in the group have none; other groups are not touched."""
         return self._ask("read", groups)
 
     def readable(self, texts: Iterable[str]) -> list[bool]:
@@ -113,7 +99,8 @@ class RDKitProcess:
 
     def _ask(self, what: str, groups: Iterable[Sequence[str]]) -> list[list[Any]]:
         left, found = deque(groups), list[list[Any]]()
-        with self._lock, self._ended_by_errors():
+        with self._lock, ExitStack() as interrupted:
+            interrupted.callback(self._end)  # or the next to ask would get the answers to this
             while left:
                 answers, ended = self._tried(what, left)
                 while left:
@@ -125,28 +112,23 @@ class RDKitProcess:
                         part.append(ended)
                         part += [late] * (len(texts) - len(part))
                         break
+            interrupted.pop_all()
         return found
-
-    @contextmanager
-    def _ended_by_errors(self) -> Iterator[None]:
-        """Who is interrupted, by Ctrl-C say, must not get the answers to the last question next."""
-        try:
-            yield
-        except BaseException:
-            self._end()
-            raise
 
     def _tried(self, what: str, groups: Iterable[Sequence[str]]) -> tuple[Iterator[Any], str]:
         """Answers for all texts, or for those before the process ended; and why it did."""
         process, answers = self._running()
+        assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):
-            if what == "read" and not self._knows_lists:
-                from torch_geometric.utils.smiles import e_map, x_map
+        asked: list[list[Any]] = [[what, self.seconds, *groups]]
+        if what == "read" and not self._knows_lists:
+            from torch_geometric.utils.smiles import e_map, x_map
 
-                _send(process, ["lists", x_map, e_map])
-                self._knows_lists = True
-            _send(process, [what, self.seconds, *groups])
+            asked.insert(0, ["lists", x_map, e_map])
+            self._knows_lists = True
+        with suppress(BrokenPipeError):
+            process.stdin.write(b"".join(json.dumps(line).encode() + b"\n" for line in asked))
+            process.stdin.flush()
         done = process.stdout.read(1)
         answers.seek(0)
         content = answers.read()
@@ -187,40 +169,23 @@ class RDKitProcess:
             self._answers = None
 
 
-def _send(process: subprocess.Popen[bytes], content: Any) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(content).encode() + b"\n")
-    process.stdin.flush()
-
-
 def _received(content: bytes, texts: Iterable[str]) -> Iterator[Data | bytes | str]:
     """Graphs, pictures and reasons, as `work` writes them."""
-    place = 0
+    answers = io.BytesIO(content)
     for text in texts:
-        if place == len(content):
+        if answers.tell() == len(content):
             return
-        atoms, size = HEAD.unpack_from(content, place)
-        place += HEAD.size
-        if atoms > 0:
-            yield _graph(content, place, atoms, size, text)
-            place += 9 * atoms + (8 + 3) * size
-        else:
-            made = content[place : place + size]
-            place += size
-            yield made if atoms == OTHER else made.decode()
+        made = marshal.load(answers)  # of our own process
+        yield _graph(text, *made) if isinstance(made, tuple) else made
 
 
-def _graph(content: bytes, place: int, atoms: int, bonds: int, text: str) -> Data:
+def _graph(text: str, atoms: bytes, ends: bytes, bonds: bytes) -> Data:
     import numpy as np
     import torch
     from torch_geometric.data import Data
 
-    x = np.frombuffer(content, "u1", 9 * atoms, place).astype(np.float32)
-    ends = np.frombuffer(content, "<i4", 2 * bonds, place + 9 * atoms).astype(np.int64)
-    edge_attr = np.frombuffer(content, "u1", 3 * bonds, place + 9 * atoms + 8 * bonds)
-    return Data(
-        torch.from_numpy(x.reshape(-1, 9)),
-        torch.from_numpy(ends.reshape(2, -1)),
-        torch.from_numpy(edge_attr.astype(np.float32).reshape(-1, 3)),
-        smiles=text,
-    )
+    def numbers(raw: bytes, kind: str, to: Any, *shape: int) -> torch.Tensor:
+        return torch.from_numpy(np.frombuffer(raw, kind).astype(to).reshape(shape))
+
+    x, edge_attr = numbers(atoms, "u1", "f4", -1, 9), numbers(bonds, "u1", "f4", -1, 3)
+    return Data(x, numbers(ends, "i4", "i8", 2, -1), edge_attr, smiles=text)

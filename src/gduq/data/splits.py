@@ -1,18 +1,23 @@
-"""`Splits`: a dataset cut for training and for judging under shift."""
+"""`Splits`: a dataset cut for training and for judging under shift, no row in two of its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils.data import Subset
+from torch_geometric.data import Dataset
 
-from gduq.data.overlap import overlap
+from gduq.data.packed import Packed
 from gduq.data.view import View
 from gduq.errors import InputError
+from gduq.graph import Graph
 
-__all__ = ["SPLIT_NAMES", "Splits"]
+__all__ = ["SPLIT_NAMES", "Splits", "overlap"]
 
 SPLIT_NAMES = ("train", "id_val", "id_test", "ood_val", "ood_test")
 
@@ -45,12 +50,10 @@ class Splits:
         for (a, one), (b, two) in combinations(self, 2):
             if one is two and one.task == "graph":
                 continue  # one view of graphs in two places is no slip but meant
-            what = "splits" if one.task == "graph" else f"{one.task} masks"
-            both = overlap(one, two)
-            if both:
-                raise InputError(
-                    f"{what} that do not overlap", f"{both} {one.task}(s) in both {a} and {b}"
-                )
+            if both := overlap(one, two):
+                what = "splits" if one.task == "graph" else f"{one.task} masks"
+                got = f"{both} {one.task}(s) in both {a} and {b}"
+                raise InputError(f"{what} that do not overlap", got)
 
     def __repr__(self) -> str:
         return f"Splits({self.name!r}: {', '.join(f'{k} {v!r}' for k, v in self)})"
@@ -58,10 +61,65 @@ class Splits:
     def __iter__(self) -> Iterator[tuple[str, View]]:
         """The splits that exist, by name, training first."""
         for name in SPLIT_NAMES:
-            view = getattr(self, name)
-            if view is not None:
+            if (view := getattr(self, name)) is not None:
                 yield name, view
 
     def with_(self, **changes: object) -> Splits:
         """A copy with some fields changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+def overlap(one: View, two: View) -> int:
+    """How many rows are in both views, as far as the same objects or tensors show it.
+
+    Example:
+        >>> from torch_geometric.data import Data
+        >>> graphs = [Data(x=torch.ones(2, 1)) for _ in range(5)]
+        >>> overlap(View(graphs[:3]), View(graphs[2:]))
+        1
+    """
+    a, b = one.graphs, two.graphs
+    if one.task != two.task:
+        return 0
+    if one.mask is not None and two.mask is not None:
+        # the same graphs in the same order: so do their first ones say
+        same = a is b or (len(a) == len(b) and _same_graph(a[0], b[0]))
+        return int((one.mask & two.mask).sum()) if same and one.node_type == two.node_type else 0
+    if isinstance(a, Packed) and isinstance(b, Packed):
+        shared = a.tensors is b.tensors
+        return int(torch.isin(a.numbers.unique(), b.numbers).sum()) if shared else 0
+    if len(a) == len(b) == 1:
+        return int(_same_graph(a[0], b[0]))
+    return len(set(_keys(a)) & set(_keys(b)))
+
+
+def _same_graph(one: Graph, two: Graph) -> bool:
+    """One object, or copies that share all their tensors: PyG datasets hand out such ones."""
+    if one is two:
+        return True
+    tensors = _tensors(one.to_dict())
+    return bool(tensors) and tensors == _tensors(two.to_dict())
+
+
+def _tensors(values: Any, path: str = "") -> dict[str, int]:
+    """The tensors in a nested dictionary, by path."""
+    if isinstance(values, Tensor):
+        return {path: id(values)}
+    found: dict[str, int] = {}
+    for name, part in values.items() if isinstance(values, dict) else ():
+        found |= _tensors(part, f"{path}/{name}")
+    return found
+
+
+def _keys(graphs: Sequence[Graph] | Subset[Graph]) -> list[Hashable]:
+    """One key per graph; equal keys are one graph."""
+    if isinstance(graphs, (list, tuple)):
+        return [id(graph) for graph in graphs]
+    if isinstance(graphs, Subset):
+        keys = _keys(graphs.dataset)  # type: ignore[arg-type]
+        return [keys[i] for i in graphs.indices]
+    # Slices of a PyG dataset in memory are copies of it that share what holds the graphs.
+    whole = getattr(graphs, "_data", None)
+    if isinstance(graphs, Dataset) and whole is not None:
+        return [(id(whole), i) for i in graphs.indices()]
+    return [(id(graphs), i) for i in range(len(graphs))]

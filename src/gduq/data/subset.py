@@ -17,19 +17,11 @@ from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.whole import whole
 
-__all__ = ["build_rows", "shrink", "views_of"]
-
-Build = Callable[[Tensor], Packed]
+__all__ = ["LimitError", "build_rows", "shrink", "views_of"]
 
 
 class LimitError(InputError):
-    """A limit that keeps no row of some split, or more rows than there are.
-
-    Args:
-        least: The smallest limit.
-        most: The largest.
-        got: The one given.
-    """
+    """A limit that keeps no row of some split, or more rows than there are."""
 
     def __init__(self, least: int, most: int, got: int) -> None:
         expected = f"a limit from {least} (one row per split) to {most} (all rows)"
@@ -75,30 +67,22 @@ def shrink(
 
 
 def _sizes(full: list[int], limit: int) -> list[int]:
-    """Parts of ``limit`` rows in all, none empty, by the rule of Webster and Sainte-Lague.
-
-    Largest remainders would do as well but for one thing: there a part may shrink as the limit
-    grows, and a larger limit is to keep the rows of a smaller one.
-    """
+    """Parts of ``limit`` rows in all, none empty, by the rule of Webster and Sainte-Lague: of
+    largest remainders a part may shrink as the limit grows."""
     claims = torch.cat([n / (torch.arange(1, n, dtype=torch.float64) + 0.5) for n in full])
-    owner = torch.repeat_interleave(
-        torch.arange(len(full)), torch.tensor([max(n - 1, 0) for n in full])
-    )
+    owner = torch.arange(len(full)).repeat_interleave(torch.tensor(full).sub(1).clamp(min=0))
     best = torch.sort(claims, descending=True, stable=True).indices[: limit - len(full)]
     return (torch.bincount(owner[best], minlength=len(full)) + 1).tolist()
 
 
 def _by_class(labels: Tensor, first: bool) -> Tensor:
-    """An order of rows of which every beginning holds the classes in proportion.
-
-    The k-th of the n rows of a class stands at (k + 1/2) / n; ``first`` puts one of each class,
-    the largest class first, before all others.
-    """
+    """An order of rows of which every beginning holds the classes in proportion: the k-th of the n
+    rows of a class stands at (k + 1/2) / n. ``first`` puts one of each class, the largest class
+    first, before all others."""
     _, number, count = torch.unique(labels, return_inverse=True, return_counts=True)
     grouped = torch.sort(number, stable=True).indices
-    starts = torch.cat([count.new_zeros(1), count.cumsum(0)[:-1]])
     place = torch.empty_like(number)
-    place[grouped] = torch.arange(number.numel()) - starts[number[grouped]]
+    place[grouped] = torch.arange(number.numel()) - (count.cumsum(0) - count)[number[grouped]]
     key = (place + 0.5) / count[number].double()
     if first:
         key = torch.where(place == 0, -count[number].double(), key)
@@ -107,11 +91,8 @@ def _by_class(labels: Tensor, first: bool) -> Tensor:
 
 def views_of(cut: Mapping[str, Tensor], graphs: Packed) -> dict[str, Any]:
     """A view of each part of a cut, given the graphs of all its rows one after the other."""
-    ends = torch.tensor([rows.numel() for rows in cut.values()]).cumsum(0).tolist()
-    return {
-        name: View(graphs[end - rows.numel() : end])
-        for (name, rows), end in zip(cut.items(), ends, strict=True)
-    }
+    parts = torch.arange(len(graphs)).split([rows.numel() for rows in cut.values()])
+    return {name: View(graphs[part]) for name, part in zip(cut, parts, strict=True)}
 
 
 def build_rows(
@@ -119,41 +100,24 @@ def build_rows(
     key: Mapping[str, Any],
     rows: Tensor,
     total: int,
-    build: Build,
+    build: Callable[[Tensor], Packed],
     *,
     shard: int = 500,
     workers: int | None = None,
-    progress: bool | None = None,
 ) -> Packed:
     """The graphs of some rows of a raw data set, from the cache or built in processes.
 
-    A set of all rows that is in the cache already is used; else only ``rows`` are built, under a
-    key of their own.
-
-    Args:
-        root: Cache folder.
-        key: As in `gduq.data.cache`, without the rows.
-        rows: Row numbers ``[m]``; the result has them in this order.
-        total: Rows in the raw data set.
-        build: Makes the graphs of given row numbers; runs in another process.
-        shard: Rows built (and kept in memory) at a time.
-        workers: Processes; ``None`` means one per core.
-        progress: Show a progress bar; ``None`` means when a person is looking.
+    A set of all ``total`` rows that is in the cache already is used; else only ``rows`` are built,
+    ``shard`` of them at a time, under a key of their own. See `gduq.data.cache.cached_shards`.
     """
     everything = {**key, "rows": "all"}
-    options: dict[str, Any] = {"workers": workers, "progress": progress}
     if rows.numel() == total or cache_path(root, everything).exists():
-        job = partial(_part, build, total, shard)
-        return cached_shards(root, everything, -(-total // shard), job, **options).select(rows)
-    marked = hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
-    some = {**key, "rows": marked}
+        job = partial(_part, build, range(total), shard)
+        return cached_shards(root, everything, -(-total // shard), job, workers)[rows]
+    some = {**key, "rows": hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]}
     job = partial(_part, build, rows, shard)
-    return cached_shards(root, some, -(-rows.numel() // shard), job, **options)
+    return cached_shards(root, some, -(-rows.numel() // shard), job, workers)
 
 
-def _part(build: Build, rows: Tensor | int, shard: int, i: int) -> Packed:
-    """Part i of the given rows (or of all, given their number)."""
-    start, stop = i * shard, (i + 1) * shard
-    if isinstance(rows, int):
-        return build(torch.arange(start, min(stop, rows)))
-    return build(rows[start:stop])
+def _part(build: Callable[[Tensor], Packed], rows: Tensor | range, shard: int, i: int) -> Packed:
+    return build(torch.as_tensor(rows[i * shard : (i + 1) * shard]))

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from torch import Tensor
 from torch_geometric.data import Data
@@ -29,35 +28,22 @@ from gduq.errors import InputError
 __all__ = ["Table"]
 
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
+_Used = tuple[str, Tensor | None]  # SMILES and truth of a row
 _AT_A_TIME = 64  # rows
-
-
-class _Fields(NamedTuple):
-    """What is needed of a row."""
-
-    smiles: str
-    truth: Tensor | None
 
 
 class Table:
     """The molecules of a table, read line by line.
 
     Args:
-        path: The file. Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the
-            first line has none, by semicolons.
+        path: The file, see `gduq.data.header.read_header`.
         smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
             found. Pass those of the training set when a test set may not hold every class; ``()``,
             where it has none, says that whole numbers are class numbers. Where classes have names,
             a field must hold one of them: a number says nothing about named classes.
-        task: ``"classes"``, ``"labels"`` or ``"values"``; ``None``: told from the columns, see
-            `gduq.data.truth.Truth`.
-
-    Attributes:
-        task: What the target columns hold; ``None`` without any.
-        target_names: Names of the target columns.
-        class_names: Names of the classes, where they are known.
+        task: What the target columns hold; ``None``: told, see `gduq.data.truth.Truth`.
     """
 
     def __init__(
@@ -68,48 +54,68 @@ class Table:
         class_names: Sequence[str] | None = None,
         task: Task | None = None,
     ) -> None:
-        _need_rdkit()
+        if find_spec("rdkit") is None:
+            do = 'Install it: pip install "gduq[molecules]"'
+            raise InputError("RDKit to read SMILES", "none installed", do)
         self.path = path
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
         self._header, self._delimiter = read_header(path)
-        self._smiles = self._position(smiles, any_case=True)
+        self._smiles = self._header.index(meant(path, self._header, smiles, any_case=True))
         self._columns = [self._position(name) for name in self.target_names]
         self._used = [self._smiles, *self._columns]
-        self._truth = Truth(str(path), self.target_names, self._fields(), task, class_names)
+        rows = ([row[c].strip() for c in self._columns] for row in self._whole_rows() if row)
+        self._truth = Truth(str(path), self.target_names, rows, task, class_names)
         self.class_names = self._truth.class_names
         self.task = self._truth.task if self.target_names else None
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         """Rows with their numbers, some of them read ahead while the last ones are used."""
-        parts = self._parts(enumerate(self._rows()))
+        parts = self._parts()
         with ThreadPoolExecutor(1) as thread:
             coming = thread.submit(next, parts, None)
             while (part := coming.result()) is not None:
                 coming = thread.submit(next, parts, None)
                 yield from part
 
-    def _parts(self, rows: Iterator[tuple[int, _Row]]) -> Iterator[list[tuple[int, Data | Reject]]]:
+    def _parts(self) -> Iterator[list[tuple[int, Data | Reject]]]:
+        rows = enumerate(self._rows())
         while part := list(islice(rows, _AT_A_TIME)):
-            read = [(index, line, row, self._checked(row)) for index, (line, row) in part]
-            texts = [found.smiles for *_, found in read if not isinstance(found, str)]
-            graphs = iter(molecules(texts))
-            yield [
-                (index, self._graph(line, row, found, graphs)) for index, line, row, found in read
-            ]
+            used = [self._used_of(row) for _, (_, row) in part]
+            graphs = iter(molecules([found[0] for found in used if not isinstance(found, str)]))
+            done: list[tuple[int, Data | Reject]] = []
+            for (index, (line, row)), found in zip(part, used, strict=True):
+                graph = found if isinstance(found, str) else next(graphs)
+                if isinstance(graph, str):
+                    text = row if isinstance(row, str) else ",".join(row)
+                    done.append((index, Reject(self.path.name, line, graph, text[:200])))
+                    continue
+                if found[1] is not None:
+                    graph.y = found[1]
+                done.append((index, graph))
+            yield done
+
+    def _used_of(self, row: list[str] | str) -> _Used | str:
+        """What is needed of a row, or what is wrong with it."""
+        if isinstance(row, str):
+            return row
+        if len(row) != len(self._header):
+            return f"{len(row)} fields instead of {len(self._header)}"
+        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
+            return "bytes that are no UTF-8"
+        fields = [row[column].strip() for column in self._columns]
+        try:
+            return row[self._smiles].strip(), self._truth.of(fields) if fields else None
+        except ValueError as error:
+            return str(error)
 
     def column(self, name: str) -> Iterator[str]:
         """The fields of any column, in the order of the rows; empty where a row has none."""
         place = self._position(name)
-        for _, row in self._rows():
-            whole = not isinstance(row, str) and len(row) == len(self._header)
-            yield row[place].strip() if whole else ""
+        return (row[place].strip() if row else "" for row in self._whole_rows())
 
     # -- the file ------------------------------------------------------------------------------
 
-    def _position(self, name: str, any_case: bool = False) -> int:
-        same = [column for column in self._header if column.lower() == name.lower()]
-        if any_case and len(same) == 1:
-            name = same[0]
+    def _position(self, name: str) -> int:
         return self._header.index(meant(self.path, self._header, name))
 
     def _rows(self) -> Iterator[_Row]:
@@ -145,39 +151,11 @@ class Table:
             return False
         return True
 
-    def _fields(self) -> Iterator[list[str]]:
-        """The target fields of every row that has all its fields."""
+    def _whole_rows(self) -> Iterator[list[str] | None]:
+        """The rows; ``None`` for one that has not all its fields."""
         for _, row in self._rows():
-            if not isinstance(row, str) and len(row) == len(self._header):
-                yield [row[column].strip() for column in self._columns]
-
-    # -- one row -------------------------------------------------------------------------------
-
-    def _checked(self, row: list[str] | str) -> _Fields | str:
-        """What a row says, or what is wrong with it."""
-        if isinstance(row, str):
-            return row
-        if len(row) != len(self._header):
-            return f"{len(row)} fields instead of {len(self._header)}"
-        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
-            return "bytes that are no UTF-8"
-        fields = [row[column].strip() for column in self._columns]
-        try:
-            truth = self._truth.of(fields) if fields else None
-        except ValueError as error:
-            return str(error)
-        return _Fields(row[self._smiles].strip(), truth)
-
-    def _graph(
-        self, line: int, row: list[str] | str, found: _Fields | str, graphs: Iterator[Data | str]
-    ) -> Data | Reject:
-        graph = found if isinstance(found, str) else next(graphs)
-        if isinstance(graph, str):
-            text = row if isinstance(row, str) else ",".join(row)
-            return Reject(self.path.name, line, graph, text[:200])
-        if isinstance(found, _Fields) and found.truth is not None:
-            graph.y = found.truth
-        return graph
+            whole = not isinstance(row, str) and len(row) == len(self._header)
+            yield row if whole else None  # type: ignore[misc]
 
 
 class _Lines:
@@ -200,10 +178,3 @@ class _Lines:
         """Read all lines taken but the first once more."""
         self.number -= len(self.taken) - 1
         self._again.extendleft(reversed(self.taken[1:]))
-
-
-def _need_rdkit() -> None:
-    if find_spec("rdkit") is None:
-        raise InputError(
-            "RDKit to read SMILES", "none installed", 'Install it: pip install "gduq[molecules]"'
-        )

@@ -1,20 +1,136 @@
-"""Target columns of a table: what they hold, and the truth ``y`` that the fields of a row give."""
+"""Target columns of a table: what their fields hold, and the truth ``y`` that a row gives.
+
+Nothing heavy is imported to tell.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-from torch import Tensor
-
-from gduq.data.fields import MANY, Column, Task, as_number, is_gap
 from gduq.errors import InputError, warn_user
 
-__all__ = ["Task", "Truth"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
+__all__ = ["Column", "Task", "Truth", "as_number", "is_gap"]
+
+Task = Literal["classes", "labels", "values"]
+
+_MANY = 1000  # different fields of a column that are remembered
 _MAX_CLASSES = 20  # different whole numbers up to which they are classes
+_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
+
+
+def is_gap(text: str) -> bool:
+    """Whether a field says that nothing is known.
+
+    Example:
+        >>> is_gap(""), is_gap("NaN"), is_gap("0")
+        (True, True, False)
+    """
+    return text.lower() in ("", "nan", "na")
+
+
+def as_number(text: str) -> float | None:
+    """The finite number that a field holds, if it holds one.
+
+    Example:
+        >>> as_number("1e-3"), as_number("inf"), as_number("1,5")
+        (0.001, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+class Column:
+    """What the fields of one column are, seen one by one.
+
+    Example:
+        >>> column = Column("grade", ["high", "low", "", "high"])
+        >>> sorted(column.words), column.is_numeric, column.names_rows
+        (['high', 'low'], False, False)
+    """
+
+    def __init__(self, name: str, fields: Iterable[str] = ()) -> None:
+        self.name = name
+        self.numbers: set[float] = set()  # no more than _MANY, and as many words
+        self.words: set[str] = set()
+        self.whole, self.low, self.high = True, math.inf, -math.inf
+        self.rows = self.filled = 0
+        self._worded = self._commas = self._steps = 0
+        self._last: float | None = None
+        for text in fields:
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """Look at one more field."""
+        self.rows += 1
+        if is_gap(text):
+            return
+        value = as_number(text)
+        self.filled += 1
+        if value is not None:
+            self.whole = self.whole and value.is_integer()
+            self.low, self.high = min(self.low, value), max(self.high, value)
+            self._steps += self._last is not None and value - self._last == 1
+            self._last = value
+            if len(self.numbers) <= _MANY:
+                self.numbers.add(value)
+            return
+        self._worded += 1
+        self._commas += _COMMA.fullmatch(text) is not None
+        if len(self.words) <= _MANY:
+            self.words.add(text)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all fields but gaps are numbers."""
+        return bool(self.numbers) and not self.words
+
+    @property
+    def names_rows(self) -> bool:
+        """Whether every row has a word or whole number of its own."""
+        return self.rows == self.filled == len(self.numbers) + len(self.words) and self.whole
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether it holds 1, 2, 3, ... or the like."""
+        return self.names_rows and self.filled > 2 and self._steps == self.filled - 1
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether fractions are written with commas; a few such fields are slips."""
+        often = 2 * self._commas > self._worded and 10 * self._commas >= self.filled
+        return often and self._commas > 0 and self.whole
+
+    def check(self, where: object, task: Task | None) -> None:
+        """Raise for a target column that cannot hold what it should in any row."""
+        if not self.filled:
+            return
+        column = f"column {self.name!r} of {where}"
+        if task != "classes" and self.has_decimal_commas:
+            such = min(word for word in self.words if _COMMA.fullmatch(word))
+            raise InputError(
+                f"numbers with a decimal point in {column}",
+                f"decimal commas such as {such!r}",
+                f"Write {such.replace(',', '.')!r}, or pass task='classes' (--task classes) if "
+                "they are names.",
+            )
+        if task == "values" and not self.numbers:
+            raise InputError(f"numbers in {column}", f"words such as {min(self.words)!r}")
+        if task == "labels" and not self.numbers & {0.0, 1.0}:
+            got = f"{min(self.numbers):g} and others" if self.numbers else repr(min(self.words))
+            raise InputError(f"0 and 1 in {column}", got)
+        if task == "classes" and self.numbers and not self.whole:
+            do = "Pass --task values, in Python task='values'."
+            what = f"whole numbers or words in {column} as classes"
+            raise InputError(what, "numbers with fractions", do)
 
 
 class Truth:
@@ -66,61 +182,55 @@ class Truth:
             raise InputError("class_names with task='classes'", repr(task))
         self.task: Task = task or "classes"
         if self.names and not class_names:
-            columns = _survey(self.names, rows)
-            if all(column.is_empty for column in columns):
+            columns = [Column(name) for name in self.names]
+            for row in rows:
+                for column, text in zip(columns, row, strict=True):
+                    column.add(text)
+            if not any(column.filled for column in columns):
                 what = f"targets in {', '.join(map(repr, self.names[:5]))} of {where}"
                 raise InputError(what, "empty fields in every row")
             for column in columns:
                 column.check(where, task)
-            numbered = class_names is not None and bool(columns[0].numbers)
             if task is None and class_names is None:
                 self.task = _told(columns)
+            numbered = class_names is not None and bool(columns[0].numbers)
             if self.task == "classes" and not numbered:
                 self.class_names = _class_names(columns[0], where)
 
     def of(self, fields: Sequence[str]) -> Tensor:
         """The truth of a row; a ``ValueError`` says why there is none."""
+        import torch
+
         if self.task == "classes":
-            return self._class(fields[0])
+            return torch.tensor([self._class(fields[0])])
         pairs = zip(fields, self.names, strict=True)
-        values = [_finite(text, name) for text, name in pairs]
+        values = [math.nan if is_gap(text) else _number(text, name) for text, name in pairs]
         if self.task == "labels":
             for value, name in zip(values, self.names, strict=True):
                 if value not in (0.0, 1.0) and not math.isnan(value):
                     raise ValueError(f"label {name!r} is {value:g}, neither 0 nor 1 nor empty")
-            return torch.tensor([values])
-        if len(values) > 1:
-            return torch.tensor([values])
-        if math.isnan(values[0]):
-            raise ValueError(f"target {self.names[0]!r} is empty")
-        return torch.tensor(values)
+        elif len(values) == 1:
+            if math.isnan(values[0]):
+                raise ValueError(f"target {self.names[0]!r} is empty")
+            return torch.tensor(values)
+        return torch.tensor([values])
 
-    def _class(self, text: str) -> Tensor:
-        name = self.names[0]
-        if is_gap(text) and text not in self.class_names:
+    def _class(self, text: str) -> int:
+        name, known = self.names[0], self.class_names
+        if is_gap(text) and text not in known:
             raise ValueError(f"target {name!r} is empty")
-        value = as_number(text)
-        is_whole = value is not None and value.is_integer()
-        if not self.class_names:
-            if value is None:
-                raise ValueError(f"target {name!r} is {text!r}, no finite number")
-            if not is_whole or value < 0:
+        if not known:
+            value = _number(text, name)
+            if not value.is_integer() or value < 0:
                 raise ValueError(f"target {name!r} is {text!r}, no class number 0, 1, ...")
-            return torch.tensor([int(value)])
-        if text not in self.class_names and value is not None and is_whole:
-            text = str(int(value))  # 1.0 and +1 are class 1
-        if text in self.class_names:
-            return torch.tensor([self.class_names.index(text)])
-        known = ", ".join(self.class_names[:10])
-        raise ValueError(f"target {name!r} is {text!r}, none of the classes {known}")
-
-
-def _survey(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[Column]:
-    columns = [Column(name) for name in names]
-    for row in rows:
-        for column, text in zip(columns, row, strict=True):
-            column.add(text)
-    return columns
+            return int(value)
+        number = as_number(text)
+        if text not in known and number is not None and number.is_integer():
+            text = str(int(number))  # 1.0 and +1 are class 1
+        if text not in known:
+            some = ", ".join(known[:10])
+            raise ValueError(f"target {name!r} is {text!r}, none of the classes {some}")
+        return known.index(text)
 
 
 def _told(columns: Sequence[Column]) -> Task:
@@ -132,13 +242,11 @@ def _told(columns: Sequence[Column]) -> Task:
                     f"words such as {min(column.words)!r} in {column.name!r}",
                     "Read a column of words as the only target.",
                 )
-        return "labels" if all(column.is_binary for column in columns) else "values"
+        return "labels" if all(column.numbers <= {0.0, 1.0} for column in columns) else "values"
     (column,) = columns
-    if not column.numbers:
+    if column.whole and len(column.numbers) <= _MAX_CLASSES:  # or words only
         return "classes"
-    if not column.whole or len(column.numbers) <= _MAX_CLASSES:
-        return "classes" if column.whole else "values"
-    if column.low >= 0:
+    if column.whole and column.low >= 0:
         warn_user(
             f"{column.name!r} holds more than {_MAX_CLASSES} different whole numbers, taken as "
             "values: pass task='classes' if they are class numbers, task='values' if they are not"
@@ -150,23 +258,21 @@ def _class_names(column: Column, where: str) -> tuple[str, ...]:
     """Names of the classes, where their numbers are not numbers of classes."""
     numbers, words = column.numbers, column.words
     if numbers and column.low >= 0:
-        if not column.is_sparse:
+        if len(numbers) > _MANY or 2 * len(numbers) >= column.high + 1:
             return ()
         warn_user(
             f"{column.name!r} holds {len(numbers)} different whole numbers from {column.low:g} to "
             f"{column.high:g}, taken as names of {len(numbers)} classes: pass task='values' if "
             "they are amounts, class_names=() if they are class numbers"
         )
-    if len(words) > MANY or len(numbers) > MANY:
+    if len(words) > _MANY or len(numbers) > _MANY:
         kind = "numbers below and above 0" if numbers else "words"
-        got = f"more than {MANY} different {kind} in {column.name!r}"
-        raise InputError(f"numbers or at most {MANY} classes in {where}", got)
+        got = f"more than {_MANY} different {kind} in {column.name!r}"
+        raise InputError(f"numbers or at most {_MANY} classes in {where}", got)
     return tuple(str(int(v)) for v in sorted(numbers)) if numbers else tuple(sorted(words))
 
 
-def _finite(text: str, name: str) -> float:
-    if is_gap(text):
-        return math.nan
+def _number(text: str, name: str) -> float:
     value = as_number(text)
     if value is None:
         raise ValueError(f"target {name!r} is {text!r}, no finite number")

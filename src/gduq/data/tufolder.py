@@ -1,6 +1,6 @@
 """A folder in TU text format, read with an eye on every line.
 
-``NAME_A.txt`` (one edge a line, nodes numbered from 1 over all graphs) and
+``NAME_A.txt`` (one edge per line, nodes numbered from 1 over all graphs) and
 ``NAME_graph_indicator.txt`` (the graph of each node) must be there. ``node_labels``,
 ``node_attributes``, ``edge_labels``, ``edge_attributes``, ``graph_labels`` and
 ``graph_attributes`` may be. Sound folders give what PyG's ``TUDataset`` gives: features are
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 from torch_geometric.utils import coalesce, remove_self_loops
 
@@ -31,6 +32,7 @@ __all__ = ["TUFolder"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
+_Column = tuple[_Floats, list[int]]  # rows, and per column of labels their number; none: numbers
 
 
 class TUFolder:
@@ -43,30 +45,29 @@ class TUFolder:
         attributes: ``False`` leaves attributes of edges out, and those of nodes that have labels.
     """
 
+    target_names: tuple[str, ...] = ()
+
     def __init__(
         self, folder: Path, class_names: Sequence[str] | None = None, attributes: bool = True
     ) -> None:
         self.folder, self.name = _find(folder)
+        self.class_names: tuple[str, ...] = tuple(class_names or ())
         self._bad: dict[int, Reject] = {}  # graph -> its first complaint
         owner = self._whole_numbers("graph_indicator", 1)[:, 0] - 1
         if owner.size == 0 or owner.min() < 0:
             raise InputError(f"graph numbers from 1 in {self._path('graph_indicator')}", "others")
-        self._count = self._graphs(owner)
+        has_values = self._path("graph_attributes").exists()
+        self._target_part = "graph_attributes" if has_values else "graph_labels"
+        targets = self._read(self._target_part)
+        self._count = max(int(owner.max()) + 1, 0 if targets is None else len(targets[0]))
         self._order: _Ints = np.argsort(owner, kind="stable")
         self._node_ptr = _offsets(owner, self._count)
         self._read_edges(owner)
-        self._node_parts = [self._column("node_labels", owner, one_hot=True)]
-        if attributes or not self._path("node_labels").exists():
-            self._node_parts.insert(0, self._column("node_attributes", owner, one_hot=False))
-        self._edge_parts = [self._column("edge_labels", self._edge_owner, one_hot=True)]
-        if attributes:
-            numbers = self._column("edge_attributes", self._edge_owner, one_hot=False)
-            self._edge_parts.insert(0, numbers)
-        self.class_names: tuple[str, ...] = tuple(class_names or ())
-        self.target_names: tuple[str, ...] = ()
-        self._y = self._read_targets(class_names)
-        empty = np.flatnonzero(np.diff(self._node_ptr) == 0)
-        for graph in empty.tolist():
+        both = attributes or not self._path("node_labels").exists()
+        self._x = self._columns("node", owner, both)
+        self._edge_attr = self._columns("edge", self._edge_owner, attributes)
+        self._y = self._read_targets(found=class_names is None)
+        for graph in np.flatnonzero(np.diff(self._node_ptr) == 0).tolist():
             self._blame(graph, self._target_part, graph, "it has no nodes")
 
     def __len__(self) -> int:
@@ -76,17 +77,14 @@ class TUFolder:
         for graph in range(self._count):
             yield graph, self._bad.get(graph) or self._graph(graph)
 
-    # -- one graph -----------------------------------------------------------------------------
-
     def _graph(self, graph: int) -> Data:
         start, stop = self._node_ptr[graph : graph + 2]
-        which = self._edge_order[self._edge_ptr[graph] : self._edge_ptr[graph + 1]]
+        which = self._edge_order[slice(*self._edge_ptr[graph : graph + 2])]
         edges = torch.from_numpy(self._edges[which].T - start)
-        attr = _features(self._edge_parts, which)
-        edges, attr = remove_self_loops(edges, attr)
+        edges, attr = remove_self_loops(edges, _features(self._edge_attr, which))
         edges, attr = coalesce(edges, attr, int(stop - start))
         values: dict[str, Any] = {
-            "x": _features(self._node_parts, self._order[start:stop]),
+            "x": _features(self._x, self._order[start:stop]),
             "edge_index": edges,
             "edge_attr": attr,
             "y": None if self._y is None else self._y[graph : graph + 1].clone(),
@@ -101,42 +99,28 @@ class TUFolder:
     def _path(self, part: str) -> Path:
         return self.folder / f"{self.name}_{part}.txt"
 
-    def _read(self, part: str, rows: int | None, per: str) -> tuple[_Floats, dict[int, str]] | None:
+    def _blame(self, graph: int, part: str, row: int, reason: str) -> None:
+        name = self._path(part).name
+        self._bad.setdefault(graph, Reject(name, row + 1, f"graph {graph + 1}: {reason}"))
+
+    def _read(self, part: str) -> tuple[_Floats, dict[int, str]] | None:
+        """The numbers of a file, and which rows are none with the reason."""
         path = self._path(part)
-        if not path.exists():
-            return None
-        values, bad = _numbers(path)
-        if rows is not None and len(values) != rows:
-            raise InputError(
-                f"{rows} lines in {path}, one {per}",
-                f"{len(values)}",
-                "The file is cut off or belongs to another folder: fetch or write it again.",
-            )
-        return values, bad
+        return _numbers(path) if path.exists() else None
 
     def _whole_numbers(self, part: str, width: int) -> _Ints:
         """A file the graphs hang on: any bad line of it stops the reading."""
-        found = self._read(part, None, "")
+        path, found = self._path(part), self._read(part)
         if found is None:
-            raise InputError(f"the file {self._path(part)}", "none", "Complete the TU folder.")
+            raise InputError(f"the file {path}", "none", "Complete the TU folder.")
         values, bad = found
         if len(values) and values.shape[1] != width:
-            raise InputError(f"{width} numbers a line in {self._path(part)}", values.shape[1])
+            raise InputError(f"{width} numbers a line in {path}", values.shape[1])
         broken = sorted(bad) or np.flatnonzero((values % 1 != 0).any(1)).tolist()
         if broken:
-            line = broken[0] + 1
             got = bad.get(broken[0], "another number")
-            raise InputError(f"whole numbers in line {line} of {self._path(part)}", got)
+            raise InputError(f"whole numbers in line {broken[0] + 1} of {path}", got)
         return values.reshape(-1, width).astype(np.int64)
-
-    def _graphs(self, owner: _Ints) -> int:
-        """Graphs in the folder: as many as have nodes, or labels if those are more."""
-        count = int(owner.max()) + 1
-        found = self._read(self._target_part, None, "")
-        lines = count if found is None else len(found[0])
-        if lines < count:
-            self._read(self._target_part, count, "a graph")  # raises: it says what is missing
-        return lines
 
     def _read_edges(self, owner: _Ints) -> None:
         nodes = len(owner)
@@ -161,64 +145,67 @@ class TUFolder:
         self._edge_order: _Ints = np.argsort(self._edge_owner, kind="stable")
         self._edge_ptr = _offsets(self._edge_owner, self._count)
 
-    def _column(self, part: str, owner: _Ints, one_hot: bool) -> tuple[_Floats, list[int]]:
-        """Values a node or edge, and the number of classes of each column (none: plain numbers)."""
-        found = self._read(part, len(owner), "a node" if part.startswith("node") else "an edge")
-        if found is None:
-            return np.empty((len(owner), 0)), []
-        values, bad = found
-        if one_hot:
-            odd = np.flatnonzero((np.nan_to_num(values) % 1 != 0).any(1))
-            bad = {**{int(row): "a label that is no whole number" for row in odd}, **bad}
-        for row, reason in sorted(bad.items()):
-            self._blame(int(owner[row]), part, row, reason)
-        good = np.setdiff1d(np.arange(len(values)), list(bad))
-        if not one_hot or good.size == 0:
-            return values, []
-        values = values - values[good].min(0)
-        return values, (values[good].max(0).astype(np.int64) + 1).tolist()
-
-    @property
-    def _target_part(self) -> str:
-        return "graph_attributes" if self._path("graph_attributes").exists() else "graph_labels"
-
-    def _read_targets(self, class_names: Sequence[str] | None) -> Tensor | None:
-        part = self._target_part
-        found = self._read(part, self._count, "a graph")
+    def _rows(self, part: str, owner: _Ints, whole: bool) -> tuple[_Floats, _Ints] | None:
+        """The numbers of a file and which rows are good; the graphs of all others are blamed."""
+        found = self._read(part)
         if found is None:
             return None
         values, bad = found
+        if len(values) != len(owner):
+            per = {"node": "a node", "edge": "an edge"}.get(part[:4], "a graph")
+            raise InputError(
+                f"{len(owner)} lines in {self._path(part)}, one {per}",
+                f"{len(values)}",
+                "The file is cut off or belongs to another folder: fetch or write it again.",
+            )
+        if whole:
+            odd = np.flatnonzero((np.nan_to_num(values) % 1 != 0).any(1)).tolist()
+            bad = {**dict.fromkeys(odd, "a label that is no whole number"), **bad}
         for row, reason in sorted(bad.items()):
-            self._blame(row, part, row, reason)
+            self._blame(int(owner[row]), part, row, reason)
+        return values, np.setdiff1d(np.arange(len(values)), list(bad))
+
+    def _columns(self, of: str, owner: _Ints, attributes: bool) -> list[_Column]:
+        """Attributes, and labels that become one-hot, of each node or edge."""
+        columns: list[_Column] = []
+        labels = self._rows(f"{of}_labels", owner, whole=True)
+        if attributes and (found := self._rows(f"{of}_attributes", owner, whole=False)):
+            columns.append((found[0], []))
+        if labels is not None and labels[1].size:
+            values, good = labels
+            values = values - values[good].min(0)
+            columns.append((values, (values[good].max(0).astype(np.int64) + 1).tolist()))
+        return columns
+
+    def _read_targets(self, found: bool) -> Tensor | None:
+        """Values, or class numbers; the classes are those found unless they were given."""
+        part = self._target_part
+        rows = self._rows(part, np.arange(self._count), whole=False)
+        if rows is None:
+            return None
+        values, good = rows
         if part == "graph_attributes":
             return torch.from_numpy(values.astype(np.float32)).squeeze(-1)
         if values.shape[1] != 1:
             raise InputError(f"one label a line in {self._path(part)}", values.shape[1])
-        labels = values[:, 0].tolist()
-        if class_names is None:
-            known = sorted({label for row, label in enumerate(labels) if row not in bad})
-            self.class_names = tuple(_label_text(label) for label in known)
-        texts = [_label_text(label) for label in labels]
+        if found:
+            self.class_names = tuple(map(_label, np.unique(values[good, 0]).tolist()))
+        texts = [_label(value) for value in values[:, 0].tolist()]
         index = {name: i for i, name in enumerate(self.class_names)}
         for row, text in enumerate(texts):
             if text not in index:
                 self._blame(row, part, row, f"{text} is none of the classes {self.class_names}")
         return torch.tensor([index.get(text, 0) for text in texts])
 
-    def _blame(self, graph: int, part: str, row: int, reason: str) -> None:
-        name = self._path(part).name
-        self._bad.setdefault(graph, Reject(name, row + 1, f"graph {graph + 1}: {reason}"))
-
 
 def _find(folder: Path) -> tuple[Path, str]:
     """Where the files are, and the NAME they begin with."""
     for place in (folder, folder / "raw"):
-        found = sorted(place.glob("*_A.txt"))
+        found = [path.name for path in sorted(place.glob("*_A.txt"))]
         if len(found) == 1:
-            return place, found[0].name.removesuffix("_A.txt")
+            return place, found[0].removesuffix("_A.txt")
         if found:
-            names = [path.name for path in found]
-            raise InputError(f"one data set in the folder {place}", names, "Give each its folder.")
+            raise InputError(f"one data set in the folder {place}", found, "Give each its folder.")
     held = sorted(path.name for path in folder.iterdir())[:5]
     raise InputError(f"a file NAME_A.txt in the folder {folder}", held or "nothing")
 
@@ -229,10 +216,10 @@ def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
         raise InputError(f"a regular file {path}", "a folder, a device or a pipe")
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.rstrip().split("\n") if text.strip() else []
-    if all(line.strip() for line in lines):  # numpy skips blank lines: rows would slip
+    if lines and all(line.strip() for line in lines):  # numpy skips blank lines: rows would slip
         try:
-            values = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None) if lines else None
-            if values is not None and np.isfinite(values).all():
+            values = np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
+            if np.isfinite(values).all():
                 return values, {}
         except ValueError:
             pass
@@ -249,10 +236,6 @@ def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
     return table, bad
 
 
-def _label_text(label: float) -> str:
-    return str(int(label)) if label.is_integer() else str(label)
-
-
 def _floats(line: str) -> list[float] | str:
     try:
         values = [float(piece) for piece in line.split(",")]
@@ -261,21 +244,19 @@ def _floats(line: str) -> list[float] | str:
     return values if np.isfinite(values).all() else f"{line.strip()[:40]!r} is not finite"
 
 
+def _label(value: float) -> str:
+    return str(int(value)) if value.is_integer() else str(value)
+
+
 def _offsets(owner: _Ints, count: int) -> _Ints:
     return np.concatenate([[0], np.bincount(owner, minlength=count).cumsum()])
 
 
-def _features(parts: Sequence[tuple[_Floats, list[int]]], rows: _Ints) -> Tensor | None:
+def _features(columns: Sequence[_Column], rows: _Ints) -> Tensor | None:
     """Rows of plain columns and of one-hot ones, side by side; ``None`` when there is no column."""
-    columns: list[Tensor] = []
-    for values, classes in parts:
+    parts: list[Tensor] = []
+    for values, classes in columns:
         taken = torch.from_numpy(values[rows])
-        if classes:
-            hot = [
-                torch.nn.functional.one_hot(taken[:, i].long(), size)
-                for i, size in enumerate(classes)
-            ]
-            columns += [column.float() for column in hot]
-        elif taken.size(1):
-            columns.append(taken.float())
-    return torch.cat(columns, dim=1) if columns else None
+        hot = [one_hot(taken[:, i].long(), size) for i, size in enumerate(classes)]
+        parts += [part.float() for part in hot or [taken]]
+    return torch.cat(parts, dim=1) if parts else None

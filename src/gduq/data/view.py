@@ -31,9 +31,8 @@ class View:
                                                     labels are ``edge_label``
     ==============================================  ============================================
 
-    Lists of graphs with equal attributes are packed into long tensors at the first `batches`, so
-    change the graphs before that, not after. The same rows of changed graphs are
-    ``dataclasses.replace(view, graphs=changed)``.
+    Graphs are packed into long tensors at the first `batches`: change them before, not after. The
+    same rows of changed graphs are ``dataclasses.replace(view, graphs=changed)``.
 
     Args:
         graphs: A ``Data``, a ``HeteroData``, a list of them, a `Packed` set, or a PyG dataset.
@@ -66,11 +65,8 @@ class View:
         graphs = [self.graphs] if isinstance(self.graphs, (Data, HeteroData)) else self.graphs
         object.__setattr__(self, "graphs", graphs)
         if not (hasattr(graphs, "__len__") and hasattr(graphs, "__getitem__")):
-            raise InputError(
-                "a Data, a HeteroData, a list of graphs or a PyG dataset",
-                type(graphs).__name__,
-                "Of a loader, pass loader.dataset.",
-            )
+            wanted = "a Data, a HeteroData, a list of graphs or a PyG dataset"
+            raise InputError(wanted, type(graphs).__name__, "Of a loader, pass loader.dataset.")
         if len(graphs) == 0:
             raise InputError("at least one graph", "an empty list")
         if self.edges is not None:
@@ -109,13 +105,9 @@ class View:
         """Labels of the rows ``[m]`` (or ``[m, T]`` of several), as stored on the graphs."""
         y, rows = self._labels(), len(self.graphs) if self.mask is None else self.mask.numel()
         if y.size(0) != rows:
-            raise InputError(
-                f"one label for each of the {rows} rows ({self.task}s)",
-                y.size(0),
-                "Several labels of one graph are a y of shape [1, T]."
-                if self.task == "graph"
-                else "",
-            )
+            of_graphs = self.task == "graph"
+            do = "Several labels of one graph are a y of shape [1, T]." if of_graphs else ""
+            raise InputError(f"one label for each of the {rows} rows ({self.task}s)", y.size(0), do)
         refuse_one_hot(y)
         y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
         return y if self.mask is None else y[self.mask.to(y.device)]
@@ -127,12 +119,9 @@ class View:
             if self.graphs.deliver.get(name) == TEXT:
                 as_labels(self.graphs[0][name], name)  # says what to do about text
             return self.graphs.column(name)
-        stores = (self._store(graph) for graph in self.graphs)
-        found = [value for store in stores if (value := store.get(name)) is not None]
-        if len(found) < len(self.graphs):
-            raise InputError(
-                f"graphs with labels {name}", f"{len(self.graphs) - len(found)} without"
-            )
+        found = [self._store(graph).get(name) for graph in self.graphs]
+        if missing := sum(value is None for value in found):
+            raise InputError(f"graphs with labels {name}", f"{missing} without")
         return torch.cat([as_labels(value, name) for value in found])
 
     def _store(self, graph: Graph) -> Any:
@@ -151,9 +140,10 @@ class View:
         if self.mask is not None:
             taken = torch.nonzero(self.mask).flatten()[index]
             return replace(self, rows=taken) if self.task == "node" else replace(self, edges=taken)
+        taken = torch.arange(len(self))[index]
         if isinstance(self.graphs, (Packed, Dataset)):
-            return View(self.graphs[torch.arange(len(self))[index]])
-        return View([self.graphs[i] for i in torch.arange(len(self))[index].tolist()])
+            return View(self.graphs[taken])
+        return View([self.graphs[i] for i in taken.tolist()])
 
     # -- mini-batches --------------------------------------------------------------------------
 
@@ -172,10 +162,9 @@ class View:
             shuffle: Visit the graphs in a random order, drawn from ``generator``.
             generator: Needed with ``shuffle``.
             shard: ``(rank, world)`` deals every batch out to ``world`` processes: this one gets
-                every world-th graph (graph task) or every world-th marked row, starting
-                at ``rank``. All ranks get equally many batches and together every row once; they
-                need generators of equal state. A last batch with fewer graphs than ranks joins the
-                one before.
+                every world-th graph (graph task) or marked row, starting at ``rank``. All ranks
+                get equally many batches and together every row once; they need generators of equal
+                state. A last batch with fewer graphs than ranks joins the one before.
         """
         rank, world = _check_shard(shard, len(self))
         size = 256 if batch_size is None else batch_size
@@ -184,11 +173,14 @@ class View:
         if len(self.graphs) == 1:
             yield self._single(rank, world)
             return
-        for part in _parts(self._order(shuffle, generator), max(size, world), world):
+        parts = list(torch.split(self._order(shuffle, generator), max(size, world)))
+        if len(parts) > 1 and parts[-1].numel() < world:
+            parts[-2:] = [torch.cat(parts[-2:])]
+        for part in parts:
             if self.rows is None:
                 yield self._collate(part[rank::world])
             elif bool(self._has_rows[part].any()) or not len(self):
-                yield _thinned(self, self._collate(part), rank, world)
+                yield self._thinned(self._collate(part), rank, world)
 
     @cached_property
     def _has_rows(self) -> Tensor:
@@ -200,11 +192,8 @@ class View:
         if not shuffle:
             return torch.arange(len(self.graphs))
         if generator is None:
-            raise InputError(
-                "a generator with shuffle=True",
-                "none",
-                "Pass generator=torch.Generator().manual_seed(0).",
-            )
+            do = "Pass generator=torch.Generator().manual_seed(0)."
+            raise InputError("a generator with shuffle=True", "none", do)
         where = generator.device  # a CUDA generator draws there only
         return torch.randperm(len(self.graphs), generator=generator, device=where).cpu()
 
@@ -222,8 +211,19 @@ class View:
     def _single(self, rank: int, world: int) -> Graph:
         """The only graph: one object per shard, because caches downstream key on identity."""
         if (rank, world) not in self._singles:
-            self._singles[rank, world] = _thinned(self, self._marked[0], rank, world)
+            self._singles[rank, world] = self._thinned(self._marked[0], rank, world)
         return self._singles[rank, world]
+
+    def _thinned(self, graph: Graph, rank: int, world: int) -> Graph:
+        """The graph with every world-th of its marked rows only."""
+        if world == 1:
+            return graph
+        copy, marks = graph.__copy__(), row_marks(graph)
+        assert marks is not None  # a View marked them
+        mine = torch.nonzero(marks).flatten()[rank::world]
+        mine_only = torch.zeros_like(marks).index_fill_(0, mine, True)
+        mark_rows(copy, mine_only, self.task, self.node_type)
+        return copy
 
     @cached_property
     def _marked(self) -> Sequence[Graph]:
@@ -260,24 +260,6 @@ def _check_attributes(graphs: Sequence[Graph], numbers: Sequence[int]) -> None:
                 f"{len(without)} of {len(keys)} without {name!r}, first graph {without[0]}",
                 "Give it to all graphs, or take it from the others.",
             )
-
-
-def _parts(order: Tensor, size: int, world: int) -> list[Tensor]:
-    parts = list(torch.split(order, size))
-    if len(parts) > 1 and parts[-1].numel() < world:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    return parts
-
-
-def _thinned(view: View, graph: Graph, rank: int, world: int) -> Graph:
-    """The graph with every world-th of its marked rows only."""
-    if world == 1:
-        return graph
-    copy, marks = graph.__copy__(), row_marks(graph)
-    assert marks is not None  # a View marked them
-    mine = torch.nonzero(marks).flatten()[rank::world]
-    mark_rows(copy, torch.zeros_like(marks).index_fill_(0, mine, True), view.task, view.node_type)
-    return copy
 
 
 def _check_shard(shard: tuple[int, int] | None, rows: int) -> tuple[int, int]:

@@ -9,8 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gduq.data.columns import find_columns
-from gduq.data.header import SHEETS, first_fields, is_table, meant, unit_of
+from gduq.data.header import SHEETS, find_columns, first_fields, is_table, meant, unit_of
 from gduq.errors import InputError
 
 __all__ = [

@@ -13,9 +13,8 @@ from torch_geometric.data import Data
 
 from gduq.errors import InputError
 from gduq.runs.source import check_enough, moments
-from gduq.shifts.cuts import Cut
-from gduq.shifts.domain_values import as_values
-from gduq.shifts.scaffolds import scaffold_ranks
+from gduq.shifts.cuts import Cut, as_values
+from gduq.shifts.groups import scaffold_ranks
 
 __all__ = ["Domain", "cut_rows", "domain_of", "strata_of"]
 

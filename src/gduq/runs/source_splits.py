@@ -18,7 +18,7 @@ from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
 from gduq.runs.source_read import Read, read_source
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 if TYPE_CHECKING:
     from gduq.runs.config_parts import DataConfig

@@ -25,12 +25,8 @@ def changes_of(view: View) -> list[Callable[..., View]]:
 def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:
     """The rows of a view, corrupted in every way of `gduq.shifts`, at severities 3 and 5.
 
-    Features are noised and masked (where the graphs have any), edges dropped and rewired. Rows and
-    labels stay; positional encodings stay what they were. Of a heterogeneous graph there are none.
-
-    Args:
-        view: The rows; of a node task the whole graph is corrupted.
-        seed: Of the first copy; each has its own.
+    Rows, labels and positional encodings stay; of a node task the whole graph is corrupted. Of a
+    heterogeneous graph there are no copies. ``seed`` is that of the first copy; each has its own.
 
     Example:
         >>> import torch

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed, try_pack
+from gduq.data.packed import TEXT, Packed, to_ptr, try_pack
 from gduq.data.view import View
-from gduq.errors import InputError
 from gduq.graph.sparse import csr_of_pointers
+from gduq.shifts.domains import attribute
 from gduq.whole import whole
 
 __all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]
@@ -99,14 +98,13 @@ def _changed(packed: Packed, level: float, generator: torch.Generator, change: _
         layout["edge_index"] = "edges left"
     if keep is not None:
         edges, nodes = packed.sizes("edge_index").tolist(), packed.num_nodes.tolist()
-        texts = [key for key, how in packed.deliver.items() if how == "text"]
-        for key in tensors.keys() - set(texts):
-            if _is_edge_level(key, packed.sizes(key).tolist(), edges, nodes):
+        for key in tensors:
+            per_edge = _is_edge_level(key, packed.sizes(key).tolist(), edges, nodes)
+            if per_edge and packed.deliver.get(key) != TEXT:
                 tensors[key], layout[key] = tensors[key][keep], "edges left"
     deliver = {key: how for key, how in packed.deliver.items() if key not in changed}
-    return replace(
-        packed, tensors={**tensors, **changed}, layout=layout, ptrs=ptrs, deliver=deliver
-    )
+    tensors |= changed
+    return replace(packed, tensors=tensors, layout=layout, ptrs=ptrs, deliver=deliver)
 
 
 def _is_edge_level(key: str, sizes: list[int], edges: list[int], nodes: list[int]) -> bool:
@@ -137,50 +135,23 @@ def _bare(graphs: Sequence[Data]) -> Packed:
 
 def _put_back(graphs: Sequence[Data], before: Packed, after: Packed) -> None:
     """Write on the graphs, in place, what has changed."""
-    nodes = before.num_nodes.tolist()
     if after.tensors.get("x") is not before.tensors.get("x"):
         for graph, new in zip(graphs, after, strict=True):
             values = new.x.to(graph.x.dtype) if graph.x.is_floating_point() else new.x
             graph.x = _with_values(graph.x, values)
         return
-    kept = [new.edge_number for new in after]
+    nodes, edges = before.num_nodes.tolist(), before.sizes("edge_index").tolist()
     for key in {key for graph in graphs for key in graph.keys()}:  # noqa: SIM118
         having = [i for i, graph in enumerate(graphs) if key in graph]
         values = [graphs[i][key] for i in having]
         if not all(isinstance(value, Tensor) and value.dim() > 0 for value in values):
             continue
-        edges, sizes = [graphs[i].edge_index.size(1) for i in having], [len(v) for v in values]
-        if _is_edge_level(key, sizes, edges, [nodes[i] for i in having]):
+        counts = ([per[i] for i in having] for per in (edges, nodes))
+        if _is_edge_level(key, [len(value) for value in values], *counts):
             for i, value in zip(having, values, strict=True):
-                graphs[i][key] = value[kept[i]]
+                graphs[i][key] = value[after[i].edge_number]
     for graph, new in zip(graphs, after, strict=True):
         graph.edge_index = new.edge_index
-
-
-# -- changes of one (large) graph: attribute to its new value --------------------------------------
-
-
-def _features(graph: Data) -> Tensor:
-    x = graph.get("x")
-    if x is None:
-        raise InputError("graphs with features x", f"only {sorted(graph.keys())}")
-    return x if x.is_floating_point() else x.float()  # type: ignore[no-any-return]
-
-
-def _noise(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
-    x = _features(graph)
-    values = _entries(x)
-    spread = values.std(dim=0, correction=0)
-    spread = torch.where(spread > 0, spread, values.mean(dim=0).abs())
-    noise = torch.randn(values.shape, generator=generator, dtype=values.dtype)
-    return {"x": _with_values(x, values + level * spread * noise)}
-
-
-def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
-    x = _features(graph)
-    values = _entries(x)
-    keep = torch.rand(values.shape, generator=generator) >= level
-    return {"x": _with_values(x, values * keep)}
 
 
 def _entries(x: Tensor) -> Tensor:
@@ -193,11 +164,31 @@ def _with_values(x: Tensor, values: Tensor) -> Tensor:
     return csr_of_pointers(x.crow_indices(), x.col_indices(), values, x.shape)
 
 
+# -- changes of one large graph: attribute to its new value ----------------------------------------
+
+
+def _features(graph: Data) -> Tensor:
+    x: Tensor = attribute("x")(graph)
+    return x if x.is_floating_point() else x.float()
+
+
+def _noise(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
+    x = _features(graph)
+    spread = x.std(dim=0, correction=0)
+    spread = torch.where(spread > 0, spread, x.mean(dim=0).abs())
+    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    return {"x": x + level * spread * noise}
+
+
+def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
+    x = _features(graph)
+    return {"x": x * (torch.rand(x.shape, generator=generator) >= level)}
+
+
 def _pairs(graph: Data) -> tuple[Tensor, int]:
     """A number for each edge, the same for both directions, and how many there are."""
-    if graph.get("edge_index") is None:
-        raise InputError("graphs with edge_index", f"only {sorted(graph.keys())}")
-    low, high = graph.edge_index.min(dim=0).values, graph.edge_index.max(dim=0).values
+    ends: Tensor = attribute("edge_index")(graph)
+    low, high = ends.min(dim=0).values, ends.max(dim=0).values
     distinct, number = torch.unique(low * (graph.num_nodes or 0) + high, return_inverse=True)
     return number, distinct.numel()
 
@@ -217,20 +208,11 @@ def _rewire(graph: Data, level: float, generator: torch.Generator) -> dict[str, 
     free = torch.nonzero(~loop).flatten()
     order = torch.randperm(free.numel(), generator=generator)
     moved = free[order[: round(level * free.numel())]]
-    start, size = torch.zeros(count, dtype=torch.long), torch.full((count,), graph.num_nodes or 0)
-    if graph.get("ptr") is not None:
-        owner = torch.zeros(count, dtype=torch.long)
-        owner[number] = graph.batch[graph.edge_index[0]]
-        start, size = graph.ptr[owner], graph.ptr.diff()[owner]
+    owner = torch.zeros(count, dtype=torch.long)
+    owner[number] = graph.batch[source]
     draw = torch.rand(count, generator=generator, dtype=torch.float64)
-    end = start + (draw * size).long()
+    end = (graph.ptr[owner] + (draw * graph.ptr.diff()[owner]).long())[number]
     is_moved = torch.zeros(count, dtype=torch.bool).index_fill_(0, moved, True)[number]
     first = source <= target  # the larger end of a pair moves, in both directions alike
-    return {
-        "edge_index": torch.stack(
-            [
-                torch.where(is_moved & ~first, end[number], source),
-                torch.where(is_moved & first, end[number], target),
-            ]
-        )
-    }
+    new_source = torch.where(is_moved & ~first, end, source)
+    return {"edge_index": torch.stack([new_source, torch.where(is_moved & first, end, target)])}

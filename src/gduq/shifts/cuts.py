@@ -6,28 +6,24 @@ turns a cut's ingredients into `Splits` of a dataset.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.shifts.domain_values import Values, as_labels, as_values
 from gduq.whole import whole
 
-__all__ = [
-    "Cut",
-    "concept",
-    "covariate",
-    "leave_out",
-    "no_shift",
-    "tails",
-]
+__all__ = ["Cut", "Values", "as_labels", "as_values", "concept", "covariate", "leave_out",
+           "no_shift", "tails"]  # fmt: skip
 
 Cut = dict[str, Tensor]
 Seed = int | torch.Generator
+Values = Tensor | Sequence[Any] | np.ndarray
+_EXPECTED = "one number, text or date per row as domain values"
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
 
 
@@ -44,9 +40,8 @@ def covariate(
 
     Rows are sorted by value. With :math:`n` rows and cuts :math:`(a, b)`, a new part starts at the
     first row whose index has reached :math:`\lfloor an \rfloor` (then :math:`\lfloor bn \rfloor`)
-    **and** whose value differs from the row before, so each part runs on to the end of its value.
-    The parts are the training pool, ``ood_val`` and ``ood_test``; ``id_val`` and ``id_test`` are
-    drawn from the pool.
+    **and** whose value differs from the row before. The parts are the training pool, ``ood_val``
+    and ``ood_test``; ``id_val`` and ``id_test`` are drawn from the pool.
 
     Args:
         values: One number (or string) per row ``[n]``.
@@ -65,9 +60,10 @@ def covariate(
     n = codes.numel()
     _check_share("cuts", *cuts)
     order = torch.sort(-codes if descending else codes, stable=True).indices
-    starts = _group_starts(codes[order])
-    first = _next_start(starts, int(cuts[0] * n), n)
-    second = _next_start(starts, max(int(cuts[1] * n), first + 1), n)
+    new = torch.nonzero(codes[order].diff()).flatten() + 1  # where a new value begins
+    starts = [0, *new.tolist(), n, n]
+    first = starts[bisect_left(starts, int(cuts[0] * n))]
+    second = starts[bisect_left(starts, min(max(int(cuts[1] * n), first + 1), n))]
     pool, val, test = torch.tensor_split(order, [first, second])
     size = holdout * (pool.numel() if holdout_of == "pool" else n)
     cut = {**_hold_out(pool, int(size), seed), "ood_val": val, "ood_test": test}
@@ -98,9 +94,8 @@ def tails(
     test = torch.nonzero((numbers >= above) & (numbers > below)).flatten()
     middle = torch.nonzero((numbers > below) & (numbers < above)).flatten()
     cut = _hold_out(pool, int(holdout * pool.numel()), seed)
-    if middle.numel():
-        cut["ood_val"] = middle
-    return _checked({**cut, "ood_test": test}, "Move the quantiles apart.")
+    between = {"ood_val": middle} if middle.numel() else {}
+    return _checked({**cut, **between, "ood_test": test}, "Move the quantiles apart.")
 
 
 def concept(
@@ -214,17 +209,6 @@ def _check_share(what: str, first: float, second: float) -> None:
         raise InputError(f"{what} with 0 < first < second < 1", (first, second))
 
 
-def _group_starts(codes: Tensor) -> Tensor:
-    """Where a new value begins in sorted codes, the first row included."""
-    changed = torch.nonzero(codes.diff()).flatten() + 1
-    return torch.cat([changed.new_zeros(1), changed])
-
-
-def _next_start(starts: Tensor, index: int, n: int) -> int:
-    where = int(torch.searchsorted(starts, index))
-    return int(starts[where]) if where < starts.numel() else n
-
-
 def _hold_out(pool: Tensor, size: int, seed: Seed) -> Cut:
     """Shuffle the pool and cut two parts of ``size`` from its end, ``id_test`` last."""
     pool = pool[torch.randperm(pool.numel(), generator=_generator(seed))]
@@ -239,3 +223,60 @@ def _checked(cut: Mapping[str, Tensor], do: str) -> Cut:
         sizes = ", ".join(f"{name} {rows.numel()}" for name, rows in cut.items())
         raise InputError("a cut that leaves no part empty", sizes, do)
     return dict(cut)
+
+
+# -- what a cut is made along: domain values and classes, whatever holds them ----------------------
+
+
+def as_values(values: Values) -> Tensor:
+    """Domain values as numbers ``[n]``: Python's floats in double precision, moments of NumPy in
+    microseconds, and text, dates and other things that sort by their rank.
+
+    Example:
+        >>> as_values(["b", "a", "b"]), as_values([0.5, 2])
+        (tensor([1, 0, 1]), tensor([0.5000, 2.0000], dtype=torch.float64))
+    """
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(_as_array(values))
+    if tensor.dim() != 1:
+        raise InputError("domain values of shape [n], one per row", list(tensor.shape))
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise InputError("finite domain values", f"{bad} NaN or infinite")
+    return tensor.detach().cpu()
+
+
+def as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
+    """Class numbers as ``int64 [n]``, or an error that says why they are none."""
+    if labels is None:
+        raise InputError("integer labels y", "none")
+    do = "Cut values with shifts.target, or along any other domain."
+    tensor = torch.as_tensor(labels)
+    if tensor.dim() > 1 and tensor.size(1) > 1:
+        raise InputError("one class per row", f"{tensor.size(1)} targets per row", do)
+    tensor = tensor.reshape(-1)
+    whole = tensor.long()
+    if not torch.equal(whole.to(tensor.dtype), tensor):
+        raise InputError("integer labels (classes)", "values with fractions or NaN", do)
+    return whole
+
+
+def _as_array(values: Any) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise InputError(_EXPECTED, f"{type(values).__name__}: {error}") from error
+    kind = array.dtype.kind
+    if kind in "cV" or array.ndim != 1:
+        raise InputError(_EXPECTED, f"{array.dtype} of shape {list(array.shape)}")
+    if kind in "mM":
+        if bool(np.isnat(array).any()):
+            raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
+        return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
+    if kind in "US":
+        return np.unique(array, return_inverse=True)[1].reshape(-1)
+    if kind == "O":
+        try:
+            return np.unique(array, return_inverse=True)[1].reshape(-1)
+        except TypeError as error:
+            raise InputError(_EXPECTED, f"values that cannot be sorted ({error})") from error
+    return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))

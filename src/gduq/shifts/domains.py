@@ -1,24 +1,110 @@
 """Shifts of anybody's data along a scalar: choose what should differ, get `Splits`.
 
-What ``data`` may be says `gduq.shifts.dataset`.
+``data`` is a ``Data`` (node task), or a list of ``Data`` or a PyG dataset (graph task; node task if
+it holds a single graph). ``task="node"`` makes a list of graphs a node task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from gduq.data.packed import Packed, try_pack
 from gduq.data.splits import Splits
+from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.shifts import cuts
-from gduq.shifts.dataset import DatasetRows, Graphs, Task, attribute
-from gduq.shifts.domain_values import Values, as_values
+from gduq.shifts import cuts as _cuts
+from gduq.shifts.cuts import Values, as_labels, as_values
 
-__all__ = ["by", "degree", "feature", "size", "target", "time"]
+__all__ = ["DatasetRows", "Graphs", "Task", "attribute", "by", "degree", "feature", "size",
+           "target", "time"]  # fmt: skip
+
+Task = Literal["node", "graph"]
+Graphs: TypeAlias = "Data | Sequence[Data]"
+
+
+class DatasetRows:
+    """The rows of a dataset, whatever its form: what a cut numbers."""
+
+    def __init__(self, data: Graphs, task: Task | None = None) -> None:
+        self.graphs: Sequence[Data] = [data] if isinstance(data, Data) else data
+        if not hasattr(self.graphs, "__getitem__") or not hasattr(self.graphs, "__len__"):
+            raise InputError("a Data, a list of graphs or a PyG dataset", type(data).__name__)
+        if len(self.graphs) == 0:
+            raise InputError("at least one graph", "none")
+        self._given = self.graphs  # packing would round Python's floats
+        self.task: Task = task or ("node" if len(self.graphs) == 1 else "graph")
+        if self.task == "graph":
+            self.graphs = try_pack(self.graphs) or self.graphs
+
+    @property
+    def sizes(self) -> Tensor:
+        """Nodes of each graph."""
+        if isinstance(self.graphs, Packed):
+            return self.graphs.num_nodes
+        return torch.tensor([int(g.num_nodes or 0) for g in self.graphs])
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum()) if self.task == "node" else len(self.graphs)
+
+    def truth(self) -> Tensor:
+        """Targets of all rows ``[n]`` or ``[n, T]``, as stored on the graphs."""
+        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
+        return View(self.graphs, every).target
+
+    def labels(self) -> Tensor:
+        """Integer labels, one per row."""
+        return as_labels(self.truth())
+
+    def scalar(self, function: Callable[[Data], Any]) -> Tensor:
+        """One number per row; of text and dates (a graph task) their rank."""
+        found: list[Any] = []
+        for graph in self._given:
+            value = function(graph)
+            if self.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
+                found.append(value)
+                continue
+            row = value.detach() if isinstance(value, Tensor) else np.asarray(value)
+            row = torch.as_tensor(row).reshape(-1)
+            if self.task == "graph":
+                found.append(row.item() if row.numel() == 1 else row.double().mean().item())
+            elif row.numel() != graph.num_nodes:
+                raise InputError(f"one value for each of {graph.num_nodes} nodes", row.numel())
+            else:
+                found.append(row)
+        return torch.cat(found) if self.task == "node" else as_values(found)
+
+    def splits(self, cut: _cuts.Cut, values: Tensor, *, name: str, description: str) -> Splits:
+        """`Splits` of the rows in a cut, with the domain value of each."""
+        if self.task == "node":  # a mask keeps the order of the nodes
+            cut = {split: rows.sort().values for split, rows in cut.items()}
+            views = {split: View(self.graphs, rows) for split, rows in cut.items()}
+        else:
+            everything = View(self.graphs)
+            views = {split: everything.take(rows) for split, rows in cut.items()}
+        domains = {split: values[rows] for split, rows in cut.items()}
+        fields: dict[str, Any] = dict(views)
+        if isinstance(self.graphs, Packed):
+            known = self.graphs
+            fields |= {"class_names": known.class_names, "target_names": known.target_names}
+        return Splits(**fields, name=name, description=description, domains=domains)
+
+
+def attribute(name: str) -> Callable[[Data], Any]:
+    """Reads an attribute of a graph; a graph without it raises `InputError`."""
+
+    def read(graph: Data) -> Any:
+        if name not in graph:
+            raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
+        return graph[name]
+
+    return read
+
 
 Kind = Literal["covariate", "concept", "no_shift", "tails"]
 _DESCRIBED = {
@@ -30,7 +116,7 @@ _DESCRIBED = {
 
 
 def by(
-    data: Graphs,
+    data: Graphs | DatasetRows,
     values: Values,
     kind: Kind = "covariate",
     *,
@@ -59,28 +145,16 @@ def by(
         >>> splits.domains["ood_test"]
         tensor([16, 17, 18, 19])
     """
-    return _by(DatasetRows(data, task), values, kind, seed, name, options)
-
-
-def _by(
-    rows: DatasetRows,
-    values: Values,
-    kind: Kind,
-    seed: int,
-    name: str,
-    options: dict[str, Any],
-) -> Splits:
+    rows = data if isinstance(data, DatasetRows) else DatasetRows(data, task)
     values = as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
     if kind not in _DESCRIBED:
         raise InputError("a kind from covariate, concept, tails, no_shift", repr(kind))
-    given: tuple[Any, ...] = (values,)
+    given: tuple[Any, ...] = (len(rows),) if kind == "no_shift" else (values,)
     if kind == "concept":
         given = (values, rows.labels())
-    elif kind == "no_shift":
-        given = (len(rows),)
-    cut = getattr(cuts, kind)(*given, seed=seed, **options)
+    cut = getattr(_cuts, kind)(*given, seed=seed, **options)
     description = _DESCRIBED[kind].format(name or "the given values")
     return rows.splits(cut, values, name=name, description=description)
 
@@ -88,7 +162,7 @@ def _by(
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
     rows = DatasetRows(data, "graph")
-    return _by(rows, rows.sizes, kind, seed, "size", options)
+    return by(rows, rows.sizes, kind, seed=seed, name="size", **options)
 
 
 def target(
@@ -125,12 +199,10 @@ def target(
     y = y.unsqueeze(1) if y.dim() == 1 else y
     if not -y.size(1) <= column < y.size(1):
         raise InputError(f"a column from 0 to {y.size(1) - 1}", column)
-    values = y[:, column]
-    if not values.is_floating_point():
-        values = values.double()
+    values = y[:, column] if y.is_floating_point() else y[:, column].double()
     known = torch.nonzero(~values.isnan()).flatten()
     low, high = quantile
-    cut = cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
+    cut = _cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
     missing = len(rows) - known.numel()
     return rows.splits(
         {split: known[numbers] for split, numbers in cut.items()},
@@ -156,7 +228,7 @@ def degree(
     """
     rows = DatasetRows(data, task)
     options |= {"descending": descending} if kind == "covariate" else {}
-    return _by(rows, rows.scalar(_degrees), kind, seed, "degree", options)
+    return by(rows, rows.scalar(_degrees), kind, seed=seed, name="degree", **options)
 
 
 def feature(
@@ -180,15 +252,10 @@ def feature(
         task: See `by`.
         options: Further arguments of the cut.
     """
-    if value is None:
-        function: Callable[[Data], Any] = _feature_sum
-    elif callable(value):
-        function = value
-    else:
-        function = attribute(value)
     name = value if isinstance(value, str) else "feature"
+    function = attribute(value) if isinstance(value, str) else value or _feature_sum
     rows = DatasetRows(data, task)
-    return _by(rows, rows.scalar(function), kind, seed, name, options)
+    return by(rows, rows.scalar(function), kind, seed=seed, name=name, **options)
 
 
 def time(
@@ -215,15 +282,12 @@ def time(
 
 
 def _degrees(graph: Data) -> Tensor:
-    if graph.edge_index is None:
-        raise InputError("graphs with edge_index", f"only {sorted(graph.keys())}")
-    return torch.bincount(graph.edge_index[0], minlength=int(graph.num_nodes or 0))
+    edges = attribute("edge_index")(graph)
+    return torch.bincount(edges[0], minlength=int(graph.num_nodes or 0))
 
 
 def _feature_sum(graph: Data) -> Tensor:
-    if graph.x is None:
-        raise InputError("graphs with features x", f"only {sorted(graph.keys())}")
-    x: Tensor = graph.x.to_dense() if graph.x.layout == torch.sparse_coo else graph.x
+    x: Tensor = attribute("x")(graph)
     if x.layout == torch.sparse_csr:
         return torch.segment_reduce(x.values(), "sum", offsets=x.crow_indices())
-    return x.sum(dim=-1)
+    return (x.to_dense() if x.layout == torch.sparse_coo else x).sum(dim=-1)

@@ -1,20 +1,22 @@
-"""Shifts that leave whole groups or classes out of training."""
+"""Shifts that leave whole groups, classes or molecular scaffolds out of training."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from gduq.data.splits import Splits
 from gduq.errors import InputError
-from gduq.shifts import cuts
-from gduq.shifts.dataset import DatasetRows, Graphs, Task
+from gduq.shifts.cuts import leave_out
+from gduq.shifts.domains import DatasetRows, Graphs, Task, attribute, by
 
-__all__ = ["class_out", "group"]
+__all__ = ["class_out", "group", "scaffold", "scaffold_ranks"]
 
 
 def group(
@@ -42,14 +44,16 @@ def group(
     names, test, val = _plain(labels), _plain(test), _plain(val)
     if len(names) != len(rows):
         raise InputError(f"one group for each of the {len(rows)} rows", len(names))
-    _check_groups(set(names), test, val)
-    held = _positions(names, test)
-    if val:
-        held_val = _positions(names, val)
-    else:
+    unknown = [g for g in [*test, *val] if g not in set(names)]
+    if unknown or not test:
+        raise InputError(f"test groups among {_some(set(names))}", unknown or "none")
+    if both := set(test) & set(val):
+        raise InputError("val and test without a common group", f"{_some(both)} in both")
+    held, held_val = _positions(names, test), _positions(names, val)
+    if not val:
         held_val, held = held[: len(held) // 2], held[len(held) // 2 :]
     pool = _positions(names, set(names) - set(test) - set(val))
-    cut = cuts.leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
+    cut = leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
     return rows.splits(
         cut, _codes(names), name="group", description=f"Groups left out for testing: {_some(test)}."
     )
@@ -68,8 +72,7 @@ def class_out(
     Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
     splits means nothing. Values have no classes to leave out: cut those with `target`.
     """
-    rows = DatasetRows(data, task)
-    labels, classes = rows.labels(), _plain(classes)
+    labels, classes = DatasetRows(data, task).labels(), _plain(classes)
     result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
     return result.with_(
         name="class_out",
@@ -90,15 +93,6 @@ def _plain(values: Any) -> list[Any]:
     return found
 
 
-def _check_groups(known: set[Any], test: list[Any], val: list[Any]) -> None:
-    unknown = [g for g in [*test, *val] if g not in known]
-    if unknown or not test:
-        raise InputError(f"test groups among {_some(known)}", unknown or "none")
-    both = set(test) & set(val)
-    if both:
-        raise InputError("val and test without a common group", f"{_some(both)} in both")
-
-
 def _codes(names: list[Any]) -> Tensor:
     """Numbers as they are; anything else by its rank among the distinct values."""
     if all(isinstance(v, (bool, int, float)) for v in names):
@@ -107,7 +101,7 @@ def _codes(names: list[Any]) -> Tensor:
     return torch.tensor([rank[v] for v in names])
 
 
-def _positions(names: Sequence[Any], wanted: Collection[Any]) -> Tensor:
+def _positions(names: Sequence[Any], wanted: Iterable[Any]) -> Tensor:
     chosen = set(wanted)
     return torch.tensor([i for i, name in enumerate(names) if name in chosen], dtype=torch.long)
 
@@ -115,3 +109,49 @@ def _positions(names: Sequence[Any], wanted: Collection[Any]) -> Tensor:
 def _some(values: Iterable[Any]) -> str:
     names = sorted(str(v) for v in values)
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+# -- molecules -------------------------------------------------------------------------------------
+
+
+def scaffold(
+    data: Sequence[Data],
+    *,
+    cuts: tuple[float, float] = (0.6, 0.8),
+    seed: int = 0,
+    smiles: Sequence[str] | None = None,
+    **options: Any,
+) -> Splits:
+    """By molecular scaffold (Bemis-Murcko): train on the common ones, test on the rare.
+
+    Args:
+        data: Graphs with an attribute ``smiles``, as PyG's ``from_smiles`` makes them.
+        cuts: Shares of the rows after which ``ood_val`` and ``ood_test`` begin.
+        seed: Of the draw of ``id_val`` and ``id_test``.
+        smiles: The molecules, where the graphs do not carry them.
+        options: Further arguments of `gduq.shifts.covariate`.
+    """
+    texts = [attribute("smiles")(g) for g in data] if smiles is None else list(smiles)
+    ranks = scaffold_ranks(texts)
+    return by(data, ranks, seed=seed, task="graph", name="scaffold", cuts=cuts, **options)
+
+
+def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
+    """The scaffold of each molecule, found by RDKit, as a number ``[n]``; 0 is the most common."""
+    try:
+        from rdkit import Chem
+        from rdkit.Chem.Scaffolds import MurckoScaffold
+    except ImportError as error:
+        do = "pip install 'gduq[molecules]'."
+        raise InputError("rdkit for scaffolds", "no such package", do) from error
+    found: list[str] = []
+    for row, text in enumerate(smiles):
+        molecule = Chem.MolFromSmiles(text)
+        if molecule is None:
+            raise InputError(
+                "SMILES that rdkit can read", f"{text!r} in row {row}", "Drop the row."
+            )
+        found.append(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule))  # type: ignore[no-untyped-call]
+    count = Counter(found)
+    rank = {text: r for r, text in enumerate(sorted(count, key=lambda t: (-count[t], t)))}
+    return torch.tensor([rank[text] for text in found])

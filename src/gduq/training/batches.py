@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData
 
-from gduq.data.overlap import overlap
+from gduq.data.splits import overlap
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import check_loader, label_rows, row_kind, targets

@@ -18,9 +18,16 @@ from scipy.spatial import cKDTree
 
 from gduq.data.subset import build_rows
 from gduq.errors import InputError
-from gduq.paper.datasets import idx, images
-from gduq.paper.datasets.idx import read_idx, read_labels
-from gduq.paper.datasets.images import ANGLES, NOISE, colour_cut, load_cmnist, load_rotmnist
+from gduq.paper.datasets import images
+from gduq.paper.datasets.images import (
+    ANGLES,
+    NOISE,
+    colour_cut,
+    load_cmnist,
+    load_rotmnist,
+    read_idx,
+    read_labels,
+)
 from gduq.paper.datasets.superpixels import neighbours, rotate, segment, superpixels
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
@@ -213,13 +220,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     raw = tmp_path / "data" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     known = {}
-    for name, ((count, *shape), _) in idx.MNIST.items():
+    for name, ((count, *shape), _) in images.MNIST.items():
         small = count // 1000
         array = blobs(small, seed=small) if shape else np.arange(small, dtype=np.uint8) % 10
         (raw / name).write_bytes(gzip.compress(idx_bytes(array)))
         known[name] = ((small, *shape), None)
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(idx, "MNIST", known)
+    monkeypatch.setattr(images, "MNIST", known)
     for name, value in (("_TRAIN", 60), ("_TEST", 10), ("_ID_VAL", 5)):
         monkeypatch.setattr(images, name, value)
     images._mnist.cache_clear()

@@ -71,5 +71,5 @@ def test_no_table_and_no_such_set(tmp_path, monkeypatch):
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
     with pytest.raises(InputError, match=r"raw file SAMPL.csv.* Put SAMPL.csv under GDUQ_DATA"):
         load_molecules("freesolv", "size", tmp_path / "cache")
-    with pytest.raises(InputError, match="molecules/freesolv/colour"):
+    with pytest.raises(InputError, match="a shift from scaffold, size"):
         load_molecules("freesolv", "colour", tmp_path)

@@ -16,10 +16,15 @@ from torch import Tensor
 
 from gduq.data.subset import build_rows
 from gduq.errors import InputError
-from gduq.paper.datasets import encoders, sst2, text
+from gduq.paper.datasets import encoders, text
 from gduq.paper.datasets.encoders import TransformerEncoder, as_encoder
-from gduq.paper.datasets.sst2 import read_sentences, read_sst2
-from gduq.paper.datasets.text import load_sst2, sentence_graphs, token_counts
+from gduq.paper.datasets.text import (
+    load_sst2,
+    read_sentences,
+    read_sst2,
+    sentence_graphs,
+    token_counts,
+)
 from gduq.shifts.cuts import Cut
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
@@ -240,7 +245,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (raw / name).write_text("\n".join(["sentence\tlabel", *lines]))
         start += count
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(sst2, "SST2", {name: (count, None) for name, count in counts.items()})
+    monkeypatch.setattr(text, "SST2", {name: (count, None) for name, count in counts.items()})
     text._sst2.cache_clear()
     return tmp_path / "cache"
 

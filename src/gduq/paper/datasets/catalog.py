@@ -49,7 +49,7 @@ def _load(
 
 
 _motif = partial(_load, "motif:load_motif", (1, 2))
-_motif_lpe = partial(_load, "motif:load_motif", (1, 2), pe=4)
+_motif_lpe = partial(_motif, pe=4)
 _cbas = partial(_load, "cbas:load_cbas", (2,))
 _webkb = partial(_load, "webkb:load_webkb", (2,))
 _citation = partial(_load, "citation:load_citation", (0, 1, 2))
@@ -61,9 +61,9 @@ _tu = partial(_load, "tu:load_tu", (1,))
 
 
 def _graphs(
-    rows: int | str, classes: int, domain: str, source: str, load: Any, shifts: Any = SHIFTS
+    rows: int | str, classes: int, domain: str, source: str, load: Any, *shifts: str
 ) -> Family:
-    return Family("graph", f"{rows} graphs", classes, domain, source, load, shifts)
+    return Family("graph", f"{rows} graphs", classes, domain, source, load, shifts or SHIFTS)
 
 
 def _nodes(rows: int, classes: int, domain: str, source: str, load: Any) -> Family:
@@ -91,27 +91,17 @@ for _name, _rows, _classes, _source in (
     FAMILIES[f"{_name}/degree"] = _nodes(_rows, _classes, "degree", _source, _citation)
 FAMILIES |= {
     "cmnist/color": _graphs(70000, 10, "colour", _MNIST, _cmnist),
-    "rotmnist": _graphs(
-        70000, 10, "angle or noise", _MNIST, _rotmnist, shifts=("rotation", "noise")
-    ),
+    "rotmnist": _graphs(70000, 10, "angle or noise", _MNIST, _rotmnist, "rotation", "noise"),
     "sst2/length": _graphs(70042, 2, "sentence length", _SENTENCES, _sst2),
 }
 for _name, _rows, _classes in (
-    ("esol", 1128, 0),
-    ("freesolv", 642, 0),
-    ("lipo", 4200, 0),
-    ("bbbp", 2039, 2),
-    ("bace", 1513, 2),
-):
+    ("esol", 1128, 0), ("freesolv", 642, 0), ("lipo", 4200, 0), ("bbbp", 2039, 2), ("bace", 1513, 2)
+):  # fmt: skip
     FAMILIES[f"molecules/{_name}"] = _graphs(
-        _rows, _classes, "scaffold or size", _TABLE, _molecules, shifts=("scaffold", "size")
+        _rows, _classes, "scaffold or size", _TABLE, _molecules, "scaffold", "size"
     )
-for _name, _rows in {
-    "NCI1": 4110,
-    "NCI109": 4127,
-    "PROTEINS": 1113,
-    "DD": 1178,
-    "MUTAG": 188,
-}.items():
-    FAMILIES[f"tu/{_name}"] = _graphs(_rows, 2, "graph size", _TU, _tu, shifts=("size",))
-FAMILIES["tu/*"] = _graphs("any number of", 2, "graph size", _TU, _tu, shifts=("size",))
+_TU_ROWS: dict[str, int | str] = {
+    "NCI1": 4110, "NCI109": 4127, "PROTEINS": 1113, "DD": 1178, "MUTAG": 188, "*": "any number of"
+}  # fmt: skip
+for _name, _number in _TU_ROWS.items():
+    FAMILIES[f"tu/{_name}"] = _graphs(_number, 2, "graph size", _TU, _tu, "size")

@@ -15,9 +15,9 @@ from torch_geometric.utils import to_undirected
 
 from gduq.data.cache import cached_tensors
 from gduq.data.splits import Splits
-from gduq.errors import InputError
-from gduq.shifts.cuts import Cut, leave_out
-from gduq.shifts.dataset import DatasetRows
+from gduq.paper.datasets.raw import one_of
+from gduq.shifts.cuts import leave_out
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
 
@@ -35,12 +35,7 @@ _COVARIATE_COLOURS = (  # five of training, then ood_val and ood_test
     (1.0, 0.0, 1.0, 1.0),
     (0.0, 0.0, 0.0, 0.1),
 )
-_CONCEPT_COLOURS = (  # one a class
-    (1.0, 0.0, 0.0, 0.5),
-    (0.0, 1.0, 0.0, 0.7),
-    (0.0, 0.0, 1.0, 0.3),
-    (1.0, 1.0, 0.0, 0.2),
-)
+_CONCEPT_COLOURS = (*_COVARIATE_COLOURS[:3], (1.0, 1.0, 0.0, 0.2))  # one per class
 _RATIOS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.3, 0.0)  # colour follows the class
 _DESCRIPTIONS = {
     "covariate": "The OOD splits have colours that training never shows.",
@@ -51,8 +46,7 @@ _DESCRIPTIONS = {
 
 def load_cbas(shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
     """CBAS with the domain colour; ``shift`` is covariate, concept or no_shift."""
-    if shift not in _DESCRIPTIONS:
-        raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    one_of("a shift", shift, _DESCRIPTIONS)
     key = {"name": f"cbas/color/{shift}", "version": VERSION, "seed": seed}
     tensors = cached_tensors(root, key, lambda: _build(shift, seed))
     graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
@@ -71,30 +65,34 @@ def _build(shift: str, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     edge_index, y = _graph(generator)
     order = torch.randperm(y.numel(), generator=generator)
+    colour = torch.zeros_like(y)
     if shift == "covariate":
-        colour, cut = _covariate(order, generator)
+        for number, rows in enumerate(torch.split(order, [112] * 5 + [70, 70])):
+            colour[rows] = number
         x = torch.tensor(_COVARIATE_COLOURS)[colour]
+        cut = leave_out(order[:560], order[560:630], order[630:], 70, generator)
     elif shift == "concept":
-        colour, cut = _concept(order, y, generator)
+        for ratio, rows in zip(_RATIOS, torch.split(order, [84] * 5 + [140, 140]), strict=True):
+            follows = torch.rand(rows.numel(), generator=generator) < ratio
+            free = torch.randint(0, 4, (rows.numel(),), generator=generator)
+            colour[rows] = torch.where(follows, y[rows], free)
         x = torch.tensor(_CONCEPT_COLOURS)[colour]
+        cut = leave_out(order[:420], order[420:560], order[560:], 140, generator)
     else:
-        colour = torch.zeros_like(y)
-        cut = dict(zip(("train", "id_val", "id_test"), order.split([420, 140, 140]), strict=True))
         x = torch.ones(y.numel(), 4)
-    rows = {f"rows/{name}": value for name, value in cut.items()}
-    return {"x": x, "edge_index": edge_index, "y": y, "colour": colour, **rows}
+        cut = dict(zip(("train", "id_val", "id_test"), order.split([420, 140, 140]), strict=True))
+    rows_of = {f"rows/{name}": rows for name, rows in cut.items()}
+    return {"x": x, "edge_index": edge_index, "y": y, "colour": colour, **rows_of}
 
 
 def _graph(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Edges ``[2, E]`` and classes ``[700]``."""
-    houses = torch.arange(_HOUSES)[:, None]
-    first = _BASE + 5 * houses  # [80, 1]
+    first = _BASE + 5 * torch.arange(_HOUSES)[:, None]  # [80, 1]
     ends = torch.tensor(_HOUSE).t()  # [2, 6]
     inside = (first[None] + ends[:, None]).flatten(1)  # [2, 480]
     ties = torch.randperm(_BASE, generator=generator)[:_HOUSES]
     edges = [_preferential(_BASE, 5, generator), inside, torch.stack([ties, first.flatten()])]
-    labels = [torch.zeros(_BASE).long(), torch.tensor(_HOUSE_LABELS).repeat(_HOUSES)]
-    y = torch.cat(labels)
+    y = torch.cat([torch.zeros(_BASE).long(), torch.tensor(_HOUSE_LABELS).repeat(_HOUSES)])
     return to_undirected(torch.cat(edges, 1), num_nodes=y.numel()), y
 
 
@@ -109,22 +107,4 @@ def _preferential(nodes: int, each: int, generator: torch.Generator) -> Tensor:
         ends = torch.cat([source[: known + each], target[:known]])
         draw = torch.randint(0, ends.numel(), (each,), generator=generator)
         target[known : known + each] = ends[draw]
-    edges = torch.stack([source, target])
-    return edges[:, source != target]
-
-
-def _covariate(order: Tensor, generator: torch.Generator) -> tuple[Tensor, Cut]:
-    colour = torch.zeros_like(order)
-    environments = torch.split(order, [112] * 5 + [70, 70])
-    for number, rows in enumerate(environments):
-        colour[rows] = number
-    return colour, leave_out(order[:560], order[560:630], order[630:], 70, generator)
-
-
-def _concept(order: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Cut]:
-    colour = torch.zeros_like(order)
-    for ratio, rows in zip(_RATIOS, torch.split(order, [84] * 5 + [140, 140]), strict=True):
-        follows = torch.rand(rows.numel(), generator=generator) < ratio
-        free = torch.randint(0, 4, (rows.numel(),), generator=generator)
-        colour[rows] = torch.where(follows, y[rows], free)
-    return colour, leave_out(order[:420], order[420:560], order[560:], 140, generator)
+    return torch.stack([source, target])[:, source != target]

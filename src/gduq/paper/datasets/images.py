@@ -6,6 +6,10 @@ The graphs are **not** those that GOOD colours (the MoNet superpixels in PyG's
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import math
+import zlib
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,16 +19,85 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gduq.data.catalog import SHIFTS
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink, views_of
 from gduq.data.view import View
-from gduq.errors import InputError
-from gduq.paper.datasets.idx import mnist_files, read_labels, read_mnist
+from gduq.paper.datasets.raw import damaged, one_of, raw_file
 from gduq.paper.datasets.superpixels import COMPACTNESS, NEIGHBOURS, NODES, superpixels
 from gduq.shifts.cuts import Cut, leave_out, no_shift
 
-__all__ = ["ANGLES", "NOISE", "colour_cut", "load_cmnist", "load_rotmnist"]
+__all__ = ["ANGLES", "MNIST", "NOISE", "colour_cut", "load_cmnist", "load_rotmnist", "mnist_files",
+           "read_idx", "read_labels", "read_mnist"]  # fmt: skip
+
+_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_BYTES = 8  # IDX's code for unsigned bytes
+
+# Shape, and SHA-256 of the unpacked file: packed sizes differ from one mirror to the next.
+MNIST: dict[str, tuple[tuple[int, ...], str]] = {
+    "train-images-idx3-ubyte.gz": (
+        (60_000, 28, 28),
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        (10_000, 28, 28),
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        (60_000,),
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        (10_000,),
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+
+
+def read_idx(
+    path: Path, shape: tuple[int, ...], sha256: str | None = None
+) -> npt.NDArray[np.uint8]:
+    """Unsigned bytes of a gzipped IDX file, or `InputError` for a file of any other content.
+
+    The format: two zero bytes, the code 8 for bytes, the number of axes, the length of each axis
+    as a big-endian 32-bit number, then the values.
+    """
+    size = 4 + 4 * len(shape) + math.prod(shape)
+    expected = f"{size} unpacked bytes" + (f" of SHA-256 {sha256}" if sha256 else "")
+    try:
+        with gzip.open(path) as file:
+            content = file.read(size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, expected, f"no sound gzip file ({error})") from error
+    if len(content) != size:
+        more = "more" if len(content) > size else f"{len(content)} bytes"
+        raise damaged(path, expected, more)
+    axes = np.frombuffer(content, dtype=">u4", count=1 + len(shape))
+    if axes.tolist() != [_BYTES * 256 + len(shape), *shape]:
+        raise damaged(path, f"an IDX header of bytes {list(shape)}", f"the numbers {axes.tolist()}")
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise damaged(path, expected, "another digest")
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * len(shape)).reshape(shape)
+
+
+def mnist_files(kind: str, root: str | Path | None = None) -> list[Path]:
+    """The files of ``"images"`` or ``"labels"``, training set first, downloaded if need be."""
+    names = [name for name in MNIST if kind in name]
+    return [raw_file(f"MNIST/raw/{name}", root, url=_URL + name) for name in names]
+
+
+def read_mnist(root: str | Path | None = None) -> tuple[npt.NDArray[np.uint8], Tensor]:
+    """All 70 000 images ``[70000, 28, 28]`` and digits ``[70000]``, those for training first."""
+    images = [read_idx(path, *MNIST[path.name]) for path in mnist_files("images", root)]
+    return np.concatenate(images), read_labels(root)
+
+
+def read_labels(root: str | Path | None = None) -> Tensor:
+    """All 70 000 digits, those for training first."""
+    labels = [read_idx(path, *MNIST[path.name]) for path in mnist_files("labels", root)]
+    return torch.from_numpy(np.concatenate(labels)).long()
+
 
 ANGLES = (10, 15, 25, 35, 40)  # degrees, counter-clockwise
 NOISE = (0.1, 0.2, 0.3, 0.4)  # standard deviation of the noise on grey values
@@ -56,15 +129,10 @@ def load_cmnist(
     """CMNIST: superpixels of MNIST digits in colours that shift.
 
     ``x [n, 3]`` is the grey value times the colour of the graph, ``pos [n, 2]`` where a superpixel
-    lies. With ``limit`` only that many images, in proportion from every split, are cut.
-
-    Args:
-        shift: ``covariate`` (five colours in training, a new one in each OOD split), ``concept``
-            (colour follows the digit in training and no longer does in the OOD splits) or
-            ``no_shift`` (all white).
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        seed: Of the split and of the colours.
-        limit: Number of graphs in all splits together; ``None`` for all 70 000.
+    lies. ``shift`` is ``covariate`` (five colours in training, a new one in each OOD split),
+    ``concept`` (colour follows the digit in training and no longer does in the OOD splits) or
+    ``no_shift`` (all white). With ``limit`` only that many of the 70 000 images, in proportion from
+    every split, are cut into superpixels.
     """
     cut, colour, palette = colour_cut(read_labels(root), shift, seed)
     cut = shrink(cut, limit, seed)
@@ -80,22 +148,15 @@ def load_cmnist(
 
 
 def colour_cut(labels: Tensor, shift: str, seed: int = 0) -> tuple[Cut, Tensor, Tensor]:
-    """Splits and colours of CMNIST.
-
-    Args:
-        labels: The digit of every image ``[n]``.
-        shift: See `load_cmnist`.
-        seed: Of all draws.
-
-    Returns:
-        The rows of each split, the colour number of every image ``[n]``, and the palette
-        ``[colours, 3]``.
+    """The rows of each split of CMNIST, the colour number of every image ``[n]``, and the palette
+    ``[colours, 3]``, given the digit of every image.
 
     Example:
         >>> cut, colour, _ = colour_cut(torch.arange(100) % 10, "covariate")
         >>> {name: sorted(set(colour[rows].tolist())) for name, rows in cut.items()}["ood_val"]
         [5]
     """
+    one_of("a shift", shift, SHIFTS)
     n = labels.numel()
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(n, generator=generator)
@@ -108,17 +169,15 @@ def colour_cut(labels: Tensor, shift: str, seed: int = 0) -> tuple[Cut, Tensor, 
         colour[pool] = _environment(pool.numel(), environments)
         colour[val], colour[test] = environments, environments + 1
         return leave_out(pool, val, test, int(0.1 * n), seed), colour, torch.tensor(_BY_ENVIRONMENT)
-    if shift == "concept":
-        pool, val, test = torch.tensor_split(order, [int(0.6 * n), int(0.8 * n)])
-        rho = torch.full((n,), _RHO_TEST)
-        rho[val] = _RHO_VAL
-        rho[pool] = torch.tensor(_RHO)[_environment(pool.numel(), environments)]
-        follows = torch.rand(n, generator=generator) < rho
-        chance = torch.randint(len(_BY_DIGIT), (n,), generator=generator)
-        colour = torch.where(follows, labels, chance)
-        held = int(0.15 * pool.numel())
-        return leave_out(pool, val, test, held, seed), colour, torch.tensor(_BY_DIGIT)
-    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    pool, val, test = torch.tensor_split(order, [int(0.6 * n), int(0.8 * n)])
+    rho = torch.full((n,), _RHO_TEST)
+    rho[val] = _RHO_VAL
+    rho[pool] = torch.tensor(_RHO)[_environment(pool.numel(), environments)]
+    follows = torch.rand(n, generator=generator) < rho
+    chance = torch.randint(len(_BY_DIGIT), (n,), generator=generator)
+    colour = torch.where(follows, labels, chance)
+    held = int(0.15 * pool.numel())
+    return leave_out(pool, val, test, held, seed), colour, torch.tensor(_BY_DIGIT)
 
 
 def _environment(n: int, environments: int) -> Tensor:
@@ -129,18 +188,17 @@ def _environment(n: int, environments: int) -> Tensor:
 
 def _coloured(packed: Packed, colour: Tensor, palette: Tensor, cut: Cut) -> Packed:
     """Grey value times colour as ``x``, position as ``pos``."""
-    count = packed.ptrs["node"].numel() - 1
-    stored = torch.arange(count) if packed.visible is None else packed.visible
-    table = torch.zeros(count, 3)
-    table[stored] = palette[colour[torch.cat(list(cut.values()))]]
+    table = torch.zeros(packed.ptrs["node"].numel() - 1, 3)
+    table[packed.numbers] = palette[colour[torch.cat(list(cut.values()))]]
     x = packed.tensors["x"]
     tint = torch.repeat_interleave(table, packed.ptrs["node"].diff(), dim=0, output_size=len(x))
     return _with_x(packed, x[:, :1] * tint)
 
 
-def _with_x(packed: Packed, x: Tensor) -> Packed:
-    """Other features; the cached ones keep the positions."""
-    tensors = {**packed.tensors, "x": x, "pos": packed.tensors["x"][:, 1:]}
+def _with_x(packed: Packed, x: Tensor | None = None) -> Packed:
+    """Positions as ``pos``, and other features if given."""
+    old = packed.tensors["x"]
+    tensors = {**packed.tensors, "x": old if x is None else x, "pos": old[:, 1:]}
     return replace(packed, tensors=tensors, layout={**packed.layout, "pos": "node"})
 
 
@@ -153,29 +211,25 @@ def load_rotmnist(
     """Superpixels of upright digits for training, of rotated or noisy ones for testing.
 
     ``x [n, 3]`` is the grey value and the position (across, down). ``severities`` holds the 10 000
-    test digits at every level, ``ood_test`` is the most severe one, and ``id_test`` the digits as
-    they are.
-
-    Args:
-        kind: ``rotation`` by 10, 15, 25, 35, 40 degrees counter-clockwise, before the image is cut;
-            or ``noise`` of standard deviation 0.1, 0.2, 0.3, 0.4 on the grey values.
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        seed: Of the draw of ``id_val`` from the training images, and of the noise.
-        limit: Number of graphs in train, id_val and id_test together; ``None`` for all 70 000.
+    test digits at every level of ``kind``, `ANGLES` of ``rotation`` or `NOISE` on the grey values;
+    ``ood_test`` is the most severe one, and ``id_test`` the digits as they are. ``limit`` counts
+    the graphs of train, id_val and id_test together.
     """
-    if kind not in ("rotation", "noise"):
-        raise InputError("a kind from rotation, noise", repr(kind))
+    one_of("a kind", kind, ("rotation", "noise"))
     order = torch.randperm(_TRAIN, generator=torch.Generator().manual_seed(seed))
     train, val = torch.tensor_split(order, [_TRAIN - _ID_VAL])
     test = torch.arange(_TRAIN, _TRAIN + _TEST)
     cut = shrink({"train": train, "id_val": val, "id_test": test}, limit, seed)
     graphs = _superpixels(root, torch.cat(list(cut.values())))
-    views = views_of(cut, _with_x(graphs, graphs.tensors["x"]))
+    views = views_of(cut, _with_x(graphs))
+    levels, worst = {}, (ANGLES if kind == "rotation" else NOISE)[-1]
     if kind == "rotation":
-        levels = {f"rotation={a}": View(_rotated(root, cut["id_test"], a)) for a in ANGLES}
+        for angle in ANGLES:
+            turned = _superpixels(root, cut["id_test"] - _TRAIN, angle)
+            levels[f"rotation={angle}"] = View(_with_x(turned))
     else:
-        levels = {f"noise={std}": View(_noisy(views["id_test"].graphs, std, seed)) for std in NOISE}
-    worst = (ANGLES if kind == "rotation" else NOISE)[-1]
+        for std in NOISE:
+            levels[f"noise={std}"] = View(_noisy(views["id_test"].graphs, std, seed))
     return Splits(
         **views,
         ood_test=levels[f"{kind}={worst}"],
@@ -189,11 +243,6 @@ def load_rotmnist(
         },
         sources=_sources(root),
     )
-
-
-def _rotated(root: str | Path | None, images: Tensor, degrees: int) -> Packed:
-    packed = _superpixels(root, images - _TRAIN, degrees)
-    return _with_x(packed, packed.tensors["x"])
 
 
 def _noisy(packed: Packed, std: float, seed: int) -> Packed:

@@ -8,7 +8,7 @@ downloaded.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,9 +19,8 @@ from gduq.data.packed import Packed
 from gduq.data.rejected_rows import RejectLog
 from gduq.data.splits import Splits
 from gduq.data.table import Table
-from gduq.errors import InputError
-from gduq.paper.datasets.raw import raw_file
-from gduq.shifts.scaffolds import scaffold_ranks
+from gduq.paper.datasets.raw import one_of, raw_file
+from gduq.shifts.groups import scaffold_ranks
 
 __all__ = ["MOLECULES", "load_molecules"]
 
@@ -39,8 +38,8 @@ class _Source:
 
     title: str
     file: str
-    smiles: str
     target: str
+    smiles: str = "smiles"
     unit: str = ""
     class_names: tuple[str, ...] = ()
 
@@ -49,36 +48,32 @@ MOLECULES = {
     "esol": _Source(
         "ESOL: solubility in water, measured",
         "esol/raw/delaney-processed.csv",
-        "smiles",
         "measured log solubility in mols per litre",
-        "log mol/L",
+        unit="log mol/L",
     ),
     "freesolv": _Source(
         "FreeSolv: free energy of hydration, measured",
         "freesolv/raw/SAMPL.csv",
-        "smiles",
         "expt",
-        "kcal/mol",
+        unit="kcal/mol",
     ),
     "lipo": _Source(
         "Lipophilicity: octanol/water distribution at pH 7.4, measured",
         "lipo/raw/Lipophilicity.csv",
-        "smiles",
         "exp",
-        "log D",
+        unit="log D",
     ),
     "bbbp": _Source(
         "BBBP: whether a compound passes the blood-brain barrier",
         "bbbp/raw/BBBP.csv",
-        "smiles",
         "BBBP",
         class_names=("does not pass", "passes"),
     ),
     "bace": _Source(
         "BACE: whether a compound inhibits human beta-secretase 1",
         "bace/raw/bace.csv",
-        "mol",
         "Class",
+        "mol",
         class_names=("inactive", "active"),
     ),
 }
@@ -90,18 +85,15 @@ def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: 
     Molecules that occur twice stay. Rows without a valid SMILES are left out: a warning says so
     when the table is read for the first time, the description always.
     """
-    if name not in MOLECULES or shift not in _CUTS:
-        known = f"molecules/<{', '.join(MOLECULES)}>/<{', '.join(_CUTS)}>"
-        raise InputError(known, f"molecules/{name}/{shift}")
+    one_of("a shift", shift, _CUTS)
     source = MOLECULES[name]
     path = raw_file(f"MoleculeNet/{source.file}", root)
     key = {"name": f"molecules/{name}", "version": VERSION, "raw": digest([path])}
     packed = cached(root, key, lambda: _read(path, source))
-    splits = (
-        shifts.size(packed, seed=seed)
-        if shift == "size"
-        else shifts.by(packed, packed.extras["scaffold"], seed=seed, task="graph")
-    )
+    if shift == "size":
+        splits = shifts.size(packed, seed=seed)
+    else:
+        splits = shifts.by(packed, packed.extras["scaffold"], seed=seed, task="graph")
     rejected = int(packed.extras["rejected"])
     left_out = f" {rejected} rows without a valid SMILES are left out." if rejected else ""
     return splits.with_(
@@ -118,11 +110,7 @@ def _read(path: Path, source: _Source) -> Packed:
     log = RejectLog(None, max_rejects=0.1)
     graphs = list(log.good(Table(path, source.smiles, (source.target,))))
     if log.rejected:
-        message = f"{log.rejected} of {log.rows} rows are left out, first {log.first}"
-        warnings.warn(message, stacklevel=2)
-    packed = Packed.pack(graphs)
-    extras = {
-        "scaffold": scaffold_ranks([graph.smiles for graph in graphs]),
-        "rejected": torch.tensor(log.rejected),
-    }
-    return Packed(packed.tensors, packed.ptrs, packed.layout, packed.deliver, extras)
+        warnings.warn(str(log), stacklevel=2)
+    ranks = scaffold_ranks([graph.smiles for graph in graphs])
+    extras = {"scaffold": ranks, "rejected": torch.tensor(log.rejected)}
+    return replace(Packed.pack(graphs), extras=extras)

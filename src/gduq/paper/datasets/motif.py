@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import cached
+from gduq.data.catalog import SHIFTS
 from gduq.data.laplacian import add_laplacian
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
-from gduq.errors import InputError
 from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.raw import one_of
 from gduq.shifts.cuts import Cut, leave_out, no_shift
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["draw_recipe", "load_motif"]
 
@@ -31,15 +32,8 @@ _TRAIN_RATIOS = (0.99, 0.97, 0.95)  # share of graphs whose base or size follows
 def load_motif(
     domain: str, shift: str, root: str | Path | None = None, seed: int = 0, pe: int = 0
 ) -> Splits:
-    """30 000 Motif graphs, cut as in GOOD.
-
-    Args:
-        domain: ``"basis"`` or ``"size"``.
-        shift: ``"covariate"``, ``"concept"`` or ``"no_shift"``.
-        root: Cache folder.
-        seed: Of everything that is random.
-        pe: Columns of Laplacian encoding ``pe`` to have **instead of** the constant feature ``x``.
-    """
+    """30 000 Motif graphs, cut as in GOOD by ``"basis"`` or ``"size"``; with ``pe`` so many columns
+    of Laplacian encoding **instead of** the constant feature ``x``."""
     name = f"motif{'-lpe' if pe else ''}/{domain}/{shift}"
     key = {"name": name, "version": VERSION, "seed": seed, "pe": pe}
 
@@ -64,15 +58,10 @@ def draw_recipe(
     domain: str, shift: str, generator: torch.Generator, total: int = 30000
 ) -> tuple[Recipe, Cut]:
     """Bases, widths and motifs of a setting, and which graphs belong to which split."""
-    if domain not in ("basis", "size"):
-        raise InputError("a Motif domain from basis, size", repr(domain))
-    if shift == "covariate":
-        return _covariate(domain, generator, total)
-    if shift == "concept":
-        return _concept(domain, generator, total)
-    if shift == "no_shift":
-        return _no_shift(domain, generator, total)
-    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    one_of("a Motif domain", domain, ("basis", "size"))
+    one_of("a shift", shift, SHIFTS)
+    draw = {"covariate": _covariate, "concept": _concept, "no_shift": _no_shift}[shift]
+    return draw(domain, generator, total)
 
 
 def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
@@ -133,12 +122,12 @@ def _description(domain: str, shift: str, pe: int) -> str:
         "concept": f"the {what} goes with the motif in training and not in the tests",
         "no_shift": "no shift",
     }[shift]
-    features = (
-        f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the paper "
-        "used is not known, this one is our own choice."
-        if pe
-        else "The only node feature is the constant 1."
-    )
+    features = "The only node feature is the constant 1."
+    if pe:
+        features = (
+            f"Node features are {pe} Laplacian eigenvectors (attribute pe); which encoding the "
+            "paper used is not known, this one is our own choice."
+        )
     return (
         "Motif: 30000 graphs of a base and a house, cycle or crane; the class is the motif, and a "
         f"tenth of the labels is drawn anew. {how.capitalize()}. {features}"

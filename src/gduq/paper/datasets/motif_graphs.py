@@ -8,8 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gduq.data.offsets import ragged, to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import Packed, ragged, to_ptr
 
 __all__ = ["BASES", "MOTIFS", "Recipe", "build_motif"]
 
@@ -36,34 +35,43 @@ class Recipe:
 
     @staticmethod
     def concatenate(parts: list[Recipe]) -> Recipe:
-        names = ("base", "width", "motif", "domain")
-        return Recipe(*(torch.cat([getattr(p, name) for p in parts]) for name in names))
+        return Recipe(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
 class _Templates:
-    """All bases of all widths: edges one after the other, adjacency and role-0 nodes as masks."""
+    """Every base of every width with every motif behind it, not yet tied to it; template
+    ``(base * widths + width) * 3 + motif``. Adjacency and role-0 nodes are masks."""
 
-    edges: Tensor  # [2, sum of edges]
-    ptr: Tensor  # [5 * widths + 1], template base * widths + width
-    nodes: Tensor  # [5 * widths]
-    adjacent: Tensor  # [5 * widths, n, n], n the largest base
-    role: Tensor  # [5 * widths, n]: may be an end of a noise edge
-    widths: int
+    edges: Tensor  # [2, sum of edges], one template after the other
+    ptr: Tensor  # [templates + 1]
+    base_nodes: Tensor  # [templates]
+    adjacent: Tensor  # [templates, n, n], n the largest graph
+    role: Tensor  # [templates, n]: may be an end of a noise edge
 
 
 @lru_cache(maxsize=2)
 def _templates(widths: int) -> _Templates:
-    found = [_base(base, width) for base in range(len(BASES)) for width in range(widths)]
-    nodes = torch.tensor([n for n, _, _ in found])
-    largest = int(nodes.max())
-    adjacent = torch.zeros(len(found), largest, largest, dtype=torch.bool)
-    role = torch.zeros(len(found), largest, dtype=torch.bool)
-    for i, (_, edges, special) in enumerate(found):
-        adjacent[i, edges[0], edges[1]] = adjacent[i, edges[1], edges[0]] = True
+    bases = [_base(base, width) for base in range(len(BASES)) for width in range(widths)]
+    motifs = [torch.tensor(edges).t() for edges in _MOTIF_EDGES]
+    edges = [torch.cat([ends, motif + n], 1) for n, ends, _ in bases for motif in motifs]
+    nodes = torch.tensor([n for n, _, _ in bases])
+    largest = int(nodes.max()) + _MOTIF_NODES
+    adjacent = torch.zeros(len(edges), largest, largest, dtype=torch.bool)
+    for i, (a, b) in enumerate(edges):
+        adjacent[i, a, b] = adjacent[i, b, a] = True
+    role = torch.zeros(len(bases), largest, dtype=torch.bool)
+    for i, (_, _, special) in enumerate(bases):
         role[i, special] = True
-    ptr = to_ptr(torch.tensor([edges.size(1) for _, edges, _ in found]))
-    return _Templates(torch.cat([e for _, e, _ in found], 1), ptr, nodes, adjacent, role, widths)
+    ptr = to_ptr(torch.tensor([ends.size(1) for ends in edges]))
+    each = len(motifs)
+    return _Templates(
+        torch.cat(edges, 1),
+        ptr,
+        nodes.repeat_interleave(each),
+        adjacent,
+        role.repeat_interleave(each, 0),
+    )
 
 
 def _base(base: int, width: int) -> tuple[int, Tensor, Tensor]:
@@ -77,21 +85,14 @@ def _base(base: int, width: int) -> tuple[int, Tensor, Tensor]:
         return w, torch.cat([spokes, line[:, 1:], close], 1), everyone
     if BASES[base] == "tree":
         height = max(w.bit_length() - 2, 1)  # int(log2 w) - 1
-        children = torch.arange(1, 2 ** (height + 1) - 1)
-        return (
-            len(children) + 1,
-            torch.stack([(children - 1) // 2, children]),
-            torch.arange(len(children) + 1),
-        )
+        nodes = torch.arange(2 ** (height + 1) - 1)
+        return len(nodes), torch.stack([(nodes[1:] - 1) // 2, nodes[1:]]), nodes
     if BASES[base] == "ladder":
         rungs = torch.stack([everyone, everyone + w])
         return 2 * w, torch.cat([line, line + w, rungs], 1), torch.arange(2 * w)
     if BASES[base] == "star":
-        return (
-            w + 1,
-            torch.stack([torch.zeros(w).long(), torch.arange(1, w + 1)]),
-            torch.zeros(1).long(),
-        )
+        rays = torch.stack([torch.zeros(w).long(), torch.arange(1, w + 1)])
+        return w + 1, rays, torch.zeros(1).long()
     return w, line, torch.arange(1, max(w - 1, 1))
 
 
@@ -110,90 +111,34 @@ def build_motif(
         (13, 34)
     """
     count = recipe.base.numel()
-    plan = _templates(int(recipe.width.max()) + 1)
-    template = recipe.base * plan.widths + recipe.width
-    nodes = plan.nodes[template]
+    widths = int(recipe.width.max()) + 1
+    plan = _templates(widths)
+    template = (recipe.base * widths + recipe.width) * len(MOTIFS) + recipe.motif
+    nodes = plan.base_nodes[template]
     tie = (torch.rand(count, generator=generator, dtype=torch.float64) * nodes).long()
     graphs = torch.arange(count)
-    rows, base_ptr = ragged(plan.ptr, template)
-    motif_ptr = to_ptr(torch.tensor([len(e) for e in _MOTIF_EDGES]))
-    motif_edges = torch.tensor([e for edges in _MOTIF_EDGES for e in edges]).t()
-    motif_rows, per_motif = ragged(motif_ptr, recipe.motif)
-    owner = [graphs.repeat_interleave(base_ptr.diff()), graphs.repeat_interleave(per_motif.diff())]
-    parts = [
-        plan.edges[:, rows],
-        motif_edges[:, motif_rows] + nodes[owner[1]],
-        torch.stack([tie, nodes]),
-    ]
-    attempts = ((base_ptr.diff() + per_motif.diff() + 1) * _NOISE_EDGES).long()
-    who, noise = _noise(_Sites(plan, template, recipe.motif, tie), attempts, generator)
-    owner += [graphs, who]
-    edge_ptr, edge_index = _both_ways(torch.cat(owner), torch.cat([*parts, noise], 1), count)
+    rows, ptr = ragged(plan.ptr, template)
+    attempts = ((ptr.diff() + 1) * _NOISE_EDGES).long()
+    who, noise = _noise(plan, template, tie, attempts, generator)
+    owner = torch.cat([graphs.repeat_interleave(ptr.diff()), graphs, who])
+    edges = torch.cat([plan.edges[:, rows], torch.stack([tie, nodes]), noise], 1)
+    edges = edges[:, torch.sort(owner, stable=True).indices]  # grouped by graph
     redrawn = torch.rand(count, generator=generator) < _NOISE_LABELS
     label = torch.where(redrawn, torch.randint(0, 3, (count,), generator=generator), recipe.motif)
     node_ptr = to_ptr(nodes + _MOTIF_NODES)
     return Packed.build(
         node_ptr,
-        edge_ptr,
-        edge_index,
+        to_ptr(2 * torch.bincount(owner, minlength=count)),
+        torch.stack([edges, edges.flip(0)], dim=2).flatten(1),  # each in both directions
         nodes={"x": torch.ones(int(node_ptr[-1]), 1)},
         graphs={"y": label},
         extras={**vars(recipe), **{f"rows/{name}": rows for name, rows in (cut or {}).items()}},
     )
 
 
-def _both_ways(owner: Tensor, edges: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Edges grouped by graph, each in both directions: offsets and ``edge_index``."""
-    order = torch.sort(owner, stable=True).indices
-    edges = edges[:, order]
-    doubled = torch.stack([edges, edges.flip(0)], dim=2).flatten(1)
-    return to_ptr(2 * torch.bincount(owner, minlength=count)), doubled
-
-
-@dataclass(frozen=True)
-class _Sites:
-    """Some graphs before noise: enough to say whether two nodes are joined."""
-
-    plan: _Templates
-    template: Tensor
-    motif: Tensor
-    tie: Tensor  # the base node that motif node 0 hangs on
-
-    @property
-    def base_nodes(self) -> Tensor:
-        return self.plan.nodes[self.template]
-
-    def __getitem__(self, rows: Tensor) -> _Sites:
-        return _Sites(self.plan, self.template[rows], self.motif[rows], self.tie[rows])
-
-    def joined(self, pair: Tensor) -> Tensor:
-        """Whether the nodes of each pair are equal or adjacent."""
-        size = self.base_nodes
-        low, high = pair.min(dim=1).values, pair.max(dim=1).values
-        last = self.plan.adjacent.size(1) - 1
-        base = self.plan.adjacent[self.template, low.clamp(max=last), high.clamp(max=last)]
-        local = (pair - size[:, None]).clamp(0, _MOTIF_NODES - 1)
-        inside = _motif_adjacency()[self.motif, local[:, 0], local[:, 1]]
-        tied = (low == self.tie) & (high == size)
-        return (low == high) | (base & (high < size)) | (inside & (low >= size)) | tied
-
-    def has_role(self, pair: Tensor) -> Tensor:
-        """Whether a node of each pair has role 0."""
-        in_base = pair < self.base_nodes[:, None]
-        clamped = pair.clamp(max=self.plan.role.size(1) - 1)
-        return (self.plan.role[self.template[:, None], clamped] & in_base).any(dim=1)
-
-
-@lru_cache(maxsize=1)
-def _motif_adjacency() -> Tensor:
-    out = torch.zeros(len(MOTIFS), _MOTIF_NODES, _MOTIF_NODES, dtype=torch.bool)
-    for i, edges in enumerate(_MOTIF_EDGES):
-        a, b = torch.tensor(edges).t()
-        out[i, a, b] = out[i, b, a] = True
-    return out
-
-
-def _noise(sites: _Sites, attempts: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _noise(
+    plan: _Templates, template: Tensor, tie: Tensor, attempts: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Noise edges: their graphs ``[e]`` and ends ``[2, e]``.
 
     An attempt draws two distinct, non-adjacent nodes and joins them if one of them has role 0.
@@ -204,13 +149,15 @@ def _noise(sites: _Sites, attempts: Tensor, generator: torch.Generator) -> tuple
     for attempt in range(most):
         todo = torch.nonzero(attempts > attempt).flatten()
         while todo.numel():
-            here = sites[todo]
-            nodes = here.base_nodes + _MOTIF_NODES
+            which = template[todo]
+            size = plan.base_nodes[which]
             draw = torch.rand(todo.numel(), 2, generator=generator, dtype=torch.float64)
-            pair = (draw * nodes[:, None]).long().sort(dim=1).values
+            pair = (draw * (size + _MOTIF_NODES)[:, None]).long().sort(dim=1).values
+            low, high = pair.unbind(dim=1)
+            tied = (low == tie[todo]) & (high == size)
             known = (added[todo, :attempt] == pair[:, None]).all(dim=2).any(dim=1)
-            free = ~(here.joined(pair) | known)
-            useful = free & here.has_role(pair)
+            free = ~((low == high) | plan.adjacent[which, low, high] | tied | known)
+            useful = free & plan.role[which[:, None], pair].any(dim=1)
             added[todo[useful], attempt] = pair[useful]
             todo = todo[~free]
     graph, slot = torch.nonzero(added[:, :, 0] >= 0, as_tuple=True)

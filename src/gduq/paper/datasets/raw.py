@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gduq.data.cache import cache_root
 from gduq.disk import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["damaged", "find_raw", "raw_file"]
+__all__ = ["damaged", "find_raw", "one_of", "raw_file"]
 
 
 def find_raw(relative: str, root: str | Path | None = None) -> Path | None:
@@ -32,32 +32,15 @@ def raw_file(
     root: str | Path | None = None,
     url: str | Callable[[Path], None] = "",
 ) -> Path:
-    """The raw file ``relative``, downloaded to ``<root>/raw`` if it is nowhere.
-
-    Args:
-        relative: Path in the layout of PyG's own data folders, such as ``MNIST/raw/...gz``.
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        url: Where to download it, or a function that writes it to the path it is given.
-    """
-    path = find_raw(relative, root)
-    if path is None:
-        path = cache_root(root) / "raw" / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _download(path, url)
-    return path
-
-
-def damaged(path: Path, expected: str, got: str) -> InputError:
-    """The error for a raw file that is not what it should be."""
-    return InputError(
-        f"{expected} in the raw file {path}", got, "It is damaged: delete or replace it."
-    )
-
-
-def _download(path: Path, url: str | Callable[[Path], None]) -> None:
+    """The raw file ``relative``, in the layout of PyG's own data folders. If it is nowhere it is
+    downloaded from ``url`` to ``<root>/raw``, or written there by ``url`` if that is a function."""
+    if (found := find_raw(relative, root)) is not None:
+        return found
+    path = cache_root(root) / "raw" / relative
     do = f"Put {path.name} under GDUQ_DATA, or check the network."
     if not url:
         raise InputError(f"the raw file {path.name}", "none, and no place to download it from", do)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with atomic_path(path) as temporary:
             if callable(url):
@@ -67,3 +50,17 @@ def _download(path: Path, url: str | Callable[[Path], None]) -> None:
                     shutil.copyfileobj(source, file)
     except OSError as error:
         raise InputError(f"to download {path.name} from {url}", error, do) from error
+    return path
+
+
+def one_of(what: str, given: str, known: Iterable[str]) -> None:
+    """Raise `InputError` for a name that is not known."""
+    if given not in known:
+        raise InputError(f"{what} from {', '.join(known)}", repr(given))
+
+
+def damaged(path: Path, expected: str, got: str) -> InputError:
+    """The error for a raw file that is not what it should be."""
+    return InputError(
+        f"{expected} in the raw file {path}", got, "It is damaged: delete or replace it."
+    )

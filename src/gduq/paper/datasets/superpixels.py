@@ -11,8 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed
+from gduq.data.packed import Packed, to_ptr
 from gduq.errors import InputError
 
 __all__ = ["COMPACTNESS", "NEIGHBOURS", "NODES", "neighbours", "rotate", "segment", "superpixels"]
@@ -37,17 +36,18 @@ def rotate(image: _Floats, degrees: float) -> _Floats:
 
 
 def segment(image: _Floats, nodes: int = NODES) -> tuple[_Floats, _Floats]:
-    """Superpixels of a grey image ``[H, W]`` with values in [0, 1], by SLIC.
+    """Superpixels of a grey image ``[H, W]``, by SLIC: their mean grey values ``[n]`` and centres
+    ``[n, 2]`` (across, down), all in [0, 1].
 
-    Args:
-        image: The image.
-        nodes: Superpixels to aim at. SLIC starts from a regular grid and drops or splits regions
-            to keep them connected: on MNIST, 75 gives 73 on average, mostly 66 to 81.
-
-    Returns:
-        Mean grey values ``[n]`` and centres ``[n, 2]`` (across, down), each in [0, 1].
+    SLIC starts from a regular grid of ``nodes`` regions and drops or splits some to keep them
+    connected: on MNIST, 75 gives 73 on average, mostly 66 to 81.
     """
-    regions = _slic()(
+    try:
+        slic: Callable[..., Any] = import_module("skimage.segmentation").slic
+    except ImportError as error:
+        do = 'Install it: pip install "gduq[images]"'
+        raise InputError("scikit-image to make superpixels", "none installed", do) from error
+    regions = slic(
         image, n_segments=nodes, compactness=COMPACTNESS, channel_axis=None, start_label=0
     )
     label = np.unique(regions, return_inverse=True)[1].reshape(-1)
@@ -95,15 +95,3 @@ def superpixels(images: npt.NDArray[np.uint8], labels: Tensor, degrees: float = 
         nodes={"x": torch.from_numpy(np.concatenate(x))},
         graphs={"y": labels.long()},
     )
-
-
-def _slic() -> Callable[..., Any]:
-    try:
-        slic: Callable[..., Any] = import_module("skimage.segmentation").slic
-    except ImportError as error:
-        raise InputError(
-            "scikit-image to make superpixels",
-            "none installed",
-            'Install it: pip install "gduq[images]"',
-        ) from error
-    return slic

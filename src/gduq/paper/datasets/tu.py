@@ -35,23 +35,21 @@ _KNOWN = {  # lines of these: graphs, nodes, edges
 
 
 def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
-    """A TU dataset under size shift (the paper's protocol).
+    """A TU dataset under size shift, cut as in the paper (`gduq.shifts.size`).
 
-    Training holds graphs of at most the median size, ``ood_test`` those from the 0.9 quantile on
-    (both inclusive), ``ood_val`` those between; ``id_val`` and ``id_test`` are 15 % each of the
-    small graphs. Features are PyG's: one-hot node labels (attributes are left out); a graph without
-    any gets the constant 1.
+    Features are PyG's: one-hot node labels (attributes are left out); a graph without any gets the
+    constant 1.
     """
     folder = _folder(name, root)
     packed = read_tu(folder, name, root)
     splits = shifts.size(packed, "tails", seed=seed)
-    labels = packed.column("y")
+    classes = int(packed.column("y").max()) + 1
     bound = int(splits.domains["train"].max()), int(splits.domains["ood_test"].min())
     return splits.with_(
         name=f"tu/{name}/size",
-        class_names=tuple(str(c) for c in range(int(labels.max()) + 1)),
+        class_names=tuple(str(c) for c in range(classes)),
         sources=tuple(str(path) for path in _files(folder, name)),
-        description=f"{name} of the TU collection: {len(packed)} graphs in {int(labels.max()) + 1} "
+        description=f"{name} of the TU collection: {len(packed)} graphs in {classes} "
         f"classes. Training on at most {bound[0]} nodes (the median), testing on {bound[1]} or "
         "more (the 0.9 quantile); ood_val holds the sizes between.",
     )
@@ -65,8 +63,7 @@ def read_tu(folder: Path, name: str, root: str | Path | None = None) -> Packed:
 
 
 def _folder(name: str, root: str | Path | None) -> Path:
-    folder = find_raw(f"{name}/raw", root)
-    if folder is not None:
+    if (folder := find_raw(f"{name}/raw", root)) is not None:
         return folder
     target = cache_root(root) / "raw" / name / "raw"
     do = "Check the name and the network, or put the folder under GDUQ_DATA."
@@ -95,18 +92,13 @@ def _files(folder: Path, name: str) -> list[Path]:
     return sorted(folder.glob(f"{name}_*.txt"))
 
 
-def _check_lines(folder: Path, name: str) -> None:
-    """Known sets have known numbers of lines: a file that is cut off may look sound."""
+def _read(folder: Path, name: str) -> Packed:
+    """As PyG's ``read_tu_data`` (which loses a last line that has no line break)."""
     for part, count in zip(_PARTS, _KNOWN.get(name, ()), strict=False):
         path = folder / f"{name}_{part}.txt"
         lines = len(path.read_bytes().splitlines())
-        if lines != count:
+        if lines != count:  # a file that is cut off may look sound
             raise damaged(path, f"{count} lines", f"{lines} lines")
-
-
-def _read(folder: Path, name: str) -> Packed:
-    """As PyG's ``read_tu_data`` (which loses a last line that has no line break)."""
-    _check_lines(folder, name)
     graphs = []
     for _, graph in TUFolder(folder, attributes=False):
         if isinstance(graph, Reject):

@@ -13,15 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.utils import coalesce
 
 from gduq.data.cache import cached_tensors, digest
 from gduq.data.splits import Splits
-from gduq.errors import InputError
-from gduq.paper.datasets.raw import damaged, raw_file
+from gduq.paper.datasets.raw import damaged, one_of, raw_file
 from gduq.shifts import cuts
-from gduq.shifts.dataset import DatasetRows
+from gduq.shifts.domains import DatasetRows
 
 __all__ = ["UNIVERSITIES", "load_webkb"]
 
@@ -40,8 +39,7 @@ _DESCRIPTIONS = {
 
 def load_webkb(shift: str, root: str | Path | None = None, seed: int = 0) -> Splits:
     """WebKB with the domain university; ``shift`` is covariate, concept or no_shift."""
-    if shift not in _DESCRIPTIONS:
-        raise InputError("a shift from covariate, concept, no_shift", repr(shift))
+    one_of("a shift", shift, _DESCRIPTIONS)
     paths = [
         raw_file(f"{name}/raw/{file}", root, f"{_URL}/{name}/{file}")
         for name in UNIVERSITIES
@@ -86,15 +84,13 @@ def _which_cornell(x: Tensor) -> str:
 
 
 def _read(paths: list[Path]) -> dict[str, Tensor]:
-    xs, ys, edges, start = [], [], [], 0
+    graphs = []
     for i, (pages, links) in enumerate(UNIVERSITIES.values()):
         x, y = _read_pages(paths[2 * i], pages)
-        found = coalesce(_read_links(paths[2 * i + 1], pages, links), num_nodes=pages)
-        xs.append(x)
-        ys.append(y)
-        edges.append(found + start)
-        start += pages
-    return {"x": torch.cat(xs), "y": torch.cat(ys), "edge_index": torch.cat(edges, dim=1)}
+        edges = coalesce(_read_links(paths[2 * i + 1], pages, links), num_nodes=pages)
+        graphs.append(Data(x=x, edge_index=edges, y=y))
+    whole = Batch.from_data_list(graphs)
+    return {"x": whole.x, "y": whole.y, "edge_index": whole.edge_index}
 
 
 def _read_pages(path: Path, pages: int) -> tuple[Tensor, Tensor]:
