@@ -12,38 +12,24 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.crps import integrated_crps, mixture_crps
-from gduq.metrics.weighted import RankedRows, WeightedRows
+from gduq.metrics.weighted import WeightedRows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "AnyRows",
-    "LabelRows",
-    "Rows",
-    "ValueRows",
-    "read",
-    "read_any",
-    "read_as",
-    "read_ranked",
-]
-
-
-# -- classes -------------------------------------------------------------------------------------
+__all__ = ["AnyRows", "LabelRows", "Rows", "ValueRows", "read", "read_any", "read_as"]
 
 
 @dataclass(eq=False)
-class Rows(RankedRows):
+class Rows(WeightedRows):
     """m rows of logits over C classes, with labels where they are known.
 
-    `read` makes one from a tensor or a `gduq.Prediction`; every metric takes one too, so that
-    several metrics on the same rows share their softmax.
+    `read` makes one; metrics that are given the same one share its softmax.
 
     Args:
         logits: ``[m, C]``, finite, C >= 2.
         target: Integer labels ``[m]``, or ``None``.
-        decided: The class answered per row ``[m]``, where a threshold decides and not the largest
-            probability.
+        decided: The class answered per row ``[m]``, where a threshold decides.
     """
 
     kind: ClassVar[str] = "classes"
@@ -69,6 +55,10 @@ class Rows(RankedRows):
     def __len__(self) -> int:
         return self.logits.size(0)
 
+    def __getitem__(self, index: Tensor) -> Rows:
+        parts = (self.logits, self.target, self.decided)
+        return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
+
     @property
     def device(self) -> torch.device:
         return self.logits.device
@@ -83,7 +73,6 @@ class Rows(RankedRows):
 
     @property
     def labels(self) -> Tensor:
-        """The true labels ``[m]``, or an error that says they are missing."""
         return known_target(self.target)
 
     @cached_property
@@ -114,8 +103,7 @@ class Rows(RankedRows):
 
     @cached_property
     def correct(self) -> Tensor:
-        """1.0 where the most likely class is the true one ``[m]``, float64: what `confidence` is
-        compared with."""
+        """1.0 where the most likely class, that of `confidence`, is the true one ``[m]``."""
         return (self.label == self.labels).double()
 
     @property
@@ -154,15 +142,10 @@ class Rows(RankedRows):
         return self.kept("confidence", lambda: self.by(self.confidence, self.correct))
 
     def ranked(self) -> tuple[Tensor, Tensor]:
-        if self.decided is None:
-            confidence, right = self.by_confidence()
-        else:
-            confidence, right = self.by(self.confidence, self.right)
-        return confidence.flip(-1), 1.0 - right.flip(-1)
-
-    def __getitem__(self, index: Tensor) -> Rows:
-        parts = (self.logits, self.target, self.decided)
-        return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
+        """Confidence and loss, from the most certain row to the least ``[R, m]``."""
+        known = self.decided is None
+        found = self.by_confidence() if known else self.by(self.confidence, self.right)
+        return found[0].flip(-1), 1.0 - found[1].flip(-1)
 
 
 def _as_logits(given: Any) -> Tensor:
@@ -204,9 +187,6 @@ def _as_target(given: Any, rows: int, classes: int) -> Tensor:
     return labels
 
 
-# -- labels and values ---------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class _PredictionRows(WeightedRows):
     """Rows of a prediction that is checked already."""
@@ -224,15 +204,15 @@ class _PredictionRows(WeightedRows):
     def __len__(self) -> int:
         return len(self.source)
 
+    def __getitem__(self, index: Tensor) -> Self:
+        return type(self)(self.source[index])
+
     @property
     def device(self) -> torch.device:
         return cast(torch.device, self.source.samples.device)
 
     def require_target(self) -> Tensor:
         return cast(Tensor, self.source.require_target())
-
-    def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(self.source[index])
 
 
 class LabelRows(_PredictionRows):
@@ -249,8 +229,7 @@ class LabelRows(_PredictionRows):
 
     @cached_property
     def parts(self) -> dict[int, tuple[Tensor, Rows]]:
-        """Per label that is known somewhere: the numbers of the rows where it is, and those rows
-        as a task of two classes."""
+        """Per label known somewhere: the numbers of the rows that know it, and these rows."""
         p, found = self.source, {}
         everywhere = torch.arange(len(p), device=self.device)
         for t in range(p.num_labels):
@@ -260,21 +239,21 @@ class LabelRows(_PredictionRows):
         return found
 
 
-class ValueRows(_PredictionRows, RankedRows):
+class ValueRows(_PredictionRows):
     """m rows of a `gduq.ValuePrediction`; every property is ``[m]`` and float64."""
 
     kind: ClassVar[str] = "values"
 
     def ranked(self) -> tuple[Tensor, Tensor]:
+        """Deviation and loss, from the most certain row to the least ``[R, m]``."""
         return self.by(self.std, self.loss)
 
     @property
     def one(self) -> Any:
         """The prediction, or an error if it is about several values per row."""
         if self.source.num_values > 1:
-            raise InputError(
-                "one value per row", self.source.size, "Take one of them with p.column(t)."
-            )
+            do = "Take one of them with p.column(t)."
+            raise InputError("one value per row", self.source.size, do)
         return self.source
 
     @property
@@ -330,8 +309,6 @@ class ValueRows(_PredictionRows, RankedRows):
         return self._widths[level]
 
 
-# -- reading -------------------------------------------------------------------------------------
-
 AnyRows = Rows | LabelRows | ValueRows
 R = TypeVar("R", Rows, LabelRows, ValueRows)
 
@@ -377,9 +354,8 @@ def read(p: Any, target: Any = None, *, labelled: bool = True) -> Rows:
     """Check predictions about classes and hand them to a metric.
 
     Args:
-        p: A `gduq.Prediction`, of which the mixture is read (anything with ``log_probs`` or
-            ``logits`` ``[m, C]`` and ``target`` will do), `Rows`, or logits ``[m, C]``; ``[m]`` or
-            ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
+        p: A `gduq.Prediction`, of which the mixture is read (or anything with ``logits`` and
+            ``target``), `Rows`, or logits ``[m, C]``; ``[m]`` is a one-logit task, ``(0, z)``.
         target: Integer labels ``[m]``; only next to a tensor.
         labelled: Whether labels must be there.
 

@@ -13,16 +13,12 @@ __all__ = ["degree", "distance", "graph_columns", "homophily", "size"]
 
 
 def graph_columns(data: Any, train: Any = None) -> dict[str, Tensor]:
-    """All columns that exist for some rows, by name, for `subgroups`.
+    """`degree` and `size`, for nodes with labels also `homophily`, for `subgroups`; ``[m]`` each.
 
     Args:
         data: A `gduq.data.View`, a graph (PyG ``Data``) whose ``row_mask`` marks the rows, or a
             list of graphs: a graph task, one row per graph.
-        train: The training nodes of the same graph, as a View, a mask or node numbers; adds
-            ``distance``.
-
-    Returns:
-        ``degree`` and ``size``, for nodes with labels also ``homophily``; ``[m]`` each.
+        train: The training nodes of the same graph (a View, mask or numbers); adds `distance`.
 
     Example:
         >>> from torch_geometric.data import Data
@@ -75,11 +71,7 @@ def homophily(data: Any) -> Tensor:
 
 
 def distance(data: Any, train: Any) -> Tensor:
-    """Steps from each node to the nearest training node ``[m]``; infinite if there is no path.
-
-    One search from all training nodes at once, edges taken in both directions: time and memory grow
-    with the number of edges.
-    """
+    """Steps from each node to the nearest training node ``[m]``; infinite if there is no path."""
     from scipy.sparse import coo_array, csgraph
 
     graphs, rows = _parts(data)
