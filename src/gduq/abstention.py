@@ -56,22 +56,16 @@ class Abstention:
 
     Rows whose score is at most :math:`\tau` are answered. For a wished ``coverage``,
     :math:`\tau` is the smallest that answers at least that share of validation rows. For a wished
-    ``accuracy`` it is the largest whose answers on validation are right that often; with
-    ``delta``, right that often on new data from the same distribution with probability
-    1 - ``delta`` (Clopper-Pearson bounds at up to 50 of the distinct validation scores, evenly
-    spaced by rank and chosen without labels, each at ``delta`` over their number; after Geifman
-    and El-Yaniv, 2017).
-
-    Neither holds on shifted data: compare `Decision.accuracy` there. Values are right to a degree
-    only, so they take a wished ``coverage``, and `Decision.rmse` says what it brings.
+    ``accuracy`` it is the largest whose answers on validation are right that often; with ``delta``,
+    right that often on new data from the same distribution with probability 1 - ``delta``
+    (Clopper-Pearson bounds at up to 50 scores; after Geifman and El-Yaniv, 2017). Neither holds on
+    shifted data. Values, right to a degree only, take a wished ``coverage``.
 
     Args:
         accuracy: Wished accuracy of the answers, in (0, 1]; give this or ``coverage``.
         coverage: Wished share of answers, in (0, 1].
-        score: Uncertainty, larger = less sure; a name or function as in `gduq.novelty.score`. By
-            default 1 - confidence, and of values the deviation.
-        delta: Probability of missing ``accuracy`` that is accepted; ``None`` takes the
-            validation accuracy at its word.
+        score: Uncertainty, as in `gduq.novelty.score`; by default 1 - confidence, or the deviation.
+        delta: Probability of missing ``accuracy`` that is accepted, or ``None``.
 
     Example:
         >>> from gduq.prediction import Prediction
@@ -148,7 +142,6 @@ class Abstention:
 
 
 def _about_values(p: Any) -> bool:
-    """Whether rows are about a value; several values or labels are decided one by one."""
     kind = kind_of(p)
     if kind == "labels" or (kind == "values" and p.num_values > 1):
         raise InputError(f"one of the {kind} at a time", p.size, "Pass p.column(t).")
