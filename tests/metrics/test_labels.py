@@ -364,10 +364,7 @@ def test_subgroups_of_labels():
         (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
         (lambda: metrics.risk_coverage(make()), r"about classes .*got one about labels.*column"),
         (lambda: metrics.smooth_ece(make()), r"about classes .*got one about labels.*column"),
-        (
-            lambda: metrics.label_thresholds(make(), "f2"),
-            "'f1', got 'f2'",
-        ),
+        (lambda: metrics.label_thresholds(make(), "f2"), "'f1', got 'f2'"),
         (lambda: metrics.label_thresholds(make().column(0)), "got one about classes"),
         (lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))), "with targets"),
         (lambda: Prediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),

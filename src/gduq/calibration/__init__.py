@@ -12,11 +12,7 @@ from gduq.calibration.base import Calibrator
 from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.labels import PerLabel, PerLabelIsotonic
 from gduq.calibration.order_invariant import OrderInvariantCalibration
-from gduq.calibration.probabilities import (
-    HistogramBinning,
-    IsotonicCalibration,
-    SplineCalibration,
-)
+from gduq.calibration.probabilities import HistogramBinning, IsotonicCalibration, SplineCalibration
 from gduq.calibration.temperatures import (
     AnchorAwareTemperature,
     DensityAwareCalibration,

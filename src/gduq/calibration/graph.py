@@ -38,16 +38,12 @@ _COOLEST = 0.01
 
 @dataclass(eq=False)
 class GraphCalibrator(RowTemperature):
-    r"""A temperature for each node from a small graph network.
+    r"""A temperature for each node from a small graph network, by the NLL of the mixture.
 
     The network reads the mean logits :math:`\mu / T`, with T of plain temperature scaling, and
-    answers with a factor on T for all hypotheses about the node; a normal prior pulls it towards 1.
-    Fitted by the NLL of the mixture.
-
-    Predictions cover **all** nodes of its graph, in order (``gduq.predict(model, data)``), since a
-    node's temperature depends on its neighbours' logits; ``rows`` chooses the nodes to fit on and
-    to answer for. The graph is not saved: bind a restored calibrator, or take a fitted one to
-    another graph, with `on`.
+    answers with a factor on T; a normal prior pulls it towards 1. Predictions cover **all** nodes
+    of its graph, in order (``gduq.predict(model, data)``); ``rows`` chooses the nodes to fit on and
+    to answer for. The graph is not saved: bind a restored calibrator to one with `on`.
     """
 
     needs_graph = True
@@ -136,9 +132,8 @@ class CaGCN(GraphCalibrator):
     .. math:: s'_{ki} = s_{ki}\,\mathrm{softplus}(g_i), \qquad
         g = \hat A\,\mathrm{ReLU}(\hat A \mu W_1) W_2
 
-    with two layers C → ``hidden`` → 1 and the usual normalised adjacency :math:`\hat A`. A normal
-    prior takes the place of the published dropout, so a fit is reproducible. For node tasks. Keeps
-    every label of a single hypothesis.
+    A normal prior takes the place of the published dropout, so a fit is reproducible. For node
+    tasks. Keeps every label of a single hypothesis.
 
     Args:
         graph: The graph whose nodes the predictions are about.

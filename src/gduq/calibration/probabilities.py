@@ -65,10 +65,7 @@ class IsotonicCalibration(Calibrator):
 
 @dataclass(eq=False)
 class HistogramBinning(Calibrator):
-    r"""Probabilities replaced by the frequency of their bin (Zadrozny and Elkan, ICML 2001).
-
-    .. math:: p'_{ic} \propto \frac{|\{j \in B : y_j = c\}|}{|B|}, \qquad
-        B = \{j : p_{jc} \text{ in the bin of } p_{ic}\}
+    """Probabilities replaced by the frequency of their bin (Zadrozny and Elkan, ICML 2001).
 
     One histogram for each class against the rest, of the mixture's probabilities. A bin without
     validation rows leaves them as they are; frequencies are at least 1e-6. May change labels.
@@ -140,13 +137,9 @@ class HistogramBinning(Calibrator):
 class SplineCalibration(Calibrator):
     r"""Confidence corrected by the slope of a spline (Gupta et al., ICLR 2021).
 
-    With confidences of the mixture sorted, :math:`t_i = i/n` and the cumulative gap
-
-    .. math:: h(t_i) = \frac1n \sum_{j \le i} \big([\hat y_j = y_j] - s_j\big),
-
-    a natural cubic spline S is fitted to h by least squares; its slope is the gap at rank t, so the
-    new confidence is :math:`s' = s + S'(t(s))`, kept within 1/C and 1. The other classes share
-    :math:`1 - s'` as `replace_top` says. Aims at the confidence alone. Keeps every label.
+    A natural cubic spline S is fitted to :math:`h(t_i) = \frac1n \sum_{j \le i} ([\hat y_j = y_j] -
+    s_j)` over sorted confidences, :math:`t_i = i/n`; the new confidence is :math:`s' = s +
+    S'(t(s))`, kept within 1/C and 1. Keeps every label.
 
     Args:
         knots: Knots of the spline, at equal distances in rank.
@@ -198,11 +191,7 @@ def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _isotonic(x: Floats, hit: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """The isotonic fit of ``hit`` on ``x`` as the ends of its steps: thresholds and values.
-
-    Equal x are pooled first, and of every step only the two ends are kept: the same function as
-    scikit-learn's ``IsotonicRegression``, found faster.
-    """
+    """The isotonic fit of ``hit`` on ``x``, scikit-learn's but faster, as the ends of its steps."""
     from sklearn.isotonic import isotonic_regression
 
     order = np.argsort(x)

@@ -73,8 +73,7 @@ class EnsembleTemperatureScaling(Calibrator):
     .. math:: p'_k = v_1\,\mathrm{softmax}(s_k/T) + v_2\,\mathrm{softmax}(s_k) + v_3\,\tfrac1C,
         \qquad v \ge 0,\ \textstyle\sum v = 1
 
-    T as in `TemperatureScaling`, then the shares by NLL, which is convex in them. Keeps every label
-    of a single hypothesis.
+    Keeps every label of a single hypothesis.
 
     Example:
         >>> z = torch.tensor([[4.0, 0.0]] * 4)
@@ -113,15 +112,13 @@ class AnchorAwareTemperature(RowTemperature):
     .. math:: \log T_i = a + b_1 \log(1 + \sigma_i / \bar\sigma)
         + b_2 \log(1 + \iota_i / \bar\iota), \qquad b_1, b_2 \ge 0
 
-    with :math:`\sigma_i` the deviation of the hypotheses' log probabilities (mean over classes),
-    :math:`\iota_i` the row's ``epistemic`` uncertainty, and bars for means over the fitting rows.
-    Fitted by the NLL of the mixture plus :math:`\frac{\lambda}{2}\|b\|^2` from temperature scaling,
-    which it *is* where disagreement says nothing about errors. Rows of the training distribution
-    say little about rows far away: corrupted copies (``"anchor_aware+corrupted"`` by name) teach
-    the slopes how disagreement grows. Keeps every label of a single hypothesis.
+    with :math:`\sigma_i` the deviation of the hypotheses' log probabilities, :math:`\iota_i` the
+    row's ``epistemic`` uncertainty, and bars for means over the fitting rows. Corrupted copies
+    teach it how disagreement grows far away (``"anchor_aware+corrupted"``). Keeps every label of
+    one hypothesis.
 
     Args:
-        penalty: :math:`\lambda`.
+        penalty: :math:`\lambda` of :math:`\frac{\lambda}{2}\|b\|^2`, added to the NLL.
 
     Example:
         >>> agree = torch.tensor([[4.0, 0.0], [4.0, 0.0]])  # two hypotheses about one row
@@ -129,9 +126,8 @@ class AnchorAwareTemperature(RowTemperature):
         >>> samples = torch.stack([agree] * 20 + [differ] * 20, dim=1)
         >>> target = torch.cat([torch.arange(20) // 19, torch.arange(20) % 2])  # 95 %, 50 % right
         >>> p = Prediction(samples, target=target)
-        >>> q = AnchorAwareTemperature().fit(p)(p)
-        >>> [round(c, 1) for c in q.confidence[[0, -1]].tolist()]
-        [0.9, 0.5]
+        >>> AnchorAwareTemperature().fit(p)(p).confidence[[0, -1]].round(decimals=1)
+        tensor([0.9000, 0.5000])
     """
 
     takes_copies = True
@@ -170,14 +166,12 @@ class DensityAwareCalibration(RowTemperature):
 
     .. math:: T_i = w_0 + w_1\, d_i / \bar d, \qquad w \ge 0
 
-    where :math:`d_i` is the mean distance of the row's standardised ``features`` to the
-    ``neighbors`` nearest training rows and :math:`\bar d` its mean over the clean fitting rows.
-    The paper sums over all layers; a `Prediction` carries one, that at the cut. Fitted by the NLL
-    of the mixture, from temperature scaling. Keeps every label of a single hypothesis.
+    where :math:`d_i` is the mean distance of the row's standardised ``features``, those at the cut,
+    to the nearest training rows and :math:`\bar d` its mean over the clean fitting rows. Keeps
+    every label of a single hypothesis.
 
     Args:
-        train: Predictions of training rows, with ``features``. Needed by `fit` only: the rows used
-            become part of the state.
+        train: Predictions of training rows, with ``features``; needed by `fit` only.
         neighbors: Nearest training rows that count.
         limit: At most so many training rows are kept, drawn at random.
         seed: Of that draw.
@@ -185,12 +179,12 @@ class DensityAwareCalibration(RowTemperature):
     Example:
         >>> x = torch.linspace(0, 1, 50)[:, None]
         >>> train = Prediction(torch.zeros(50, 2), features=x)
-        >>> z = torch.tensor([[4.0, 0.0]] * 40)
         >>> near, far = torch.arange(20) // 19, torch.arange(20) % 2  # 95 % and 50 % right
-        >>> p = Prediction(z, target=torch.cat([near, far]), features=torch.cat([x[:20], x[:20]+9]))
-        >>> cal = DensityAwareCalibration(train).fit(p)
-        >>> [round(c, 1) for c in cal(p).confidence[[0, -1]].tolist()]
-        [0.9, 0.5]
+        >>> features = torch.cat([x[:20], x[:20] + 9])
+        >>> z = torch.tensor([[4.0, 0.0]] * 40)
+        >>> p = Prediction(z, target=torch.cat([near, far]), features=features)
+        >>> DensityAwareCalibration(train).fit(p)(p).confidence[[0, -1]].round(decimals=1)
+        tensor([0.9000, 0.5000])
     """
 
     needs_features = True

@@ -26,17 +26,13 @@ _EDGE = 1e-12  # levels nearer to 0 or 1 are taken for these
 
 @dataclass(eq=False)
 class DeviationScaling(Calibrator):
-    r"""One factor per value on all deviations; the means stay.
-
-    With :math:`\bar\mu` the mean of the mixture,
+    r"""One factor per value on all deviations; the mean of the mixture :math:`\bar\mu` stays.
 
     .. math:: \mu'_k = \bar\mu + s (\mu_k - \bar\mu), \qquad \sigma'_k = s\,\sigma_k, \qquad
         s = \arg\min_s \mathrm{NLL}
 
-    so the share of ``epistemic`` in ``variance`` stays. The NLL is that of the mixture, with one
-    more row whose error is as large as said: a few exact answers would else say s = 0. For one
-    hypothesis :math:`s^2 = (1 + \sum_i z_i^2) / (n + 1)` with errors :math:`z_i` in units of the
-    deviation; for several a grid finds the valley and Newton's method its bottom.
+    The NLL is that of the mixture, with one more row whose error is as large as said: a few exact
+    answers would else say s = 0.
 
     Example:
         >>> p = ValuePrediction(torch.zeros(1, 3, 2), target=torch.tensor([2.0, -2.0, 3.0]))
@@ -148,17 +144,12 @@ class _Stretched:
 class IsotonicRecalibration(Calibrator):
     r"""Levels of the distribution function replaced by what was observed (Kuleshov et al., 2018).
 
-    With :math:`u_i = F_i(y_i)`, the level at which the truth of row i was found, the new
-    distribution function is :math:`g(F)`, with :math:`g(u)` the share of rows found at u or below.
-    Its n steps would make the density a comb, so g is a line through some of them: at least ten
-    rows between two, at most 20 pieces.
-
-    One map per value. Hungry for data; deviations that are wrong by a factor are better mended by
-    `DeviationScaling`, before this one.
+    The new one is :math:`g(F)` with :math:`g(u)` the share of rows whose truth was found at u or
+    below, :math:`F_i(y_i) \le u`, smoothed: a line of at most 20 pieces, with at least ten rows
+    each. Where deviations are wrong by a factor, use `DeviationScaling` before it.
 
     Args:
-        prior: How many rows with evenly spread levels are added, above 0: where rows are few, g
-            leans towards the identity.
+        prior: How many rows with evenly spread levels are added, above 0.
 
     Example:
         >>> y = torch.linspace(-1, 1, 101)  # of a model that says N(0, 1) for all of them

@@ -29,13 +29,7 @@ _METHODS: dict[str, type[SplitConformal]] = {
 
 @dataclass(frozen=True, eq=False)
 class LabelSets(PredictionSets):
-    """One set of answers per row and label: {no}, {yes}, or both.
-
-    Args:
-        mask: Boolean ``[m, T, 2]``, whether "no" and "yes" are in.
-        target: 0, 1 or NaN (unknown) ``[m, T]``, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
+    """One set of answers per row and label: ``mask`` ``[m, T, 2]`` of "no" and "yes"."""
 
     @property
     def covered(self) -> Tensor:

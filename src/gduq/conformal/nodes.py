@@ -111,11 +111,9 @@ class DAPS(NodeSets):
 class NAPS(NodeSets):
     r"""Neighbourhood-adaptive prediction sets for nodes (Clarkson, ICML 2023).
 
-    The scores of `APS`, but every node has its own threshold: the :math:`1 - \alpha` quantile of
-    the validation nodes within ``hops`` steps, weighted by how far they are, with weight 1 at
-    infinity for the node itself. It pays where a model's reliability changes over the graph. A node
-    whose neighbourhood weighs less than :math:`1/\alpha - 1` gets all classes; a validation node
-    is answered for without its own score.
+    The scores of `APS`, but every node has its own threshold: the `weighted_quantile` of the
+    validation nodes within ``hops`` steps. A node whose neighbourhood weighs less than
+    :math:`1/\alpha - 1` gets all classes; a validation node is answered for without its own score.
 
     Args:
         hops: Validation nodes up to so many steps away count.
@@ -184,8 +182,7 @@ class NAPS(NodeSets):
 def weighted_quantile(scores: Tensor, weights: Tensor, alpha: float) -> Tensor:
     r"""The smallest score up to which at least :math:`1 - \alpha` of the weight lies, or infinity.
 
-    Scores ``[n]`` rise; weights are ``[m, n]``, one row for each quantile. One more score, infinite
-    and of weight 1, is among them; with equal weights of 1 this is `conformal_quantile`.
+    Scores ``[n]`` rise; weights are ``[m, n]``, one row per quantile. Infinity has weight 1.
     """
     upto = weights.double().cumsum(dim=1)
     wanted = (1 - alpha) * (upto[:, -1:] + 1.0)

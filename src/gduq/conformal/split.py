@@ -49,13 +49,7 @@ class Answers(ABC):
 
 
 class Conformal(ABC):
-    """A predictor of sets or intervals: its arguments, checks, and the alarm under shift.
-
-    Args:
-        alpha: Accepted share of misses, in (0, 1).
-        shift_level: Significance of the shift test; 0 leaves it out.
-        seed: Seed of everything random.
-    """
+    """A predictor of sets or intervals: its arguments, checks, and the alarm under shift."""
 
     kind: ClassVar[str]
 
@@ -105,17 +99,11 @@ class Conformal(ABC):
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets(Answers):
-    """One set of classes per row.
+    """One set of classes per row."""
 
-    Args:
-        mask: Boolean ``[m, C]``, which classes are in.
-        target: True labels ``[m]``, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
-
-    mask: Tensor
-    target: Tensor | None = None
-    shift: ShiftTest | None = None
+    mask: Tensor  # [m, C], which classes are in
+    target: Tensor | None = None  # [m], the true labels
+    shift: ShiftTest | None = None  # against the validation data
 
     def __len__(self) -> int:
         return self.mask.size(0)
@@ -154,14 +142,12 @@ class Scored:
 class SplitConformal(Conformal):
     r"""Sets from a threshold on the probability (LAC; Sadinle, Lei and Wasserman, 2019).
 
-    The score of class c for row i is :math:`s_{ic} = 1 - p_{ic}`; the set holds all classes with
-    :math:`s_{ic} \le \hat q`, the `conformal_quantile` of the scores of the true classes of n
-    validation rows. If validation and test rows are exchangeable,
+    The set of row i holds all classes with :math:`1 - p_{ic} \le \hat q`, the `conformal_quantile`
+    of the true classes' scores of n validation rows. If validation and test rows are exchangeable,
 
     .. math:: 1 - \alpha \;\le\; P(y \in \text{set}) \;\le\; 1 - \alpha + \tfrac{1}{n + 1}
 
-    (the right side without ties, and with ``nonempty=False``). LAC has the smallest sets on
-    average; hard rows are covered less often than easy ones. Under shift nothing is guaranteed: a
+    (the right side without ties, and with ``nonempty=False``). Under shift nothing is guaranteed: a
     `ShiftWarning` is raised when `shift_test` against the validation rows fails.
 
     Args:
@@ -181,24 +167,14 @@ class SplitConformal(Conformal):
     kind: ClassVar[str] = "classes"
 
     def __init__(
-        self,
-        alpha: float = 0.1,
-        *,
-        nonempty: bool = True,
-        shift_level: float = 0.01,
-        seed: int = 0,
+        self, alpha: float = 0.1, *, nonempty: bool = True, shift_level: float = 0.01, seed: int = 0
     ) -> None:
         super().__init__(alpha, shift_level=shift_level, seed=seed)
         self.nonempty = nonempty
         self.quantile: float | Tensor = math.inf
 
     def fit(self, p_val: Any, rows: RowChoice | None = None) -> Self:
-        """Find the threshold on labelled rows that the model was not trained on.
-
-        Args:
-            p_val: Predictions with targets.
-            rows: Which of them (mask, slice or numbers); default all.
-        """
+        """Find the threshold on labelled rows (or ``rows`` of them) that were not trained on."""
         self._check_kind(p_val)
         part = self.scored(p_val, rows)
         self._learn(part)

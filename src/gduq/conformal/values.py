@@ -25,19 +25,12 @@ SCORES: tuple[Score, ...] = ("absolute", "normalised", "cqr")
 
 @dataclass(frozen=True, eq=False)
 class Intervals(Answers):
-    """One interval per row and value.
+    """One interval per row and value."""
 
-    Args:
-        low: Lower ends ``[m]``, for several values ``[m, T]``.
-        high: Upper ends.
-        target: True values, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
-
-    low: Tensor
+    low: Tensor  # [m], for several values [m, T]
     high: Tensor
-    target: Tensor | None = None
-    shift: ShiftTest | None = None
+    target: Tensor | None = None  # the true values
+    shift: ShiftTest | None = None  # against the validation data
 
     def __len__(self) -> int:
         return self.low.size(0)

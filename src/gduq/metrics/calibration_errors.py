@@ -119,11 +119,10 @@ def classwise_ece(
 def smooth_ece(p: Any, target: Tensor | None = None) -> float:
     r"""Smooth calibration error: residuals averaged by a kernel, then in absolute value.
 
-    With confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1:
-
     .. math::
         \mathrm{smECE}_\sigma = \int_0^1 \Big| \tfrac1m \sum_i K_\sigma(t, f_i)(a_i - f_i) \Big| dt
 
+    with confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1,
     at the :math:`\sigma` with :math:`\mathrm{smECE}_\sigma = \sigma` (Błasiok and Nakkiran, 2024).
 
     Example:

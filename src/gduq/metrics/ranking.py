@@ -64,15 +64,7 @@ class Separation(NamedTuple):
 def separation(
     negative: Tensor, positive: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Separation:
-    """`auroc`, `aupr` and `false_positive_rate` with bootstrap intervals.
-
-    Both sets are resampled, each at its own size; fewer than 5 rows in one have no interval (NaN).
-
-    Example:
-        >>> found = separation(torch.arange(50.0), torch.arange(50.0) + 25)
-        >>> found.auroc.low < found.auroc.value < found.auroc.high
-        True
-    """
+    """`auroc`, `aupr` and `false_positive_rate` with intervals; NaN for sets below 5 rows."""
     check_sampling(resamples, level)
     negative, positive = _checked(negative, positive)
     ranked = Curve(negative, positive)

@@ -45,11 +45,9 @@ def bootstrap(
     """A metric with its interval, by the bootstrap.
 
     Rows are drawn with replacement, m of m. Around the value lies the middle ``level`` of the
-    resamples' deviations from their own mean; where that mean is off the value, as noise inflates
-    a calibration error, the end on the other side moves out by as much. Resamples in which a metric
-    is not defined are left out. Accuracy and the coverage of intervals, shares of rows, get their
-    Wilson interval; rankings with fewer than 5 rows of a class, or beside it, get none (NaN). Rows
-    of one graph depend on each other, so intervals for node tasks are rather too narrow.
+    resamples' deviations from their own mean; where that mean is off the value, as noise inflates a
+    calibration error, the end on the other side moves out by as much. Accuracy and the coverage of
+    intervals get their Wilson interval; rankings with fewer than 5 rows of a class get none (NaN).
 
     Args:
         metric: A function of this package, or any ``f(p) -> float``; one number each.

@@ -13,6 +13,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.crps import integrated_crps, mixture_crps
 from gduq.metrics.weighted import WeightedRows
+from gduq.prediction.checks import as_labels, as_samples
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,35 +23,27 @@ __all__ = ["AnyRows", "LabelRows", "Rows", "ValueRows", "read", "read_any", "rea
 
 @dataclass(eq=False)
 class Rows(WeightedRows):
-    """m rows of logits over C classes, with labels where they are known.
-
-    `read` makes one; metrics that are given the same one share its softmax.
-
-    Args:
-        logits: ``[m, C]``, finite, C >= 2.
-        target: Integer labels ``[m]``, or ``None``.
-        decided: The class answered per row ``[m]``, where a threshold decides.
-    """
+    """m rows of logits over C classes; metrics that are given the same ones share their softmax."""
 
     kind: ClassVar[str] = "classes"
 
-    logits: Tensor
-    target: Tensor | None = None
-    decided: Tensor | None = None
+    logits: Tensor  # [m, C], finite, C >= 2
+    target: Tensor | None = None  # [m], labels
+    decided: Tensor | None = None  # [m], the class answered where a threshold decides
 
     @classmethod
     def of(cls, p: Any, target: Any) -> Self:
         """From a prediction, or from logits and labels."""
-        if not hasattr(p, "logits"):
-            logits, decided = _as_logits(p), None
-        else:
-            given = getattr(p, "target", None)
-            if target is not None and given is not None:
-                raise InputError("targets once", "targets in the prediction and as target=")
-            logits = _as_logits(p.log_probs if hasattr(p, "log_probs") else p.logits)
-            decided = None if getattr(p, "threshold", None) is None else p.label
-            target = given if target is None else target
-        return cls(logits, None if target is None else _as_target(target, *logits.shape), decided)
+        given = getattr(p, "target", None)
+        if target is not None and given is not None:
+            raise InputError("targets once", "targets in the prediction and as target=")
+        logits = p.log_probs if hasattr(p, "log_probs") else getattr(p, "logits", p)
+        if not hasattr(p, "samples"):  # a Prediction is checked already
+            logits = _as_logits(logits)
+        check_some(logits)
+        decided = None if getattr(p, "threshold", None) is None else p.label
+        target = given if target is None else target
+        return cls(logits, None if target is None else as_labels(target, *logits.shape), decided)
 
     def __len__(self) -> int:
         return self.logits.size(0)
@@ -153,38 +146,12 @@ def _as_logits(given: Any) -> Tensor:
         logits: Tensor = torch.as_tensor(given).detach()
     except (TypeError, ValueError, RuntimeError):
         raise InputError("logits [m, C] or a Prediction", type(given).__name__) from None
-    if not logits.is_floating_point():
-        raise InputError("floating-point logits", logits.dtype, "Convert with .float().")
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
-    if logits.dim() != 2 or logits.size(1) == 0:
-        shape, do = list(logits.shape), "Make a gduq.Prediction of [K, m, C]."
-        raise InputError("logits of shape [m, C]", shape, do)
-    check_some(logits)
-    # one sum instead of a mask of m x C booleans; an overflow is looked at again
-    if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
-        bad = int((~torch.isfinite(logits)).sum())
-        raise InputError("finite logits", f"{bad} NaN or infinite values")
-    if logits.size(1) == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    return logits
-
-
-def _as_target(given: Any, rows: int, classes: int) -> Tensor:
-    target: Tensor = torch.as_tensor(given)
-    if target.dim() == 2 and target.size(1) == 1:
-        target = target.squeeze(1)
-    if target.shape != (rows,):
-        raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
-    labels = target.long()
-    if target.is_floating_point() and not torch.equal(labels.to(target.dtype), target):
-        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
-    low, high = labels.aminmax()
-    if int(low) < 0 or int(high) >= classes:
-        raise InputError(f"labels from 0 to {classes - 1}", f"{int(low)} to {int(high)}")
-    return labels
+    if logits.dim() != 2:
+        do = "Make a gduq.Prediction of [K, m, C]."
+        raise InputError("logits of shape [m, C]", list(logits.shape), do)
+    return as_samples(logits)[0]
 
 
 @dataclass(eq=False)

@@ -88,10 +88,9 @@ def risk_band(
     level: float = 0.95,
     seed: int = 0,
 ) -> RiskBand:
-    """`risk_coverage` at evenly spread coverages, each with the interval of `bootstrap`.
+    """`risk_coverage` at evenly spread coverages, each with an interval as of `bootstrap`.
 
-    Certain rows often have no error to resample, so no interval of a share is narrower than its
-    Wilson interval.
+    No interval of a share is narrower than its Wilson interval.
 
     Args:
         p, target: As in `risk_coverage`.
