@@ -22,7 +22,7 @@ from gduq.calibration.optimise import fit_module
 from gduq.calibration.order_invariant import UNIT
 from gduq.errors import InputError
 from gduq.graph import check_graph
-from gduq.metrics.structure import distance
+from gduq.metrics.structure import check_nodes, distance
 from gduq.prediction import Prediction
 from gduq.prediction.checks import RowChoice, row_index
 from gduq.prediction.mixture import weighted_mean
@@ -107,18 +107,9 @@ class GraphCalibrator(RowTemperature):
         return {"scale": scale} | dict(self._network(num_classes, neutral=True).state_dict())
 
     def _check_rows(self, p: Prediction) -> Data:
-        """The graph, when it is there and ``p`` speaks of all its nodes."""
         name = type(self).__name__
-        if self.graph is None:
-            do = f"Pass {name}(graph=data), or bind a restored calibrator with .on(data)."
-            raise InputError(f"a graph for {name}", "none", do)
-        if len(p) != self.graph.num_nodes:
-            raise InputError(
-                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
-                f"{len(p)} rows",
-                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
-            )
-        return self.graph
+        do = f"Pass {name}(graph=data), or bind a restored calibrator with .on(data)."
+        return check_nodes(self.graph, p, name, do)
 
 
 def _mean_logits(p: Prediction) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from gduq.conformal.adaptive import APS
 from gduq.conformal.split import Scored, chosen_rows
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.structure import neighbours
+from gduq.metrics.structure import check_nodes, neighbours
 from gduq.prediction.checks import RowChoice
 
 __all__ = ["DAPS", "NAPS", "NodeSets", "weighted_quantile"]
@@ -48,14 +48,7 @@ class NodeSets(APS):
     def scored(self, p: Any, rows: RowChoice | None = None) -> Scored:
         """All nodes are scored, and then some are chosen."""
         name = type(self).__name__
-        if self.graph is None:
-            raise InputError(f"a graph for {name}", "none", f"Pass {name}(graph=data).")
-        if len(p) != self.graph.num_nodes:
-            raise InputError(
-                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
-                f"{len(p)} rows",
-                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
-            )
+        check_nodes(self.graph, p, name, f"Pass {name}(graph=data).")
         whole = super().scored(p)
         scores = self._mixed(whole.scores)
         if rows is None:
