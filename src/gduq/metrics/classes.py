@@ -86,7 +86,8 @@ def sharpness(p: Any, target: Tensor | None = None) -> float:
     """
     rows = read_ranked(p, target, labelled=False)
     if isinstance(rows, Rows):
-        return rows.out(rows.mean(rows.sharpness))
+        entropy = torch.special.entr(rows.probs).sum(dim=-1).double()
+        return rows.out(rows.mean(1.0 - entropy / math.log(rows.num_classes)))
     return rows.out(rows.mean(rows.variance).sqrt())
 
 

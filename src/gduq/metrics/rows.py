@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -123,12 +122,6 @@ class Rows(WeightedRows):
         """Squared distance of the probabilities to the truth ``[m]``, float64."""
         picked = self.true(self.probs).double()
         return self.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
-
-    @property
-    def sharpness(self) -> Tensor:
-        """How far from uniform the probabilities are ``[m]``, from 0 to 1, float64."""
-        entropy: Tensor = torch.special.entr(self.probs).sum(dim=-1).double()
-        return 1.0 - entropy / math.log(self.num_classes)
 
     def by_confidence(self) -> tuple[Tensor, Tensor]:
         """Confidence, ascending, and tie-averaged `correct` in each resample ``[R, m]``."""
