@@ -36,10 +36,10 @@ from gduq.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from gduq.calibration.anchor_aware import _disagreement, _log_temperature
 from gduq.calibration.lesson import mixture_logs
 from gduq.calibration.order_invariant import _sort, _stretch
-from gduq.calibration.spline import replace_top
+from gduq.calibration.probabilities import replace_top
+from gduq.calibration.temperatures import _disagreement, _log_temperature
 from gduq.prediction import Prediction
 from gduq.prediction.mixture import weights_of
 from gduq.prediction.temperature import best_temperature

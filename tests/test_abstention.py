@@ -64,7 +64,7 @@ def test_coverage_and_accuracy_carry_over_to_new_rows():
 
 
 def test_delta_bounds_how_often_the_accuracy_is_missed():
-    truth = draw(40_000, 99)
+    truth = draw(20_000, 99)
     misses, plain_misses = 0, 0
     for seed in range(40):
         p_val = draw(300, seed)
@@ -125,9 +125,6 @@ def test_clopper_pearson_equals_scipy():
     measured = _lower_bound(torch.tensor([0.0, 7.0, 20.0]), torch.tensor([20, 20, 20]), 0.05)
     expected = [binomtest(k, 20).proportion_ci(0.9, method="exact").low for k in (0, 7, 20)]
     assert measured.numpy() == pytest.approx(np.array(expected))
-
-
-# -- values --------------------------------------------------------------------------------------
 
 
 def values(m: int, seed: int) -> ValuePrediction:

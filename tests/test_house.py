@@ -24,7 +24,7 @@ SOURCE = ROOT / "src"
 LAYERS = (
     ("errors",),
     ("disk", "text_tables", "whole"),
-    ("export_mode", "metrics", "randomness", "tensorfile"),
+    ("export_mode", "randomness", "tensorfile"),
     ("graph",),
     ("nn",),
     (
@@ -37,6 +37,7 @@ LAYERS = (
         "prediction.temperature",
         "prediction.values",
     ),
+    ("metrics",),
     ("novelty", "targets"),
     ("prediction.predictor",),
     ("anchoring", "baselines"),

@@ -18,18 +18,11 @@ __all__ = ["Abstention", "Decision"]
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """Which rows are answered.
+    """Which rows are answered."""
 
-    Args:
-        kept: Boolean ``[m]``.
-        label: The answer ``[m]``, also of rows that are not answered: the most likely class
-            unless a threshold decides, or the mean of a value.
-        target: The truth ``[m]``, or ``None``.
-    """
-
-    kept: Tensor
-    label: Tensor
-    target: Tensor | None = None
+    kept: Tensor  # [m], boolean
+    label: Tensor  # [m], the answer, also of rows that are not answered: a class, or the mean
+    target: Tensor | None = None  # [m], the truth
 
     @property
     def coverage(self) -> float:
@@ -39,39 +32,26 @@ class Decision:
     @property
     def accuracy(self) -> float:
         """Accuracy of the answers; NaN when there are none, an error without labels."""
-        return float((self.label == self._truth)[self.kept].double().mean())
+        return float((self.label == known_target(self.target))[self.kept].double().mean())
 
     @property
     def rmse(self) -> float:
         """Of values, the root mean square error of the answers; NaN when there are none."""
-        return float((self.label - self._truth)[self.kept].double().square().mean().sqrt())
-
-    @property
-    def _truth(self) -> Tensor:
-        return known_target(self.target)
+        error = self.label - known_target(self.target)
+        return float(error[self.kept].double().square().mean().sqrt())
 
 
 class Abstention:
-    r"""A threshold on the uncertainty, chosen on validation data.
+    r"""A threshold :math:`\tau` on the uncertainty from validation data; rows below are answered.
 
-    Rows whose score is at most :math:`\tau` are answered. For a wished ``coverage``,
-    :math:`\tau` is the smallest that answers at least that share of validation rows. For a wished
-    ``accuracy`` it is the largest whose answers on validation are right that often; with
-    ``delta``, right that often on new data from the same distribution with probability
-    1 - ``delta`` (Clopper-Pearson bounds at up to 50 of the distinct validation scores, evenly
-    spaced by rank and chosen without labels, each at ``delta`` over their number; after Geifman
-    and El-Yaniv, 2017).
-
-    Neither holds on shifted data: compare `Decision.accuracy` there. Values are right to a degree
-    only, so they take a wished ``coverage``, and `Decision.rmse` says what it brings.
+    Neither wish holds on shifted data. Values, right to a degree only, take a wished ``coverage``.
 
     Args:
-        accuracy: Wished accuracy of the answers, in (0, 1]; give this or ``coverage``.
-        coverage: Wished share of answers, in (0, 1].
-        score: Uncertainty, larger = less sure; a name or function as in `gduq.novelty.score`. By
-            default 1 - confidence, and of values the deviation.
-        delta: Probability of missing ``accuracy`` that is accepted; ``None`` takes the
-            validation accuracy at its word.
+        accuracy: Wished accuracy of the answers, in (0, 1]; the largest :math:`\tau` with it.
+        coverage: Wished share of answers, in (0, 1], instead; the smallest :math:`\tau` with it.
+        score: Uncertainty, as in `gduq.novelty.score`; by default 1 - confidence, or the deviation.
+        delta: Reach ``accuracy`` on new data of the same distribution with probability 1 -
+            ``delta`` (Clopper-Pearson bounds at up to 50 scores; after Geifman and El-Yaniv, 2017).
 
     Example:
         >>> from gduq.prediction import Prediction
@@ -79,8 +59,6 @@ class Abstention:
         >>> p_val = Prediction(logits, target=torch.tensor([0, 0, 1, 0]))
         >>> Abstention(accuracy=1.0).fit(p_val)(p_val).kept
         tensor([ True,  True, False, False])
-        >>> Abstention(coverage=0.75).fit(p_val)(p_val).coverage
-        0.75
     """
 
     def __init__(
@@ -148,7 +126,6 @@ class Abstention:
 
 
 def _about_values(p: Any) -> bool:
-    """Whether rows are about a value; several values or labels are decided one by one."""
     kind = kind_of(p)
     if kind == "labels" or (kind == "values" and p.num_values > 1):
         raise InputError(f"one of the {kind} at a time", p.size, "Pass p.column(t).")

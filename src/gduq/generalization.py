@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +10,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval, check_sampling, interval, resampled_pairs
-from gduq.metrics.rows import Rows, kind_of, read
+from gduq.metrics.rows import Rows, read
 from gduq.novelty.ood_scores import Score
 from gduq.novelty.ood_scores import score as score_of
 from gduq.prediction.mixture import weights_of
@@ -55,11 +53,7 @@ def predict_accuracy(
         p_val: Labelled predictions, from the training distribution.
         p_target: Predictions on the data in question; its labels are not looked at.
         method: One of the above.
-        score: For ``threshold``, the uncertainty that is cut: a name or function as in
-            `gduq.novelty.score`. ``"msp"`` is 1 - confidence.
-
-    Returns:
-        The predicted accuracy, from 0 to 1.
+        score: For ``threshold``, the uncertainty that is cut, as in `gduq.novelty.score`.
 
     Example:
         >>> from gduq.prediction import Prediction
@@ -70,8 +64,7 @@ def predict_accuracy(
     """
     if method not in METHODS:
         raise InputError(f"a method from {', '.join(METHODS)}", repr(method))
-    val, target = _Weighted(p_val), _Weighted(p_target)
-    return float(METHODS[method](val, target, score).clamp(0.0, 1.0))
+    return float(METHODS[method](_drawn(p_val), _drawn(p_target), score).clamp(0.0, 1.0))
 
 
 def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = "msp") -> Estimate:
@@ -94,10 +87,9 @@ def estimate(p_val: Any, p_target: Any, method: str = "threshold", score: Any = 
 def fit_threshold(p_val: Any, score: str | Score = "msp") -> float:
     r"""The :math:`\tau` for which the share of rows with a score of at most it is the accuracy.
 
-    Taken among the validation scores and :math:`-\infty`, so it is exact up to ties; the largest
-    of equally good ones.
+    Taken among the validation scores and :math:`-\infty`; the largest of equally good ones.
     """
-    return float(_thresholds(_Weighted(p_val), score))
+    return float(_thresholds(_drawn(p_val), score))
 
 
 def estimate_interval(
@@ -119,94 +111,72 @@ def estimate_interval(
     sizes = len(read(p_val)), len(read(p_target, labelled=False))
     predicted, errors = [], []
     for n, k in resampled_pairs(*sizes, resamples, seed):
-        val, target = _Weighted(p_val, n), _Weighted(p_target, k)
-        predicted.append(METHODS[method](val, target, score).clamp(0.0, 1.0))
+        target = _drawn(p_target, k)
+        predicted.append(METHODS[method](_drawn(p_val, n), target, score).clamp(0.0, 1.0).cpu())
         if found.actual is not None:
-            errors.append((predicted[-1] - target.mean(target.rows.right)).abs())
+            errors.append((predicted[-1] - target.rows.mean(target.rows.right).cpu()).abs())
     value = interval(found.predicted, torch.cat(predicted), level, 0.0, 1.0)
     if found.error is None:
         return value, None
     return value, interval(found.error, torch.cat(errors), level, 0.0, 1.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Weighted:
-    """Predictions whose rows count as often as ``counts`` ``[R, m]`` says; once by default."""
+class _Drawn(NamedTuple):
+    """Predictions and their rows, counted as often as each of R resamples draws them."""
 
     p: Any
-    given: Tensor | None = None
+    rows: Rows
 
-    def __post_init__(self) -> None:
-        if kind_of(self.p) == "values":
-            raise InputError(
-                "predictions about classes, which are right or wrong",
-                "values",
-                "What a model expects of its errors is p.std.",
-            )
-        if kind_of(self.p) == "labels":
-            raise InputError("one label at a time", self.p.size, "Pass p.column(t).")
-
-    @cached_property
-    def rows(self) -> Rows:
-        return read(self.p, labelled=False)
-
-    @cached_property
-    def counts(self) -> Tensor:
-        if self.given is None:
-            return torch.ones(1, len(self.rows), dtype=torch.float64)
-        return self.given
-
-    def mean(self, values: Tensor) -> Tensor:
-        """``[R]`` of one value per row ``[m]``."""
-        return self.counts @ values.double().cpu() / len(self.rows)
+    def scores(self, score: Any) -> Tensor:
+        return score_of(self.p, score).double()
 
 
-def _thresholds(val: _Weighted, score: Any) -> Tensor:
+def _drawn(p: Any, counts: Tensor | None = None) -> _Drawn:
+    rows = read(p, labelled=False)
+    return _Drawn(p, rows.weighted(rows.weights if counts is None else counts))
+
+
+def _thresholds(val: _Drawn, score: Any) -> Tensor:
     """The threshold of `fit_threshold` in each resample ``[R]``."""
-    scores = score_of(val.p, score).double().cpu()
-    distinct, group = torch.unique(scores, return_inverse=True)
-    drawn = torch.zeros(len(val.counts), len(distinct) + 1, dtype=torch.float64)
-    below = drawn.index_add_(1, group + 1, val.counts).cumsum(dim=1)  # [R, G + 1], from -inf up
-    gap = (below - (val.counts @ val.rows.right.cpu()).unsqueeze(1)).abs()
+    distinct, group = torch.unique(val.scores(score), return_inverse=True)
+    below = val.rows.sums(group + 1, len(distinct) + 1).cumsum(dim=1)  # [R, G + 1], from -inf up
+    gap = (below - (val.rows.weights @ val.rows.right).unsqueeze(1)).abs()
     best = gap.size(1) - 1 - (gap == gap.amin(dim=1, keepdim=True)).flip(1).int().argmax(dim=1)
     reached = below.gather(1, best.unsqueeze(1))
     first = (below >= reached).int().argmax(dim=1)  # the drawn row, not an undrawn one above it
     return torch.cat([distinct.new_tensor([-torch.inf]), distinct])[first]
 
 
-def _threshold(val: _Weighted, target: _Weighted, score: Any) -> Tensor:
-    scores, order = score_of(target.p, score).double().cpu().sort()
-    below = torch.nn.functional.pad(target.counts[:, order].cumsum(dim=1), (1, 0))
-    place = torch.searchsorted(scores, _thresholds(val, score), right=True)
+def _threshold(val: _Drawn, target: _Drawn, score: Any) -> Tensor:
+    scores, order = target.scores(score).sort()
+    below = torch.nn.functional.pad(target.rows.weights[:, order].cumsum(dim=1), (1, 0))
+    place = torch.searchsorted(scores, _thresholds(val, score).to(scores), right=True)
     return below.gather(1, place.unsqueeze(1)).squeeze(1) / len(scores)
 
 
-def _confidence_difference(val: _Weighted, target: _Weighted, _: Any) -> Tensor:
-    gap = target.mean(target.rows.confidence) - val.mean(val.rows.confidence)
-    return val.mean(val.rows.right) + gap
+def _confidence_difference(val: _Drawn, target: _Drawn, _: Any) -> Tensor:
+    gap = _average_confidence(val, target, _) - val.rows.mean(val.rows.confidence)
+    return val.rows.mean(val.rows.right) + gap
 
 
-def _average_confidence(_: _Weighted, target: _Weighted, __: Any) -> Tensor:
-    return target.mean(target.rows.confidence)
+def _average_confidence(_: _Drawn, target: _Drawn, __: Any) -> Tensor:
+    return target.rows.mean(target.rows.confidence)
 
 
-def _disagreement(_: _Weighted, target: _Weighted, __: Any) -> Tensor:
+def _disagreement(_: _Drawn, target: _Drawn, __: Any) -> Tensor:
     samples: Tensor | None = getattr(target.p, "samples", None)
     k = 0 if samples is None else samples.size(0)
     if samples is None or k < 2:
-        raise InputError(
-            "predictions with K >= 2 samples for 'disagreement'",
-            f"K = {k}",
-            "Use an anchored model, an ensemble or another method.",
-        )
+        do = "Use an anchored model, an ensemble or another method."
+        raise InputError("predictions with K >= 2 samples for 'disagreement'", f"K = {k}", do)
     votes = torch.nn.functional.one_hot(samples.argmax(dim=-1), samples.size(2))  # [K, m, C]
     share = weights_of(samples, getattr(target.p, "weights", None))
     alone = float(share.square().sum())  # how often two draws are the same hypothesis
     agree = torch.einsum("k,kmc->mc", share, votes.double()).square().sum(dim=-1)
-    return target.mean((agree - alone) / max(1.0 - alone, 1e-12))
+    return target.rows.mean((agree - alone) / max(1.0 - alone, 1e-12))
 
 
-METHODS: dict[str, Callable[[_Weighted, _Weighted, Any], Tensor]] = {
+METHODS: dict[str, Callable[[_Drawn, _Drawn, Any], Tensor]] = {
     "threshold": _threshold,
     "confidence_difference": _confidence_difference,
     "average_confidence": _average_confidence,

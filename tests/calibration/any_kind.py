@@ -48,9 +48,18 @@ class AnyBattery:
 
     kind: str
     size: int  # classes, values or labels of what is drawn
+    makers: dict[str, Any]  # from a case to a calibrator, by name
+
+    def __init_subclass__(cls) -> None:
+        """The battery for each maker of a class that has some; others define `make`."""
+        if "makers" in vars(cls):
+            cls.maker = pytest.fixture(autouse=True, params=cls.makers)(cls._chosen)
+
+    def _chosen(self, request) -> None:
+        self._make = self.makers[request.param]
 
     def make(self, case: Case) -> Calibrator:
-        raise NotImplementedError
+        return self._make(case)
 
     def drawn(self, size: int, samples: int = SAMPLES, dtype: torch.dtype = torch.float64) -> Any:
         """240 rows of an overconfident model, with targets, features and names."""

@@ -6,13 +6,17 @@ import pytest
 import torch
 
 from gduq import bundle, calibration
+from gduq.calibration.affine import nll_and_slope
 from gduq.calibration.base import _same_label
+from gduq.calibration.lesson import Lesson
+from gduq.calibration.optimise import autograd
 from gduq.errors import InputError
 from gduq.evaluation import evaluate
 from gduq.nn import GNN
 from gduq.prediction import Prediction
 from gduq.prediction.checks import row_index
 from tests.calibration import kinds
+from tests.calibration.battery import WEIGHTS, nll, overconfident
 
 
 def test_only_rounding_is_mended():
@@ -59,12 +63,6 @@ def test_names():
     assert list(calibration.methods_for("labels")) == ["per_label", "per_label_isotonic"]
     methods = calibration.methods_for("classes")
     assert len(methods) == 13
-    graph = {n for n, c in methods.items() if c.needs_graph}
-    assert graph == {"cagcn", "gats"}
-    whole = {n for n, c in methods.items() if c.acts_on == "mixture"}
-    assert whole == {"isotonic", "histogram", "spline", "order_invariant"}
-    fixed = {n for n, c in methods.items() if c.keeps_accuracy}
-    assert fixed == {"isotonic", "spline", "order_invariant"}
     moving = {n for n, c in methods.items() if not (c.keeps_accuracy or c.keeps_order)}
     assert moving == {"vector", "matrix", "dirichlet", "histogram"}
     steps = {n for n, c in methods.items() if not c.takes_copies}
@@ -102,3 +100,28 @@ def test_an_empty_prediction_comes_back_empty():
     ):
         q = calibration.METHODS[name]().fit(p)(p[:0])
         assert q.samples.shape == (1, 0, 3)
+
+
+def test_half_of_the_weight_is_the_copies():
+    p = overconfident(rows=6)
+    assert Lesson(p).share.tolist() == [1 / 6] * 6
+    lesson = Lesson(p, copies=[p[:1], p[:3]])
+    assert lesson.share.tolist() == [1 / 12] * 6 + [1 / 8] * 4
+    assert lesson.rows == 6
+    assert torch.equal(lesson.target, torch.cat([p.target, p.target[:1], p.target[:3]]))
+
+
+def test_nll_is_that_of_the_mixture_and_its_slope_autograds():
+    p = overconfident(rows=30)
+    p = Prediction(p.samples, p.target, weights=WEIGHTS)
+    lesson = Lesson(p)
+    value, slope = nll_and_slope(p.samples.clone(), lesson)
+    assert abs(value - nll(p)) < 1e-12
+
+    def loss(flat):
+        each = flat.view_as(p.samples).softmax(-1)
+        mixed = torch.einsum("k,knc->nc", WEIGHTS, each).log()
+        return torch.nn.functional.nll_loss(mixed, p.target)
+
+    expected = autograd(loss)(p.samples.flatten())[1]
+    torch.testing.assert_close(slope.flatten(), expected, rtol=1e-9, atol=1e-12)

@@ -11,17 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq import calibration
-from gduq.calibration import METHODS, PerLabel, PerLabelIsotonic
+from gduq.calibration import METHODS, PerLabel, methods_for
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction
 from tests.calibration.any_kind import SAMPLES, AnyBattery
 from tests.calibration.kinds import too_sure
 
-USABLE = [
-    name
-    for name, cls in calibration.methods_for("classes").items()
-    if not (cls.needs_graph or cls.needs_features)
-]
+CLASSES = methods_for("classes")
+USABLE = [n for n, cls in CLASSES.items() if not (cls.needs_graph or cls.needs_features)]
 
 
 class LabelBattery(AnyBattery):
@@ -65,24 +62,12 @@ class LabelBattery(AnyBattery):
         assert fitted(case.p[:0]).samples.shape == (SAMPLES, 0, 3)
 
 
-class TestPerLabel(LabelBattery):
-    def make(self, case):
-        return PerLabel()
+MAKERS = {name: lambda case, cls=cls: cls() for name, cls in methods_for("labels").items()}
+MAKERS |= {"per_label_vector": lambda case: PerLabel("vector")}
 
 
-class TestPerLabelIsotonic(LabelBattery):
-    def make(self, case):
-        return PerLabelIsotonic()
-
-
-class TestPerLabelVector(LabelBattery):
-    def make(self, case):
-        return PerLabel("vector")
-
-
-def test_every_method_has_the_battery():
-    tested = {name for name in globals() if name.startswith("Test")}
-    assert {f"Test{cls.__name__}" for cls in calibration.methods_for("labels").values()} <= tested
+class TestLabels(LabelBattery):
+    makers = MAKERS
 
 
 @pytest.mark.parametrize("method", USABLE)

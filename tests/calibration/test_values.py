@@ -14,8 +14,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import kstest
 from torch import Tensor
 
-from gduq import calibration
-from gduq.calibration import DeviationScaling, IsotonicRecalibration
+from gduq.calibration import DeviationScaling, IsotonicRecalibration, methods_for
 from gduq.errors import InputError
 from gduq.prediction import ValuePrediction
 from tests.calibration.any_kind import SAMPLES, WEIGHTS, AnyBattery
@@ -52,22 +51,11 @@ class ValueBattery(AnyBattery):
         assert fitted(case.p[:0]).samples.shape == (SAMPLES, 0, 4)
 
 
-class TestDeviationScaling(ValueBattery):
-    def make(self, case):
-        return DeviationScaling()
+MAKERS = {name: lambda case, cls=cls: cls() for name, cls in methods_for("values").items()}
 
 
-class TestIsotonicRecalibration(ValueBattery):
-    def make(self, case):
-        return IsotonicRecalibration()
-
-
-def test_every_method_has_the_battery():
-    tested = {name for name in globals() if name.startswith("Test")}
-    assert {f"Test{cls.__name__}" for cls in calibration.methods_for("values").values()} <= tested
-
-
-# -- deviations ----------------------------------------------------------------------------------
+class TestValues(ValueBattery):
+    makers = MAKERS
 
 
 def test_one_hypothesis_has_a_closed_form():
@@ -116,14 +104,6 @@ def test_scaling_stretches_the_mixture_about_its_mean():
     torch.testing.assert_close(q.cdf(q.mean + s * (y - q.mean)), p.cdf(y))
 
 
-def test_it_finds_the_factor_it_should():
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(1, 20_000, 2, generator=generator, dtype=torch.float64)
-    noise = torch.randn(20_000, generator=generator, dtype=torch.float64)
-    p = ValuePrediction(outputs, outputs[0, :, 0] + 2.5 * noise * (outputs[0, :, 1] / 2).exp())
-    assert DeviationScaling().fit(p).value.item() == pytest.approx(2.5, rel=0.02)
-
-
 @pytest.mark.parametrize("samples", [1, 2])
 def test_a_few_exact_answers_are_not_certainty(samples):
     p = ValuePrediction(torch.zeros(samples, 3, 2), target=torch.zeros(3))
@@ -155,9 +135,6 @@ def test_recalibrated_predictions_are_refused():
     ):
         with pytest.raises(InputError, match="Use IsotonicRecalibration once, and last"):
             call()
-
-
-# -- levels --------------------------------------------------------------------------------------
 
 
 def test_levels_become_uniform():
@@ -228,8 +205,3 @@ def test_levels_always_rise(rows, seed, spread, prior):
     q = IsotonicRecalibration(prior).fit(p)(p)  # which raises for levels that do not rise
     assert torch.isfinite(q.log_prob(0.0)).all()
     assert (q.std >= 0).all()
-
-
-def test_bad_prior():
-    with pytest.raises(InputError, match="prior > 0"):
-        IsotonicRecalibration(prior=0.0)

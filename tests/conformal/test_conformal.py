@@ -21,7 +21,7 @@ from gduq.conformal import (
     conformal_quantile,
     shift_test,
 )
-from gduq.conformal.split import hashed_uniform
+from gduq.conformal.adaptive import hashed_uniform
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import Prediction
 
@@ -36,14 +36,11 @@ def draw(m: int, seed: int, scale: float = 1.5, classes: int = 6) -> Prediction:
     return Prediction(logits, target=target, features=logits[:, :3])
 
 
-# -- coverage ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("alpha", [0.1, 0.35])
 @pytest.mark.parametrize("method", ROWS_ONLY)
 def test_marginal_coverage_over_seeds(method, alpha):
     coverages = []
-    for seed in range(120):
+    for seed in range(80):
         p = draw(60 + 200, seed)
         exact = method(alpha, nonempty=False, shift_level=0, seed=seed)
         coverages.append(exact.fit(p[:60])(p[60:]).coverage)
@@ -92,9 +89,6 @@ def test_raps_sets_are_smaller_than_aps_sets_with_many_classes():
     p = Prediction(flat * (torch.nn.functional.one_hot(y, 60) * 3.0 + noise), target=y)
     sizes = [m(0.1, shift_level=0).fit(p[:1000])(p[1000:]).mean_size for m in (APS, RAPS)]
     assert sizes[1] < 0.9 * sizes[0]
-
-
-# -- against definitions and mapie -------------------------------------------------------------
 
 
 class Fixed:
@@ -188,9 +182,6 @@ def test_quantile():
     assert conformal_quantile(scores, 0.99) == 1.0
 
 
-# -- DAPS --------------------------------------------------------------------------------------
-
-
 def homophilous(seed: int, n: int = 400) -> tuple[Data, Prediction]:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(4, (n,), generator=generator)
@@ -233,19 +224,13 @@ def test_daps_scores_equal_a_dense_matrix():
     assert torch.allclose(mixed[7], scores[7])
 
 
-def test_daps_rows_as_mask_or_numbers_and_all_nodes():
-    data, p = homophilous(0)
-    half = torch.arange(400) < 200
-    fitted = DAPS(data).fit(p, rows=half)
-    same = DAPS(data).fit(p, rows=torch.arange(200))
-    assert fitted.quantile == same.quantile
-    everything = fitted(p)
-    assert torch.equal(everything.mask[~half], fitted(p, rows=~half).mask)
-
-
 def test_daps_rows_as_calibrators_take_them():
     data, p = homophilous(0)
-    expected = DAPS(data).fit(p, rows=torch.arange(390, 400)).quantile
+    last = torch.arange(400) >= 390
+    fitted = DAPS(data, shift_level=0).fit(p, rows=torch.arange(390, 400))
+    expected = fitted.quantile
+    assert DAPS(data).fit(p, rows=last).quantile == expected
+    assert torch.equal(fitted(p).mask[~last], fitted(p, rows=~last).mask)
     assert DAPS(data).fit(p, rows=slice(390, None)).quantile == expected
     assert DAPS(data).fit(p, rows=list(range(-10, 0))).quantile == expected
     for rows, message in [
@@ -260,31 +245,22 @@ def test_daps_rows_as_calibrators_take_them():
         DAPS(3)
 
 
-# -- randomness --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", [APS, RAPS])
-def test_a_row_gets_the_same_set_alone_and_in_any_batch(method):
-    p_val, p_test = draw(300, 1), draw(200, 2)
-    fitted = method(shift_level=0.0).fit(p_val)
-    whole = fitted(p_test).mask
-    alone = torch.cat([fitted(p_test[i : i + 1]).mask for i in range(200)])
-    assert torch.equal(alone, whole)
-    assert torch.equal(fitted(p_test[torch.arange(199, -1, -1)]).mask, whole.flip(0))
-    assert not torch.equal(method(shift_level=0.0, seed=1).fit(p_val)(p_test).mask, whole)
-
-
 def several(m: int, seed: int) -> Prediction:
     """Five hypotheses that differ."""
     p, generator = draw(m, seed), torch.Generator().manual_seed(seed)
     return Prediction(p.samples + 2 * torch.randn(5, m, 6, generator=generator), p.target)
 
 
+@pytest.mark.parametrize("drawn", [draw, several])
 @pytest.mark.parametrize("method", [APS, RAPS])
-def test_several_hypotheses_alone_and_in_any_batch(method):
-    fitted, p = method(shift_level=0.0).fit(several(500, 0)), several(50, 1)
-    alone = torch.cat([fitted(p[i : i + 1]).mask for i in range(50)])
-    assert torch.equal(alone, fitted(p).mask)
+def test_a_row_gets_the_same_set_alone_and_in_any_batch(method, drawn):
+    p_val, p_test = drawn(300, 1), drawn(100, 2)
+    fitted = method(shift_level=0.0).fit(p_val)
+    whole = fitted(p_test).mask
+    alone = torch.cat([fitted(p_test[i : i + 1]).mask for i in range(100)])
+    assert torch.equal(alone, whole)
+    assert torch.equal(fitted(p_test[torch.arange(99, -1, -1)]).mask, whole.flip(0))
+    assert not torch.equal(method(shift_level=0.0, seed=1).fit(p_val)(p_test).mask, whole)
 
 
 @pytest.mark.parametrize(
@@ -306,10 +282,10 @@ def test_coverage_row_by_row():
     shares = []
     for seed in range(4):
         fitted = APS(0.1, shift_level=0.0, seed=seed).fit(draw(1000, seed))
-        p = draw(300, 50 + seed)
-        shares.append(np.mean([fitted(p[i : i + 1]).coverage for i in range(300)]))
-        assert abs(shares[-1] - 0.9) < 0.06
-    assert abs(np.mean(shares) - 0.9) < 0.025
+        p = draw(150, 50 + seed)
+        shares.append(np.mean([fitted(p[i : i + 1]).coverage for i in range(150)]))
+        assert abs(shares[-1] - 0.9) < 0.08
+    assert abs(np.mean(shares) - 0.9) < 0.03
 
 
 def test_hashed_numbers_are_uniform_and_independent_of_seed_and_confidence():
@@ -322,9 +298,6 @@ def test_hashed_numbers_are_uniform_and_independent_of_seed_and_confidence():
         assert abs(spearmanr(u.numpy(), other.numpy()).statistic) < 0.05
     grid = torch.arange(4000.0).view(-1, 2)  # of small whole numbers too
     assert kstest(hashed_uniform(grid, 0).flatten().numpy(), "uniform").pvalue > 0.001
-
-
-# -- shift -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ROWS_ONLY)
@@ -348,8 +321,8 @@ def test_shift_in_features_alone_is_seen():
 
 
 def test_false_alarms_are_as_rare_as_promised():
-    values = [shift_test(draw(150, 2 * s), draw(100, 2 * s + 1)).pvalue for s in range(150)]
-    assert np.mean(np.array(values) < 0.1) < 0.16
+    values = [shift_test(draw(150, 2 * s), draw(100, 2 * s + 1)).pvalue for s in range(80)]
+    assert np.mean(np.array(values) < 0.1) < 0.18
 
 
 def test_statistic_equals_scipy():
@@ -371,18 +344,15 @@ def test_statistic_equals_scipy():
 @pytest.mark.parametrize("sparse", [False, True])
 def test_shift_of_wide_features_and_many_rows(sparse):
     generator = torch.Generator().manual_seed(0)
-    h = (torch.rand(5000, 600, generator=generator) > 0.9).float()
-    h[3000:] += (torch.rand(2000, 600, generator=generator) > 0.9).float()
-    p = Prediction(torch.randn(5000, 2, generator=generator), features=h)
-    sets = [p[:1500], p[1500:3000], p[3000:]]
+    h = (torch.rand(2600, 520, generator=generator) > 0.9).float()
+    h[2100:] += (torch.rand(500, 520, generator=generator) > 0.9).float()
+    p = Prediction(torch.randn(2600, 2, generator=generator), features=h)
+    sets = [p[:500], p[500:1000], p[2100:]]
     if sparse:
         sets = [Prediction(q.samples, features=q.features.to_sparse_csr()) for q in sets]
     assert shift_test(sets[0], sets[1]).pvalue > 0.01
     assert shift_test(sets[0], sets[2]).pvalue < 1e-6
     assert shift_test(p, p).pvalue == 1.0
-
-
-# -- bad input and second use ------------------------------------------------------------------
 
 
 def test_sets_without_labels():
@@ -437,10 +407,7 @@ def test_bad_input():
         (lambda: DAPS(data).fit(nodes, rows=torch.zeros(40).bool()), "at least one row"),
         (lambda: DAPS(data).fit(Prediction(nodes.samples)), "with targets"),
         (lambda: shift_test(p, other), "6 classes"),
-        (
-            lambda: shift_test(p, Prediction(p.samples, features=p.features[:, :1])),
-            "features of width 3",
-        ),
+        (lambda: shift_test(p, Prediction(p.samples, features=p.features[:, :1])), "of width 3"),
     ]:
         with pytest.raises(InputError, match=message):
             call()

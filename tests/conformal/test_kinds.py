@@ -61,9 +61,6 @@ def within_beta(coverages: list[float], rows: int, alpha: float, tested: int) ->
     return close and 0.8 < np.std(coverages) / spread < 1.2
 
 
-# -- values --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("score", SCORES)
 def test_coverage_of_intervals_over_seeds(score):
     found, alpha = [], 0.15
@@ -77,7 +74,7 @@ def test_coverage_of_intervals_over_seeds(score):
 @pytest.mark.parametrize("score", SCORES)
 def test_every_value_is_covered_by_itself(score):
     found = []
-    for seed in range(60):
+    for seed in range(30):
         p = values(100 + 200, seed, count=3)
         p = replace(p, target=p.target * torch.tensor([1.0, 10.0, 0.1]))
         fitted = ConformalIntervals(0.2, score, shift_level=0).fit(p[:100])
@@ -88,7 +85,7 @@ def test_every_value_is_covered_by_itself(score):
         assert intervals.coverage == pytest.approx(np.mean(found[-1]))
         alone = ConformalIntervals(0.2, score, shift_level=0).fit(p[:100].column(1))
         torch.testing.assert_close(alone(p[100:].column(1)).low, intervals.column(1).low)
-    assert np.mean(found, axis=0) == pytest.approx(np.full(3, 0.8), abs=0.025)
+    assert np.mean(found, axis=0) == pytest.approx(np.full(3, 0.8), abs=0.03)
 
 
 class Given:
@@ -96,7 +93,7 @@ class Given:
 
     def __init__(self, column: int = 0) -> None:
         self.column = column
-        self.n_features_in_ = 3
+        self.n_features_in_ = 4
 
     def fit(self, X, y):
         return self
@@ -111,39 +108,28 @@ class Given:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("alpha", [0.1, 0.25])
 @pytest.mark.parametrize("rows", [100, 251])
-def test_absolute_and_normalised_equal_mapie(alpha, rows):
+@pytest.mark.parametrize("score", SCORES)
+def test_intervals_equal_mapie(score, alpha, rows):
     mapie = pytest.importorskip("mapie.regression", reason="the oracle mapie is not installed")
     from mapie.conformity_scores import ResidualNormalisedScore
 
-    p_val, p_test = values(rows, 1), values(300, 2)
-    X, X_test = (torch.stack([p.mean, p.std, p.std], dim=1).numpy() for p in (p_val, p_test))
-    for score, theirs in (
-        ("absolute", "absolute"),
-        ("normalised", ResidualNormalisedScore(residual_estimator=Given(1), prefit=True)),
-    ):
-        oracle = mapie.SplitConformalRegressor(
-            Given(), confidence_level=1 - alpha, conformity_score=theirs, prefit=True
-        ).conformalize(X, p_val.target.numpy())
-        _, ends = oracle.predict_interval(X_test)
-        ours = ConformalIntervals(alpha, score).fit(p_val)(p_test)
-        np.testing.assert_allclose(ours.low, ends[:, 0, 0], rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(ours.high, ends[:, 1, 0], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("alpha", [0.1, 0.25])
-def test_cqr_equals_mapie(alpha):
-    mapie = pytest.importorskip("mapie.regression", reason="the oracle mapie is not installed")
-    p_val, p_test = values(151, 1), values(300, 2)
-    X, X_test = (
-        torch.stack([p.quantile(alpha / 2), p.quantile(1 - alpha / 2), p.mean], dim=1).numpy()
-        for p in (p_val, p_test)
-    )
-    oracle = mapie.ConformalizedQuantileRegressor(
-        [Given(0), Given(1), Given(2)], confidence_level=1 - alpha, prefit=True
-    ).conformalize(X, p_val.target.numpy())
-    _, ends = oracle.predict_interval(X_test, symmetric_correction=True)
-    ours = ConformalIntervals(alpha, "cqr").fit(p_val)(p_test)
+    parts = values(rows, 1), values(300, 2)
+    columns = [(p.quantile(alpha / 2), p.quantile(1 - alpha / 2), p.mean, p.std) for p in parts]
+    X, X_test = (torch.stack(column, dim=1).numpy() for column in columns)
+    options = {"confidence_level": 1 - alpha, "prefit": True}
+    if score == "cqr":
+        three = [Given(0), Given(1), Given(2)]
+        oracle, more = (
+            mapie.ConformalizedQuantileRegressor(three, **options),
+            {"symmetric_correction": True},
+        )
+    else:
+        theirs = ResidualNormalisedScore(residual_estimator=Given(3), prefit=True)
+        theirs = theirs if score == "normalised" else "absolute"
+        oracle = mapie.SplitConformalRegressor(Given(2), conformity_score=theirs, **options)
+        more = {}
+    _, ends = oracle.conformalize(X, parts[0].target.numpy()).predict_interval(X_test, **more)
+    ours = ConformalIntervals(alpha, score).fit(parts[0])(parts[1])
     np.testing.assert_allclose(ours.low, ends[:, 0, 0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(ours.high, ends[:, 1, 0], rtol=1e-6, atol=1e-6)
 
@@ -222,9 +208,6 @@ def test_what_the_shift_test_looks_at():
         shift_test(draw(10, 0), labels(10, 0))
 
 
-# -- labels --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["lac", "aps", "class_conditional"])
 def test_coverage_of_labels_over_seeds(method):
     found, rare = [], []
@@ -279,9 +262,6 @@ def test_labels_warn_of_shift():
         fitted(labels(500, 2, scale=0.3))
 
 
-# -- rare classes --------------------------------------------------------------------------------
-
-
 def imbalanced(m: int, seed: int) -> Prediction:
     p, generator = draw(m, seed), torch.Generator().manual_seed(seed)
     keep = (p.target != 0) | (torch.rand(m, generator=generator) < 0.3)
@@ -321,9 +301,6 @@ def test_a_class_with_too_few_rows_is_in_every_set():
     fitted = ClassConditional(0.05, shift_level=0).fit(few)
     assert fitted.quantile.isinf().tolist() == [True] + [False] * 5
     assert fitted(p).mask[:, 0].all()
-
-
-# -- bad input -----------------------------------------------------------------------------------
 
 
 def test_bad_input():

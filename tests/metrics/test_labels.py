@@ -19,23 +19,12 @@ from sklearn.metrics import (
 
 from gduq import metrics
 from gduq.errors import InputError
+from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import resample_counts
 from gduq.metrics.rows import LabelRows, read_as
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 
-MACRO = [
-    metrics.accuracy,
-    metrics.nll,
-    metrics.brier,
-    metrics.sharpness,
-    metrics.ece,
-    metrics.adaptive_ece,
-    metrics.aurc,
-    metrics.excess_aurc,
-    metrics.roc_auc,
-    metrics.average_precision,
-    metrics.balanced_accuracy,
-]
+MACRO = [f for f, kinds in ABOUT.items() if "labels" in kinds and f.__name__ in dir(metrics)]
 
 
 def make(m: int = 300, t: int = 3, seed: int = 0, missing: float = 0.3, **options):
@@ -52,9 +41,6 @@ def make(m: int = 300, t: int = 3, seed: int = 0, missing: float = 0.3, **option
 def known(p: LabelPrediction, t: int) -> tuple[np.ndarray, np.ndarray]:
     rows = ~p.target[:, t].isnan()
     return p.target[rows, t].numpy().astype(int), p.probs[rows, t].numpy()
-
-
-# -- one label, or two classes -----------------------------------------------------------------
 
 
 @given(m=st.integers(2, 40), ties=st.booleans(), seed=st.integers(0, 10**6))
@@ -115,9 +101,6 @@ def test_the_majority_is_a_constant_answer():
     assert found.accuracy == pytest.approx(metrics.accuracy(constant, y)) == 0.6
     assert found.brier == pytest.approx(metrics.brier(constant, y))
     assert found.nll == pytest.approx(metrics.nll(constant, y))
-
-
-# -- several labels ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("metric", MACRO)
@@ -272,8 +255,6 @@ def test_labels_without_positives_or_rows_are_nan_not_errors():
     assert math.isnan(metrics.majority(nothing).accuracy)
 
 
-# -- bootstrap ---------------------------------------------------------------------------------
-
 BATCHED = [
     *(partial(f) for f in MACRO),
     partial(metrics.ece, bins=5, norm="l2", debias=True, strict=False),
@@ -348,9 +329,6 @@ def test_subgroups_of_labels():
     assert table["roc_auc"].tolist() == pytest.approx(expected)
 
 
-# -- bad input ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -364,10 +342,7 @@ def test_subgroups_of_labels():
         (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
         (lambda: metrics.risk_coverage(make()), r"about classes .*got one about labels.*column"),
         (lambda: metrics.smooth_ece(make()), r"about classes .*got one about labels.*column"),
-        (
-            lambda: metrics.label_thresholds(make(), "f2"),
-            "'f1', got 'f2'",
-        ),
+        (lambda: metrics.label_thresholds(make(), "f2"), "'f1', got 'f2'"),
         (lambda: metrics.label_thresholds(make().column(0)), "got one about classes"),
         (lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))), "with targets"),
         (lambda: Prediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),

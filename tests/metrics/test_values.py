@@ -60,9 +60,6 @@ def integral(p: ValuePrediction, i: int) -> float:
     return total
 
 
-# -- errors and scores -------------------------------------------------------------------------
-
-
 def test_errors_equal_scikit_learn():
     p = make()
     y, mean = p.target.numpy(), p.mean.numpy()
@@ -101,9 +98,6 @@ def test_nll_of_several_values_is_their_mean():
     value, low, high = metrics.bootstrap(metrics.nll, both, resamples=50)
     assert value == pytest.approx(expected)
     assert low < value < high
-
-
-# -- CRPS --------------------------------------------------------------------------------------
 
 
 def test_crps_of_gaussians_equals_uncertainty_toolbox():
@@ -147,9 +141,6 @@ def test_crps_of_recalibrated_mixtures_equals_the_integral():
     expected = np.array([integral(p, i) for i in range(10)])
     error = np.abs(read_as(ValueRows, p).crps.numpy() - expected)
     assert (error <= 1e-3 * p.std.numpy()).all()
-
-
-# -- intervals and calibration -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95])
@@ -219,9 +210,6 @@ def test_spearman_is_not_defined_for_equal_deviations():
     assert math.isnan(metrics.spearman(ValuePrediction(torch.zeros(5, 2), torch.arange(5.0))))
 
 
-# -- leaving rows out --------------------------------------------------------------------------
-
-
 def test_risk_is_the_squared_error_of_the_rows_kept():
     p = make(m=60)
     order = np.argsort(p.std.numpy())
@@ -250,8 +238,6 @@ def test_risk_band_of_values():
     assert band.risk[-1].item() == pytest.approx(metrics.rmse(p) ** 2)
     assert ((band.low < band.risk) & (band.risk < band.high)).all()
 
-
-# -- bootstrap ---------------------------------------------------------------------------------
 
 OF_VALUES = [f for f, kinds in ABOUT.items() if "values" in kinds and f.__name__ in dir(metrics)]
 OPTIONS = [
@@ -304,9 +290,6 @@ def test_subgroups_of_values():
     table = metrics.subgroups(p, {"half": ["a", "b"] * 50}, resamples=20)
     assert table["rmse"].tolist() == pytest.approx([metrics.rmse(p[0::2]), metrics.rmse(p[1::2])])
     assert (table["coverage_low"] < table["coverage"]).all()
-
-
-# -- bad input ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gduq.prediction.mixture import match
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Calibrator", "RowTemperature", "check_classes"]
+__all__ = ["Calibrator", "RowTemperature", "check_classes", "check_missing"]
 
 Kind = TypeVar("Kind", bound=Hypotheses)
 
@@ -28,34 +28,23 @@ Kind = TypeVar("Kind", bound=Hypotheses)
 class Calibrator(ABC):
     r"""A map of predictions learnt on held-out ones, by the likelihood of their mixture.
 
-    What it acts on is said by ``acts_on``:
-
-    * ``"samples"``: every hypothesis is mapped by itself, :math:`s'_k = f(s_k)`, and what comes
-      out is the mixture of the mapped ones.
-    * ``"mixture"``: the map says what the probabilities of the mixture become. The hypotheses are
-      moved by class offsets, the same for all of them, so that their mixture is just that
-      (`gduq.prediction.mixture.match`): what they disagree about stays.
-    * ``"levels"``: the hypotheses stay; the map says what levels of the mixture's distribution
-      function become (values only).
-
-    Shape ``[K, m, C]``, dtype and device are kept. Maps that say only what probabilities are
-    (``defines_logits`` is false) leave one constant per row and hypothesis free. It is chosen so
-    that :math:`\log\sum_c e^{s_{kc}}` stays what it was: the energy score of `gduq.novelty` reads
-    just that.
-
-    It is applied to the kind of outputs it was fitted on: another number of classes, or of
-    hypotheses, is an error.
+    Shape ``[K, m, C]``, dtype and device are kept. It is applied to predictions with as many
+    classes and hypotheses as at fitting.
 
     Attributes:
         kind: What its predictions are about: ``"classes"``, ``"values"`` or ``"labels"``.
-        acts_on: ``"samples"``, ``"mixture"`` or ``"levels"``.
+        acts_on: ``"samples"``: every hypothesis is mapped by itself. ``"mixture"``: the map says
+            what the mixture's probabilities become; all hypotheses are moved by the same class
+            offsets (`gduq.prediction.mixture.match`), so their disagreement stays. ``"levels"``:
+            the map says what levels of the mixture's distribution function become (values only).
         needs_graph: Needs the graph around the rows (`CaGCN`, `GATS`).
         needs_features: Needs ``Prediction.features`` (`DensityAwareCalibration`).
         takes_copies: Can also learn from corrupted copies of the rows.
         keeps_accuracy: Never changes the label of a row, which is the mixture's.
-        keeps_order: Never changes the order of classes of a single hypothesis. With K = 1 labels
-            stay then; a mixture of several may still change sides, as the surest lose most.
-        defines_logits: Its map gives logits, not only probabilities.
+        keeps_order: Never changes the order of classes of a single hypothesis; a mixture of several
+            may still change sides.
+        defines_logits: Its map gives logits, not only probabilities. Else the free constant per
+            row and hypothesis keeps :math:`\log\sum_c e^{s_{kc}}`, the energy score, as it was.
         state_names: The tensors that make up a fitted calibrator.
     """
 
@@ -71,8 +60,6 @@ class Calibrator(ABC):
 
     _state: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    # -- use -----------------------------------------------------------------------------------
-
     def fit(
         self, p: Hypotheses, rows: RowChoice | None = None, corrupted: Sequence[Hypotheses] = ()
     ) -> Self:
@@ -81,8 +68,8 @@ class Calibrator(ABC):
         Args:
             p: Predictions with targets.
             rows: Fit on these rows of ``p`` only (mask, slice or indices).
-            corrupted: Predictions, with targets, of corrupted copies of the rows, by the same
-                model. Half of the loss is then theirs. Only where ``takes_copies`` is true.
+            corrupted: Predictions, with targets, of corrupted copies of the rows by the same model:
+                half of the loss is theirs. Only where ``takes_copies`` is true.
         """
         self._check_kind(p)
         index = row_index(rows, len(p))
@@ -106,11 +93,10 @@ class Calibrator(ABC):
         """
         self._check_call(p)
         index = row_index(rows, len(p))
-        if self.needs_graph:  # rows look at their neighbours: choose them after the map
-            whole: Kind = self._mapped(p)
-            return whole[index]
-        mapped: Kind = self._mapped(p if rows is None else p[index])
-        return mapped
+        # rows of a graph look at their neighbours: choose them after the map
+        late = self.needs_graph or rows is None
+        mapped: Kind = self._mapped(p if late else p[index])
+        return mapped[index] if self.needs_graph else mapped
 
     def neutral(self, size: int, num_samples: int = 1) -> Self:
         """Set the parameters that change nothing: a fitted calibrator that is the identity.
@@ -128,8 +114,6 @@ class Calibrator(ABC):
     def fitted(self) -> bool:
         """Whether `fit` (or `neutral`, or `restore`) has been called."""
         return bool(self._state)
-
-    # -- keep ----------------------------------------------------------------------------------
 
     def config(self) -> dict[str, Any]:
         """The constructor's arguments that JSON can hold."""
@@ -158,25 +142,18 @@ class Calibrator(ABC):
         calibrator._state = {name: value.clone() for name, value in state.items()}
         return calibrator
 
-    # -- for the methods -----------------------------------------------------------------------
-
     @abstractmethod
     def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         """What is learnt, by the names in `state_names`."""
 
     @abstractmethod
     def _map(self, p: Any) -> Tensor:
-        """What it acts on, mapped, in float64 on the CPU.
-
-        The new samples ``[K, m, O]``; or the mixture's new log-probabilities ``[m, C]``, up to a
-        constant per row; or the new levels ``[T, n, 2]``.
-        """
+        """What it acts on, mapped: new samples ``[K, m, O]``, or log-probabilities of the mixture
+        ``[m, C]`` up to a constant per row, or levels ``[T, n, 2]``; float64 on the CPU."""
 
     @abstractmethod
     def _neutral(self, size: int, /) -> dict[str, Tensor]:
         """The parameters of the identity."""
-
-    # -- private -------------------------------------------------------------------------------
 
     def _mapped(self, p: Any) -> Any:
         after = self._map(p)
@@ -200,25 +177,20 @@ class Calibrator(ABC):
 
     @classmethod
     def _sizes(cls, p: Hypotheses) -> dict[str, int]:
-        """How many classes (or values, or labels) and hypotheses there are."""
         return {name: getattr(p, name) for name in cls._size_names()}
 
     def _check_fitted(self) -> None:
         if not self._state:
-            raise NotFittedError(
-                f"a fitted {type(self).__name__}", "one before fit", "Call fit(p_val) first."
-            )
+            name = type(self).__name__
+            raise NotFittedError(f"a fitted {name}", "one before fit", "Call fit(p_val) first.")
 
     def _check_kind(self, p: Hypotheses) -> None:
         if p.kind != self.kind:
-            from gduq.calibration.methods import methods_for
+            from gduq.calibration import methods_for
 
             names = ", ".join(cls.__name__ for cls in methods_for(p.kind).values())
-            raise InputError(
-                f"predictions about {self.kind} for {type(self).__name__}",
-                f"some about {p.kind}",
-                f"For {p.kind} there are {names}.",
-            )
+            wanted = f"predictions about {self.kind} for {type(self).__name__}"
+            raise InputError(wanted, f"some about {p.kind}", f"For {p.kind} there are {names}.")
 
     def _check_copy(self, p: Hypotheses, copy: Hypotheses) -> None:
         self._check_kind(copy)
@@ -234,17 +206,15 @@ class Calibrator(ABC):
         self._check_kind(p)
         for name, got in self._sizes(p).items():
             if got != int(self._state[name]):
-                raise InputError(
-                    f"predictions with {name} = {int(self._state[name])}, as at fitting",
-                    got,
-                    "Fit and apply a calibrator on predictions of one model with one bank.",
-                )
+                wanted = f"predictions with {name} = {int(self._state[name])}, as at fitting"
+                do = "Fit and apply a calibrator on predictions of one model with one bank."
+                raise InputError(wanted, got, do)
 
 
 class RowTemperature(Calibrator):
     r"""A calibrator that divides the logits of row i, of every hypothesis, by :math:`T_i > 0`."""
 
-    keeps_order: ClassVar[bool] = True
+    keeps_order = True
 
     @abstractmethod
     def _temperature(self, p: Prediction) -> Tensor:
@@ -259,24 +229,25 @@ class RowTemperature(Calibrator):
         return samples_of(p) / self._temperature(p)[:, None]
 
 
+def check_missing(missing: str) -> None:
+    """Raise for another word than ``check_classes`` knows."""
+    if missing not in ("error", "keep"):
+        raise InputError('missing="error" or "keep"', repr(missing))
+
+
 def check_classes(target: Tensor, num_classes: int, missing: str) -> Tensor:
     """Which classes occur ``[C]``; raises for absent ones when ``missing`` is ``"error"``."""
     seen = torch.bincount(target, minlength=num_classes) > 0
     if missing == "error" and not bool(seen.all()):
         absent = torch.nonzero(~seen).flatten().tolist()
-        raise InputError(
-            "validation rows of every class",
-            f"none of class {', '.join(map(str, absent[:5]))}{' ...' * (len(absent) > 5)}",
-            'Pass missing="keep" to leave absent classes as they are, or use TemperatureScaling.',
-        )
+        got = f"none of class {', '.join(map(str, absent[:5]))}{' ...' * (len(absent) > 5)}"
+        do = 'Pass missing="keep" to leave absent classes as they are, or use TemperatureScaling.'
+        raise InputError("validation rows of every class", got, do)
     return seen
 
 
 def _same_label(p: Prediction, q: Prediction) -> Prediction:
-    """``q`` where rounding has not moved a label: a tie made by it goes to the old label.
-
-    Only differences of a few units in the last place are mended, so this hides no real change.
-    """
+    """``q`` with labels that rounding has moved, by a few units in the last place, moved back."""
     before = p.log_probs.argmax(dim=-1)  # whatever a threshold makes of it
     moved = torch.nonzero(q.log_probs.argmax(dim=-1) != before).flatten()
     if not len(moved):

@@ -1,11 +1,12 @@
-"""A temperature for each node that its neighbours have a say in: what they share, and CaGCN."""
+"""A temperature for each node that its neighbours have a say in: CaGCN and GATS."""
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 from gduq.calibration.base import RowTemperature
 from gduq.calibration.lesson import Lesson, samples_of
@@ -20,33 +22,31 @@ from gduq.calibration.optimise import fit_module
 from gduq.calibration.order_invariant import UNIT
 from gduq.errors import InputError
 from gduq.graph import check_graph
+from gduq.metrics.structure import check_nodes, distance
 from gduq.prediction import Prediction
+from gduq.prediction.checks import RowChoice, row_index
 from gduq.prediction.mixture import weighted_mean
 from gduq.prediction.temperature import tempered_nll
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["COOLEST", "CaGCN", "GraphCalibrator"]
+__all__ = ["GATS", "CaGCN", "GraphCalibrator"]
 
-COOLEST = 0.01
+_COOLEST = 0.01
 
 
 @dataclass(eq=False)
 class GraphCalibrator(RowTemperature):
-    r"""A temperature for each node from a small graph network.
+    r"""A temperature for each node from a small graph network, by the NLL of the mixture.
 
     The network reads the mean logits :math:`\mu / T`, with T of plain temperature scaling, and
-    answers with a factor on T for all hypotheses about the node; a normal prior pulls it towards 1.
-    Fitted by the NLL of the mixture.
-
-    It is made for one graph. Its predictions cover **all** nodes of that graph, in order
-    (``gduq.predict(model, data)``), since a node's temperature depends on its neighbours' logits;
-    ``rows`` chooses the nodes to fit on and to answer for. The graph is not saved: bind a restored
-    calibrator, or take a fitted one to another graph, with `on`.
+    answers with a factor on T; a normal prior pulls it towards 1. Predictions cover **all** nodes
+    of its graph, in order (``gduq.predict(model, data)``); ``rows`` chooses the nodes to fit on and
+    to answer for. The graph is not saved: bind a restored calibrator to one with `on`.
     """
 
-    needs_graph: ClassVar[bool] = True
+    needs_graph = True
 
     graph: Data | None = field(default=None, repr=False, metadata={"saved": False})
     prior: float = 0.2
@@ -107,21 +107,9 @@ class GraphCalibrator(RowTemperature):
         return {"scale": scale} | dict(self._network(num_classes, neutral=True).state_dict())
 
     def _check_rows(self, p: Prediction) -> Data:
-        """The graph, when it is there and ``p`` speaks of all its nodes."""
         name = type(self).__name__
-        if self.graph is None:
-            raise InputError(
-                f"a graph for {name}",
-                "none",
-                f"Pass {name}(graph=data), or bind a restored calibrator with .on(data).",
-            )
-        if len(p) != self.graph.num_nodes:
-            raise InputError(
-                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
-                f"{len(p)} rows",
-                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
-            )
-        return self.graph
+        do = f"Pass {name}(graph=data), or bind a restored calibrator with .on(data)."
+        return check_nodes(self.graph, p, name, do)
 
 
 def _mean_logits(p: Prediction) -> Tensor:
@@ -135,9 +123,8 @@ class CaGCN(GraphCalibrator):
     .. math:: s'_{ki} = s_{ki}\,\mathrm{softplus}(g_i), \qquad
         g = \hat A\,\mathrm{ReLU}(\hat A \mu W_1) W_2
 
-    with two layers C → ``hidden`` → 1 and the usual normalised adjacency :math:`\hat A`. Fitted by
-    NLL with L-BFGS from plain temperature scaling; a normal prior takes the place of the published
-    dropout, so a fit is reproducible. For node tasks. Keeps every label of a single hypothesis.
+    A normal prior takes the place of the published dropout, so a fit is reproducible. For node
+    tasks. Keeps every label of a single hypothesis.
 
     Args:
         graph: The graph whose nodes the predictions are about.
@@ -154,12 +141,9 @@ class CaGCN(GraphCalibrator):
         tensor(0.75...)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = (
-        "scale",
-        "first.lin.weight",
-        "first.bias",
-        "second.lin.weight",
-        "second.bias",
+    state_names = (
+        *("scale", "first.lin.weight", "first.bias"),
+        *("second.lin.weight", "second.bias"),
     )
 
     hidden: int = 16
@@ -191,4 +175,116 @@ class _TwoConvolutions(nn.Module):
     def forward(self, logits: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
         hidden = self.first(logits, edges, weight).relu()
         scale = F.softplus(self.second(hidden, edges, weight).squeeze(-1) + UNIT)
-        return scale.clamp(COOLEST, 1.0 / COOLEST).reciprocal()
+        return scale.clamp(_COOLEST, 1.0 / _COOLEST).reciprocal()
+
+
+@dataclass(eq=False)
+class GATS(GraphCalibrator):
+    r"""Graph attention temperature scaling (Hsu et al., NeurIPS 2022).
+
+    .. math:: T_i = \frac1H \sum_{h=1}^{H} \mathrm{softplus}\Big(\omega\,\delta_i
+        + \sum_{j \in N(i) \cup \{i\}} \alpha_{ij}\,\gamma_j\,\theta_h^\top \tilde z_j\Big) + T_0
+
+    * :math:`\tilde z_j`: the node's logits after temperature scaling, scaled to 0 … 1 and sorted;
+    * :math:`\delta_i`: its confidence minus the mean confidence of its neighbours;
+    * :math:`\alpha_{ij}`: attention, the softmax over j of
+      :math:`\mathrm{LeakyReLU}(z_i^\top z_j / (\gamma_i \gamma_j))` on scaled logits;
+    * :math:`\gamma_j`: one learnt value for training nodes, one for nodes a step away, else 1.
+
+    For node tasks. Keeps every label of a single hypothesis.
+
+    Args:
+        graph, prior, steps, seed: As for `CaGCN`.
+        train_rows: The nodes the model was trained on (mask or indices).
+        heads: H.
+
+    Example:
+        >>> ring = torch.arange(40)
+        >>> data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=40)
+        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 40), target=ring % 4 // 3)
+        >>> cal = GATS(data, train_rows=ring < 5).fit(p, rows=ring < 20)
+        >>> cal(p, rows=ring >= 20).confidence.mean()
+        tensor(0.75...)
+    """
+
+    state_names = ("scale", "heads", "confidence", "offset", "closeness")
+
+    prior: float = 1.0
+    train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
+    heads: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads < 1:
+            raise InputError("heads >= 1", self.heads)
+
+    def on(self, graph: Data, train_rows: RowChoice | None = None) -> Self:
+        """The same calibrator for another graph and its training nodes."""
+        other = super().on(graph)
+        other.train_rows = train_rows
+        return other
+
+    def unseen(self, graph: Data) -> Self:
+        """The same calibrator for a graph without training nodes."""
+        return self.on(graph, train_rows=[])
+
+    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
+        self._check_rows(lesson.whole)
+        if not self._trained(len(lesson.whole)).any():
+            raise InputError("at least one training node", "none", "Pass train_rows=.")
+        return super()._fit(lesson)
+
+    def _network(self, classes: int, neutral: bool) -> nn.Module:
+        generator = None if neutral else torch.Generator().manual_seed(self.seed)
+        return _Attention(classes, self.heads, generator)
+
+    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+        nodes, edges = len(logits), remove_self_loops(graph.edge_index.cpu())[0]
+        start = self._trained(nodes)
+        close = torch.full((nodes,), 2)  # 0 for training nodes, 1 a step away, 2 for all others
+        if start.any():
+            close = distance(Data(edge_index=edges, num_nodes=nodes), start).clamp(max=2).long()
+        confidence = logits.softmax(dim=-1).amax(dim=-1)
+        around = scatter(confidence[edges[0]], edges[1], dim_size=nodes, reduce="mean")
+        degree = torch.bincount(edges[1], minlength=nodes)
+        relative = torch.where(degree > 0, confidence - around, 0.0)
+        low, high = logits.aminmax(dim=-1, keepdim=True)
+        scaled = (logits - low) / (high - low).clamp_min(1e-12)
+        loops, _ = add_self_loops(edges, num_nodes=nodes)
+        similar = torch.einsum("ec,ec->e", scaled[loops[0]], scaled[loops[1]])
+        return scaled.sort(dim=-1).values, relative, close, loops, similar
+
+    def _trained(self, nodes: int) -> Tensor:
+        """The mask of training nodes ``[N]``."""
+        if self.train_rows is None:
+            do = "Pass train_rows=, a mask or node numbers."
+            raise InputError("the training nodes for GATS", "none", do)
+        start = torch.zeros(nodes, dtype=torch.bool)
+        start[row_index(self.train_rows, nodes)] = True
+        return start
+
+
+class _Attention(nn.Module):
+    """The network of `GATS`; all parameters zero means T = 1."""
+
+    def __init__(self, classes: int, heads: int, generator: torch.Generator | None) -> None:
+        super().__init__()
+        weight = torch.zeros(classes, heads, dtype=torch.float64)
+        if generator is not None:  # heads must differ at the start, or they never will
+            weight.normal_(0.0, 0.1, generator=generator)
+        self.heads = nn.Parameter(weight)
+        self.confidence = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.offset = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.closeness = nn.Parameter(torch.zeros(2, dtype=torch.float64))  # log gamma
+
+    def forward(
+        self, ordered: Tensor, relative: Tensor, close: Tensor, edges: Tensor, similar: Tensor
+    ) -> Tensor:
+        gamma = F.pad(self.closeness, (0, 1)).exp()[close]  # [N]
+        source, sink = edges
+        score = F.leaky_relu(similar / (gamma[source] * gamma[sink]), 0.2)
+        attention = softmax(score, sink, num_nodes=len(ordered))
+        message = ((ordered @ self.heads) * gamma[:, None])[source] * attention[:, None]
+        gathered = scatter(message, sink, dim_size=len(ordered), reduce="sum")  # [N, H]
+        heat = F.softplus(gathered + self.confidence * relative[:, None]).mean(dim=-1)
+        return (heat + self.offset + (1.0 - math.log(2.0))).clamp(_COOLEST, 1.0 / _COOLEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,11 +24,8 @@ __all__ = ["PerLabel", "PerLabelIsotonic"]
 class PerLabel(Calibrator):
     """A calibrator for classes, fitted for every label by itself, on the rows that know it.
 
-    Each label is a task of two classes, no and yes (`gduq.prediction.LabelPrediction.column`). A
-    label whose known rows are all "yes" or all "no" stays as it is, which a warning says.
-
-    ``"temperature"`` and ``"isotonic"`` keep the answer of every single hypothesis at one half;
-    where a label's "yes" comes too often or too rarely, ``"vector"`` can move it.
+    A label whose known rows are all "yes" or all "no" stays as it is, which a warning says. Where a
+    label's "yes" comes too often or too rarely, ``"vector"`` can move it.
 
     Args:
         method: A name of `gduq.calibration.METHODS` for classes, of those that need neither the
@@ -42,20 +39,17 @@ class PerLabel(Calibrator):
         tensor([0.7500, 0.3300])
     """
 
-    kind: ClassVar[Literal["classes", "values", "labels"]] = "labels"
-    takes_copies: ClassVar[bool] = True
-    state_names: ClassVar[tuple[str, ...]] = ("mapped",)
+    kind = "labels"
+    takes_copies = True
+    state_names = ("mapped",)
 
     method: str = "temperature"
 
     def __post_init__(self) -> None:
-        from gduq.calibration.methods import methods_for
+        from gduq.calibration import methods_for
 
-        usable = [
-            name
-            for name, cls in methods_for("classes").items()
-            if not (cls.needs_graph or cls.needs_features)
-        ]
+        methods = methods_for("classes")
+        usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
         if self.method not in usable:
             raise InputError(f"a method from {', '.join(usable)}", repr(self.method))
 
@@ -86,8 +80,13 @@ class PerLabel(Calibrator):
             fitted = self._class()().fit(column, corrupted=copies)
             state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
             mapped[t] = True
-        if not bool(mapped.all()):
-            _say_kept(p, mapped)
+        if kept := torch.nonzero(~mapped).flatten().tolist():
+            names = [str(t) if p.names is None else p.names[t] for t in kept]
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            warn_user(
+                f"{', '.join(names[:5])}{more} of {p.num_labels} labels stay as they are: to "
+                'calibrate a label takes rows of "yes" and of "no"'
+            )
         return {"mapped": mapped} | state
 
     def _map(self, p: LabelPrediction) -> Tensor:
@@ -103,32 +102,15 @@ class PerLabel(Calibrator):
         return {"mapped": torch.zeros(num_labels, dtype=torch.bool)}
 
     def _class(self) -> type[Calibrator]:
-        from gduq.calibration.methods import METHODS
+        from gduq.calibration import METHODS
 
         return METHODS[self.method]
 
 
 @dataclass(eq=False)
 class PerLabelIsotonic(PerLabel):
-    """`PerLabel` with isotonic regression (`gduq.calibration.IsotonicCalibration`).
+    """`PerLabel` with isotonic regression (`gduq.calibration.IsotonicCalibration`)."""
 
-    Example:
-        >>> z = torch.tensor([[4.0]] * 4)
-        >>> p = LabelPrediction(z, torch.tensor([[1.0], [1.0], [1.0], [0.0]]))
-        >>> PerLabelIsotonic().fit(p)(p).probs[0]
-        tensor([0.7500])
-    """
-
-    takes_copies: ClassVar[bool] = False
+    takes_copies = False
 
     method: str = "isotonic"
-
-
-def _say_kept(p: LabelPrediction, mapped: Tensor) -> None:
-    kept = torch.nonzero(~mapped).flatten().tolist()
-    names = [str(t) if p.names is None else p.names[t] for t in kept]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    warn_user(
-        f"{', '.join(names[:5])}{more} of {p.num_labels} labels stay as they are: to calibrate a "
-        'label takes rows of "yes" and of "no"'
-    )

@@ -29,12 +29,7 @@ def mixture_logs(p: Prediction) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """Clean rows and, if there are any, corrupted copies of them: half of the weight each.
-
-    Args:
-        whole: Predictions with targets; what is around the rows may be among them.
-        index: The clean rows of these.
-        copies: Predictions, with targets, of corrupted copies of the rows.
+    """Clean rows (``index`` of ``whole``) and any corrupted copies of them: half the weight each.
 
     Example:
         >>> p = Prediction(torch.zeros(2, 2), target=torch.tensor([0, 1]))
@@ -78,7 +73,6 @@ class Lesson:
 
     @property
     def sizes(self) -> list[int]:
-        """Rows of every part."""
         return [len(p) for p in self.parts]
 
     @property
@@ -88,7 +82,6 @@ class Lesson:
 
     @property
     def num_classes(self) -> int:
-        """C."""
         return int(self.samples.size(2))
 
     @cached_property

@@ -16,8 +16,6 @@ __all__ = ["Bounds", "autograd", "fit_module", "minimise"]
 Bounds = Sequence[tuple[float | None, float | None]]
 ValueAndGradient = Callable[[Tensor], tuple[float, Tensor]]
 
-_WOLFE_MEMORY = 20
-
 
 def minimise(
     objective: ValueAndGradient,
@@ -26,7 +24,7 @@ def minimise(
     steps: int = 200,
     tolerance: float = 1e-10,
 ) -> Tensor:
-    """The minimiser of ``objective`` by (bounded) L-BFGS.
+    """The minimiser of ``objective`` by L-BFGS.
 
     Args:
         objective: From a float64 vector to its value and gradient.
@@ -44,29 +42,14 @@ def minimise(
         value, gradient = objective(torch.from_numpy(vector.copy()))
         return value, gradient.numpy().astype(np.float64, copy=False)
 
-    result = minimize(
-        flat,
-        start.double().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={
-            "maxiter": steps,
-            "maxcor": _WOLFE_MEMORY,
-            "ftol": tolerance,
-            "gtol": 1e-8,
-        },
-    )
+    first = start.double().numpy()
+    options = {"maxiter": steps, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
+    result = minimize(flat, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return torch.from_numpy(result.x.copy())
 
 
 def autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
-    """Value and gradient of a scalar torch function.
-
-    Example:
-        >>> autograd(lambda v: (v * v).sum())(torch.tensor([3.0]))
-        (9.0, tensor([6.]))
-    """
+    """Value and gradient of a scalar torch function."""
 
     def objective(vector: Tensor) -> tuple[float, Tensor]:
         leaf = vector.detach().clone().requires_grad_()
@@ -80,17 +63,10 @@ def autograd(loss: Callable[[Tensor], Tensor]) -> ValueAndGradient:
 def fit_module(
     module: nn.Module, loss: Callable[[], Tensor], rows: int, prior: float, steps: int
 ) -> None:
-    r"""Minimise a mean loss over a module's parameters, in place.
+    r"""Minimise a mean loss of n ``rows`` over a module's float64 parameters, in place.
 
     Adds :math:`\frac{1}{2 n \tau^2}\|\theta\|^2`, a normal prior of deviation :math:`\tau` on every
     parameter: strong when rows are few, fading as they grow.
-
-    Args:
-        module: Its parameters, float64, are the unknowns; zero should mean no effect.
-        loss: Mean loss of the module as it is.
-        rows: n, the number of rows behind the mean.
-        prior: :math:`\tau`.
-        steps: At most so many iterations.
     """
     parameters = list(module.parameters())
     decay = 1.0 / (rows * prior**2)

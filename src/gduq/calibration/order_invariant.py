@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,15 +23,11 @@ UNIT = 0.5413248546129181  # softplus(UNIT) = 1
 class OrderInvariantCalibration(Calibrator):
     r"""Gaps between sorted logits, stretched by a network (Rahimi et al., NeurIPS 2020).
 
-    With logits sorted downwards, :math:`z_1 \ge \dots \ge z_C`, and a network m of one hidden
-    layer,
+    .. math:: z'_i = \sum_{j=i}^{C-1} \mathrm{softplus}(m_j(z))\,(z_j - z_{j+1})
 
-    .. math:: z'_i = \sum_{j=i}^{C-1} \mathrm{softplus}(m_j(z))\,(z_j - z_{j+1}),
-
-    then put back in place. Steps are positive, so the whole order of classes stays, not just the
-    label; and the classes' names play no role. Here z is the log of the mixture's probabilities
-    over T, the temperature that fits them best, and a normal prior pulls the network towards
-    changing nothing more. Fitted by NLL with L-BFGS. Keeps every label.
+    for :math:`z_1 \ge \dots \ge z_C`, the sorted log of the mixture's probabilities over T, the
+    temperature that fits them best, and a network m of one hidden layer, which a normal prior
+    pulls towards changing nothing more. Fitted by NLL. Keeps every label and the order of classes.
 
     Args:
         hidden: Width of the hidden layer; ``None`` means C.
@@ -47,11 +42,11 @@ class OrderInvariantCalibration(Calibrator):
         tensor(0.7500)
     """
 
-    acts_on: ClassVar[Literal["samples", "mixture"]] = "mixture"
-    takes_copies: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = True
-    defines_logits: ClassVar[bool] = False
-    state_names: ClassVar[tuple[str, ...]] = ("scale", "0.weight", "0.bias", "2.weight", "2.bias")
+    acts_on = "mixture"
+    takes_copies = True
+    keeps_accuracy = True
+    defines_logits = False
+    state_names = ("scale", "0.weight", "0.bias", "2.weight", "2.bias")
 
     hidden: int | None = None
     prior: float = 0.2
@@ -71,9 +66,8 @@ class OrderInvariantCalibration(Calibrator):
         place = (order == lesson.target[:, None]).int().argmax(dim=-1)  # of the right class
 
         def loss() -> Tensor:
-            return lesson.share @ F.cross_entropy(
-                _stretch(ordered, network), place, reduction="none"
-            )
+            stretched = _stretch(ordered, network)
+            return lesson.share @ F.cross_entropy(stretched, place, reduction="none")
 
         fit_module(network, loss, lesson.rows, self.prior, self.steps)
         return {"scale": scale} | dict(network.state_dict())

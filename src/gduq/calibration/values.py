@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,18 +26,13 @@ _EDGE = 1e-12  # levels nearer to 0 or 1 are taken for these
 
 @dataclass(eq=False)
 class DeviationScaling(Calibrator):
-    r"""One factor per value on all deviations; the means stay.
-
-    With :math:`\bar\mu` the mean of the mixture,
+    r"""One factor per value on all deviations; the mean of the mixture :math:`\bar\mu` stays.
 
     .. math:: \mu'_k = \bar\mu + s (\mu_k - \bar\mu), \qquad \sigma'_k = s\,\sigma_k, \qquad
         s = \arg\min_s \mathrm{NLL}
 
-    so the distribution is stretched about its mean and the share of ``epistemic`` in ``variance``
-    stays. The NLL is that of the mixture, with one more row whose error is as large as said: a few
-    exact answers would else say s = 0. For one hypothesis
-    :math:`s^2 = (1 + \sum_i z_i^2) / (n + 1)` with errors :math:`z_i` in units of the deviation;
-    for several a grid finds the valley and Newton's method its bottom, from 0.01 to 100.
+    The NLL is that of the mixture, with one more row whose error is as large as said: a few exact
+    answers would else say s = 0.
 
     Example:
         >>> p = ValuePrediction(torch.zeros(1, 3, 2), target=torch.tensor([2.0, -2.0, 3.0]))
@@ -46,10 +40,10 @@ class DeviationScaling(Calibrator):
         tensor([2.1213, 2.1213, 2.1213])
     """
 
-    kind: ClassVar[Literal["classes", "values", "labels"]] = "values"
-    acts_on: ClassVar[Literal["samples", "mixture", "levels"]] = "mixture"
-    takes_copies: ClassVar[bool] = True
-    state_names: ClassVar[tuple[str, ...]] = ("scale",)
+    kind = "values"
+    acts_on = "mixture"
+    takes_copies = True
+    state_names = ("scale",)
 
     @property
     def value(self) -> Tensor:
@@ -81,18 +75,12 @@ class _Stretched:
     """Rows of one value whose deviations are to be multiplied by s = 1/a.
 
     The error of hypothesis k in units of its deviation is then :math:`z_k = a u_k - v_k`.
-
-    Args:
-        u: The error of the mixture's mean over the deviation ``[K, n]``.
-        v: The distance of the hypothesis' mean from the mixture's, over the deviation ``[K, n]``.
-        logs: Log of the weight over the deviation ``[K, n]``.
-        share: Of every row in the loss ``[n]``; sums to 1.
     """
 
-    u: Tensor
-    v: Tensor
-    logs: Tensor
-    share: Tensor
+    u: Tensor  # the error of the mixture's mean over the deviation [K, n]
+    v: Tensor  # the distance of a hypothesis' mean from the mixture's, over the deviation [K, n]
+    logs: Tensor  # log of the weight over the deviation [K, n]
+    share: Tensor  # of every row in the loss [n]; sums to 1
 
     @classmethod
     def of(cls, lesson: Lesson, t: int) -> _Stretched:
@@ -114,9 +102,8 @@ class _Stretched:
         step = (high - low) / (_GRID - 1)
         few = self._every(math.ceil(self.share.numel() / _FEW))
         start = min((low + i * step for i in range(_GRID)), key=lambda g: few.slopes(g, extra)[0])
-        return math.exp(
-            -self._bottom(start, max(start - step, low), min(start + step, high), extra)
-        )
+        ends = max(start - step, low), min(start + step, high)
+        return math.exp(-self._bottom(start, *ends, extra))
 
     def _every(self, step: int) -> _Stretched:
         """Every so many rows, with the weight of all."""
@@ -155,23 +142,14 @@ class _Stretched:
 
 @dataclass(eq=False)
 class IsotonicRecalibration(Calibrator):
-    r"""Levels of the distribution function replaced by what was observed (Kuleshov et al., ICML
-    2018).
+    r"""Levels of the distribution function replaced by what was observed (Kuleshov et al., 2018).
 
-    With :math:`u_i = F_i(y_i)`, the level at which the truth of row i was found, the new
-    distribution function is :math:`g(F)`, with :math:`g(u)` the share of rows found at u or below:
-    if 80 % of the truth lies below the 95 % quantile, that quantile is called the 80 % one from now
-    on. This share rises by itself, so isotonic regression against u leaves it as it is.
-
-    Its n steps would make the density a comb. So g is a line through some of them (at least ten
-    rows between two, at most 20 pieces), and ``prior`` rows are added whose levels are evenly
-    spread from 0 to 1: g rises everywhere, and leans towards the identity where rows are few.
-
-    One map per value. Free of assumptions about the shape, hungry for data; deviations that are
-    wrong by a factor are better mended by `DeviationScaling`, before this one.
+    The new one is :math:`g(F)` with :math:`g(u)` the share of rows whose truth was found at u or
+    below, :math:`F_i(y_i) \le u`, smoothed: a line of at most 20 pieces, with at least ten rows
+    each. Where deviations are wrong by a factor, use `DeviationScaling` before it.
 
     Args:
-        prior: How many rows that say "as it is" are added, above 0.
+        prior: How many rows with evenly spread levels are added, above 0.
 
     Example:
         >>> y = torch.linspace(-1, 1, 101)  # of a model that says N(0, 1) for all of them
@@ -181,9 +159,9 @@ class IsotonicRecalibration(Calibrator):
         [-0.5, 0.5]
     """
 
-    kind: ClassVar[Literal["classes", "values", "labels"]] = "values"
-    acts_on: ClassVar[Literal["samples", "mixture", "levels"]] = "levels"
-    state_names: ClassVar[tuple[str, ...]] = ("levels",)
+    kind = "values"
+    acts_on = "levels"
+    state_names = ("levels",)
 
     prior: float = 1.0
 
@@ -209,11 +187,8 @@ class IsotonicRecalibration(Calibrator):
 
 def _check_plain(p: ValuePrediction) -> None:
     if p.levels is not None:
-        raise InputError(
-            "predictions whose levels are as the model gives them",
-            "recalibrated ones",
-            "Use IsotonicRecalibration once, and last.",
-        )
+        wanted = "predictions whose levels are as the model gives them"
+        raise InputError(wanted, "recalibrated ones", "Use IsotonicRecalibration once, and last.")
 
 
 def _knots(found: Tensor, prior: float) -> Tensor:

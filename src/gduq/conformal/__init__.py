@@ -5,10 +5,9 @@ labels `ConformalLabels`, nodes also `NAPS`.
 """
 
 from gduq.conformal.adaptive import APS, RAPS
-from gduq.conformal.base import ShiftWarning
 from gduq.conformal.labels import ConformalLabels, LabelSets
 from gduq.conformal.nodes import DAPS, NAPS
-from gduq.conformal.shift import ShiftTest, shift_test
+from gduq.conformal.shift import ShiftTest, ShiftWarning, shift_test
 from gduq.conformal.split import (
     ClassConditional,
     PredictionSets,

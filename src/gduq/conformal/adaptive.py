@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.conformal.split import Scored, SplitConformal, conformal_quantile, hashed_uniform
+from gduq.conformal.split import Scored, SplitConformal, conformal_quantile
 from gduq.errors import InputError
 from gduq.metrics.rows import Rows
 
-__all__ = ["APS", "RAPS"]
+__all__ = ["APS", "RAPS", "hashed_uniform"]
 
 
 class APS(SplitConformal):
@@ -21,14 +21,11 @@ class APS(SplitConformal):
 
     .. math:: s_{ic} = \sum_{c':\, p_{ic'} > p_{ic}} p_{ic'} + u_i\, p_{ic}
 
-    :math:`u_i` comes from a hash of the seed and the row's log-probabilities: a row gets the same
-    set alone and in any batch, and equal rows get equal sets.
-
-    Sets grow for hard rows, so coverage is more even than LAC's, at larger sets.
+    :math:`u_i` comes from a hash of the seed and the row: the same set alone and in any batch. Sets
+    grow for hard rows, so coverage is more even than LAC's, at larger sets.
 
     Args:
-        randomized: ``False`` takes u = 1: no randomness at all, but coverage above
-            :math:`1 - \alpha`.
+        randomized: ``False`` takes u = 1: no randomness, but coverage above :math:`1 - \alpha`.
         alpha, nonempty, shift_level, seed: As in `SplitConformal`.
 
     Example:
@@ -61,15 +58,13 @@ class RAPS(APS):
 
     .. math:: s_{ic} = \text{APS}_{ic} + \lambda \max(0,\, \text{rank}_{ic} - k)
 
-    Unlikely classes cost extra, which makes sets smaller where there are many classes. What is not
-    given is chosen on ``share`` of the validation rows, which then do not count for the threshold:
-    k as the :math:`1 - \alpha` quantile of the true classes' ranks, :math:`\lambda` as the one
-    of 0.001, 0.01, 0.1, 0.2, 0.5 with the smallest sets.
+    Unlikely classes cost extra, which makes sets smaller where there are many classes.
 
     Args:
-        penalty: :math:`\lambda >= 0`, or ``None``.
-        rank: k >= 0, or ``None``.
-        share: Share of validation rows for that choice.
+        penalty: :math:`\lambda >= 0`; ``None`` for the one of 0.001, 0.01, 0.1, 0.2, 0.5 with the
+            smallest sets.
+        rank: k >= 0; ``None`` for the :math:`1 - \alpha` quantile of the true classes' ranks.
+        share: Share of validation rows for these choices; they do not count for the threshold.
         alpha, randomized, nonempty, shift_level, seed: As in `APS`.
 
     Example:
@@ -109,16 +104,15 @@ class RAPS(APS):
                 raise InputError(wanted, f"{len(rows)} rows", "Pass penalty= and rank=.")
             self._choose(rows[order[:size]])
             rest = order[size:]
-            rows, numbers = rows[rest], part.numbers[rest]
-            part = Scored(part.p, rows, self._scores(rows), numbers)
+            part = Scored(part.p, rows[rest], self._scores(rows[rest]), part.numbers[rest])
         super()._learn(part)
 
     def _choose(self, rows: Rows) -> None:
         _, ranks = self._ranked(rows)
-        true = rows.true(ranks).double()
         rank = self.rank
         if rank is None:
-            rank = int(min(conformal_quantile(true, self.alpha), float(ranks.size(1))))
+            found = conformal_quantile(rows.true(ranks).double(), self.alpha)
+            rank = int(min(found, float(ranks.size(1))))
         tried = (0.001, 0.01, 0.1, 0.2, 0.5) if self.penalty is None else (self.penalty,)
         sizes = []
         for penalty in tried:
@@ -132,3 +126,23 @@ class RAPS(APS):
         scores, ranks = self._ranked(rows)
         penalty, rank = self._chosen
         return scores + penalty * (ranks - rank).clamp_min(0)
+
+
+def hashed_uniform(logits: Tensor, seed: int) -> Tensor:
+    """A number from [0, 1) for each row of logits ``[m, 1]``, by a hash of the row and the seed.
+
+    Draws from a stream would give the k-th row of every call the same number. A hash depends on the
+    row alone, so batches and single rows agree; as a fixed function it keeps rows exchangeable.
+    """
+    bits = (logits.double() + 0.0).contiguous().view(torch.int64)  # + 0.0: of -0 and 0 one number
+    place = _mixed(torch.arange(1, logits.size(1) + 1, device=logits.device) + (seed << 20))
+    mixed = _mixed(_mixed(bits ^ place).sum(dim=1, keepdim=True) + seed)
+    return ((mixed >> 11) & (2**53 - 1)).double() / 2**53
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """SplitMix64's step: int64 to int64, every bit of the result depending on all (wraps)."""
+    x = x + (0x9E3779B97F4A7C15 - 2**64)
+    x = (x ^ ((x >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
+    return x ^ ((x >> 31) & (2**33 - 1))

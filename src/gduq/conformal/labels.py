@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gduq.conformal.adaptive import APS
-from gduq.conformal.base import Conformal
-from gduq.conformal.split import ClassConditional, PredictionSets, SplitConformal
+from gduq.conformal.split import ClassConditional, Conformal, PredictionSets, SplitConformal
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction
 
@@ -30,13 +29,7 @@ _METHODS: dict[str, type[SplitConformal]] = {
 
 @dataclass(frozen=True, eq=False)
 class LabelSets(PredictionSets):
-    """One set of answers per row and label: {no}, {yes}, or both.
-
-    Args:
-        mask: Boolean ``[m, T, 2]``, whether "no" and "yes" are in.
-        target: 0, 1 or NaN (unknown) ``[m, T]``, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
+    """One set of answers per row and label: ``mask`` ``[m, T, 2]`` of "no" and "yes"."""
 
     @property
     def covered(self) -> Tensor:
@@ -46,8 +39,7 @@ class LabelSets(PredictionSets):
         return held.double().masked_fill(target.isnan(), torch.nan)
 
     def column(self, t: int) -> PredictionSets:
-        """The sets of label number ``t``; of the rows whose label is known, where there are
-        targets."""
+        """The sets of label number ``t``; with targets, of the rows that know it."""
         if self.target is None:
             return PredictionSets(self.mask[:, t], None, self.shift)
         known = ~self.target[:, t].isnan()
@@ -58,14 +50,12 @@ class ConformalLabels(Conformal):
     r"""Conformal sets {no}, {yes} or both, for every label by itself.
 
     Each label is a task of two classes with a threshold of its own, from the validation rows that
-    know it; its sets hold the true answer with probability at least :math:`1 - \alpha`. A label
-    that no validation row knows gets both answers. For rare labels take ``"class_conditional"``:
-    it promises this for "yes" and "no" each.
+    know it. A label that no validation row knows gets both answers.
 
     Args:
         alpha: Accepted share of misses, in (0, 1), per label.
-        method: ``"lac"`` (`SplitConformal`), ``"aps"`` (`APS`) or ``"class_conditional"``
-            (`ClassConditional`).
+        method: ``"lac"`` (`SplitConformal`), ``"aps"`` (`APS`) or, for rare labels,
+            ``"class_conditional"`` (`ClassConditional`).
         nonempty, shift_level, seed: As in `SplitConformal`.
 
     Example:

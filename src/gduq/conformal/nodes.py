@@ -14,7 +14,7 @@ from torch import Tensor
 from gduq.conformal.adaptive import APS
 from gduq.conformal.split import Scored, chosen_rows
 from gduq.errors import InputError, NotFittedError
-from gduq.metrics.structure import neighbours
+from gduq.metrics.structure import check_nodes, neighbours
 from gduq.prediction.checks import RowChoice
 
 __all__ = ["DAPS", "NAPS", "NodeSets", "weighted_quantile"]
@@ -30,8 +30,7 @@ _BLOCK = 1 << 24  # pairs of a node and a validation node looked at together
 
 
 class NodeSets(APS):
-    """`APS` for nodes: predictions cover **all** nodes of the graph, in order
-    (``gduq.predict(model, data)``); ``rows`` chooses the nodes to fit on and to answer for.
+    """`APS` for nodes: predictions cover **all** nodes of the graph; ``rows`` chooses some.
 
     Args:
         graph: The graph whose nodes the predictions are about (PyG ``Data``).
@@ -42,24 +41,14 @@ class NodeSets(APS):
         super().__init__(alpha, **options)
         name = type(self).__name__
         if graph is not None and not hasattr(graph, "num_nodes"):
-            raise InputError(
-                f"a graph (PyG Data) for {name}",
-                type(graph).__name__,
-                f"Pass {name}(graph, alpha=0.1).",
-            )
+            wanted, do = f"a graph (PyG Data) for {name}", f"Pass {name}(graph, alpha=0.1)."
+            raise InputError(wanted, type(graph).__name__, do)
         self.graph = graph
 
     def scored(self, p: Any, rows: RowChoice | None = None) -> Scored:
         """All nodes are scored, and then some are chosen."""
         name = type(self).__name__
-        if self.graph is None:
-            raise InputError(f"a graph for {name}", "none", f"Pass {name}(graph=data).")
-        if len(p) != self.graph.num_nodes:
-            raise InputError(
-                f"a prediction for each of the {self.graph.num_nodes} nodes of the graph",
-                f"{len(p)} rows",
-                f"Predict all nodes and choose with rows=; {name} is for node tasks.",
-            )
+        check_nodes(self.graph, p, name, f"Pass {name}(graph=data).")
         whole = super().scored(p)
         scores = self._mixed(whole.scores)
         if rows is None:
@@ -79,8 +68,7 @@ class DAPS(NodeSets):
 
     .. math:: s'_{ic} = (1 - \delta)\, s_{ic} + \frac{\delta}{|N(i)|} \sum_{j \in N(i)} s_{jc}
 
-    which makes sets smaller in homophilous graphs. Coverage is kept: the mixing treats validation
-    and test nodes alike.
+    which makes sets smaller in homophilous graphs and keeps coverage.
 
     Args:
         weight: :math:`\delta`, in [0, 1]; 0 is `APS`.
@@ -116,15 +104,9 @@ class DAPS(NodeSets):
 class NAPS(NodeSets):
     r"""Neighbourhood-adaptive prediction sets for nodes (Clarkson, ICML 2023).
 
-    The scores of `APS`, but every node has its own threshold: the :math:`1 - \alpha` quantile of
-    the validation nodes within ``hops`` steps, weighted by how far they are, with weight 1 at
-    infinity for the node itself. Nodes need not be exchangeable: the more alike those near each
-    other are distributed, the less coverage can be lost (Barber et al., 2023). It pays where a
-    model's reliability changes over the graph.
-
-    A node whose neighbourhood weighs less than :math:`1/\alpha - 1` gets all classes: so little
-    evidence promises nothing. Take more steps if there are many of them. A validation node is
-    answered for without its own score.
+    The scores of `APS`, but every node has its own threshold: the `weighted_quantile` of the
+    validation nodes within ``hops`` steps. A node whose neighbourhood weighs less than
+    :math:`1/\alpha - 1` gets all classes; a validation node is answered for without its own score.
 
     Args:
         hops: Validation nodes up to so many steps away count.
@@ -193,17 +175,7 @@ class NAPS(NodeSets):
 def weighted_quantile(scores: Tensor, weights: Tensor, alpha: float) -> Tensor:
     r"""The smallest score up to which at least :math:`1 - \alpha` of the weight lies, or infinity.
 
-    One more score, infinite and of weight 1, is among them; with equal weights of 1 this is
-    `gduq.conformal.conformal_quantile`.
-
-    Args:
-        scores: ``[n]``, rising.
-        weights: ``[m, n]``, one row for each quantile.
-        alpha: In (0, 1).
-
-    Example:
-        >>> weighted_quantile(torch.arange(1.0, 10.0), torch.ones(1, 9), alpha=0.1)
-        tensor([9.])
+    Scores ``[n]`` rise; weights are ``[m, n]``, one row per quantile. Infinity has weight 1.
     """
     upto = weights.double().cumsum(dim=1)
     wanted = (1 - alpha) * (upto[:, -1:] + 1.0)

@@ -11,9 +11,13 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.rows import check_some, kind_of, read
 
-__all__ = ["ShiftTest", "shift_test"]
+__all__ = ["ShiftTest", "ShiftWarning", "shift_test"]
 
 _MOST_ROWS, _MOST_COLUMNS = 2000, 512
+
+
+class ShiftWarning(UserWarning):
+    """The data differ from those a conformal predictor was fitted on: no guarantee holds."""
 
 
 class ShiftTest(NamedTuple):
@@ -27,16 +31,11 @@ class ShiftTest(NamedTuple):
 def shift_test(p: Any, q: Any, *, seed: int = 0) -> ShiftTest:
     r"""A two-sample test on representations and what is predicted, column by column.
 
-    Every column (a dimension of ``features``; the probability of every class, and the confidence;
-    the probability of every label; mean, deviation and ``epistemic`` of every value, and
-    ``novelty``) is compared by a Kolmogorov-Smirnov test, and the smallest p-value is multiplied by
-    the number of columns (Bonferroni). Such tests on what a classifier puts out find shifts about
-    as well as anything (Rabanser et al., 2019). Features and novelty are used when both sets have
-    them.
-
-    At most 2000 rows of each set are looked at, and 512 random directions of wider features. Rows
-    of one graph depend on each other, which makes the test see shifts too easily when the sets are
-    distant parts of it.
+    Every column (probabilities and confidence; mean, deviation and ``epistemic`` of values and
+    their ``novelty``; ``features``) is compared by a Kolmogorov-Smirnov test, and the smallest
+    p-value is multiplied by the number of columns (Rabanser et al., 2019). Features and novelty
+    count when both sets have them. At most 2000 rows of each set are looked at, and 512 random
+    directions of wider features. Distant parts of one graph seem shifted too easily.
 
     Args:
         p: Predictions of one set.

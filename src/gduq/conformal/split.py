@@ -1,18 +1,18 @@
-"""Split conformal prediction, and the sets that come out of it."""
+"""Split conformal prediction: what all predictors share, and sets of classes."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gduq.conformal.base import Answers, Conformal
-from gduq.conformal.shift import ShiftTest
-from gduq.errors import InputError
-from gduq.metrics.rows import Rows, read
+from gduq.conformal.shift import Columns, ShiftTest, ShiftWarning, columns_of, compare, size_of
+from gduq.errors import InputError, NotFittedError, warn_user
+from gduq.metrics.rows import Rows, kind_of, known_target, read
 from gduq.prediction.checks import RowChoice, row_index
 
 if TYPE_CHECKING:
@@ -20,35 +20,90 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassConditional", "PredictionSets", "SplitConformal", "conformal_quantile"]
 
+_BY_KIND = {
+    "classes": "SplitConformal",
+    "values": "ConformalIntervals",
+    "labels": "ConformalLabels",
+}
 
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Rows of a prediction, as metrics read them, with the score of every class."""
 
-    p: Any
-    rows: Rows
-    scores: Tensor  # [m, C]
-    numbers: Tensor  # [m], of these rows among all that were given
+class Answers(ABC):
+    """Sets or intervals, and how often they hold the truth."""
+
+    target: Tensor | None
+    shift: ShiftTest | None
 
     @property
-    def true(self) -> Tensor:
-        """The scores of the true classes ``[m]``."""
-        return self.rows.true(self.scores)
+    @abstractmethod
+    def covered(self) -> Tensor:
+        """Whether each answer holds the truth; NaN where that is unknown."""
+
+    @property
+    def coverage(self) -> float:
+        """Share of answers that do, of those whose truth is known."""
+        return float(self.covered.double().nanmean())
+
+    def require_target(self) -> Tensor:
+        """The truth, or an error that says it is missing."""
+        return known_target(self.target)
+
+
+class Conformal(ABC):
+    """A predictor of sets or intervals: its arguments, checks, and the alarm under shift."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, alpha: float, *, shift_level: float = 0.01, seed: int = 0) -> None:
+        if not 0 < alpha < 1:
+            raise InputError("alpha between 0 and 1", alpha, "alpha=0.1 means 90 % coverage.")
+        if not 0 <= shift_level < 1:
+            raise InputError("shift_level from 0 to below 1", shift_level)
+        self.alpha, self.shift_level, self.seed = alpha, shift_level, seed
+        self._size: str | None = None  # of the predictions it was fitted on: "3 classes"
+        self._seen: Columns | None = None
+
+    def _fitted(self, p_val: Any) -> Self:
+        """Keep what later rows are compared with."""
+        self._size = size_of(p_val)
+        self._seen = columns_of(p_val, self.seed) if self.shift_level > 0 else None
+        return self
+
+    def _shift(self, p: Any) -> ShiftTest | None:
+        """Compare rows with those of fitting; warn if they differ."""
+        if self._seen is None:
+            return None
+        shift = compare(self._seen, columns_of(p, self.seed))
+        if shift.pvalue < self.shift_level:
+            warn_user(
+                "these rows differ from the validation rows (two-sample test, p = "
+                f"{shift.pvalue:.1g}): a coverage of {1 - self.alpha:.0%} is not guaranteed here",
+                ShiftWarning,
+            )
+        return shift
+
+    def _check_kind(self, p: Any) -> None:
+        if (given := kind_of(p)) != self.kind:
+            wanted = f"predictions about {self.kind} for {type(self).__name__}"
+            raise InputError(
+                wanted, f"some about {given}", f"For {given} there is {_BY_KIND[given]}."
+            )
+
+    def _check_call(self, p: Any) -> None:
+        if self._size is None:
+            name = type(self).__name__
+            raise NotFittedError(f"a fitted {name}", "one without fit", "Call fit(p_val) first.")
+        self._check_kind(p)
+        if size_of(p) != self._size:
+            raise InputError(f"predictions of {self._size}, as fitted", size_of(p))
 
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets(Answers):
-    """One set of classes per row.
+    """One set of classes per row."""
 
-    Args:
-        mask: Boolean ``[m, C]``, which classes are in.
-        target: True labels ``[m]``, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
-
-    mask: Tensor
-    target: Tensor | None = None
-    shift: ShiftTest | None = None
+    mask: Tensor  # [m, C], which classes are in
+    target: Tensor | None = None  # [m], the true labels
+    shift: ShiftTest | None = None  # against the validation data
 
     def __len__(self) -> int:
         return self.mask.size(0)
@@ -69,20 +124,31 @@ class PredictionSets(Answers):
         return self.mask.gather(1, self.require_target().unsqueeze(1)).squeeze(1)
 
 
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Rows of a prediction, as metrics read them, with the score of every class."""
+
+    p: Any
+    rows: Rows
+    scores: Tensor  # [m, C]
+    numbers: Tensor  # [m], of these rows among all that were given
+
+    @property
+    def true(self) -> Tensor:
+        """The scores of the true classes ``[m]``."""
+        return self.rows.true(self.scores)
+
+
 class SplitConformal(Conformal):
     r"""Sets from a threshold on the probability (LAC; Sadinle, Lei and Wasserman, 2019).
 
-    The score of class c for row i is :math:`s_{ic} = 1 - p_{ic}`; the set holds all classes with
-    :math:`s_{ic} \le \hat q`, where :math:`\hat q` is the :math:`\lceil (n+1)(1-\alpha)\rceil`-th
-    smallest score of the true classes of n validation rows (all classes if n is smaller than
-    that). If validation and test rows are exchangeable,
+    The set of row i holds all classes with :math:`1 - p_{ic} \le \hat q`, the `conformal_quantile`
+    of the true classes' scores of n validation rows. If validation and test rows are exchangeable,
 
     .. math:: 1 - \alpha \;\le\; P(y \in \text{set}) \;\le\; 1 - \alpha + \tfrac{1}{n + 1}
 
-    (the right side without ties, and with ``nonempty=False``). LAC has the smallest sets on
-    average; hard rows are covered less often than easy ones. Under shift nothing is guaranteed: a
-    `ShiftWarning` is raised when a two-sample test (`shift_test`) against the validation rows
-    fails.
+    (the right side without ties, and with ``nonempty=False``). Under shift nothing is guaranteed: a
+    `ShiftWarning` is raised when `shift_test` against the validation rows fails.
 
     Args:
         alpha: Accepted share of misses, in (0, 1).
@@ -101,24 +167,14 @@ class SplitConformal(Conformal):
     kind: ClassVar[str] = "classes"
 
     def __init__(
-        self,
-        alpha: float = 0.1,
-        *,
-        nonempty: bool = True,
-        shift_level: float = 0.01,
-        seed: int = 0,
+        self, alpha: float = 0.1, *, nonempty: bool = True, shift_level: float = 0.01, seed: int = 0
     ) -> None:
         super().__init__(alpha, shift_level=shift_level, seed=seed)
         self.nonempty = nonempty
         self.quantile: float | Tensor = math.inf
 
     def fit(self, p_val: Any, rows: RowChoice | None = None) -> Self:
-        """Find the threshold on labelled rows that the model was not trained on.
-
-        Args:
-            p_val: Predictions with targets.
-            rows: Which of them (mask, slice or numbers); default all.
-        """
+        """Find the threshold on labelled rows (or ``rows`` of them) that were not trained on."""
         self._check_kind(p_val)
         part = self.scored(p_val, rows)
         self._learn(part)
@@ -146,7 +202,6 @@ class SplitConformal(Conformal):
         return 1.0 - rows.probs.double()
 
     def _learn(self, part: Scored) -> None:
-        """The threshold, from the scores of true classes."""
         self.quantile = conformal_quantile(part.true, self.alpha)
 
     def _threshold(self, part: Scored) -> float | Tensor:
@@ -158,12 +213,8 @@ class ClassConditional(SplitConformal):
     r"""Sets that hold every class as often as promised, rare ones too (Mondrian).
 
     The scores of `SplitConformal`, but one threshold per class, from the validation rows of that
-    class alone, so that :math:`P(y \in \text{set} \mid y = c) \ge 1 - \alpha` for every c (Sadinle,
-    Lei and Wasserman, 2019). A class with fewer than :math:`1/\alpha - 1` validation rows is in
-    every set: nothing less can be promised for it.
-
-    Args:
-        alpha, nonempty, shift_level, seed: As in `SplitConformal`.
+    class alone: :math:`P(y \in \text{set} \mid y = c) \ge 1 - \alpha` for every c. A class with
+    fewer than :math:`1/\alpha - 1` validation rows is in every set.
 
     Example:
         >>> from gduq.prediction import Prediction
@@ -174,8 +225,7 @@ class ClassConditional(SplitConformal):
     """
 
     def _learn(self, part: Scored) -> None:
-        classes = range(part.rows.num_classes)
-        by_class = (part.true[part.rows.labels == c] for c in classes)
+        by_class = (part.true[part.rows.labels == c] for c in range(part.rows.num_classes))
         found = [conformal_quantile(scores, self.alpha) for scores in by_class]
         self.quantile = part.true.new_tensor(found)
 
@@ -198,29 +248,3 @@ def conformal_quantile(scores: Tensor, alpha: float) -> float:
     """
     place = math.ceil((scores.numel() + 1) * (1 - alpha) - 1e-9)
     return math.inf if place > scores.numel() else float(scores.kthvalue(max(place, 1)).values)
-
-
-def hashed_uniform(logits: Tensor, seed: int) -> Tensor:
-    """A number from [0, 1) for each row of logits ``[m, 1]``, by a hash of the row and the seed.
-
-    Draws from a stream would give the k-th row of every call the same number: served one at a
-    time, all rows would share one. A hash depends on the row alone, so fitting, applying, batches
-    and single rows agree; and as a fixed function of a row it keeps rows exchangeable.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-        >>> torch.equal(hashed_uniform(z, 0)[1:], hashed_uniform(z[1:], 0))
-        True
-    """
-    bits = (logits.double() + 0.0).contiguous().view(torch.int64)  # + 0.0: of -0 and 0 one number
-    place = _mixed(torch.arange(1, logits.size(1) + 1, device=logits.device) + (seed << 20))
-    mixed = _mixed(_mixed(bits ^ place).sum(dim=1, keepdim=True) + seed)
-    return ((mixed >> 11) & (2**53 - 1)).double() / 2**53
-
-
-def _mixed(x: Tensor) -> Tensor:
-    """SplitMix64's step: int64 to int64, every bit of the result depending on all (wraps)."""
-    x = x + (0x9E3779B97F4A7C15 - 2**64)
-    x = (x ^ ((x >> 30) & (2**34 - 1))) * (0xBF58476D1CE4E5B9 - 2**64)
-    x = (x ^ ((x >> 27) & (2**37 - 1))) * (0x94D049BB133111EB - 2**64)
-    return x ^ ((x >> 31) & (2**33 - 1))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gduq.conformal.base import Answers, Conformal
 from gduq.conformal.shift import ShiftTest
-from gduq.conformal.split import conformal_quantile
+from gduq.conformal.split import Answers, Conformal, conformal_quantile
 from gduq.errors import InputError
 from gduq.metrics.rows import check_some
 from gduq.prediction import ValuePrediction
@@ -26,19 +25,12 @@ SCORES: tuple[Score, ...] = ("absolute", "normalised", "cqr")
 
 @dataclass(frozen=True, eq=False)
 class Intervals(Answers):
-    """One interval per row and value.
+    """One interval per row and value."""
 
-    Args:
-        low: Lower ends ``[m]``, for several values ``[m, T]``.
-        high: Upper ends.
-        target: True values, or ``None``.
-        shift: The two-sample test against the validation data, or ``None`` where none was made.
-    """
-
-    low: Tensor
+    low: Tensor  # [m], for several values [m, T]
     high: Tensor
-    target: Tensor | None = None
-    shift: ShiftTest | None = None
+    target: Tensor | None = None  # the true values
+    shift: ShiftTest | None = None  # against the validation data
 
     def __len__(self) -> int:
         return self.low.size(0)
@@ -70,8 +62,7 @@ class Intervals(Answers):
 class ConformalIntervals(Conformal):
     r"""Split conformal intervals around what is predicted; every value by itself.
 
-    With the score of a row and :math:`\hat q` the :math:`\lceil (n+1)(1-\alpha)\rceil`-th smallest
-    score of n validation rows (infinite if n is smaller than that):
+    With the score of a row and :math:`\hat q` the `conformal_quantile` of n validation rows:
 
     ================ ============================= ==================================
     ``score``        of a row                      interval
@@ -82,11 +73,8 @@ class ConformalIntervals(Conformal):
     ================ ============================= ==================================
 
     where :math:`\mu, \sigma` are ``mean`` and ``std``, and l, h the quantiles of the prediction at
-    :math:`\alpha/2` and :math:`1 - \alpha/2` (conformalised quantile regression; Romano, Patterson
-    and Candès, 2019). If validation and test rows are exchangeable, each holds the truth with
-    probability :math:`1 - \alpha` to :math:`1 - \alpha + 1/(n+1)` (the right side without ties).
-    ``"absolute"`` has one width for all rows; the others are wider where the model is less sure.
-    Under shift nothing is guaranteed: a `ShiftWarning` is raised, as by `SplitConformal`.
+    :math:`\alpha/2` and :math:`1 - \alpha/2` (Romano, Patterson and Candès, 2019). What is
+    guaranteed, and the `ShiftWarning`, are as for `SplitConformal`.
 
     Args:
         alpha: Accepted share of misses, in (0, 1), per value.

@@ -26,13 +26,7 @@ from gduq.metrics.classes import (
 )
 from gduq.metrics.grouped import subgroups
 from gduq.metrics.labels import label_table, label_thresholds
-from gduq.metrics.ranking import (
-    Separation,
-    aupr,
-    auroc,
-    false_positive_rate,
-    separation,
-)
+from gduq.metrics.ranking import Separation, aupr, auroc, false_positive_rate, separation
 from gduq.metrics.resampling import Interval, bootstrap, bootstrap_all
 from gduq.metrics.rows import Rows, read
 from gduq.metrics.selective import (
@@ -59,59 +53,12 @@ from gduq.metrics.values import (
 )
 
 __all__ = [
-    "Binning",
-    "BrierDecomposition",
-    "CalibrationCurve",
-    "Interval",
-    "Majority",
-    "Norm",
-    "Reliability",
-    "RiskBand",
-    "RiskCoverage",
-    "Rows",
-    "Separation",
-    "accuracy",
-    "adaptive_ece",
-    "aupr",
-    "aurc",
-    "auroc",
-    "average_precision",
-    "balanced_accuracy",
-    "bootstrap",
-    "bootstrap_all",
-    "brier",
-    "brier_decomposition",
-    "brier_term",
-    "calibration_curve",
-    "classwise_ece",
-    "coverage",
-    "crps",
-    "degree",
-    "distance",
-    "ece",
-    "ence",
-    "excess_aurc",
-    "false_positive_rate",
-    "graph_columns",
-    "homophily",
-    "label_table",
-    "label_thresholds",
-    "mae",
-    "majority",
-    "miscalibration_area",
-    "nll",
-    "r2",
-    "read",
-    "reliability",
-    "risk_band",
-    "risk_coverage",
-    "rmse",
-    "roc_auc",
-    "separation",
-    "sharpness",
-    "size",
-    "smooth_ece",
-    "spearman",
-    "subgroups",
-    "width",
-]
+    "Binning", "BrierDecomposition", "CalibrationCurve", "Interval", "Majority", "Norm",
+    "Reliability", "RiskBand", "RiskCoverage", "Rows", "Separation", "accuracy", "adaptive_ece",
+    "aupr", "aurc", "auroc", "average_precision", "balanced_accuracy", "bootstrap", "bootstrap_all",
+    "brier", "brier_decomposition", "brier_term", "calibration_curve", "classwise_ece", "coverage",
+    "crps", "degree", "distance", "ece", "ence", "excess_aurc", "false_positive_rate",
+    "graph_columns", "homophily", "label_table", "label_thresholds", "mae", "majority",
+    "miscalibration_area", "nll", "r2", "read", "reliability", "risk_band", "risk_coverage", "rmse",
+    "roc_auc", "separation", "sharpness", "size", "smooth_ece", "spearman", "subgroups", "width",
+]  # fmt: skip

@@ -34,7 +34,6 @@ def check_choice(name: str, given: str, allowed: Sequence[str]) -> None:
 
 
 def _bin_index(probs: Tensor, bins: int) -> Tensor:
-    """The equal-width bin of each probability, 0 to bins - 1."""
     # edges as NumPy's linspace rounds them, so values on an edge go where other libraries put them
     edges = torch.arange(1, bins, dtype=torch.float64, device=probs.device) * (1.0 / bins)
     return torch.bucketize(probs.double().contiguous(), edges, right=True)

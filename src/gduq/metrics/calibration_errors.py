@@ -49,27 +49,17 @@ def ece(
     debias: bool = False,
     strict: bool = True,
 ) -> float:
-    r"""Expected calibration error of the most likely class.
+    r"""Expected calibration error of the most likely class; of labels the mean over labels.
 
-    With bin b holding :math:`n_b` of m rows, their accuracy :math:`a_b` and mean confidence
-    :math:`\bar p_b`:
+    With bin b, :math:`[e_b, e_{b+1})`, the last one closed, holding :math:`n_b` of m rows, their
+    accuracy :math:`a_b` and mean confidence :math:`\bar p_b`:
 
     .. math::
         \text{l1: } \sum_b \tfrac{n_b}{m} |a_b - \bar p_b| \qquad
         \text{l2: } \Big(\sum_b \tfrac{n_b}{m} (a_b - \bar p_b)^2\Big)^{1/2} \qquad
         \text{max: } \max_b |a_b - \bar p_b|
 
-    Bins are :math:`[e_b, e_{b+1})`, the last one closed: a confidence of exactly 1 is in it.
-
-    Even a perfectly calibrated model has a positive expected ECE, since :math:`a_b` is noisy:
-    about :math:`\sqrt{B/m}` in size. ``debias`` subtracts an estimate of that: for l2 the variance
-    :math:`a_b(1-a_b)/(n_b-1)` (Kumar, Liang and Ma, 2019). For l1, with the variance of a
-    calibrated bin :math:`v_b = \bar p_b(1-\bar p_b)/n_b` and the gap without it
-    :math:`g_b^2 = \max(0, (a_b - \bar p_b)^2 - v_b)`, it is what the mean of
-    :math:`|\mathcal N(g_b, v_b)|` exceeds :math:`g_b` by. That is most of the bias of a calibrated
-    model, not all, and nothing where the gap is clear.
-
-    Of labels it is the mean over labels, each a task of two classes of the rows where it is known.
+    Noise makes it positive even for a calibrated model: by about :math:`\sqrt{B/m}`.
 
     Args:
         p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
@@ -77,9 +67,9 @@ def ece(
         bins: Number of bins B.
         norm: ``"l1"``, ``"l2"`` or ``"max"``.
         binning: ``"width"``, or ``"mass"`` for bins with equally many rows.
-        debias: Subtract that estimate of what noise adds, bin by bin; not for ``"max"``.
-        strict: ``False`` allows fewer rows than bins (the paper's 100 bins on 70 nodes); the
-            result then mostly measures noise.
+        debias: Subtract most of what noise adds: for l2 the variance of :math:`a_b` (Kumar et al.,
+            2019), for l1 the mean of :math:`|a_b - \bar p_b|` beyond a gap without noise.
+        strict: ``False`` allows fewer rows than bins; the result then mostly measures noise.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
@@ -99,11 +89,7 @@ def ece(
 def adaptive_ece(p: Any, target: Tensor | None = None, **options: Any) -> float:
     """`ece` over bins with equally many rows (Nguyen and O'Connor, 2015).
 
-    Rows of equal confidence that fall into two bins are shared between them evenly, so the order
-    of the rows does not matter.
-
-    Args:
-        p, target, **options: As in `ece`.
+    Rows of equal confidence that fall into two bins are shared between them evenly.
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 9.0]], dtype=torch.float64)
@@ -117,10 +103,7 @@ def adaptive_ece(p: Any, target: Tensor | None = None, **options: Any) -> float:
 def classwise_ece(
     p: Any, target: Tensor | None = None, *, bins: int = 15, strict: bool = True
 ) -> float:
-    r"""Calibration error of every class's probability, averaged over classes.
-
-    :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull et al., 2019). Classes without
-    a single row count too: their probability should be 0.
+    r"""Mean over classes :math:`\frac1C \sum_c \mathrm{ECE}(p_{\cdot c}, [y = c])` (Kull, 2019).
 
     Example:
         >>> logits = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
@@ -136,13 +119,11 @@ def classwise_ece(
 def smooth_ece(p: Any, target: Tensor | None = None) -> float:
     r"""Smooth calibration error: residuals averaged by a kernel, then in absolute value.
 
-    With confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1:
-
     .. math::
         \mathrm{smECE}_\sigma = \int_0^1 \Big| \tfrac1m \sum_i K_\sigma(t, f_i)(a_i - f_i) \Big| dt
 
-    at the :math:`\sigma` with :math:`\mathrm{smECE}_\sigma = \sigma` (Błasiok and Nakkiran, 2024):
-    no bins to choose and no jumps when a confidence moves a little.
+    with confidence :math:`f_i`, correctness :math:`a_i` and a Gaussian kernel reflected at 0 and 1,
+    at the :math:`\sigma` with :math:`\mathrm{smECE}_\sigma = \sigma` (Błasiok and Nakkiran, 2024).
 
     Example:
         >>> round(smooth_ece(torch.zeros(4, 2), torch.tensor([0, 0, 0, 0])), 3)
@@ -203,10 +184,7 @@ def reliability(
     level: float = 0.95,
     strict: bool = True,
 ) -> Reliability:
-    """Accuracy against confidence, bin by bin, with Wilson intervals.
-
-    Args:
-        level: Coverage of the intervals.
+    """Accuracy against confidence, bin by bin, with Wilson intervals of that ``level``.
 
     Example:
         >>> curve = reliability(torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1]), bins=2)

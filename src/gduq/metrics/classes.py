@@ -52,8 +52,7 @@ def accuracy(p: Any, target: Tensor | None = None) -> float:
 def nll(p: Any, target: Tensor | None = None) -> float:
     r"""Negative log-likelihood :math:`-\frac1m \sum_i \log p_{i, y_i}`, in nats.
 
-    Of values it is minus the mean log-density of the truth, which depends on the unit and may be
-    negative; of several values per row their mean.
+    Of values minus the mean log-density of the truth, which may be negative.
 
     Example:
         >>> round(nll(torch.tensor([[0.0, 0.0]]), torch.tensor([1])), 4)
@@ -77,12 +76,9 @@ def brier(p: Any, target: Tensor | None = None) -> float:
 
 @metric(classes=UNIT, labels=UNIT, values=POSITIVE)
 def sharpness(p: Any, target: Tensor | None = None) -> float:
-    r"""How far from uniform the predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`.
+    r"""How far from uniform predictions are: :math:`1 - \frac1m\sum_i H(p_i) / \log C`; no labels.
 
-    0 for uniform rows, 1 for one-hot rows. It needs no labels and says nothing about being right:
-    of two equally calibrated models the sharper one is the better one.
-
-    Of values it is the root of the mean variance, in their unit: there the smaller one is sharper.
+    Of values the root of the mean variance, in their unit: there the smaller one is sharper.
 
     Example:
         >>> round(sharpness(torch.tensor([[0.0, 3.0]])), 3)
@@ -90,7 +86,8 @@ def sharpness(p: Any, target: Tensor | None = None) -> float:
     """
     rows = read_ranked(p, target, labelled=False)
     if isinstance(rows, Rows):
-        return rows.out(rows.mean(rows.sharpness))
+        entropy = torch.special.entr(rows.probs).sum(dim=-1).double()
+        return rows.out(rows.mean(1.0 - entropy / math.log(rows.num_classes)))
     return rows.out(rows.mean(rows.variance).sqrt())
 
 
@@ -98,9 +95,8 @@ def sharpness(p: Any, target: Tensor | None = None) -> float:
 def roc_auc(p: Any, target: Tensor | None = None) -> float:
     """Area under the ROC curve of the probability of "yes", the second of two classes.
 
-    How often a row of the class has a larger probability than a row that is not of it. Of more
-    classes it is the mean over classes, each against the rest. Classes and labels with one kind of
-    row only are left out; if none is left, it is NaN.
+    Of more classes it is the mean over classes, each against the rest. Classes and labels with one
+    kind of row only are left out; if none is left, it is NaN.
 
     Example:
         >>> roc_auc(torch.tensor([0.1, -2.0, 3.0, -1.0]), torch.tensor([0, 0, 1, 1]))
@@ -114,8 +110,7 @@ def roc_auc(p: Any, target: Tensor | None = None) -> float:
 def average_precision(p: Any, target: Tensor | None = None) -> float:
     r"""Average precision of the probability of "yes", :math:`\sum_t (R_t - R_{t-1}) P_t`.
 
-    Unlike `roc_auc` it depends on how rare the class is: its share of the rows is what a
-    probability without information gets. More classes, labels and NaN are as there.
+    A probability without information gets the share of "yes". Classes are treated as in `roc_auc`.
 
     Example:
         >>> average_precision(torch.tensor([0.1, -2.0, 3.0, 2.0]), torch.tensor([0, 0, 1, 1]))
@@ -127,10 +122,7 @@ def average_precision(p: Any, target: Tensor | None = None) -> float:
 
 @metric(classes=UNIT, labels=UNIT)
 def balanced_accuracy(p: Any, target: Tensor | None = None) -> float:
-    """Share of right answers within each class, averaged over classes.
-
-    A model that always gives the same answer gets 1 / C, however rare the other classes are.
-    Classes without rows are left out. A label's threshold decides what the answer is.
+    """Share of right answers within each class that has rows, averaged over classes.
 
     Example:
         >>> balanced_accuracy(torch.tensor([[2.0, 0.0]] * 10), torch.tensor([0] * 9 + [1]))
@@ -152,8 +144,7 @@ class Majority(NamedTuple):
 def majority(p: Any, target: Tensor | None = None) -> Majority:
     """Accuracy of always giving the most common answer; Brier score and NLL of the base rates.
 
-    The shares of the classes are those of the same rows, so no constant answer does better. A model
-    below this accuracy, or above these scores, is worse than none.
+    The shares of the classes are those of the same rows, so no constant answer does better.
 
     Example:
         >>> majority(torch.zeros(10, 2), torch.tensor([0] * 9 + [1])).accuracy
@@ -192,8 +183,7 @@ def brier_decomposition(
         \text{resolution} = \sum_b \tfrac{n_b}{m} (\bar y_b - \bar y)^2, \quad
         \text{uncertainty} = \bar y (1 - \bar y)
 
-    ``within_bin`` is what probabilities of one bin differ among themselves (Stephenson, Coelho
-    and Jolliffe, 2008); it goes to 0 with finer bins. Small reliability, large resolution: good.
+    ``within_bin`` is what probabilities of one bin differ among themselves (Stephenson, 2008).
 
     Example:
         >>> logits, y = torch.tensor([[0.0, 0.0]] * 4), torch.tensor([0, 0, 0, 1])
@@ -225,7 +215,6 @@ def brier_term(
 
 
 def _terms(rows: Rows, bins: int, strict: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The terms of the decomposition, each in each resample ``[R]``."""
     check_bins(rows, bins, strict)
     (count, prob, hit), brier = class_sums(rows, bins), rows.mean(rows.brier)
     size = count.sum(dim=-1, keepdim=True)
@@ -239,10 +228,7 @@ def _terms(rows: Rows, bins: int, strict: bool) -> tuple[Tensor, Tensor, Tensor,
 
 
 def _over_classes(rows: Rows, measure: Callable[[Curve], Tensor]) -> Tensor:
-    """The mean over classes, each against the rest, of those with two kinds of rows ``[R]``.
-
-    Of two classes only the second is looked at.
-    """
+    """The mean over classes, each against the rest; of two classes the second alone ``[R]``."""
     first, counts = (1 if rows.num_classes == 2 else 0), rows.weights
     found, logits = [], rows.logits.double()
     for c in range(first, rows.num_classes):

@@ -52,13 +52,10 @@ def subgroups(
 
     Args:
         p: A prediction of any kind, or logits ``[m, C]``.
-        by: A column of m values (numbers or names), or several by name; see `graph_columns` for
-            degree, size, homophily and distance to training nodes.
+        by: A column of m values (numbers or names), or several by name, as of `graph_columns`.
         target: Labels ``[m]``, next to logits only.
         groups: Numbers with more distinct values than this are cut at their quantiles.
-        metrics: Functions by name; by default those that fit the kind of prediction: for
-            classes accuracy, ECE (10 bins), NLL and Brier score, for values RMSE, MAE, NLL, CRPS
-            and the coverage of 90 % intervals.
+        metrics: Functions by name; by default some that fit the kind of prediction.
         resamples, level, seed: As in `bootstrap`; ``resamples=0`` gives no intervals.
 
     Returns:
@@ -118,7 +115,6 @@ def _split(name: str, column: Any, rows: int, groups: int) -> Iterator[tuple[str
 
 
 def _intervals(values: Any, groups: int) -> Iterator[tuple[str, Any]]:
-    """Names and masks of finite values: each alone if they are few, else between quantiles."""
     finite = np.isfinite(values)
     distinct = np.unique(values[finite])
     if len(distinct) <= groups:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from gduq.metrics import classes as c
 from gduq.metrics.bins import check_choice
 from gduq.metrics.calibration_errors import ece
-from gduq.metrics.classes import (
-    accuracy,
-    average_precision,
-    balanced_accuracy,
-    brier,
-    majority,
-    nll,
-    roc_auc,
-)
 from gduq.metrics.rows import LabelRows, Rows, read_as
 
 if TYPE_CHECKING:
@@ -26,11 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["label_table", "label_thresholds"]
 
 Measure = Literal["balanced_accuracy", "f1"]
-_HALF = 0.5
-_COLUMNS = (
-    *("label", "rows", "positives", "base_rate", "accuracy", "majority", "balanced_accuracy"),
-    *("roc_auc", "average_precision", "ece", "nll", "brier"),
-)
+_COLUMNS: dict[str, Callable[[Rows], float]] = {
+    "rows": len,
+    "positives": lambda rows: int(rows.labels.sum()),
+    "base_rate": lambda rows: int(rows.labels.sum()) / len(rows),
+    "accuracy": c.accuracy,
+    "majority": lambda rows: c.majority(rows).accuracy,
+    "balanced_accuracy": c.balanced_accuracy,
+    "roc_auc": c.roc_auc,
+    "average_precision": c.average_precision,
+    "ece": partial(ece, strict=False),
+    "nll": c.nll,
+    "brier": c.brier,
+}
 
 
 def label_table(p: Any) -> pd.DataFrame:
@@ -38,9 +40,8 @@ def label_table(p: Any) -> pd.DataFrame:
 
     Returns:
         One line per label: ``label``, how many ``rows`` know it, ``positives`` among them and their
-        ``base_rate``, then ``accuracy``, ``majority`` (what the most common answer reaches),
-        ``balanced_accuracy``, ``roc_auc``, ``average_precision``, ``ece``, ``nll``, ``brier``. What
-        is not defined for a label is NaN. The means over labels are the metrics of ``p`` itself.
+        ``base_rate``, ``majority`` (the accuracy of the most common answer), and metrics; NaN where
+        one is not defined. Their means over labels are the metrics of ``p``.
 
     Example:
         >>> from gduq.prediction import LabelPrediction
@@ -53,32 +54,25 @@ def label_table(p: Any) -> pd.DataFrame:
 
     rows = read_as(LabelRows, p)
     names = rows.source.names or tuple(str(t) for t in range(rows.source.num_labels))
-    table = [
-        (name, *_measured(rows.parts[t][1])) if t in rows.parts else (name, 0, 0)
-        for t, name in enumerate(names)
-    ]
-    return pd.DataFrame([dict(zip(_COLUMNS, line, strict=False)) for line in table], None, _COLUMNS)
-
-
-def _measured(rows: Rows) -> tuple[float, ...]:
-    positives = int(rows.labels.sum())
-    return (
-        *(len(rows), positives, positives / len(rows), accuracy(rows), majority(rows).accuracy),
-        *(balanced_accuracy(rows), roc_auc(rows), average_precision(rows)),
-        *(ece(rows, strict=False), nll(rows), brier(rows)),
-    )
+    table: list[dict[str, Any]] = []
+    for t, name in enumerate(names):
+        known = rows.parts.get(t)
+        found = (
+            {n: f(known[1]) for n, f in _COLUMNS.items()} if known else {"rows": 0, "positives": 0}
+        )
+        table.append({"label": name} | found)
+    return pd.DataFrame(table, columns=["label", *_COLUMNS])
 
 
 def label_thresholds(p_val: Any, measure: Measure = "balanced_accuracy") -> Tensor:
     """Thresholds that make a measure of each label as large as it gets on validation rows.
 
-    Unknown entries do not count. One half stays where no threshold does better, and for labels that
-    are not known to be both "yes" and "no". Of equally good ones the nearest to one half is taken.
+    One half stays where no threshold does better, and for labels that are not known to be both
+    "yes" and "no". Of equally good ones the nearest to one half is taken.
 
     Args:
         p_val: A `gduq.LabelPrediction` with targets, of rows the model was not trained on.
-        measure: ``"balanced_accuracy"``, or ``"f1"`` of "yes", which leaves out how many "no" are
-            right.
+        measure: ``"balanced_accuracy"``, or ``"f1"`` of "yes".
 
     Returns:
         ``[T]``, for `gduq.LabelPrediction.with_thresholds`.
@@ -87,13 +81,12 @@ def label_thresholds(p_val: Any, measure: Measure = "balanced_accuracy") -> Tens
         >>> from gduq.prediction import LabelPrediction
         >>> logits = torch.tensor([[-4.0], [-3.0], [-2.0], [-1.0]])
         >>> p = LabelPrediction(logits, torch.tensor([[0.0], [0.0], [1.0], [1.0]]))
-        >>> p = p.with_thresholds(label_thresholds(p))
-        >>> p.label.flatten()
+        >>> p.with_thresholds(label_thresholds(p)).label.flatten()
         tensor([False, False,  True,  True])
     """
     check_choice("a measure", measure, get_args(Measure))
     p = read_as(LabelRows, p_val).source
-    found = torch.full((p.num_labels,), _HALF, dtype=p.probs.dtype, device=p.probs.device)
+    found = torch.full((p.num_labels,), 0.5, dtype=p.probs.dtype, device=p.probs.device)
     for t in range(p.num_labels):
         known = p.known[:, t]
         found[t] = _best(p.probs[known, t], p.target[known, t] == 1, measure)
@@ -105,7 +98,7 @@ def _best(probs: Tensor, truth: Tensor, measure: Measure) -> Tensor | float:
     positives = int(truth.sum())
     negatives = len(truth) - positives
     if not positives or not negatives:
-        return _HALF
+        return 0.5
     cuts = _cuts(probs)
     yes, false = (
         (len(part) - torch.searchsorted(part.sort().values, cuts, right=True)).double()
@@ -116,7 +109,7 @@ def _best(probs: Tensor, truth: Tensor, measure: Measure) -> Tensor | float:
     else:
         value = (yes / positives + (negatives - false) / negatives) / 2
     best = cuts[value >= value.max() - 1e-12]
-    return best[(best - _HALF).abs().argmin()]
+    return best[(best - 0.5).abs().argmin()]
 
 
 def _cuts(probs: Tensor) -> Tensor:
@@ -125,4 +118,4 @@ def _cuts(probs: Tensor) -> Tensor:
     low = torch.cat([torch.zeros_like(ends[:1]), ends[:-1]])
     middle = low + (ends - low) / 2
     middle = torch.where(middle < ends, middle, low)  # neighbours have no number in between
-    return torch.cat([middle.new_tensor([_HALF]), middle])
+    return torch.cat([middle.new_tensor([0.5]), middle])

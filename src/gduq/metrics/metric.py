@@ -23,12 +23,10 @@ Found = TypeVar("Found", bound=Callable[..., float])
 
 
 def metric(**limits: Limits) -> Callable[[Found], Found]:
-    """Mark a function of rows as a metric that `bootstrap` computes on all resamples at once.
+    """Mark a function as a metric that `bootstrap` computes on all resamples at once.
 
-    Of labels it becomes the mean over the labels for which it is defined.
-
-    Args:
-        **limits: What it can be, by kind of prediction: ``classes``, ``labels``, ``values``.
+    ``limits`` says what it can be, per kind of prediction: ``classes``, ``labels``, ``values``. Of
+    labels it becomes the mean over those for which it is defined.
     """
 
     def mark(function: Found) -> Found:

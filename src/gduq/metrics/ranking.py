@@ -10,13 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.resampling import (
-    FEWEST,
-    Interval,
-    check_sampling,
-    interval,
-    resampled_pairs,
-)
+from gduq.metrics.resampling import FEWEST, Interval, check_sampling, interval, resampled_pairs
 
 __all__ = ["Curve", "Separation", "aupr", "auroc", "false_positive_rate", "separation"]
 
@@ -38,8 +32,7 @@ def auroc(negative: Tensor, positive: Tensor) -> float:
 def aupr(negative: Tensor, positive: Tensor) -> float:
     r"""Average precision, :math:`\sum_t (R_t - R_{t-1}) P_t`: area under precision and recall.
 
-    Unlike `auroc` it depends on how many positives there are: their share is what a score without
-    information gets.
+    A score without information gets the share of positives.
 
     Example:
         >>> aupr(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 3.0]))
@@ -71,16 +64,7 @@ class Separation(NamedTuple):
 def separation(
     negative: Tensor, positive: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Separation:
-    """`auroc`, `aupr` and `false_positive_rate` with bootstrap intervals.
-
-    Both sets are resampled, each at its own size. With fewer than 5 rows in a set there are no
-    intervals (NaN): resamples of so few hardly differ.
-
-    Example:
-        >>> found = separation(torch.arange(50.0), torch.arange(50.0) + 25)
-        >>> found.auroc.low < found.auroc.value < found.auroc.high
-        True
-    """
+    """`auroc`, `aupr` and `false_positive_rate` with intervals; NaN for sets below 5 rows."""
     check_sampling(resamples, level)
     negative, positive = _checked(negative, positive)
     ranked = Curve(negative, positive)
@@ -108,8 +92,7 @@ def _checked(negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 class Curve:
     """Both sets sorted, and at each positive's score how much of them lies at or above it.
 
-    ``n`` ``[R, n]`` and ``k`` ``[R, k]`` say how often each row counts in each of R resamples;
-    once by default.
+    Rows count once; in a curve that is `drawn` as often as each of R resamples says.
     """
 
     def __init__(self, negative: Tensor, positive: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
@@ -44,19 +44,10 @@ def bootstrap(
 ) -> Interval:
     """A metric with its interval, by the bootstrap.
 
-    Rows are drawn with replacement, m of m, ``resamples`` times. Around the value lies the middle
-    ``level`` of the resamples' deviations from their own mean; and where that mean is off the
-    value, the end on the other side moves out by as much. So a calibration error, which noise
-    inflates in the sample and once more in each resample, keeps its value inside the interval and
-    the truth mostly too; ``benchmarks/interval_evidence.py`` counts how often. Accuracy and the
-    coverage of intervals, shares of rows, get their Wilson interval: no resample of rows that are
-    all right has an error in it.
-
-    All labels, or values, of a row are drawn together. Resamples in which a metric is not defined
-    (none has the only row of a class) are left out. Rows of one graph depend on each other;
-    intervals for node tasks are rather too narrow. `roc_auc` and `average_precision` have no
-    interval (NaN) where a class that counts, or the rest, has fewer than 5 rows: resamples of so
-    few hardly differ.
+    Rows are drawn with replacement, m of m. Around the value lies the middle ``level`` of the
+    resamples' deviations from their own mean; where that mean is off the value, as noise inflates a
+    calibration error, the end on the other side moves out by as much. Accuracy and the coverage of
+    intervals get their Wilson interval; rankings with fewer than 5 rows of a class get none (NaN).
 
     Args:
         metric: A function of this package, or any ``f(p) -> float``; one number each.
@@ -85,36 +76,27 @@ def bootstrap_all(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """`bootstrap` for several metrics on the same resamples; options by `functools.partial`.
-
-    Example:
-        >>> from gduq.metrics import accuracy
-        >>> logits, y = torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([1, 0])
-        >>> bootstrap_all({"acc": accuracy}, logits, y, resamples=10)
-        {'acc': Interval(value=1.0, low=0.342..., high=1.0)}
-    """
+    """`bootstrap` for several metrics on the same resamples; options by `functools.partial`."""
     check_sampling(resamples, level)
     rows = read_any(p, target, labelled=False)
     source = p if target is None and (hasattr(p, "logits") or rows.kind != "classes") else rows
     ours = {name: _limits(metric, rows.kind) for name, metric in metrics.items()}
-    point = {name: _number(metric, rows if ours[name] else source)
-             for name, metric in metrics.items()}  # fmt: skip
+    point = {n: _number(metric, rows if ours[n] else source) for n, metric in metrics.items()}
     draws: dict[str, list[Tensor]] = {name: [] for name in metrics}
     for counts in resample_counts(len(rows), resamples, seed):
         drawn = rows.weighted(counts)  # shared, so that what several metrics need is made once
-        for name, metric in metrics.items():
-            own = ours[name] is None
-            part = _one_by_one(metric, counts, source) if own else resampled(metric, drawn)
-            draws[name].append(part)
+        for n, metric in metrics.items():
+            part = resampled(metric, drawn) if ours[n] else _one_by_one(metric, counts, source)
+            draws[n].append(part)
     found = {}
-    for name, metric in metrics.items():
-        called = _unwrap(metric)[0].__name__ if ours[name] else ""
+    for n, metric in metrics.items():
+        called = _unwrap(metric)[0].__name__ if ours[n] else ""
         if (called, rows.kind) in _SHARES:
-            found[name] = share_interval(point[name], len(rows), level)
+            found[n] = share_interval(point[n], len(rows), level)
         elif called in _RANKINGS and _few(rows):
-            found[name] = Interval(point[name], math.nan, math.nan)
+            found[n] = Interval(point[n], math.nan, math.nan)
         else:
-            found[name] = interval(point[name], torch.cat(draws[name]), level, *ours[name] or ANY)
+            found[n] = interval(point[n], torch.cat(draws[n]), level, *ours[n] or ANY)
     return found
 
 
@@ -160,10 +142,7 @@ def share_interval(share: float, rows: int, level: float) -> Interval:
 def interval(
     value: float, draws: Tensor, level: float, least: float = -math.inf, most: float = math.inf
 ) -> Interval:
-    """The interval around a value from its resamples ``[R]``, within what the metric can be.
-
-    Resamples that are NaN, where the metric is not defined, are left out.
-    """
+    """The interval around a value from its resamples ``[R]`` but NaN, within what it can be."""
     draws = draws[~draws.isnan()]
     if math.isnan(value) or draws.numel() == 0:
         return Interval(value, math.nan, math.nan)
@@ -172,10 +151,7 @@ def interval(
 
 
 def ends_around(value: Tensor, draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """The middle ``level`` of deviations of resamples ``[R, ...]`` from their mean, around values.
-
-    Where that mean is off a value, the end on the other side moves out by as much.
-    """
+    """Both ends around values from resamples ``[R, ...]``, as `bootstrap` describes them."""
     tail = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=draws.dtype)
     mean = draws.mean(dim=0)
     down, up = draws.quantile(tail, dim=0) - mean
@@ -189,23 +165,19 @@ def resample_counts(rows: int, resamples: int, seed: int, beside: int = 0) -> It
     ``beside`` counts further rows that are resampled at the same time, for equal blocks.
     """
     block = max(1, _CHUNK // (rows + beside))
-    parts: Iterable[Tensor]
-    if rows * resamples > _KEPT:
-        parts = _drawn(rows, resamples, seed, block)
-    else:
-        parts = _kept(rows, resamples, seed).split(block)
-    return (part.double() for part in parts)
+    many = rows * resamples > _KEPT
+    draw = (
+        _drawn(rows, resamples, seed, block) if many else _kept(rows, resamples, seed).split(block)
+    )
+    return (part.double() for part in draw)
 
 
 def resampled_pairs(
     first: int, second: int, resamples: int, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """`resample_counts` of two sets at once, each at its own size."""
-    return zip(
-        resample_counts(first, resamples, seed, beside=second),
-        resample_counts(second, resamples, seed + 1, beside=first),
-        strict=True,
-    )
+    one = resample_counts(first, resamples, seed, beside=second)
+    return zip(one, resample_counts(second, resamples, seed + 1, beside=first), strict=True)
 
 
 @lru_cache(maxsize=8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -12,62 +11,45 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.metrics.crps import integrated_crps, mixture_crps
-from gduq.metrics.weighted import RankedRows, WeightedRows
+from gduq.metrics.weighted import WeightedRows
+from gduq.prediction.checks import as_labels, as_samples
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "AnyRows",
-    "LabelRows",
-    "Rows",
-    "ValueRows",
-    "read",
-    "read_any",
-    "read_as",
-    "read_ranked",
-]
-
-
-# -- classes -------------------------------------------------------------------------------------
+__all__ = ["AnyRows", "LabelRows", "Rows", "ValueRows", "read", "read_any", "read_as"]
 
 
 @dataclass(eq=False)
-class Rows(RankedRows):
-    """m rows of logits over C classes, with labels where they are known.
-
-    `read` makes one from a tensor or a `gduq.Prediction`; every metric takes one too, so that
-    several metrics on the same rows share their softmax.
-
-    Args:
-        logits: ``[m, C]``, finite, C >= 2.
-        target: Integer labels ``[m]``, or ``None``.
-        decided: The class answered per row ``[m]``, where a threshold decides and not the largest
-            probability.
-    """
+class Rows(WeightedRows):
+    """m rows of logits over C classes; metrics that are given the same ones share their softmax."""
 
     kind: ClassVar[str] = "classes"
 
-    logits: Tensor
-    target: Tensor | None = None
-    decided: Tensor | None = None
+    logits: Tensor  # [m, C], finite, C >= 2
+    target: Tensor | None = None  # [m], labels
+    decided: Tensor | None = None  # [m], the class answered where a threshold decides
 
     @classmethod
     def of(cls, p: Any, target: Any) -> Self:
         """From a prediction, or from logits and labels."""
-        if not hasattr(p, "logits"):
-            logits, decided = _as_logits(p), None
-        else:
-            given = getattr(p, "target", None)
-            if target is not None and given is not None:
-                raise InputError("targets once", "targets in the prediction and as target=")
-            logits = _as_logits(p.log_probs if hasattr(p, "log_probs") else p.logits)
-            decided = None if getattr(p, "threshold", None) is None else p.label
-            target = given if target is None else target
-        return cls(logits, None if target is None else _as_target(target, *logits.shape), decided)
+        given = getattr(p, "target", None)
+        if target is not None and given is not None:
+            raise InputError("targets once", "targets in the prediction and as target=")
+        logits = p.log_probs if hasattr(p, "log_probs") else getattr(p, "logits", p)
+        if not hasattr(p, "samples"):  # a Prediction is checked already
+            logits = _as_logits(logits)
+        check_some(logits)
+        decided = None if getattr(p, "threshold", None) is None else p.label
+        target = given if target is None else target
+        return cls(logits, None if target is None else as_labels(target, *logits.shape), decided)
 
     def __len__(self) -> int:
         return self.logits.size(0)
+
+    def __getitem__(self, index: Tensor) -> Rows:
+        parts = (self.logits, self.target, self.decided)
+        return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +65,6 @@ class Rows(RankedRows):
 
     @property
     def labels(self) -> Tensor:
-        """The true labels ``[m]``, or an error that says they are missing."""
         return known_target(self.target)
 
     @cached_property
@@ -114,8 +95,7 @@ class Rows(RankedRows):
 
     @cached_property
     def correct(self) -> Tensor:
-        """1.0 where the most likely class is the true one ``[m]``, float64: what `confidence` is
-        compared with."""
+        """1.0 where the most likely class, that of `confidence`, is the true one ``[m]``."""
         return (self.label == self.labels).double()
 
     @property
@@ -143,26 +123,15 @@ class Rows(RankedRows):
         picked = self.true(self.probs).double()
         return self.probs.square().sum(dim=-1).double() - 2.0 * picked + 1.0
 
-    @property
-    def sharpness(self) -> Tensor:
-        """How far from uniform the probabilities are ``[m]``, from 0 to 1, float64."""
-        entropy: Tensor = torch.special.entr(self.probs).sum(dim=-1).double()
-        return 1.0 - entropy / math.log(self.num_classes)
-
     def by_confidence(self) -> tuple[Tensor, Tensor]:
         """Confidence, ascending, and tie-averaged `correct` in each resample ``[R, m]``."""
         return self.kept("confidence", lambda: self.by(self.confidence, self.correct))
 
     def ranked(self) -> tuple[Tensor, Tensor]:
-        if self.decided is None:
-            confidence, right = self.by_confidence()
-        else:
-            confidence, right = self.by(self.confidence, self.right)
-        return confidence.flip(-1), 1.0 - right.flip(-1)
-
-    def __getitem__(self, index: Tensor) -> Rows:
-        parts = (self.logits, self.target, self.decided)
-        return Rows(*(None if v is None else v[index.to(v.device)] for v in parts))  # type: ignore[arg-type]
+        """Confidence and loss, from the most certain row to the least ``[R, m]``."""
+        known = self.decided is None
+        found = self.by_confidence() if known else self.by(self.confidence, self.right)
+        return found[0].flip(-1), 1.0 - found[1].flip(-1)
 
 
 def _as_logits(given: Any) -> Tensor:
@@ -170,41 +139,12 @@ def _as_logits(given: Any) -> Tensor:
         logits: Tensor = torch.as_tensor(given).detach()
     except (TypeError, ValueError, RuntimeError):
         raise InputError("logits [m, C] or a Prediction", type(given).__name__) from None
-    if not logits.is_floating_point():
-        raise InputError("floating-point logits", logits.dtype, "Convert with .float().")
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
     if logits.dim() == 1:
         logits = logits.unsqueeze(1)
-    if logits.dim() != 2 or logits.size(1) == 0:
-        shape, do = list(logits.shape), "Make a gduq.Prediction of [K, m, C]."
-        raise InputError("logits of shape [m, C]", shape, do)
-    check_some(logits)
-    # one sum instead of a mask of m x C booleans; an overflow is looked at again
-    if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
-        bad = int((~torch.isfinite(logits)).sum())
-        raise InputError("finite logits", f"{bad} NaN or infinite values")
-    if logits.size(1) == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    return logits
-
-
-def _as_target(given: Any, rows: int, classes: int) -> Tensor:
-    target: Tensor = torch.as_tensor(given)
-    if target.dim() == 2 and target.size(1) == 1:
-        target = target.squeeze(1)
-    if target.shape != (rows,):
-        raise InputError(f"targets of shape [{rows}], one per row", list(target.shape))
-    labels = target.long()
-    if target.is_floating_point() and not torch.equal(labels.to(target.dtype), target):
-        raise InputError("integer class labels", f"{target.dtype} values with fractions or NaN")
-    low, high = labels.aminmax()
-    if int(low) < 0 or int(high) >= classes:
-        raise InputError(f"labels from 0 to {classes - 1}", f"{int(low)} to {int(high)}")
-    return labels
-
-
-# -- labels and values ---------------------------------------------------------------------------
+    if logits.dim() != 2:
+        do = "Make a gduq.Prediction of [K, m, C]."
+        raise InputError("logits of shape [m, C]", list(logits.shape), do)
+    return as_samples(logits)[0]
 
 
 @dataclass(eq=False)
@@ -224,15 +164,15 @@ class _PredictionRows(WeightedRows):
     def __len__(self) -> int:
         return len(self.source)
 
+    def __getitem__(self, index: Tensor) -> Self:
+        return type(self)(self.source[index])
+
     @property
     def device(self) -> torch.device:
         return cast(torch.device, self.source.samples.device)
 
     def require_target(self) -> Tensor:
         return cast(Tensor, self.source.require_target())
-
-    def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(self.source[index])
 
 
 class LabelRows(_PredictionRows):
@@ -249,8 +189,7 @@ class LabelRows(_PredictionRows):
 
     @cached_property
     def parts(self) -> dict[int, tuple[Tensor, Rows]]:
-        """Per label that is known somewhere: the numbers of the rows where it is, and those rows
-        as a task of two classes."""
+        """Per label known somewhere: the numbers of the rows that know it, and these rows."""
         p, found = self.source, {}
         everywhere = torch.arange(len(p), device=self.device)
         for t in range(p.num_labels):
@@ -260,21 +199,21 @@ class LabelRows(_PredictionRows):
         return found
 
 
-class ValueRows(_PredictionRows, RankedRows):
+class ValueRows(_PredictionRows):
     """m rows of a `gduq.ValuePrediction`; every property is ``[m]`` and float64."""
 
     kind: ClassVar[str] = "values"
 
     def ranked(self) -> tuple[Tensor, Tensor]:
+        """Deviation and loss, from the most certain row to the least ``[R, m]``."""
         return self.by(self.std, self.loss)
 
     @property
     def one(self) -> Any:
         """The prediction, or an error if it is about several values per row."""
         if self.source.num_values > 1:
-            raise InputError(
-                "one value per row", self.source.size, "Take one of them with p.column(t)."
-            )
+            do = "Take one of them with p.column(t)."
+            raise InputError("one value per row", self.source.size, do)
         return self.source
 
     @property
@@ -330,8 +269,6 @@ class ValueRows(_PredictionRows, RankedRows):
         return self._widths[level]
 
 
-# -- reading -------------------------------------------------------------------------------------
-
 AnyRows = Rows | LabelRows | ValueRows
 R = TypeVar("R", Rows, LabelRows, ValueRows)
 
@@ -377,9 +314,8 @@ def read(p: Any, target: Any = None, *, labelled: bool = True) -> Rows:
     """Check predictions about classes and hand them to a metric.
 
     Args:
-        p: A `gduq.Prediction`, of which the mixture is read (anything with ``log_probs`` or
-            ``logits`` ``[m, C]`` and ``target`` will do), `Rows`, or logits ``[m, C]``; ``[m]`` or
-            ``[m, 1]`` is a one-logit task and becomes ``(0, z)``.
+        p: A `gduq.Prediction`, of which the mixture is read (or anything with ``logits`` and
+            ``target``), `Rows`, or logits ``[m, C]``; ``[m]`` is a one-logit task, ``(0, z)``.
         target: Integer labels ``[m]``; only next to a tensor.
         labelled: Whether labels must be there.
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.metric import POSITIVE, UNIT, metric
 from gduq.metrics.resampling import check_sampling, ends_around, resample_counts, wilson
-from gduq.metrics.rows import Rows, read_ranked
-from gduq.metrics.weighted import running_mean
+from gduq.metrics.rows import Rows, ValueRows, read_ranked
 
 __all__ = ["RiskBand", "RiskCoverage", "aurc", "excess_aurc", "risk_band", "risk_coverage"]
 
@@ -25,10 +24,9 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
-    r"""Share of errors among the i most certain rows, for i = 1 ... m.
+    r"""Share of errors (of values mean squared error) among the i most certain rows, i = 1 ... m.
 
-    Rows of equal confidence are counted as in a random order, on average. Of values it is the mean
-    squared error of the i rows with the smallest ``std``.
+    Rows of equal confidence are counted as in a random order, on average.
 
     Args:
         p: A `gduq.Prediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
@@ -42,22 +40,21 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
     rows = read_ranked(p, target)
     threshold, loss = (part[0] for part in rows.ranked())
     size = torch.arange(1, len(loss) + 1, dtype=torch.float64, device=loss.device)
-    return RiskCoverage(size / len(loss), running_mean(loss), threshold)
+    return RiskCoverage(size / len(loss), _running_mean(loss), threshold)
 
 
 @metric(classes=UNIT, labels=UNIT, values=POSITIVE)
 def aurc(p: Any, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
-    Smaller is better. It mixes accuracy with how well confidence ranks the errors last. Of values
-    it is the area under mean squared errors.
+    It mixes accuracy with how well confidence ranks the errors last; smaller is better.
 
     Example:
         >>> aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
         0.25
     """
     rows = read_ranked(p, target)
-    return rows.out(rows.risks().mean(dim=-1))
+    return rows.out(_risks(rows).mean(dim=-1))
 
 
 @metric(classes=UNIT, labels=UNIT, values=POSITIVE)
@@ -69,7 +66,8 @@ def excess_aurc(p: Any, target: Tensor | None = None) -> float:
         0.0
     """
     rows = read_ranked(p, target)
-    return rows.out((rows.risks() - rows.best_risks()).mean(dim=-1))
+    best = _running_mean(rows.by(rows.loss, rows.loss)[0])
+    return rows.out((_risks(rows) - best).mean(dim=-1))
 
 
 class RiskBand(NamedTuple):
@@ -90,13 +88,9 @@ def risk_band(
     level: float = 0.95,
     seed: int = 0,
 ) -> RiskBand:
-    """`risk_coverage` at evenly spread coverages, with bootstrap intervals.
+    """`risk_coverage` at evenly spread coverages, each with an interval as of `bootstrap`.
 
-    As in `bootstrap`, the middle ``level`` of the resamples' deviations from their mean lies around
-    each risk. But certain rows are often all right and have no error to resample, so no interval is
-    narrower than the Wilson interval of so many rows; of values, whose risk is no share but a mean
-    squared error, the bootstrap has to do. Each interval is for its coverage alone: a
-    curve may well leave the band somewhere.
+    No interval of a share is narrower than its Wilson interval.
 
     Args:
         p, target: As in `risk_coverage`.
@@ -116,10 +110,20 @@ def risk_band(
     curve, m = risk_coverage(rows), len(rows)
     at = torch.linspace(0, m - 1, min(points, m), dtype=torch.float64).round().long().unique()
     blocks = (rows.weighted(counts) for counts in resample_counts(m, resamples, seed))
-    draws = torch.cat([block.risks()[:, at].cpu() for block in blocks])  # [R, n]
+    draws = torch.cat([_risks(block)[:, at].cpu() for block in blocks])  # [R, n]
     coverage, risk = curve.coverage[at].cpu(), curve.risk[at].cpu()
     low, high = ends_around(risk, draws, level)
     if isinstance(rows, Rows):
         least, most = wilson(risk, at + 1.0, level)
         low, high = low.minimum(least), high.maximum(most).clamp_max(1)
     return RiskBand(coverage, risk, low.clamp_min(0), high)
+
+
+def _risks(rows: Rows | ValueRows) -> Tensor:
+    """Mean loss of the i most certain rows, for every i ``[R, m]``."""
+    return rows.kept("risks", lambda: _running_mean(rows.ranked()[1]))
+
+
+def _running_mean(values: Tensor) -> Tensor:
+    size = torch.arange(1, values.size(-1) + 1, dtype=values.dtype, device=values.device)
+    return values.cumsum(dim=-1) / size

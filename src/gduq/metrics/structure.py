@@ -13,16 +13,12 @@ __all__ = ["degree", "distance", "graph_columns", "homophily", "size"]
 
 
 def graph_columns(data: Any, train: Any = None) -> dict[str, Tensor]:
-    """All columns that exist for some rows, by name, for `subgroups`.
+    """`degree` and `size`, for nodes with labels also `homophily`, for `subgroups`; ``[m]`` each.
 
     Args:
         data: A `gduq.data.View`, a graph (PyG ``Data``) whose ``row_mask`` marks the rows, or a
             list of graphs: a graph task, one row per graph.
-        train: The training nodes of the same graph, as a View, a mask or node numbers; adds
-            ``distance``.
-
-    Returns:
-        ``degree`` and ``size``, for nodes with labels also ``homophily``; ``[m]`` each.
+        train: The training nodes of the same graph (a View, mask or numbers); adds `distance`.
 
     Example:
         >>> from torch_geometric.data import Data
@@ -75,11 +71,7 @@ def homophily(data: Any) -> Tensor:
 
 
 def distance(data: Any, train: Any) -> Tensor:
-    """Steps from each node to the nearest training node ``[m]``; infinite if there is no path.
-
-    One search from all training nodes at once, edges taken in both directions: time and memory grow
-    with the number of edges.
-    """
+    """Steps from each node to the nearest training node ``[m]``; infinite if there is no path."""
     from scipy.sparse import coo_array, csgraph
 
     graphs, rows = _parts(data)
@@ -90,6 +82,17 @@ def distance(data: Any, train: Any) -> Tensor:
     links = coo_array((torch.ones(len(here)).numpy(), (here, there)), shape=(nodes, nodes)).tocsr()
     steps = csgraph.dijkstra(links, indices=start, unweighted=True, min_only=True)
     return torch.from_numpy(steps)[rows]
+
+
+def check_nodes(graph: Any, p: Any, name: str, do: str) -> Any:
+    """The graph of a method for nodes, when it is there and ``p`` speaks of all its nodes."""
+    if graph is None:
+        raise InputError(f"a graph for {name}", "none", do)
+    if len(p) != graph.num_nodes:
+        wanted = f"a prediction for each of the {graph.num_nodes} nodes of the graph"
+        do = f"Predict all nodes and choose with rows=; {name} is for node tasks."
+        raise InputError(wanted, f"{len(p)} rows", do)
+    return graph
 
 
 def _parts(data: Any) -> tuple[list[Any], Tensor | None]:

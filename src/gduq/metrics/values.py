@@ -74,10 +74,8 @@ def crps(p: Any) -> float:
     .. math::
         \int (F(x) - [y \le x])^2 dx = E|X - y| - \tfrac12 E|X - X'|
 
-    for X and X' drawn from the predicted distribution F. Of a mixture of Gaussians it is exact
-    (Grimit et al., 2006): every difference is Gaussian, and the mean of its absolute value is
-    known. Recalibrated distributions (``p.levels``) are integrated on a grid, to about a thousandth
-    of their deviation. Of one certain value it is the absolute error.
+    for X and X' drawn from the predicted distribution F; exact for Gaussian mixtures (Grimit et
+    al., 2006), integrated to a thousandth of a deviation for recalibrated ones (``p.levels``).
 
     Example:
         >>> from gduq.prediction import ValuePrediction
@@ -104,10 +102,7 @@ def coverage(p: Any, level: float = 0.9) -> float:
 
 @metric(values=POSITIVE)
 def width(p: Any, level: float = 0.9) -> float:
-    """Mean length of the central intervals of that level, in the units of the values.
-
-    It needs no truth. Of two models with the same `coverage` the one with less width is better.
-    """
+    """Mean length of the central intervals of that level, in the units of the values; no truth."""
     rows = read_as(ValueRows, p, labelled=False)
     return rows.out(rows.mean(rows.width(check_level(level))))
 
@@ -122,9 +117,7 @@ class CalibrationCurve(NamedTuple):
 
 
 def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> CalibrationCurve:
-    """`coverage` at evenly spread levels; a calibrated model is on the diagonal.
-
-    Below it intervals are too narrow (over-confident), above it too wide.
+    """`coverage` at evenly spread levels; below the diagonal intervals are too narrow.
 
     Args:
         p: A `gduq.ValuePrediction` of one value per row.
@@ -139,11 +132,7 @@ def calibration_curve(p: Any, *, points: int = 100, level: float = 0.95) -> Cali
 
 @metric(values=(0.0, 0.5))
 def miscalibration_area(p: Any, *, points: int = 100) -> float:
-    """Area between `calibration_curve` and the diagonal, from 0 to one half.
-
-    It is small for every calibrated model, useful or not: look at `crps` or `width` too.
-
-    """
+    """Area between `calibration_curve` and the diagonal, from 0 to one half."""
     rows, grid = read_as(ValueRows, p), _levels(points)
     gap = _shares(rows, grid) - grid.to(rows.device)
     left, right = gap[:, :-1], gap[:, 1:]
@@ -160,7 +149,6 @@ def ence(p: Any, *, bins: int = 10) -> float:
     Rows are sorted by ``std`` into B bins of equally many. With the root mean variance
     :math:`v_b` and the root mean squared error :math:`e_b` of a bin it is
     :math:`\frac1B \sum_b |v_b - e_b| / v_b` (Levi et al., 2022).
-
     """
     rows = read_as(ValueRows, p)
     check_bins(rows, bins)
@@ -171,11 +159,7 @@ def ence(p: Any, *, bins: int = 10) -> float:
 
 @metric(values=(-1.0, 1.0))
 def spearman(p: Any) -> float:
-    """Rank correlation of ``std`` and absolute error: are uncertain rows the wrong ones?
-
-    Even a perfect ``std`` is far from 1, since errors are random around it. NaN if all rows have
-    the same ``std`` or the same error.
-    """
+    """Rank correlation of ``std`` and absolute error; NaN if all rows have the same of either."""
     rows = read_as(ValueRows, p)
     weights = rows.weights
     one, two = (_ranks(v, weights) for v in (rows.variance, rows.error.abs()))
@@ -188,7 +172,6 @@ def spearman(p: Any) -> float:
 
 
 def _levels(points: int) -> Tensor:
-    """So many levels from 0 to 1, evenly spread."""
     if points < 2:
         raise InputError("points >= 2", points)
     return torch.linspace(0, 1, points, dtype=torch.float64)

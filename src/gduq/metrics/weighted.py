@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["RankedRows", "Uneven", "WeightedRows", "running_mean"]
+__all__ = ["Uneven", "WeightedRows"]
 
 Kept = TypeVar("Kept")
 
@@ -29,21 +29,15 @@ class WeightedRows(ABC):
     counts: Tensor | None = None
 
     @abstractmethod
-    def __len__(self) -> int:
-        """m."""
+    def __len__(self) -> int: ...
 
     @property
     @abstractmethod
-    def device(self) -> torch.device:
-        """Where the rows are."""
+    def device(self) -> torch.device: ...
 
     @abstractmethod
     def require_target(self) -> Tensor:
         """The truth, or an error that says it is missing."""
-
-    @abstractmethod
-    def __getitem__(self, index: Tensor) -> WeightedRows:
-        """Some of the rows."""
 
     def weighted(self, counts: Tensor) -> Self:
         """The same rows counted ``[R, m]`` times, float64; what is known per row is shared."""
@@ -105,30 +99,3 @@ class WeightedRows(ABC):
         if name not in drawn:
             drawn[name] = make()
         return drawn[name]
-
-
-class RankedRows(WeightedRows):
-    """Rows with a certainty and a loss each."""
-
-    @abstractmethod
-    def ranked(self) -> tuple[Tensor, Tensor]:
-        """Certainty's own measure and loss, from the most certain row to the least ``[R, m]``."""
-
-    @property
-    @abstractmethod
-    def loss(self) -> Tensor:
-        """Loss per row ``[m]``."""
-
-    def risks(self) -> Tensor:
-        """Mean loss of the i most certain rows, for every i ``[R, m]``."""
-        return self.kept("risks", lambda: running_mean(self.ranked()[1]))
-
-    def best_risks(self) -> Tensor:
-        """The smallest `risks` that these losses allow ``[R, m]``."""
-        return running_mean(self.by(self.loss, self.loss)[0])
-
-
-def running_mean(values: Tensor) -> Tensor:
-    """The mean of the first i values, for every i along the last axis."""
-    size = torch.arange(1, values.size(-1) + 1, dtype=values.dtype, device=values.device)
-    return values.cumsum(dim=-1) / size
