@@ -26,7 +26,7 @@ from gduq.evaluation.calibrated import Calibrated
 from gduq.evaluation.evaluation import COLUMNS
 from gduq.nn import GNN
 from gduq.novelty import ood_scores as ood
-from gduq.prediction import Prediction, predict
+from gduq.prediction import Prediction, ValuePrediction, predict
 
 FAST = {"resamples": 20}
 
@@ -196,8 +196,7 @@ def test_conformal_coverage_holds_for_a_flexible_calibrator():
         for name in ("vector", "isotonic"):
             flexible = VectorScaling(penalty=0.0, missing="keep")
             given = flexible if name == "vector" else judged.make(name)
-            half, rest = judged.held_out(given, name, 0)
-            q = judged.without(rest).mapped(half)
+            q = judged.held_out(given, name, 0).raw
             sets = conformal.SplitConformal(alpha=0.1).fit(q["id_val"])(q["id_test"])
             found.append(sets.coverage)
         covered.append(found)
@@ -216,6 +215,22 @@ def test_what_cannot_be_fitted_is_skipped_with_its_reason(predictions):
     found = evaluate(absent, calibrators=names, **FAST)
     assert list(found.calibrators) == names
     assert not found.settings["skipped"]
+
+
+def test_fixed_maps_learn_nothing(predictions):
+    p = predictions["id_test"]
+    by_hand = {
+        "t2": p.with_samples(p.samples / 2),
+        "mean_logits": p.mean_logits(),
+        "rescaled_paper": p.rescaled("paper"),
+        "rescaled_released": p.rescaled("released"),
+    }
+    found = evaluate({"id_test": p}, calibrators=list(by_hand), **FAST)  # no rows to fit on
+    for name, q in by_hand.items():
+        assert found.value("id_test", "nll", name).value == pytest.approx(metrics.nll(q))
+    values = ValuePrediction(torch.zeros(9, 2), torch.zeros(9))
+    found = evaluate({"id_test": values}, calibrators=["t2"], **FAST)
+    assert "predictions about classes for 't2'" in found.settings["skipped"]["t2"]
 
 
 def spoilt(p: Prediction, seed: int) -> Prediction:

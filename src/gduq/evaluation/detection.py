@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gduq.evaluation.case import Case, Record, record
+from gduq.evaluation.case import Case, Record
 from gduq.novelty import ood_scores as ood
 
 __all__ = ["detection"]
@@ -25,10 +25,8 @@ def detection(case: Case) -> Iterator[Record]:
 
 
 def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
-    """By the scores among ``names`` that apply; what no calibrator changes, without one only."""
-    against = case.settings.negatives
+    against, train = case.settings.negatives, case.predictions.get("train")
     negative = case.predictions.get(against)
-    train: Any = case.predictions.get("train")
     if negative is None:
         return
     shifted = {s: case.predictions[s] for s in case.settings.ood if s in case.predictions}
@@ -42,14 +40,14 @@ def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
         for split, p in shifted.items():
             found = ood.detection(negative, p, score, **case.settings.sampling)
             for measure, value in found._asdict().items():
-                yield record(split, p, measure, value, variant=name, against=against)
+                yield case.record("ood", split, measure, value, variant=name, against=against)
 
 
 def _applies(name: str, calibrator: str, told_apart: list[Any], train: Any) -> bool:
-    once = calibrator == "none"
+    """What no calibrator changes is measured without one only."""
     if name == "novelty":
-        return once and all(p.novelty is not None for p in told_apart)
+        return calibrator == "none" and all(p.novelty is not None for p in told_apart)
     if name in _FROM_FEATURES:
-        known = [train, *told_apart]
-        return once and all(p is not None and p.features is not None for p in known)
+        known = all(p is not None and p.features is not None for p in (train, *told_apart))
+        return calibrator == "none" and known
     return name not in ("epistemic", "spread") or told_apart[0].num_samples > 1

@@ -36,10 +36,8 @@ def gap(p: Any, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) ->
         Interval(value=-0.5, low=-0.5, high=-0.412...)
     """
     if p.kind == "values":
-        held = metrics.coverage(p, PROMISED)
-        return _below(PROMISED, share_interval(held, len(p), level))
-    once = torch.ones(1, len(p), dtype=torch.float64)
-    value = float(gap_of_draws(p, once))
+        return _below(PROMISED, share_interval(metrics.coverage(p, PROMISED), len(p), level))
+    value = float(gap_of_draws(p, torch.ones(1, len(p), dtype=torch.float64)))
     if resamples == 0:
         return Interval(value, math.nan, math.nan)
     draws = [gap_of_draws(p, block) for block in resample_counts(len(p), resamples, seed)]
