@@ -14,9 +14,9 @@ from gduq.errors import InputError
 from gduq.evaluation import Evaluation
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, build, write
-from gduq.report.differences import difference
+from gduq.report.comparing import difference
 from gduq.report.scorecards import label_table, scorecards
-from gduq.report.seeds import pooled
+from gduq.report.subject import pooled
 from gduq.report.tables import subgroups
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, graph_splits, prediction
@@ -387,7 +387,7 @@ def test_every_format_holds_the_advice_and_the_gap(which, tmp_path):
     held = json.loads(write(which(), tmp_path / "r.json").read_text())
     assert held["verdict"]["advice"]["action"] == said.advice.action
     gaps = [r for r in held["table"] if r["measure"] == "gap"]
-    assert gaps[0]["value"] == which()[0].number("gap", gaps[0]["split"]).value
+    assert gaps[0]["value"] == which()[0].value(gaps[0]["split"], "gap").value
     assert write(which(), tmp_path / "r.tex").read_text().count(r"\begin{tabular}") >= 4
     assert len(write(which(), tmp_path / "r.csv").read_text().splitlines()) > 100
 
@@ -409,8 +409,8 @@ def test_seeds_of_values_are_one_model():
                    for s, q in p.items()}  # fmt: skip
         runs.append(subject("m", widened, config={"seed": seed}))
     both = pooled(runs)
-    mean = sum(r.number("gap", "ood_test").value for r in runs) / 3
-    assert both.number("gap", "ood_test").value == pytest.approx(mean)
+    mean = sum(r.value("ood_test", "gap").value for r in runs) / 3
+    assert both.value("ood_test", "gap").value == pytest.approx(mean)
     assert "±" in scorecards([both])[-1].rows[0][3].text
     Reader(build(both))
 

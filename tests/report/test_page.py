@@ -13,8 +13,7 @@ import pytest
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 from gduq.report import FORMATS, Subject, build, write
-from gduq.report.split_names import main_split, splits_of
-from gduq.report.subject import checked
+from gduq.report.subject import checked, main_split, splits_of
 from gduq.text_tables import Table, number, text, to_latex, to_markdown
 from tests.report.cases import EVIL, evaluated, page_of_three, prediction, three
 

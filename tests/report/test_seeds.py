@@ -15,9 +15,9 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
-from gduq.report.differences import change, clear
+from gduq.report.comparing import change, clear, pool, spread
 from gduq.report.scorecards import scorecards
-from gduq.report.seeds import pool, pooled, spread
+from gduq.report.subject import pooled
 from gduq.report.tables import numbers, subgroups
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated
@@ -60,7 +60,7 @@ def test_one_name_and_means_of_all_numbers():
     assert subject.name == "model (3 seeds)"
     assert subject.config["seed"] == [0, 1, 2]
     assert [r.name for r in subject.runs] == [f"model, seed {i}" for i in range(3)]
-    assert subject.number("gap", "ood_test").value == pytest.approx(0.15)
+    assert subject.value("ood_test", "gap").value == pytest.approx(0.15)
     nll = [r.result.value("ood_test", "nll").value for r in subject.runs]
     assert subject.value("ood_test", "nll").value == pytest.approx(statistics.fmean(nll))
     assert pooled([subject.runs[0]]) is subject.runs[0]

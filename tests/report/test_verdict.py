@@ -12,10 +12,9 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject
-from gduq.report.changes import nearer_words
-from gduq.report.differences import clear, difference
-from gduq.report.verdict import verdict
-from gduq.report.wording import words_of
+from gduq.report.comparing import clear, difference
+from gduq.report.verdict import nearer_words, verdict
+from gduq.report.wording import Judged
 from tests.report.cases import evaluated, prediction, three
 
 OPTIONS = {"bins": 15, "resamples": 200, "level": 0.95, "seed": 0}
@@ -147,7 +146,7 @@ def test_no_better_word_within_the_interval(gap, now, down, up):
     change = abs(now) - abs(gap)
     found = Interval(change, change - down, change + up)
     ends = Interval(gap, gap, gap), Interval(now, now, now)
-    words = nearer_words(found, *ends, abs(gap), words_of(three()[0]))
+    words = nearer_words(found, *ends, abs(gap), Judged(three()[0], "ood_test").words)
     better = any(word in words for word in ("Halves", "Cuts", "closes"))
     assert better == (found.high < 0)
     assert ("further off" in words) == (found.low > 0)

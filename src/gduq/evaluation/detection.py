@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from gduq.evaluation.case import Case, Record
 from gduq.novelty import ood_scores as ood
@@ -25,7 +25,7 @@ def detection(case: Case) -> Iterator[Record]:
 
 
 def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
-    against, train = case.settings.negatives, case.predictions.get("train")
+    against, train = case.settings.negatives, cast(Any, case.predictions.get("train"))
     negative = case.predictions.get(against)
     if negative is None:
         return

@@ -28,8 +28,9 @@ def views_of(splits: Splits | Mapping[str, View] | None) -> dict[str, View]:
     if isinstance(splits, Splits):
         return {**dict(splits), **splits.severities}
     if not isinstance(splits, Mapping | None):
-        do = 'Name it: {"test": view}.'
-        raise InputError("Splits or views by name", type(splits).__name__, do)
+        raise InputError(
+            "Splits or views by name", type(splits).__name__, 'Name it: {"test": view}.'
+        )
     return {name: _view(name, data) for name, data in (splits or {}).items()}
 
 

@@ -142,7 +142,8 @@ def _judged(plain: Case, calibrators: Iterable[tuple[str, str | Calibrator]]) ->
                 raise
             skipped[name] = str(error)
             continue
-        case = held = replace(plain, calibrator=name, answers=answers.under(fitted[name]))
+        case = replace(plain, calibrator=name, answers=answers.under(fitted[name]))
+        held: Case | None = case
         try:
             if anew is not None:
                 held = replace(case, answers=answers.held_out(anew, method, settings.seed))

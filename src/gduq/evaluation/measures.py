@@ -11,7 +11,7 @@ from gduq.evaluation.case import Case, Record
 from gduq.evaluation.gap import gap
 from gduq.metrics import Interval
 
-__all__ = ["class_measures", "measured", "subgroups"]
+__all__ = ["class_measures", "group_measures", "measured", "subgroups"]
 
 Metric = Callable[..., float]
 _LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage and width are measured
@@ -71,6 +71,12 @@ def _measures(kind: str, bins: int, rows: int) -> dict[str, Metric]:
     }
 
 
+def group_measures(kind: str, bins: int) -> dict[str, Metric]:
+    """What is measured of groups of rows, by name."""
+    known = _measures(kind, bins, rows=1)
+    return {name: known[name] for name in _OF_GROUPS[kind]}
+
+
 def measured(case: Case) -> Iterator[Record]:
     """Metrics with intervals on every split; of labels their means, and each by its name."""
     part = partial(_measured, kind=case.kind)
@@ -111,8 +117,7 @@ def _grouped(case: Case) -> Iterator[Record]:
         p = case.predictions[split]
         if p.target is None:
             continue
-        known = _measures(case.kind, case.settings.bins, len(p))
-        wanted = {name: known[name] for name in _OF_GROUPS[case.kind]}
+        wanted = group_measures(case.kind, case.settings.bins)
         table = metrics.subgroups(p, columns, metrics=wanted, **case.settings.sampling)
         for row in table.to_dict(orient="records"):
             variant = f"{row['column']}: {row['group']}"

@@ -20,6 +20,7 @@ from gduq.metrics.resampling import share_interval
 
 __all__ = ["thresholds"]
 
+Part = Callable[[Case], Iterable[Record]]
 _ANSWERS: dict[str, tuple[str, ...]] = {  # conformal methods, by kind
     "classes": tuple(conformal.METHODS),
     "labels": ("lac", "class_conditional"),  # others differ for more than two classes only
@@ -29,13 +30,13 @@ _ANSWERS: dict[str, tuple[str, ...]] = {  # conformal methods, by kind
 
 def thresholds(case: Case) -> Iterator[Record]:
     """All that is fitted on validation rows, of each label or value that has any."""
-    parts = [partial(_conformal, names=_ANSWERS[case.kind]), _abstention]
+    parts: list[Part] = [partial(_conformal, names=_ANSWERS[case.kind]), _abstention]
     for part in parts if case.kind == "values" else [_error_prediction, *parts]:
         for row in case.each(partial(_where_validated, part)):
             yield row | {"against": case.settings.fit_on}
 
 
-def _where_validated(part: Callable[[Case], Iterable[Record]], case: Case) -> Iterable[Record]:
+def _where_validated(part: Part, case: Case) -> Iterable[Record]:
     return () if case.validation is None else part(case)
 
 
