@@ -20,7 +20,7 @@ from gduq.report.scorecards import scorecards
 from gduq.report.subject import pooled
 from gduq.report.tables import numbers, subgroups
 from gduq.report.verdict import verdict
-from tests.report.cases import evaluated
+from tests.report.cases import evaluated, judged, on_three, values
 
 TARGET = (torch.arange(400) % 4 == 0).long()  # class 0 is right in 300 of 400 rows
 
@@ -134,6 +134,18 @@ def test_groups_are_means_over_seeds():
     for row, one, two in zip(several.rows, *(table.rows for table in runs), strict=True):
         assert row[0] == one[0]
         assert row[3].value == pytest.approx((one[3].value + two[3].value) / 2)
+
+
+def test_seeds_of_values_are_one_model():
+    p, runs = on_three(values, wrong=2.0), []
+    for seed, wider in enumerate((0.0, 0.4, 0.2)):
+        widened = {s: q.with_samples(q.samples + torch.tensor([0.0, wider])) for s, q in p.items()}
+        runs.append(judged("m", widened, config={"seed": seed}))
+    both = pooled(runs)
+    mean = statistics.fmean(r.value("ood_test", "gap").value for r in runs)
+    assert both.value("ood_test", "gap").value == pytest.approx(mean)
+    assert "±" in scorecards([both])[-1].rows[0][3].text
+    assert "3 seeds" in build(both)
 
 
 def test_costs_are_means():

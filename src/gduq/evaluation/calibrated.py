@@ -36,19 +36,12 @@ class Whole:
 
 @dataclass(eq=False)
 class Calibrated:
-    """Predictions by split, and under any calibrator.
-
-    Args:
-        raw: The predictions by split.
-        fit_on: The split with labels that calibrators are fitted on.
-        find_whole: Gives the one graph of a node task, or ``None``; for calibrators that read it.
-        find_copies: Gives predictions of shifted copies of ``fit_on``, for ``+corrupted`` ones.
-    """
+    """Predictions by split, and under any calibrator fitted on the labels of ``fit_on``."""
 
     raw: dict[str, Any]
     fit_on: str = "id_val"
-    find_whole: Callable[[], Whole | None] = lambda: None
-    find_copies: Callable[[], Sequence[Any]] | None = None
+    find_whole: Callable[[], Whole | None] = lambda: None  # for calibrators that read the graph
+    find_copies: Callable[[], Sequence[Any]] | None = None  # for ``+corrupted`` ones
     _fitted: dict[str, Calibrator] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

@@ -40,11 +40,10 @@ class Evaluation:
     """How far to trust a model, in one table.
 
     Args:
-        table: One row per number, with columns ``kind`` (metrics, ood, error prediction, conformal,
-            abstention, subgroups), ``split``, ``calibrator`` ("none" without), ``variant`` (the
-            score, method or group; of several labels or values their name comes first),
-            ``measure``, ``value``, ``low`` and ``high`` (its interval), ``rows`` (of the split) and
-            ``against`` (the split it was compared with or fitted on).
+        table: One row per number: ``kind`` (metrics, ood, error prediction, conformal, abstention,
+            subgroups), ``split``, ``calibrator`` (or "none"), ``variant`` (the score, method or
+            group; of several labels or values their name comes first), ``measure``, ``value``,
+            ``low``, ``high``, ``rows``, ``against`` (the split it was compared with or fitted on).
         settings: What it was made with.
         predictions: The uncalibrated predictions by split; not written to files.
         calibrators: The fitted calibrators by name; not written to files.

@@ -16,7 +16,6 @@ from gduq.errors import InputError
 from gduq.evaluation import measures
 from gduq.evaluation.calibrated import Calibrated
 from gduq.evaluation.case import Case, Record, Settings
-from gduq.evaluation.detection import detection
 from gduq.evaluation.evaluation import COLUMNS, Evaluation
 from gduq.evaluation.inputs import answers_of, check_settings, group_columns, ood_names, views_of
 from gduq.evaluation.named_calibrators import FIXED, check_name
@@ -46,34 +45,25 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model, or predictions, on every split, with and without calibration.
 
-    Measured on every split, by what the predictions are about:
+    On every split: metrics of its kind with intervals. Of several labels or values each has rows
+    under its name (``variant``), and the mean over labels has rows without one. On splits other
+    than ``train`` and ``fit_on``: conformal sets or intervals, abstention and, of classes and
+    labels, predicted accuracy, all fitted on ``fit_on``. On OOD splits: detection by every score
+    that applies. What cannot be measured is not in the table; which named calibrators could not be
+    fitted, and why, is in ``settings["skipped"]``.
 
-    * classes: accuracy, balanced accuracy, what always answering the most common class would give,
-      ROC-AUC and average precision, calibration errors, NLL, Brier score, AURC and sharpness;
-    * values: RMSE, MAE, R², NLL, CRPS, coverage and width of 50, 80, 90 and 95 % intervals,
-      miscalibration area, ENCE, rank correlation of deviation and error, AURC and sharpness; of
-      several values each under its name (``variant``);
-    * labels: the measures of classes for each label under its name, and without a name their mean.
-
-    On splits other than ``train`` and ``fit_on`` also conformal sets or intervals and abstention
-    and, of classes and labels, predicted accuracy: all fitted on ``fit_on``. On OOD splits:
-    detection by every score that applies. What cannot be measured is not in the table; which named
-    calibrators could not be fitted, and why, is in ``settings["skipped"]``.
-
-    No row serves both a calibrator and a threshold, since thresholds on rows that a flexible
-    calibrator has seen promise too much. For thresholds, a calibrator is fitted anew on a random
-    half of ``fit_on``, and thresholds on the other half. All other numbers are of the calibrator
-    fitted on all of ``fit_on``. A calibrator that comes fitted is used as it is: fit it on other
-    rows than ``fit_on``.
+    No row serves both a calibrator and a threshold: thresholds on rows that a flexible calibrator
+    has seen promise too much. So for thresholds a calibrator is fitted anew on a random half of
+    ``fit_on``, and they on the other half. A calibrator that comes fitted is used as it is: fit it
+    on other rows than ``fit_on``.
 
     Args:
         model_or_predictions: A model (then with ``splits``), predictions by split name, one
             prediction, which is called ``test``, or a `gduq.evaluation.calibrated.Calibrated`.
         splits: A `gduq.data.Splits`, or views by name.
         calibrators: Names of `gduq.calibration.METHODS`, or calibrators; those that are not yet
-            fitted are fitted on ``fit_on``. By name, those with parameters for each class leave
-            absent classes as they are (``missing="keep"``). A name with ``+corrupted`` at its end,
-            such as ``"temperature+corrupted"``, is fitted on shifted copies of ``fit_on`` too.
+            fitted are fitted on ``fit_on``, by name with ``missing="keep"``. A name that ends in
+            ``+corrupted`` is fitted on shifted copies of ``fit_on`` too.
         corrupted: Those copies: predictions of the rows of ``fit_on``, in order, with labels. A
             model makes its own by default, see `gduq.shifts.copies`.
         fit_on: The split with labels that calibrators and thresholds are fitted on.
@@ -158,7 +148,7 @@ def _judged(plain: Case, calibrators: Iterable[tuple[str, str | Calibrator]]) ->
 def _rows(case: Case, held: Case | None) -> Iterator[Record]:
     """All rows of the table for one calibrator; ``held`` is what thresholds are put on."""
     yield from measures.measured(case)
-    yield from detection(case)
+    yield from measures.detection(case)
     if held is not None:
         yield from thresholds(held)
     yield from measures.subgroups(case)

@@ -1,20 +1,22 @@
-"""Which metrics are measured of classes, labels and values: on splits, and in groups of rows."""
+"""What is measured without fitting: metrics on splits and in groups, and detection of shift."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gduq import metrics
 from gduq.evaluation.case import Case, Record
 from gduq.evaluation.gap import gap
 from gduq.metrics import Interval
+from gduq.novelty import ood_scores as ood
 
-__all__ = ["class_measures", "group_measures", "measured", "subgroups"]
+__all__ = ["class_measures", "detection", "group_measures", "measured", "subgroups"]
 
 Metric = Callable[..., float]
 _LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage and width are measured
+_FROM_FEATURES = ("mahalanobis", "knn")  # scores of rows
 _NEED_NO_TRUTH = ("sharpness", "width")
 _RANKED: dict[str, Metric] = {  # as good as their rarest class
     "balanced_accuracy": metrics.balanced_accuracy,
@@ -125,3 +127,43 @@ def _grouped(case: Case) -> Iterator[Record]:
                 value = Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
                 more = {"variant": variant, "rows": row["rows"]}
                 yield case.record("subgroups", split, name, value, **more)
+
+
+def detection(case: Case) -> Iterator[Record]:
+    """All scores that apply; of several values, deviations are those of each."""
+    names = ood.scores_for(case.kind)
+    if case.kind == "values":
+        yield from _detected(case, ("novelty", *_FROM_FEATURES))
+        own = [name for name in names if name != "novelty"]
+        yield from case.each(lambda one: _detected(one, own))
+    else:
+        yield from _detected(case, (*names, *_FROM_FEATURES))
+
+
+def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
+    against, train = case.settings.negatives, cast(Any, case.predictions.get("train"))
+    negative = case.predictions.get(against)
+    if negative is None:
+        return
+    shifted = {s: case.predictions[s] for s in case.settings.ood if s in case.predictions}
+    for name in names:
+        if not _applies(name, case.calibrator, [negative, *shifted.values()], train):
+            continue
+        score: Any = name
+        if name in _FROM_FEATURES:
+            score = ood.Mahalanobis() if name == "mahalanobis" else ood.KNN(min(10, len(train)))
+            score.fit(train)
+        for split, p in shifted.items():
+            found = ood.detection(negative, p, score, **case.settings.sampling)
+            for measure, value in found._asdict().items():
+                yield case.record("ood", split, measure, value, variant=name, against=against)
+
+
+def _applies(name: str, calibrator: str, told_apart: list[Any], train: Any) -> bool:
+    """What no calibrator changes is measured without one only."""
+    if name == "novelty":
+        return calibrator == "none" and all(p.novelty is not None for p in told_apart)
+    if name in _FROM_FEATURES:
+        known = all(p is not None and p.features is not None for p in (train, *told_apart))
+        return calibrator == "none" and known
+    return name not in ("epistemic", "spread") or told_apart[0].num_samples > 1

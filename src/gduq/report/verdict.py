@@ -203,7 +203,7 @@ def _in_points(name: str, change: Interval) -> str:
 
 
 def _errors(here: Judged, there: Judged) -> tuple[list[int], str]:
-    """RMSE of one value; of several, which have units of their own, the NLL. 1 is better."""
+    """RMSE of one value; of several, which have units of their own, the NLL; 1 is better."""
     measure = "rmse" if len(here.subject.names) == 1 else "nll"
     differs, name = change(measure, here.subject, there.subject, here.split), measure.upper()
     assert differs is not None
