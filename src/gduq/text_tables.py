@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Cell", "Style", "Table", "number", "plain", "text", "to_latex", "to_markdown"]
+__all__ = ["Cell", "Style", "Table", "count", "number", "plain", "to_latex", "to_markdown"]
 
 Found = tuple[float, float, float]  # a number and the ends of its interval
 Style = Literal["number", "share", "points"]  # as it is, in percent, in percent with its sign
@@ -31,8 +32,8 @@ class Table:
     """A table with a caption; the first column names the rows."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
 
     @property
@@ -42,9 +43,9 @@ class Table:
         return [any(row[i].value is not None for row in self.rows) for i in places]
 
 
-def text(value: object) -> Cell:
-    """A cell of words."""
-    return Cell(str(value))
+def count(rows: int) -> Cell:
+    """A whole number."""
+    return Cell(f"{rows:,}", float(rows))
 
 
 def number(
@@ -79,7 +80,7 @@ def to_markdown(table: Table, level: int = 3) -> str:
     r"""A Markdown table under a heading; what a name holds is shown, not interpreted.
 
     Example:
-        >>> print(to_markdown(Table("T", ("name", "ECE"), ((text("a|b"), number(0.5)),))))
+        >>> print(to_markdown(Table("T", ("name", "ECE"), ((Cell("a|b"), number(0.5)),))))
         ### T
         <BLANKLINE>
         | name | ECE |
@@ -100,7 +101,7 @@ def to_latex(table: Table) -> str:
     r"""A LaTeX table in the style of the booktabs package.
 
     Example:
-        >>> latex = to_latex(Table("T", ("name", "ECE"), ((text("50%"), number(0.5)),)))
+        >>> latex = to_latex(Table("T", ("name", "ECE"), ((Cell("50%"), number(0.5)),)))
         >>> print("\n".join(latex.splitlines()[3:8]))
         \begin{tabular}{lr}
         \toprule

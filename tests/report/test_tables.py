@@ -10,7 +10,7 @@ from gduq import metrics
 from gduq.evaluation import Evaluation
 from gduq.report.scorecards import label_table, scorecards
 from gduq.report.tables import subgroups
-from gduq.text_tables import Table, number, text, to_latex, to_markdown
+from gduq.text_tables import Cell, Table, number, to_latex, to_markdown
 from tests.report.cases import judged, labels, of_labels, of_values, on_three, prediction, rare
 from tests.report.cases import values as draw_values
 
@@ -93,6 +93,6 @@ def test_an_evaluation_from_a_file_shows_the_same():
 
 
 def test_what_has_a_meaning_there_is_escaped():
-    table = Table("t", ("n", "v"), ((text("a_b|c&d\ne"), number(float("nan"))),))
+    table = Table("t", ("n", "v"), ((Cell("a_b|c&d\ne"), number(float("nan"))),))
     assert r"| a\_b\|c&d e | – |" in to_markdown(table)
     assert r"a\_b|c\&d e & -- \\" in to_latex(table)

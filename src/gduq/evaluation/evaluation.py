@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval
-from gduq.text_tables import Cell, Table, number, text, to_markdown
+from gduq.text_tables import Cell, Table, number, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,6 +123,6 @@ def _of_kind(title: str, part: pd.DataFrame) -> Table:
         found: Any = tuple(float(row[n]) for n in _NUMBERS)
         line = lines.setdefault(tuple(str(row[k]) for k in keys), {})
         line[row["measure"]] = number(found[0] if math.isnan(found[1]) else found)
-    rows = [(*map(text, name), *(line.get(m, Cell("")) for m in measures))
+    rows = [(*map(Cell, name), *(line.get(m, Cell("")) for m in measures))
             for name, line in lines.items()]  # fmt: skip
-    return Table(title, (*keys, *measures), tuple(rows))
+    return Table(title, (*keys, *measures), rows)

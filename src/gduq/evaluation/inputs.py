@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,8 @@ def answers_of(
     seed: int,
 ) -> Calibrated:
     """Predictions by split, with the graph of a node task and shifted copies where known."""
-    whole, copies = None, None if corrupted is None else lambda: corrupted
+    whole: Whole | None = None
+    copies = None if corrupted is None else partial(list[Any], corrupted)
     if isinstance(given, nn.Module):
         if not views:
             raise InputError("splits to judge a model on", "none", "Pass splits=.")
@@ -66,7 +68,7 @@ def answers_of(
         else:
             found = {name: whole.p[rows] for name, rows in whole.rows.items()}
         if copies is None and fit_on in views:
-            copies = lambda: corrupted_predictions(given, views[fit_on], batch_size, seed)  # noqa: E731
+            copies = partial(corrupted_predictions, given, views[fit_on], batch_size, seed)
     else:
         found = _named(given)
         _check_rows(found)

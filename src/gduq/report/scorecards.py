@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from gduq.report.comparing import change, clear, spread
 from gduq.report.subject import Subject, main_split, splits_of
 from gduq.report.wording import Judged
-from gduq.text_tables import Cell, Style, Table, number, text
+from gduq.text_tables import Cell, Style, Table, count, number
 
 __all__ = ["ACCURACY", "BALANCED", "COVERAGE", "ECE", "RMSE", "Column", "apart", "card_of",
            "label_table", "scorecards"]  # fmt: skip
@@ -87,7 +87,7 @@ def scorecards(subjects: Sequence[Subject]) -> list[Table]:
                 few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
                 note = " ".join(filter(None, (_always(Judged(shown[0], split)), few)))
                 heads = ("Model", *(column.head(every[0]) for column in columns))
-                tables.append(Table(title, heads, tuple(rows), note))
+                tables.append(Table(title, heads, rows, note))
     return tables
 
 
@@ -110,7 +110,7 @@ def _rows(
         plain = calibrator == "none"
         marks = _marks(first, subject, split, columns) if plain and subject is not first else {}
         cells = [_cell(c, subject, split, calibrator, marks.get(c, "")) for c in columns]
-        yield text(subject.name if plain else f"{subject.name} + {calibrator}"), *cells
+        yield Cell(subject.name if plain else f"{subject.name} + {calibrator}"), *cells
 
 
 def _cell(column: Column, subject: Subject, split: str, calibrator: str, mark: str) -> Cell:
@@ -146,11 +146,11 @@ def label_table(subjects: Sequence[Subject]) -> Table | None:
         size = 0 if p is None else len(p)
         rate = float(p.target.double().mean()) if size else math.nan
         found = [_cell(c, s.parts[i], split, "none", "") for s in shown for c in _OF_LABEL]
-        rows.append((text(name), Cell(f"{size:,}", float(size)), number(rate, "share"), *found))
+        rows.append((Cell(name), count(size), number(rate, "share"), *found))
     rows.sort(key=lambda row: (math.isnan(row[3].value or 0.0), row[3].value))
     heads = [c.head(s, named=len(shown) > 1) for s in shown for c in _OF_LABEL]
     note = (
         "Hold average precision against the share of yes: that is what guessing gets. Labels with "
         f"one answer only have no ROC-AUC. {_FEW}"
     )
-    return Table(f"Labels of {split}", ("Label", "Rows", "Yes,\u00a0%", *heads), tuple(rows), note)
+    return Table(f"Labels of {split}", ("Label", "Rows", "Yes,\u00a0%", *heads), rows, note)

@@ -18,7 +18,7 @@ from gduq.report.comparing import UNKNOWN, pool
 from gduq.report.scorecards import ACCURACY, BALANCED, COVERAGE, ECE, RMSE, apart
 from gduq.report.subject import Subject, main_split, splits_of
 from gduq.report.verdict import cost_ratios
-from gduq.text_tables import Cell, Table, number, text
+from gduq.text_tables import Cell, Table, count, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,11 +51,11 @@ def _groups_table(subjects: Sequence[Subject], split: str, name: str) -> Table:
     for group in dict.fromkeys(key for part in found for key in part):
         cells = [number(part.get(group, {}).get(c.measure, UNKNOWN), c.style)
                  for c in columns for part in found]  # fmt: skip
-        rows.append((text(group[0]), Cell(f"{group[1]:,}", float(group[1])), *cells))
+        rows.append((Cell(group[0]), count(group[1]), *cells))
     heads = [c.head(s, named=len(subjects) > 1) for c in columns for s in shown]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
     title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
-    return Table(title, ("Group", "Rows", *heads), tuple(rows), note)
+    return Table(title, ("Group", "Rows", *heads), rows, note)
 
 
 def _pooled(subject: Subject, split: str) -> Groups:
@@ -125,9 +125,9 @@ def detection(subjects: Sequence[Subject]) -> Table | None:
         for split, score, against in keys.itertuples(index=False):
             found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
             words = (subject.name, score, f"{split} against {against}")
-            rows.append((*map(text, words), *map(number, found)))
+            rows.append((*map(Cell, words), *map(number, found)))
     columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return Table("Telling shifted rows apart", columns, tuple(rows)) if rows else None
+    return Table("Telling shifted rows apart", columns, rows) if rows else None
 
 
 def costs(subjects: Sequence[Subject]) -> Table | None:
@@ -140,9 +140,9 @@ def costs(subjects: Sequence[Subject]) -> Table | None:
     for subject in subjects:
         ratios = cost_ratios(first, subject)
         cells = [Cell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else Cell("–") for k in keys]
-        rows.append((text(subject.name), *cells))
+        rows.append((Cell(subject.name), *cells))
     names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
-    return Table("Cost", ("Model", *names), tuple(rows), f"Relative to {first.name}.")
+    return Table("Cost", ("Model", *names), rows, f"Relative to {first.name}.")
 
 
 def sizes(subjects: Sequence[Subject]) -> Table:
@@ -151,11 +151,11 @@ def sizes(subjects: Sequence[Subject]) -> Table:
     for subject in subjects:
         for split in splits_of([subject]):
             p = subject.predictions[split]
-            counts = (Cell(f"{n:,}", float(n)) for n in (len(p), p.num_samples))
-            known = text("no" if p.target is None else "yes")
-            rows.append((text(subject.name), text(split), *counts, text(p.size), known))
+            known = Cell("no" if p.target is None else "yes")
+            sizes = (count(len(p)), count(p.num_samples), Cell(p.size))
+            rows.append((Cell(subject.name), Cell(split), *sizes, known))
     columns = ("Model", "Split", "Rows", "Hypotheses (K)", "About", "Truth known")
-    return Table("What was judged", columns, tuple(rows))
+    return Table("What was judged", columns, rows)
 
 
 def versions(subjects: Sequence[Subject]) -> dict[str, str]:

@@ -193,27 +193,27 @@ def _answers(here: Judged, there: Judged) -> tuple[list[int], str]:
 
 
 def _in_points(name: str, change: Interval) -> str:
-    """A change of a share of rows."""
-    if change == (0.0, 0.0, 0.0):
-        return f"{name} is the same."
-    if not clear(change):
-        return f"{name}: no clear change ({signed(change.value)} points, {ranged(change)})."
-    word = "higher" if change.value > 0 else "lower"
-    return f"{name} is {points(abs(change.value))} {word} ({ranged(change)})."
+    unclear = f"{signed(change.value)} points, {ranged(change)}"
+    return _told(name, change, unclear, f"{points(abs(change.value))} {{}} ({ranged(change)})")
 
 
 def _errors(here: Judged, there: Judged) -> tuple[list[int], str]:
     """RMSE of one value; of several, which have units of their own, the NLL; 1 is better."""
     measure = "rmse" if len(here.subject.names) == 1 else "nll"
-    differs, name = change(measure, here.subject, there.subject, here.split), measure.upper()
+    differs = change(measure, here.subject, there.subject, here.split)
     assert differs is not None
     now = there.value(measure).value
     shown = f"{now:.3g} instead of {now - differs.value:.3g}"
-    if differs == (0.0, 0.0, 0.0):
-        return [0], f"{name} is the same."
-    if not clear(differs):
-        return [0], f"{name}: no clear change ({shown})."
-    return [-_sign(differs)], f"{name} is {'higher' if differs.value > 0 else 'lower'}: {shown}."
+    return [-_sign(differs)], _told(measure.upper(), differs, shown, f"{{}}: {shown}")
+
+
+def _told(name: str, change: Interval, unclear: str, clearly: str) -> str:
+    """A change in words: none, no clear one, or one for which the higher or lower is said."""
+    if change == (0.0, 0.0, 0.0):
+        return f"{name} is the same."
+    if not clear(change):
+        return f"{name}: no clear change ({unclear})."
+    return f"{name} is {clearly.format('higher' if change.value > 0 else 'lower')}."
 
 
 def nearer_words(
