@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -9,7 +10,7 @@ from torch_geometric.data import Data
 
 from gduq.data import Splits, View
 from gduq.evaluation import evaluate
-from gduq.prediction import Prediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, build
 
 EVIL = "<script>alert(1)</script>"
@@ -45,14 +46,19 @@ def graph_splits(m: int = 120) -> Splits:
 
 def evaluated(subject: Subject, **options) -> Subject:
     """With an evaluation of few resamples."""
-    from dataclasses import replace
-
     found = evaluate(subject.predictions, subject.splits, resamples=60,
                      subgroups=subject.splits is not None, **options)  # fmt: skip
     return replace(subject, evaluation=found)
 
 
-def subject(name: str, seed: int = 0, sharp: float = 1.0, noise: float = 1.0, **more) -> Subject:
+def judged(name: str, predictions, *calibrators: str, **more) -> Subject:
+    """One model, evaluated; a single prediction is that of shifted rows."""
+    if not isinstance(predictions, dict):
+        predictions = {"ood_test": predictions}
+    return evaluated(Subject(name, predictions, **more), calibrators=list(calibrators))
+
+
+def of_classes(name: str, seed: int = 0, sharp: float = 1.0, noise: float = 1.0, **more) -> Subject:
     splits = {"id_val": 0.7, "id_test": 0.7, "ood_val": 1.0, "ood_test": 1.4}
     found = {
         s: prediction(seed=10 * seed + i, sharp=sharp, noise=noise * n, k=1 + seed % 2 * 3)
@@ -62,7 +68,7 @@ def subject(name: str, seed: int = 0, sharp: float = 1.0, noise: float = 1.0, **
         found[f"rotation={angle}"] = prediction(
             seed=seed + angle, sharp=sharp, noise=noise * (0.7 + angle / 60), k=1 + seed % 2 * 3
         )
-    return evaluated(Subject(name, found, **more), calibrators=["temperature"])
+    return judged(name, found, "temperature", **more)
 
 
 @cache
@@ -78,7 +84,64 @@ def three() -> tuple[Subject, ...]:
     cost = {"train_seconds": 2.0, "predict_seconds": 0.5}
     config = {"data": {"name": "tu/NCI1/size"}, "note": EVIL}
     return (
-        subject("vanilla", 0, sharp=6.0, noise=1.5, cost=cost, config=config, splits=splits),
-        subject("mild", 1, noise=1.5, cost={"train_seconds": 6.0, "predict_seconds": 1.5}),
-        subject(EVIL, 2, sharp=6.0, noise=1.5, splits=splits, config={EVIL: 1}),
+        of_classes("vanilla", 0, sharp=6.0, noise=1.5, cost=cost, config=config, splits=splits),
+        of_classes("mild", 1, noise=1.5, cost={"train_seconds": 6.0, "predict_seconds": 1.5}),
+        of_classes(EVIL, 2, sharp=6.0, noise=1.5, splits=splits, config={EVIL: 1}),
     )
+
+
+# -- values, labels and rare classes -------------------------------------------------------------
+
+
+def values(m=200, seed=0, wrong=1.0, scale=1.0, width=1, bias=0.0) -> ValuePrediction:
+    """Errors ``wrong`` times, and said deviations ``scale`` times, what is usual."""
+    g = torch.Generator().manual_seed(seed)
+    y = 2 * torch.randn(m, width, generator=g)
+    std = 0.3 + torch.rand(m, width, generator=g)
+    means = y + bias + wrong * std * torch.randn(m, width, generator=g)
+    samples = torch.cat([means, 2 * (scale * std).log()], dim=1)
+    names = ("logS",) if width == 1 else tuple(f"v{t}" for t in range(width))
+    return ValuePrediction(samples, y, names, novelty=torch.rand(m, generator=g))
+
+
+def labels(m=200, seed=0, sharp=1.0, noise=0.5, width=3) -> LabelPrediction:
+    g = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(m, width, generator=g) - 1.0
+    y = (torch.rand(m, width, generator=g) < z.sigmoid()).float()
+    y[torch.rand(m, width, generator=g) < 0.15] = float("nan")
+    noisy = z + noise * torch.randn(3, m, width, generator=g)
+    return LabelPrediction(sharp * noisy, y, tuple("abc"[:width]))
+
+
+def rare(found: float, right: float, m: int = 1000, names=("no", "yes")) -> Prediction:
+    """One row in ten is "yes": ``found`` of these and ``right`` of the others are said rightly."""
+    target = (torch.arange(m) % 10 == 0).long()
+    rank = torch.arange(m)
+    hit = torch.where(target == 1, rank // 10 % 100 < 100 * found, rank % 100 < 100 * right)
+    said = torch.where(hit, target, 1 - target)
+    return Prediction(2.0 * torch.eye(2)[said], target, names)
+
+
+def on_three(make, everywhere=(), **shifted) -> dict:
+    """On three splits: shifted rows are wrong in their own way."""
+    usual = dict(everywhere)
+    return {"id_val": make(seed=1, **usual), "id_test": make(seed=2, **usual),
+            "ood_test": make(seed=3, **usual, **shifted)}  # fmt: skip
+
+
+@cache
+def of_values() -> tuple[Subject, Subject]:
+    """Too narrow under shift, and one that is not."""
+    plain, wide = on_three(values, wrong=2.0), on_three(values, wrong=2.0, scale=2.0)
+    cost = {"train_seconds": 2.0}
+    return (
+        judged("plain", plain, "deviation", splits=graph_splits(200), cost=cost),
+        judged("wide", wide, cost={"train_seconds": 5.0}),
+    )
+
+
+@cache
+def of_labels() -> tuple[Subject, Subject]:
+    """Over-confident everywhere, and one that is not."""
+    sharp, mild = on_three(labels, {"sharp": 4.0}), on_three(labels)
+    return judged("sharp", sharp, "per_label"), judged("mild", mild)

@@ -9,14 +9,25 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import torch
 
 from gduq.errors import InputError
-from gduq.prediction import Prediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import FORMATS, Subject, build, write
-from gduq.report.split_names import main_split, splits_of
-from gduq.report.subject import checked
-from gduq.text_tables import Table, number, text, to_latex, to_markdown
-from tests.report.cases import EVIL, evaluated, page_of_three, prediction, three
+from gduq.report.subject import checked, main_split, splits_of
+from gduq.report.verdict import verdict
+from tests.report.cases import (
+    EVIL,
+    judged,
+    labels,
+    of_labels,
+    of_values,
+    page_of_three,
+    prediction,
+    rare,
+    three,
+    values,
+)
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
@@ -118,7 +129,7 @@ def test_scorecards_show_what_the_evaluation_found(read):
 
 def test_the_first_lines_say_what_was_learned(tmp_path):
     facts = {"Data": "sol.csv", "Target": "logS [log mol/L]", "Model": f"mine {EVIL}"}
-    subject = evaluated(Subject("mine", {"test": prediction()}, facts=facts))
+    subject = judged("mine", {"test": prediction()}, facts=facts)
     page = build(subject)
     assert "<title>logS [log mol/L], from sol.csv: how far to trust it</title>" in page
     assert page.index("<dd>sol.csv</dd>") > page.index('id="about"')
@@ -167,26 +178,54 @@ def test_colours_have_contrast(page):
 # -- other subjects ----------------------------------------------------------------------------
 
 
-def test_a_bare_subject_has_a_page():
-    few = Subject("one", {"test": prediction(m=7)})
-    page = build(evaluated(few))
-    Reader(page)
-    assert 'id="cost"' not in page
-    assert 'id="graphs"' not in page
+def test_a_page_about_values():
+    page = build(of_values())
+    read = Reader(page)
+    assert read.sections == ["verdict", "why", "about", "scorecard", "reliability", "parity",
+                             "risk", "shifted", "groups", "cost", "graphs", "again"]  # fmt: skip
+    assert "Truth and prediction, ood_test: plain: 90 % intervals:" in page
+    assert "Error against deviation, ood_test: plain (ENCE" in page
+    held = of_values()[0].value("ood_test", "coverage_90").value
+    cells = [cell for table in read.tables for row in table for cell in row]
+    assert any(cell.startswith(f"{100 * held:.1f}") for cell in cells)
 
 
-def test_a_page_without_labels():
-    bare = {s: prediction(labelled=False, seed=i) for i, s in enumerate(("id_test", "ood_test"))}
-    page = build(evaluated(Subject("one", bare)))
-    Reader(page)
-    assert "No split has labels." in page
-    assert 'id="shifted"' in page
+def test_a_page_about_labels():
+    page = build(of_labels())
+    expected = "verdict why about scorecard labels reliability precision risk shifted again"
+    assert Reader(page).sections == expected.split()
+    assert "Precision and recall, a, ood_test: sharp (average precision" in page
+    p = of_labels()[0].predictions["ood_test"]
+    twice = LabelPrediction(torch.cat([p.samples] * 2, dim=2), torch.cat([p.target] * 2, dim=1))
+    assert "Only in tables: 4, 5." in build(judged("m", twice))
+
+
+@pytest.mark.parametrize(
+    ("p", "there"),
+    [
+        ({"test": prediction(m=7)}, "scorecard"),
+        ({s: prediction(labelled=False) for s in ("id_test", "ood_test")}, "shifted"),
+        ({s: ValuePrediction(values().samples) for s in ("id_test", "new")}, "scorecard"),
+        (values(width=2), "parity"),
+        (labels(width=1), "precision"),
+        (rare(0.6, 0.97), "precision"),
+        (rare(0.5, 0.97, m=40), "scorecard"),
+        (ValuePrediction(torch.zeros(40, 2), torch.full((40,), 3.0)), "parity"),
+        (Prediction(torch.eye(2).repeat(20, 1), torch.zeros(40).long()), "reliability"),
+    ],
+)
+def test_any_subject_has_a_page(p, there):
+    subject = judged("one", p)
+    page = build(subject)
+    sections = Reader(page).sections
+    assert there in sections
+    assert not {"cost", "graphs"} & set(sections)
+    unknown = all(q.target is None for q in subject.predictions.values())
+    assert ("No split has labels." in page) == unknown
 
 
 def test_many_subjects_are_all_in_tables():
-    many = [
-        evaluated(Subject(f"run {i}", {"ood_test": prediction(m=40, seed=i)})) for i in range(9)
-    ]
+    many = [judged(f"run {i}", prediction(m=40, seed=i)) for i in range(9)]
     page = build(many)
     assert "Only in tables: run 6, run 7, run 8." in page
     table = Reader(page).tables[1]
@@ -216,6 +255,8 @@ def test_the_order_of_splits():
         (lambda: Subject("a", {}), "predictions by split"),
         (lambda: Subject("a", {"test": 1}), "a Prediction for 'test'"),
         (lambda: Subject("a", {"t": prediction()}, {"train_seconds": -1}), "of 0 or more"),
+        (lambda: Subject("a", {"x": values(), "y": labels()}), "of one kind, got labels, values"),
+        (lambda: build([of_values()[0], of_labels()[0]]), "subjects that predict the same kind"),
         (lambda: write(Subject("a", {"t": prediction()}), "x.docx"), "a format from html"),
         (lambda: write(Subject("a", {"t": prediction()}), "x", "pdf"), "a format from html"),
     ],
@@ -253,6 +294,18 @@ def test_json_and_csv_hold_every_number(written):
     assert ("vanilla", "ood_test", "none", "", "gap") in found
 
 
+@pytest.mark.parametrize("which", [of_values, of_labels])
+def test_every_format_holds_the_advice_and_the_gap(which, tmp_path):
+    text, said = write(which(), tmp_path / "r.md").read_text(), verdict(which())
+    assert f"What to do: {said.advice.text[:20]}" in text
+    held = json.loads(write(which(), tmp_path / "r.json").read_text())
+    assert held["verdict"]["advice"]["action"] == said.advice.action
+    gaps = [r for r in held["table"] if r["measure"] == "gap"]
+    assert gaps[0]["value"] == which()[0].value(gaps[0]["split"], "gap").value
+    assert write(which(), tmp_path / "r.tex").read_text().count(r"\begin{tabular}") >= 4
+    assert len(write(which(), tmp_path / "r.csv").read_text().splitlines()) > 100
+
+
 def test_markdown_holds_the_scorecard_and_no_html(written):
     text = written["markdown"]
     assert text.startswith("# Mine\n\n<!-- gduq report -->\n\n**Under size shift")
@@ -271,12 +324,6 @@ def test_latex_tables_have_equal_rows(written):
             if line.endswith(r"\\"):
                 assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
     assert r"\textless{}script\textgreater{}" in text
-
-
-def test_what_has_a_meaning_there_is_escaped():
-    table = Table("t", ("n", "v"), ((text("a_b|c&d\ne"), number(float("nan"))),))
-    assert r"| a\_b\|c&d e | – |" in to_markdown(table)
-    assert r"a\_b|c\&d e & -- \\" in to_latex(table)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

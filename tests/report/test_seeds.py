@@ -15,12 +15,12 @@ from gduq.errors import InputError
 from gduq.metrics import Interval
 from gduq.prediction import Prediction
 from gduq.report import Subject, build, write
-from gduq.report.differences import change, clear
+from gduq.report.comparing import change, clear, pool, spread
 from gduq.report.scorecards import scorecards
-from gduq.report.seeds import pool, pooled, spread
+from gduq.report.subject import pooled
 from gduq.report.tables import numbers, subgroups
 from gduq.report.verdict import verdict
-from tests.report.cases import evaluated
+from tests.report.cases import evaluated, judged, on_three, values
 
 TARGET = (torch.arange(400) % 4 == 0).long()  # class 0 is right in 300 of 400 rows
 
@@ -60,7 +60,7 @@ def test_one_name_and_means_of_all_numbers():
     assert subject.name == "model (3 seeds)"
     assert subject.config["seed"] == [0, 1, 2]
     assert [r.name for r in subject.runs] == [f"model, seed {i}" for i in range(3)]
-    assert subject.number("gap", "ood_test").value == pytest.approx(0.15)
+    assert subject.value("ood_test", "gap").value == pytest.approx(0.15)
     nll = [r.result.value("ood_test", "nll").value for r in subject.runs]
     assert subject.value("ood_test", "nll").value == pytest.approx(statistics.fmean(nll))
     assert pooled([subject.runs[0]]) is subject.runs[0]
@@ -134,6 +134,18 @@ def test_groups_are_means_over_seeds():
     for row, one, two in zip(several.rows, *(table.rows for table in runs), strict=True):
         assert row[0] == one[0]
         assert row[3].value == pytest.approx((one[3].value + two[3].value) / 2)
+
+
+def test_seeds_of_values_are_one_model():
+    p, runs = on_three(values, wrong=2.0), []
+    for seed, wider in enumerate((0.0, 0.4, 0.2)):
+        widened = {s: q.with_samples(q.samples + torch.tensor([0.0, wider])) for s, q in p.items()}
+        runs.append(judged("m", widened, config={"seed": seed}))
+    both = pooled(runs)
+    mean = statistics.fmean(r.value("ood_test", "gap").value for r in runs)
+    assert both.value("ood_test", "gap").value == pytest.approx(mean)
+    assert "±" in scorecards([both])[-1].rows[0][3].text
+    assert "3 seeds" in build(both)
 
 
 def test_costs_are_means():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -37,19 +36,12 @@ class Whole:
 
 @dataclass(eq=False)
 class Calibrated:
-    """Predictions by split, and under any calibrator.
-
-    Args:
-        raw: The uncalibrated predictions by split.
-        fit_on: The split with labels that calibrators are fitted on.
-        find_whole: Gives the one graph of a node task, or ``None``; for calibrators that read it.
-        find_copies: Gives predictions of shifted copies of ``fit_on``, for ``+corrupted`` ones.
-    """
+    """Predictions by split, and under any calibrator fitted on the labels of ``fit_on``."""
 
     raw: dict[str, Any]
     fit_on: str = "id_val"
-    find_whole: Callable[[], Whole | None] = lambda: None
-    find_copies: Callable[[], Sequence[Any]] | None = None
+    find_whole: Callable[[], Whole | None] = lambda: None  # for calibrators that read the graph
+    find_copies: Callable[[], Sequence[Any]] | None = None  # for ``+corrupted`` ones
     _fitted: dict[str, Calibrator] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -68,17 +60,29 @@ class Calibrated:
             )
         return list(self.find_copies())
 
+    @property
+    def validation(self) -> Any:
+        """The predictions that calibrators are fitted on, which must be there and have labels."""
+        if self.fit_on not in self.raw:
+            wanted = f"a split {self.fit_on!r} to fit calibrators on"
+            raise InputError(wanted, ", ".join(self.raw), "Pass fit_on=.")
+        self.raw[self.fit_on].require_target()
+        return self.raw[self.fit_on]
+
     def predictions(self, name: str) -> dict[str, Any]:
         """By split, under the calibrator of that name; uncalibrated under ``"none"``."""
-        return self.raw if name == "none" else self.mapped(self.fitted(name))
+        return self.raw if name == "none" else self.under(self.fitted(name)).raw
 
-    def mapped(self, calibrator: Calibrator) -> dict[str, Any]:
-        """By split, under a fitted calibrator."""
-        whole = self.whole if calibrator.needs_graph else None
-        if whole is None:
-            return {split: calibrator(p) for split, p in self.raw.items()}
-        q = calibrator(whole.p)
-        return {split: q[whole.rows[split]] for split in self.raw}
+    def under(self, calibrator: Calibrator) -> Calibrated:
+        """The same under a fitted calibrator."""
+        found = Calibrated({}, self.fit_on, lambda: self._mapped_whole(calibrator))
+        whole = found.whole if calibrator.needs_graph else None
+        for split, p in self.raw.items():
+            found.raw[split] = calibrator(p) if whole is None else whole.p[whole.rows[split]]
+        return found
+
+    def _mapped_whole(self, calibrator: Calibrator) -> Whole | None:
+        return None if self.whole is None else replace(self.whole, p=calibrator(self.whole.p))
 
     def fitted(self, name: str) -> Calibrator:
         """The calibrator of that name, fitted on all of ``fit_on``."""
@@ -97,35 +101,28 @@ class Calibrated:
         """Fit on ``fit_on``, or on some of its rows; by ``name``, also on copies of these."""
         if calibrator.fitted:
             return calibrator
-        if self.fit_on not in self.raw:
-            wanted = f"a split {self.fit_on!r} to fit calibrators on"
-            raise InputError(wanted, ", ".join(self.raw), "Pass fit_on=.")
-        whole = self.whole if calibrator.needs_graph else None
+        p, whole = self.validation, self.whole if calibrator.needs_graph else None
         if whole is not None:
             rows = whole.numbers(self.fit_on)
             return calibrator.fit(whole.p, rows=rows if part is None else rows[part])
         copies = self.copies if name in VARIANTS else []
-        copies = copies if part is None else [p[part] for p in copies]
-        more = {"corrupted": copies} if copies else {}
-        return calibrator.fit(self.raw[self.fit_on], rows=part, **more)
+        copies = copies if part is None else [copy[part] for copy in copies]
+        return calibrator.fit(p, rows=part, **({"corrupted": copies} if copies else {}))
 
-    def held_out(self, calibrator: Calibrator, name: str, seed: int) -> tuple[Calibrator, Tensor]:
-        """A calibrator fitted on a random half of ``fit_on``, and the rows of the other half.
+    def held_out(self, calibrator: Calibrator, name: str, seed: int) -> Calibrated:
+        """The same under a calibrator fitted on a random half of ``fit_on``.
 
-        No row may serve both a calibrator and a threshold on what it gives.
+        Only the other half is left of ``fit_on``, to put thresholds on: no row may serve both a
+        calibrator and a threshold on what it gives.
         """
-        rows = len(self.raw[self.fit_on])
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
-        first, second = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
-        if not len(second):
-            raise InputError("at least two rows to fit on", rows)
-        return self.fit(copy(calibrator), name, first), second
-
-    def without(self, rest: Tensor) -> Calibrated:
-        """The same with only some rows of ``fit_on`` left, to put thresholds on."""
-        raw = {**self.raw, self.fit_on: self.raw[self.fit_on][rest]}
-        whole = self.whole
+        size = len(self.validation)
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+        first, rest = order[: (size + 1) // 2], order[(size + 1) // 2 :]
+        if not len(rest):
+            raise InputError("at least two rows to fit on", size)
+        half = self.fit(calibrator, name, first)
+        raw, whole = {**self.raw, self.fit_on: self.raw[self.fit_on][rest]}, self.whole
         if whole is not None:
             left = {**whole.rows, self.fit_on: whole.numbers(self.fit_on)[rest]}
             whole = replace(whole, rows=left)
-        return Calibrated(raw, self.fit_on, lambda: whole)
+        return Calibrated(raw, self.fit_on, lambda: whole).under(half)

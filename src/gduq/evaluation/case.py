@@ -1,4 +1,4 @@
-"""What is judged: the predictions of one calibrator on all splits, and rows of the table."""
+"""What is judged: predictions under one calibrator on all splits, and rows of the table."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gduq.evaluation.calibrated import Whole
-from gduq.metrics import Interval
-from gduq.metrics.resampling import share_interval
-from gduq.prediction import Hypotheses
+from gduq.evaluation.calibrated import Calibrated
 
-__all__ = ["Case", "Record", "Settings", "mean", "record", "share"]
+__all__ = ["Case", "Record", "Settings"]
 
 Record = dict[str, Any]
 
@@ -42,32 +38,29 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """The predictions of one calibrator (or none) on all splits.
-
-    Args:
-        calibrator: Its name.
-        predictions: By split.
-        settings: What the evaluation is made with.
-        whole: The graph of a node task.
-        columns: What rows are grouped by, by split.
-        held: What thresholds are fitted and judged on, if not this.
-    """
+    """Predictions under one calibrator, or none, and what their rows are grouped by."""
 
     calibrator: str
-    predictions: Mapping[str, Any]
+    answers: Calibrated
     settings: Settings
-    whole: Whole | None = None
     columns: Mapping[str, Mapping[str, Tensor]] | None = None
-    held: Case | None = None
+
+    @property
+    def predictions(self) -> dict[str, Any]:
+        """By split."""
+        return self.answers.raw
 
     @property
     def kind(self) -> str:
         """What the predictions are about."""
-        return str(self._first.kind)
+        return str(next(iter(self.predictions.values())).kind)
 
     @property
-    def _first(self) -> Any:
-        return next(iter(self.predictions.values()))
+    def names(self) -> list[str]:
+        """What the labels or values are called; one alone needs no name."""
+        p = next(iter(self.predictions.values()))
+        number = p.num_labels if p.kind == "labels" else p.num_values
+        return [""] if number == 1 else list(p.names or map(str, range(number)))
 
     @property
     def validation(self) -> Any:
@@ -81,50 +74,22 @@ class Case:
             if split not in ("train", self.settings.fit_on):
                 yield split, p
 
-    def column(self, t: int) -> Case:
-        """Label or value number ``t`` alone, on the splits where it is known of some row."""
-        parts = {split: p.column(t) for split, p in self.predictions.items()}
-        held = None if self.held is None else self.held.column(t)
-        known = {split: p for split, p in parts.items() if len(p)}
-        return replace(self, predictions=known, whole=None, held=held)
-
-    @property
-    def names(self) -> list[str]:
-        """What the labels or values are called; one alone needs no name."""
-        p = self._first
-        number = p.num_labels if p.kind == "labels" else p.num_values
-        return [""] if number == 1 else list(p.names or map(str, range(number)))
-
     def each(self, part: Callable[[Case], Iterable[Record]]) -> Iterator[Record]:
         """A part of the table for one label or value after the other, by name; of classes once."""
-        if not self.predictions:  # too few rows to hold any back for thresholds
-            return
         if self.kind == "classes":
             yield from part(self)
             return
         for t, name in enumerate(self.names):
-            one = self.column(t)
-            for row in part(one) if one.predictions else ():
-                variant = row.get("variant", "")
-                yield row | {"variant": ": ".join(filter(None, (name, variant)))}
+            columns = {split: p.column(t) for split, p in self.predictions.items()}
+            known = {split: p for split, p in columns.items() if len(p)}
+            one = replace(self, answers=Calibrated(known, self.settings.fit_on))
+            for row in part(one) if known else ():
+                yield row | {"variant": ": ".join(filter(None, (name, row["variant"])))}
 
-
-def record(split: str, p: Hypotheses, measure: str, value: Any, **more: str) -> Record:
-    """One row of the table; ``value`` is a number, or a triple of value, low, high."""
-    three = value if isinstance(value, tuple) else (value, math.nan, math.nan)
-    low_high = dict(zip(("value", "low", "high"), map(float, three), strict=True))
-    return {"split": split, "measure": measure, "rows": len(p), **low_high, **more}
-
-
-def share(hits: Tensor, case: Case) -> Interval:
-    """A share of rows with its Wilson interval."""
-    return share_interval(float(hits.double().mean()), hits.numel(), case.settings.level)
-
-
-def mean(values: Tensor, case: Case) -> tuple[float, float, float]:
-    """A mean with its normal interval."""
-    values = values.double()
-    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(case.settings.level, dtype=torch.float64)))
-    half = z * float(values.std(correction=0)) / math.sqrt(values.numel())
-    middle = float(values.mean())
-    return middle, middle - half, middle + half
+    def record(self, kind: str, split: str, measure: str, value: Any, **more: Any) -> Record:
+        """One row of the table; ``value`` is a number, or a triple of value, low, high."""
+        three = value if isinstance(value, tuple) else (value, math.nan, math.nan)
+        numbers = dict(zip(("value", "low", "high"), map(float, three), strict=True))
+        row = {"kind": kind, "split": split, "calibrator": self.calibrator, "measure": measure}
+        rows = len(self.predictions[split])
+        return {**row, **numbers, "rows": rows, "variant": "", "against": "", **more}

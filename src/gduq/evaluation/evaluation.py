@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gduq.disk import to_json, write_text
 from gduq.errors import InputError
 from gduq.metrics.resampling import Interval
-from gduq.text_tables import Cell, Table, number, text, to_markdown
+from gduq.text_tables import Cell, Table, number, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,18 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Evaluation"]
 
-COLUMNS = (
-    "kind",
-    "split",
-    "calibrator",
-    "variant",
-    "measure",
-    "value",
-    "low",
-    "high",
-    "rows",
-    "against",
-)
+COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
+           "against")  # fmt: skip
 _NUMBERS = ("value", "low", "high")
 _TITLES = {
     "metrics": "Accuracy and calibration",
@@ -50,11 +40,10 @@ class Evaluation:
     """How far to trust a model, in one table.
 
     Args:
-        table: One row per number, with columns ``kind`` (metrics, ood, error prediction, conformal,
-            abstention, subgroups), ``split``, ``calibrator`` ("none" without), ``variant`` (the
-            score, method or group; of several labels or values their name comes first),
-            ``measure``, ``value``, ``low`` and ``high`` (its interval), ``rows`` (of the split) and
-            ``against`` (the split it was compared with or fitted on).
+        table: One row per number: ``kind`` (metrics, ood, error prediction, conformal, abstention,
+            subgroups), ``split``, ``calibrator`` (or "none"), ``variant`` (the score, method or
+            group; of several labels or values their name comes first), ``measure``, ``value``,
+            ``low``, ``high``, ``rows``, ``against`` (the split it was compared with or fitted on).
         settings: What it was made with.
         predictions: The uncalibrated predictions by split; not written to files.
         calibrators: The fitted calibrators by name; not written to files.
@@ -78,21 +67,12 @@ class Evaluation:
     ) -> Interval:
         """One number with its interval."""
         table = self.table
-        wanted = {
-            "split": split,
-            "measure": measure,
-            "calibrator": calibrator,
-            "variant": variant,
-        }
+        wanted = {"split": split, "measure": measure, "calibrator": calibrator, "variant": variant}
         for column, name in wanted.items():
-            known = sorted(table[column].unique())
-            table = table[table[column] == name]
+            known, table = sorted(table[column].unique()), table[table[column] == name]
             if table.empty:
                 raise InputError(f"a {column} from {', '.join(known)}", repr(name))
-        first = table.iloc[0]
-        return Interval(*(float(first[name]) for name in _NUMBERS))
-
-    # -- out -----------------------------------------------------------------------------------
+        return Interval(*(float(table.iloc[0][name]) for name in _NUMBERS))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """Settings and table as JSON, NaN as null; also written to ``path`` if given."""
@@ -105,17 +85,16 @@ class Evaluation:
         """Read what `to_json` gave: a path, or the text itself."""
         import pandas as pd
 
+        path = None if str(source).lstrip().startswith("{") else Path(source)
+        if path is not None and path.exists() and not path.is_file():
+            raise InputError("a file with JSON of an Evaluation", path)
         try:
-            text = source if str(source).lstrip().startswith("{") else _read(Path(source))
-            content = json.loads(str(text))
+            content = json.loads(str(source) if path is None else path.read_text("utf-8"))
             table = pd.DataFrame(content["table"], columns=list(COLUMNS))
             table = table.astype(dict.fromkeys(_NUMBERS, float))
-            settings = dict(content["settings"])
-        except InputError:
-            raise
+            return cls(table, dict(content["settings"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError("JSON of an Evaluation", f"something else ({error})") from None
-        return cls(table, settings)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table for each kind, intervals in brackets; also written to ``path`` if given."""
@@ -126,12 +105,6 @@ class Evaluation:
             if not part.empty:
                 parts.append(to_markdown(_of_kind(title, part), level=2))
         return _written("\n\n".join(parts) + "\n", path)
-
-
-def _read(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise InputError("a file with JSON of an Evaluation", path)
-    return path.read_text(encoding="utf-8")
 
 
 def _written(text: str, path: str | Path | None) -> str:
@@ -145,13 +118,11 @@ def _of_kind(title: str, part: pd.DataFrame) -> Table:
     keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
     keys = keys if "split" in keys else ["split", *keys]
     measures = list(dict.fromkeys(part["measure"]))
-    cells: dict[tuple[str, ...], dict[str, Cell]] = {}
+    lines: dict[tuple[str, ...], dict[str, Cell]] = {}
     for row in part.to_dict(orient="records"):
         found: Any = tuple(float(row[n]) for n in _NUMBERS)
-        line = cells.setdefault(tuple(str(row[k]) for k in keys), {})
+        line = lines.setdefault(tuple(str(row[k]) for k in keys), {})
         line[row["measure"]] = number(found[0] if math.isnan(found[1]) else found)
-    rows = tuple(
-        (*map(text, name), *(line.get(m, Cell("")) for m in measures))
-        for name, line in cells.items()
-    )
+    rows = [(*map(Cell, name), *(line.get(m, Cell("")) for m in measures))
+            for name, line in lines.items()]  # fmt: skip
     return Table(title, (*keys, *measures), rows)

@@ -23,11 +23,9 @@ def gap(p: Any, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) ->
     r"""What predictions promise minus what they hold, with its interval.
 
     Of classes :math:`\frac1m \sum_i (\text{confidence}_i - [\text{label}_i = y_i])`, of labels the
-    mean of that over labels, of a value 0.9 minus the share of the truth in the 90 % intervals. It
-    is positive for an over-confident model.
-
-    The interval is that of the bootstrap. Of a value, and where all rows are right or all wrong, it
-    is that of the share itself (Wilson's): no resample of such rows has an error in it.
+    mean of that over labels, of a value 0.9 minus the share of the truth in the 90 % intervals. The
+    interval is that of the bootstrap; of a value, and where all rows are right or all wrong, that
+    of the share itself (Wilson's): no resample of such rows has an error in it.
 
     Example:
         >>> from gduq.prediction import Prediction
@@ -36,10 +34,8 @@ def gap(p: Any, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) ->
         Interval(value=-0.5, low=-0.5, high=-0.412...)
     """
     if p.kind == "values":
-        held = metrics.coverage(p, PROMISED)
-        return _below(PROMISED, share_interval(held, len(p), level))
-    once = torch.ones(1, len(p), dtype=torch.float64)
-    value = float(gap_of_draws(p, once))
+        return _below(PROMISED, share_interval(metrics.coverage(p, PROMISED), len(p), level))
+    value = float(gap_of_draws(p, torch.ones(1, len(p), dtype=torch.float64)))
     if resamples == 0:
         return Interval(value, math.nan, math.nan)
     draws = [gap_of_draws(p, block) for block in resample_counts(len(p), resamples, seed)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,84 +14,96 @@ from torch_geometric.data import Dataset, HeteroData
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
-from gduq.evaluation.calibrated import Whole
+from gduq.evaluation.calibrated import Calibrated, Whole
 from gduq.evaluation.case import Settings
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Hypotheses, predict
 from gduq.shifts.copies import shifted_copies
 
-__all__ = [
-    "check_copies",
-    "check_settings",
-    "copies_of",
-    "corrupted_predictions",
-    "group_columns",
-    "ood_names",
-    "predictions_of",
-    "views_of",
-    "whole_graph",
-]
+__all__ = ["answers_of", "check_settings", "corrupted_predictions", "group_columns", "ood_names",
+           "views_of", "whole_graph"]  # fmt: skip
 
 
 def views_of(splits: Splits | Mapping[str, View] | None) -> dict[str, View]:
-    if splits is None:
-        return {}
-    if isinstance(splits, Mapping):
-        return {name: _view(name, data) for name, data in splits.items()}
-    if not isinstance(splits, Splits):
+    """Views by name."""
+    if isinstance(splits, Splits):
+        return {**dict(splits), **splits.severities}
+    if not isinstance(splits, Mapping | None):
         raise InputError(
             "Splits or views by name", type(splits).__name__, 'Name it: {"test": view}.'
         )
-    return {**dict(splits), **splits.severities}
+    return {name: _view(name, data) for name, data in (splits or {}).items()}
 
 
 def _view(name: str, data: Any) -> View:
-    if isinstance(data, View):
-        return data
     if isinstance(data, (list, tuple, Dataset)):
         return View(data)
-    raise InputError(
-        f"a View or a list of graphs as {name!r}",
-        type(data).__name__,
-        "Pass gduq.data.View(data, mask) for nodes; of a loader, its dataset.",
-    )
+    if not isinstance(data, View):
+        raise InputError(
+            f"a View or a list of graphs as {name!r}",
+            type(data).__name__,
+            "Pass gduq.data.View(data, mask) for nodes; of a loader, its dataset.",
+        )
+    return data
 
 
-def predictions_of(
-    given: Any, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Any], Whole | None]:
-    if isinstance(given, nn.Module):
-        if not views:
-            raise InputError("splits to judge a model on", "none", "Pass splits=.")
-        for name, view in views.items():
-            _check_rows(name, len(view))
-        return _predicted(given, views, batch_size)
-    predictions = {"test": given} if isinstance(given, Hypotheses) else given
-    if not isinstance(predictions, Mapping) or not predictions:
-        got = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
-        raise InputError("a model, a Prediction, or predictions by split name", got)
-    for name, p in predictions.items():
-        if not isinstance(p, Hypotheses):
-            raise InputError(f"a Prediction for {name!r}", type(p).__name__)
-        _check_rows(name, len(p))
-        if name in views and len(views[name]) != len(p):
-            raise InputError(f"{len(views[name])} rows in {name!r}, as its view has", len(p))
-    return dict(predictions), None
-
-
-def copies_of(
+def answers_of(
     given: Any,
-    view: View | None,
+    views: dict[str, View],
+    fit_on: str,
     corrupted: Sequence[Hypotheses] | None,
     batch_size: int | None,
     seed: int,
-) -> Callable[[], Sequence[Any]] | None:
-    """Where corrupted copies come from, if from anywhere."""
-    if corrupted is not None:
-        return lambda: corrupted
-    if isinstance(given, nn.Module) and view is not None:
-        return lambda: corrupted_predictions(given, view, batch_size, seed)
-    return None
+) -> Calibrated:
+    """Predictions by split, with the graph of a node task and shifted copies where known."""
+    whole: Whole | None = None
+    copies = None if corrupted is None else partial(list[Any], corrupted)
+    if isinstance(given, nn.Module):
+        if not views:
+            raise InputError("splits to judge a model on", "none", "Pass splits=.")
+        _check_rows(views)
+        whole = whole_graph(given, views)
+        if whole is None:
+            found = {name: _predict(given, view, batch_size) for name, view in views.items()}
+        else:
+            found = {name: whole.p[rows] for name, rows in whole.rows.items()}
+        if copies is None and fit_on in views:
+            copies = partial(corrupted_predictions, given, views[fit_on], batch_size, seed)
+    else:
+        found = _named(given)
+        _check_rows(found)
+        for name, p in found.items():
+            if name in views and len(views[name]) != len(p):
+                raise InputError(f"{len(views[name])} rows in {name!r}, as its view has", len(p))
+    if corrupted is not None and fit_on in found:
+        sizes, rows = [len(p) for p in corrupted], len(found[fit_on])
+        if set(sizes) != {rows}:
+            wanted = f"corrupted copies of the {rows} rows that are fitted on, in order"
+            raise InputError(wanted, f"{', '.join(map(str, sizes)) or 'no'} rows")
+    return Calibrated(found, fit_on, lambda: whole, copies)
+
+
+def _named(given: Any) -> dict[str, Any]:
+    """Predictions by split; one alone is called ``test``."""
+    found = {"test": given} if isinstance(given, Hypotheses) else given
+    if not isinstance(found, Mapping) or not found:
+        got = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
+        raise InputError("a model, a Prediction, or predictions by split name", got)
+    for name, p in found.items():
+        if not isinstance(p, Hypotheses):
+            raise InputError(f"a Prediction for {name!r}", type(p).__name__)
+    return dict(found)
+
+
+def _check_rows(parts: Mapping[str, Any]) -> None:
+    for name, part in parts.items():
+        if len(part) == 0:
+            raise InputError(f"at least one row in {name!r}", "none", "Leave empty splits out.")
+
+
+def _predict(model: nn.Module, data: Any, batch_size: int | None = None) -> Any:
+    """With features where the model has any."""
+    return predict(model, data, batch_size=batch_size, features=True).to("cpu")
 
 
 def corrupted_predictions(
@@ -123,61 +136,29 @@ def corrupted_predictions(
     return [predict(model, c, batch_size=batch_size, features=features).to("cpu") for c in copies]
 
 
-def check_copies(corrupted: Sequence[Hypotheses] | None, rows: Hypotheses | None) -> None:
-    if corrupted is None or rows is None:
-        return
-    sizes = [len(p) for p in corrupted]
-    if not sizes or set(sizes) != {len(rows)}:
-        raise InputError(
-            f"corrupted copies of the {len(rows)} rows that are fitted on, in order",
-            f"{', '.join(map(str, sizes)) or 'no'} rows",
-        )
-
-
-def _check_rows(name: str, rows: int) -> None:
-    if rows == 0:
-        raise InputError(f"at least one row in {name!r}", "none", "Leave empty splits out.")
-
-
-def _predicted(
-    model: nn.Module, views: dict[str, View], batch_size: int | None
-) -> tuple[dict[str, Any], Whole | None]:
-    whole = whole_graph(model, views)
-    if whole is not None:
-        return {name: whole.p[rows] for name, rows in whole.rows.items()}, whole
-    return {name: _predict(model, view, batch_size) for name, view in views.items()}, None
-
-
 def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
     """What a model says of all nodes of the one graph of a node task; ``None`` for other tasks.
 
     One pass answers for all splits. Nodes of no split have no truth: of labels it is missing, of
     classes and values 0, which nobody reads.
     """
-    graph = next(iter(views.values())).graphs[0]
+    first = next(iter(views.values()))
+    graph, rows = first.graphs[0], dict[str, Tensor]()
+    for name, view in views.items():
+        if view.rows is None or len(view.graphs) != 1 or view.graphs[0] is not graph:
+            return None
+        rows[name] = view.rows
     if isinstance(graph, HeteroData):
-        return None
-    if any(v.rows is None or len(v.graphs) != 1 or v.graphs[0] is not graph
-           for v in views.values()):  # fmt: skip
         return None
     bare = graph.__copy__()
     bare.y = None
-    p = _predict(model, bare, None)
-    known = next(iter(views.values())).target
+    p, known = _predict(model, bare), first.target
     target = torch.zeros(len(p), *known.shape[1:], dtype=known.dtype, device=p.samples.device)
     if p.kind == "labels":
         target = target.to(p.samples.dtype).fill_(torch.nan)
-    rows: dict[str, Tensor] = {}
     for name, view in views.items():
-        assert view.rows is not None
-        rows[name] = view.rows
-        target[view.rows] = view.target.to(target)
+        target[rows[name]] = view.target.to(target)
     return Whole(graph, replace(p, target=target), rows)
-
-
-def _predict(model: nn.Module, data: Any, batch_size: int | None) -> Any:
-    """With features where the model has any."""
-    return predict(model, data, batch_size=batch_size, features=True).to("cpu")
 
 
 def ood_names(
@@ -185,30 +166,29 @@ def ood_names(
     predictions: Mapping[str, Hypotheses],
     splits: Splits | Mapping[str, View] | None,
 ) -> tuple[str, ...]:
-    if given is not None:
-        names = tuple(given)
-        unknown = [n for n in names if n not in predictions]
-        if unknown:
-            raise InputError(f"ood splits from {', '.join(predictions)}", ", ".join(unknown))
-        return names
-    severe = splits.severities if isinstance(splits, Splits) else {}
-    return tuple(n for n in predictions if n.startswith("ood") or n in severe)
+    """The OOD splits: those given, or those that begin with "ood" and the severities."""
+    if given is None:
+        severe = splits.severities if isinstance(splits, Splits) else {}
+        return tuple(n for n in predictions if n.startswith("ood") or n in severe)
+    names = tuple(given)
+    if unknown := [n for n in names if n not in predictions]:
+        raise InputError(f"ood splits from {', '.join(predictions)}", ", ".join(unknown))
+    return names
 
 
 def check_settings(
     settings: Settings, predictions: Mapping[str, Hypotheses], negatives: str | None
 ) -> None:
+    """Raise for settings that fit no such predictions."""
     if len(kinds := {p.kind for p in predictions.values()}) > 1:
         raise InputError("splits of one kind", ", ".join(sorted(kinds)))
-    sizes = {(p.num_samples, p.samples.size(2)) for p in predictions.values()}
-    if len(sizes) > 1:
+    if len(sizes := {(p.num_samples, p.samples.size(2)) for p in predictions.values()}) > 1:
         raise InputError("splits with equal K and C", f"(K, C) of {sorted(sizes)}")
     if negatives is not None and negatives not in predictions:
         raise InputError(f"negatives from {', '.join(predictions)}", repr(negatives))
     if not 0 < settings.alpha < 1:
         raise InputError("alpha between 0 and 1", settings.alpha)
-    unknown = set(settings.abstain) - {"coverage", "accuracy"}
-    if unknown:
+    if unknown := set(settings.abstain) - {"coverage", "accuracy"}:
         raise InputError("abstain with 'coverage' and 'accuracy'", ", ".join(sorted(unknown)))
 
 
@@ -219,11 +199,11 @@ def group_columns(
     if not views:
         raise InputError("splits for subgroups=True", "none", "Pass splits=.")
     train, columns = views.get("train"), {}
-    for name in predictions:
-        if name in views:
-            view = views[name]
-            same = train is not None and view.rows is not None and train.rows is not None
-            same = same and len(view.graphs) == 1 and train.graphs[0] is view.graphs[0]  # type: ignore[union-attr]
-            found = graph_columns(view, train if same and name != "train" else None)
-            columns[name] = {k: v for k, v in found.items() if torch.unique(v).numel() > 1}
+    for name in (name for name in predictions if name in views):
+        view, near = views[name], None
+        if train is not None and view.rows is not None and train.rows is not None:
+            same = len(view.graphs) == 1 and train.graphs[0] is view.graphs[0]
+            near = train if same and name != "train" else None
+        found = graph_columns(view, near)
+        columns[name] = {k: v for k, v in found.items() if torch.unique(v).numel() > 1}
     return columns

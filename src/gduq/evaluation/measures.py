@@ -1,31 +1,32 @@
-"""Which metrics are measured of classes, labels and values: on splits, and in groups of rows."""
+"""What is measured without fitting: metrics on splits and in groups, and detection of shift."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from gduq import metrics
-from gduq.evaluation.case import Case, Record, record
+from gduq.evaluation.case import Case, Record
 from gduq.evaluation.gap import gap
 from gduq.metrics import Interval
+from gduq.novelty import ood_scores as ood
 
-__all__ = ["class_measures", "measured", "subgroups"]
+__all__ = ["class_measures", "detection", "group_measures", "measured", "subgroups"]
 
 Metric = Callable[..., float]
-Measures = Mapping[str, Metric]
 _LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage and width are measured
+_FROM_FEATURES = ("mahalanobis", "knn")  # scores of rows
 _NEED_NO_TRUTH = ("sharpness", "width")
 _RANKED: dict[str, Metric] = {  # as good as their rarest class
     "balanced_accuracy": metrics.balanced_accuracy,
     "roc_auc": metrics.roc_auc,
     "average_precision": metrics.average_precision,
 }
+_OF_LABELS = ("accuracy", *_RANKED, "ece", "nll", "brier", "sharpness")
 _OF_GROUPS = {
     "classes": ("accuracy", "ece", "nll", "brier"),
+    "labels": _OF_LABELS,
     "values": ("rmse", "coverage_90", "nll"),
 }
 
@@ -52,20 +53,18 @@ def class_measures(bins: int) -> dict[str, Metric]:
     }
 
 
-def _label_measures(bins: int) -> dict[str, Metric]:
-    names, known = ("accuracy", *_RANKED, "ece", "nll", "brier", "sharpness"), class_measures(bins)
-    return {name: known[name] for name in names}
-
-
-def _value_measures(rows: int) -> dict[str, Metric]:
+def _measures(kind: str, bins: int, rows: int) -> dict[str, Metric]:
+    if kind != "values":
+        known = class_measures(bins)
+        return known if kind == "classes" else {name: known[name] for name in _OF_LABELS}
     return {
         "rmse": metrics.rmse,
         "mae": metrics.mae,
         "r2": metrics.r2,
         "nll": metrics.nll,
         "crps": metrics.crps,
-        **_at_levels("coverage"),
-        **_at_levels("width"),
+        **{f"coverage_{100 * q:.0f}": partial(metrics.coverage, level=q) for q in _LEVELS},
+        **{f"width_{100 * q:.0f}": partial(metrics.width, level=q) for q in _LEVELS},
         "miscalibration_area": metrics.miscalibration_area,
         "ence": partial(metrics.ence, bins=min(10, rows)),
         "spearman": metrics.spearman,
@@ -74,62 +73,97 @@ def _value_measures(rows: int) -> dict[str, Metric]:
     }
 
 
-def _at_levels(which: str) -> dict[str, Metric]:
-    metric = getattr(metrics, which)
-    return {f"{which}_{100 * level:.0f}": partial(metric, level=level) for level in _LEVELS}
+def group_measures(kind: str, bins: int) -> dict[str, Metric]:
+    """What is measured of groups of rows, by name."""
+    known = _measures(kind, bins, rows=1)
+    return {name: known[name] for name in _OF_GROUPS[kind]}
 
 
 def measured(case: Case) -> Iterator[Record]:
     """Metrics with intervals on every split; of labels their means, and each by its name."""
-    bins = case.settings.bins
-    if case.kind == "classes":
-        yield from _measured(case, class_measures(bins))
-    elif case.kind == "values":
-        yield from case.each(_measured)
-    else:
-        known = {s: p for s, p in case.predictions.items() if p.target is None or p.known.any()}
-        wanted = _label_measures(bins)
-        yield from _measured(replace(case, predictions=known), wanted)
-        if len(case.names) > 1:  # the mean over one label is its own
-            yield from case.each(partial(_measured, measures=wanted))
+    part = partial(_measured, kind=case.kind)
+    if case.kind != "values":
+        yield from part(case)
+    if case.kind == "values" or (case.kind == "labels" and len(case.names) > 1):
+        yield from case.each(part)
 
 
-def _measured(case: Case, measures: Measures | None = None) -> Iterator[Record]:
+def _measured(case: Case, kind: str) -> Iterator[Record]:
     sampling = case.settings.sampling
     for split, p in case.predictions.items():
-        wanted = _value_measures(len(p)) if measures is None else measures
+        record = partial(case.record, "metrics", split)
+        wanted = _measures(kind, case.settings.bins, len(p))
         if p.target is None:
             wanted = {n: f for n, f in wanted.items() if n.startswith(_NEED_NO_TRUTH)}
-        found = _without_rare(metrics.bootstrap_all(wanted, p, **sampling))
+        elif p.kind == "labels" and not p.known.any():
+            continue
+        found = metrics.bootstrap_all(wanted, p, **sampling)
+        few = "roc_auc" in found and not found["roc_auc"].low < found["roc_auc"].high
         for measure, value in found.items():
-            yield record(split, p, measure, value)
+            # what a rare class decides has no interval where resamples hardly differ
+            bare = few and measure in _RANKED
+            yield record(measure, value.value if bare else value)
         if p.target is not None:
-            yield record(split, p, "gap", gap(p, **sampling))
+            yield record("gap", gap(p, **sampling))
             if p.kind != "values":
-                yield record(split, p, "majority", metrics.majority(p).accuracy)
-
-
-def _without_rare(found: Mapping[str, Interval]) -> dict[str, Interval]:
-    """Without intervals of what a rare class decides, where resamples hardly differ."""
-    few = "roc_auc" in found and not found["roc_auc"].low < found["roc_auc"].high
-    bare = {name: Interval(found[name].value, math.nan, math.nan) for name in _RANKED if few}
-    return {**found, **bare}
+                yield record("majority", metrics.majority(p).accuracy)
 
 
 def subgroups(case: Case) -> Iterator[Record]:
-    """Measures of groups of rows."""
-    bins = case.settings.bins
+    """Measures of groups of rows; of several values each by its name."""
+    yield from case.each(_grouped) if case.kind == "values" else _grouped(case)
+
+
+def _grouped(case: Case) -> Iterator[Record]:
     for split, columns in (case.columns or {}).items():
         p = case.predictions[split]
         if p.target is None:
             continue
-        wanted = _label_measures(bins)
-        if case.kind != "labels":
-            known = class_measures(bins) if case.kind == "classes" else _value_measures(len(p))
-            wanted = {name: known[name] for name in _OF_GROUPS[case.kind]}
+        wanted = group_measures(case.kind, case.settings.bins)
         table = metrics.subgroups(p, columns, metrics=wanted, **case.settings.sampling)
         for row in table.to_dict(orient="records"):
             variant = f"{row['column']}: {row['group']}"
             for name in wanted:
-                value = row[name], row[f"{name}_low"], row[f"{name}_high"]
-                yield record(split, p, name, value, variant=variant) | {"rows": row["rows"]}
+                value = Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
+                more = {"variant": variant, "rows": row["rows"]}
+                yield case.record("subgroups", split, name, value, **more)
+
+
+def detection(case: Case) -> Iterator[Record]:
+    """All scores that apply; of several values, deviations are those of each."""
+    names = ood.scores_for(case.kind)
+    if case.kind == "values":
+        yield from _detected(case, ("novelty", *_FROM_FEATURES))
+        own = [name for name in names if name != "novelty"]
+        yield from case.each(lambda one: _detected(one, own))
+    else:
+        yield from _detected(case, (*names, *_FROM_FEATURES))
+
+
+def _detected(case: Case, names: Iterable[str]) -> Iterator[Record]:
+    against, train = case.settings.negatives, cast(Any, case.predictions.get("train"))
+    negative = case.predictions.get(against)
+    if negative is None:
+        return
+    shifted = {s: case.predictions[s] for s in case.settings.ood if s in case.predictions}
+    for name in names:
+        if not _applies(name, case.calibrator, [negative, *shifted.values()], train):
+            continue
+        score: Any = name
+        if name in _FROM_FEATURES:
+            score = ood.Mahalanobis() if name == "mahalanobis" else ood.KNN(min(10, len(train)))
+            score.fit(train)
+        for split, p in shifted.items():
+            found = ood.detection(negative, p, score, **case.settings.sampling)
+            for measure, value in found._asdict().items():
+                yield case.record("ood", split, measure, value, variant=name, against=against)
+
+
+def _applies(name: str, calibrator: str, told_apart: list[Any], train: Any) -> bool:
+    """What no calibrator changes is measured without one only."""
+    if name == "novelty":
+        return calibrator == "none" and all(p.novelty is not None for p in told_apart)
+    if name in _FROM_FEATURES:
+        known = all(p is not None and p.features is not None for p in (train, *told_apart))
+        return calibrator == "none" and known
+    return name not in ("epistemic", "spread") or told_apart[0].num_samples > 1

@@ -36,16 +36,10 @@ def check_name(name: str) -> None:
 def make_calibrator(
     name: str, whole: Whole | None = None, train: Hypotheses | None = None
 ) -> Calibrator:
-    """A calibrator by name, not yet fitted; classes it sees no rows of stay as they are.
+    """A calibrator by name, with or without ``+corrupted``, not yet fitted.
 
-    Args:
-        name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
-        whole: The graph of a node task, for calibrators that read it.
-        train: Predictions on training rows, for calibrators that read representations.
-
-    Example:
-        >>> make_calibrator("vector+corrupted").missing
-        'keep'
+    Some read the graph of a node task, some representations of training rows. Classes it sees no
+    rows of stay as they are.
     """
     kind, options = METHODS[VARIANTS.get(name, name)], dict[str, Any]()
     known = {field.name for field in fields(kind)}
@@ -72,12 +66,6 @@ class Rescaled(Calibrator):
 
     ``"mean"`` is :math:`\mu`, ``"paper"`` :math:`\mu(1-\sigma)`, ``"released"`` the rule of the
     released code.
-
-    Example:
-        >>> import torch
-        >>> p = Prediction(torch.tensor([[[2.0, 0.0]], [[2.0, 0.0]]]))  # hypotheses agree
-        >>> Rescaled("released").neutral(2, 2)(p).logits  # and are halved all the same
-        tensor([[1., 0.]])
     """
 
     rule: Rule | Literal["mean"] = "paper"
@@ -94,14 +82,7 @@ class Rescaled(Calibrator):
 
 
 def fixed(name: str, p: Hypotheses) -> Calibrator:
-    """One of `FIXED`, ready for such predictions.
-
-    Example:
-        >>> import torch
-        >>> p = Prediction(torch.tensor([[2.0, 0.0]]))
-        >>> fixed("t2", p)(p).logits
-        tensor([[1., 0.]])
-    """
+    """One of `FIXED`, ready for such predictions."""
     if not isinstance(p, Prediction):
         raise InputError(f"predictions about classes for {name!r}", p.kind)
     sizes = p.num_classes, p.num_samples

@@ -4,55 +4,68 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from gduq import conformal, generalization, metrics
 from gduq.abstention import Abstention
 from gduq.conformal.values import SCORES
 from gduq.errors import InputError
-from gduq.evaluation.case import Case, Record, mean, record, share
+from gduq.evaluation.case import Case, Record
+from gduq.metrics.resampling import share_interval
 
-__all__ = ["ANSWERS", "abstention", "conformal_answers", "error_prediction"]
+__all__ = ["thresholds"]
 
-ANSWERS: dict[str, tuple[str, ...]] = {  # conformal methods, by kind
+Part = Callable[[Case], Iterable[Record]]
+_ANSWERS: dict[str, tuple[str, ...]] = {  # conformal methods, by kind
     "classes": tuple(conformal.METHODS),
     "labels": ("lac", "class_conditional"),  # others differ for more than two classes only
     "values": SCORES,
 }
 
 
-def error_prediction(case: Case) -> Iterator[Record]:
+def thresholds(case: Case) -> Iterator[Record]:
+    """All that is fitted on validation rows, of each label or value that has any."""
+    parts: list[Part] = [partial(_conformal, names=_ANSWERS[case.kind]), _abstention]
+    for part in parts if case.kind == "values" else [_error_prediction, *parts]:
+        for row in case.each(partial(_where_validated, part)):
+            yield row | {"against": case.settings.fit_on}
+
+
+def _where_validated(part: Part, case: Case) -> Iterable[Record]:
+    return () if case.validation is None else part(case)
+
+
+def _error_prediction(case: Case) -> Iterator[Record]:
     """Accuracies predicted without labels, and how far they are off."""
-    if case.validation is None:
-        return
     for split, p in case.judged():
         for method in generalization.METHODS:
             if method == "disagreement" and p.num_samples == 1:
                 continue
-            predicted, error = generalization.estimate_interval(
+            found = generalization.estimate_interval(
                 case.validation, p, method, **case.settings.sampling
             )
-            more = {"variant": method, "against": case.settings.fit_on}
-            yield record(split, p, "predicted_accuracy", predicted, **more)
-            if error is not None:
-                yield record(split, p, "error", error, **more)
+            for measure, value in zip(("predicted_accuracy", "error"), found, strict=True):
+                if value is not None:
+                    yield case.record("error prediction", split, measure, value, variant=method)
 
 
-def conformal_answers(case: Case, names: Iterable[str]) -> Iterator[Record]:
+def _conformal(case: Case, names: tuple[str, ...]) -> Iterator[Record]:
     """Coverage and size of conformal sets or intervals."""
-    if case.validation is None:
-        return
     for name in names:
         for split, found in _answers(case, name):
-            p, more = case.predictions[split], {"variant": name, "against": case.settings.fit_on}
-            if p.target is not None:
-                yield record(split, p, "coverage", share(found.covered, case), **more)
+            record = partial(case.record, "conformal", split, variant=name)
+            if case.predictions[split].target is not None:
+                yield record("coverage", _share(found.covered, case))
             if case.kind == "values":
-                yield record(split, p, "width", mean(found.width, case), **more)
+                yield record("width", _mean(found.width, case))
             else:
-                yield record(split, p, "set_size", mean(found.size, case), **more)
-            yield record(split, p, "shift_pvalue", found.shift.pvalue, **more)
+                yield record("set_size", _mean(found.size, case))
+            yield record("shift_pvalue", found.shift.pvalue)
 
 
 def _answers(case: Case, name: str) -> list[tuple[str, Any]]:
@@ -61,7 +74,7 @@ def _answers(case: Case, name: str) -> list[tuple[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", conformal.ShiftWarning)
         if name == "daps":
-            if (whole := case.whole) is None:
+            if (whole := case.answers.whole) is None:
                 return []
             nodes = conformal.DAPS(whole.graph, **options)
             nodes.fit(whole.p, rows=whole.rows[case.settings.fit_on])
@@ -76,15 +89,12 @@ def _answers(case: Case, name: str) -> list[tuple[str, Any]]:
         return [(split, method(p)) for split, p in case.judged()]
 
 
-def abstention(case: Case) -> Iterator[Record]:
+def _abstention(case: Case) -> Iterator[Record]:
     """Share of answers, and their accuracy or error, when it answers only if sure enough."""
-    if case.validation is None:
-        return
     values = case.kind == "values"
     for wish, wished in case.settings.abstain.items():
         if values and wish != "coverage":
             continue
-        more = {"variant": f"{wish}={wished:g}", "against": case.settings.fit_on}
         rule = Abstention(**{wish: wished})  # type: ignore[arg-type]
         try:
             rule.fit(case.validation)
@@ -92,13 +102,25 @@ def abstention(case: Case) -> Iterator[Record]:
             rule.threshold = -math.inf
         for split, p in case.judged():
             kept = rule(p).kept
-            yield record(split, p, "coverage", share(kept, case), **more)
-            if p.target is None:
-                continue
-            if not values:
-                yield record(split, p, "accuracy", share(p.correct[kept], case), **more)
-                continue
-            error: Any = math.nan
-            if kept.any():
-                error = metrics.bootstrap(metrics.rmse, p[kept], **case.settings.sampling)
-            yield record(split, p, "rmse", error, **more)
+            record = partial(case.record, "abstention", split, variant=f"{wish}={wished:g}")
+            yield record("coverage", _share(kept, case))
+            if p.target is not None and not values:
+                yield record("accuracy", _share(p.correct[kept], case))
+            elif p.target is not None:
+                sampling = case.settings.sampling
+                some = metrics.bootstrap(metrics.rmse, p[kept], **sampling) if kept.any() else None
+                yield record("rmse", some or math.nan)
+
+
+def _share(hits: Tensor, case: Case) -> tuple[float, float, float]:
+    """A share of rows with its Wilson interval."""
+    return share_interval(float(hits.double().mean()), hits.numel(), case.settings.level)
+
+
+def _mean(values: Tensor, case: Case) -> tuple[float, float, float]:
+    """A mean with its normal interval."""
+    values = values.double()
+    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(case.settings.level, dtype=torch.float64)))
+    half = z * float(values.std(correction=0)) / math.sqrt(values.numel())
+    middle = float(values.mean())
+    return middle, middle - half, middle + half

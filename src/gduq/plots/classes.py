@@ -54,9 +54,9 @@ def reliability_diagram(
                 curve.confidence, curve.accuracy, curve.low, curve.high))  # fmt: skip
             bars = [(y - low).clip(0), (high - y).clip(0)]  # rounding may leave a little below 0
             strength, cap = (1.0, 1.5) if len(named) <= 3 else (0.4, 0)
-            upper.errorbar(x, y, bars, **style.marked(i), ecolor=(style.COLOURS[i], strength),
-                           elinewidth=0.7, capsize=cap,
-                           label=style.labelled(name, "ECE", error))  # fmt: skip
+            label = style.labelled(name, "ECE", error)
+            upper.errorbar(x, y, bars, **style.line(i, marked=True), label=label, capsize=cap,
+                           elinewidth=0.7, ecolor=(style.COLOURS[i], strength))  # fmt: skip
             confidence = metrics.read(p).confidence
             style.outlined(lower, confidence, np.linspace(0, 1, max(bins, 20) + 1), i)
             start = min(start, float(confidence.min()))
@@ -88,16 +88,15 @@ def precision_recall(predictions: Any, *, title: str = "") -> Figure:
     with style.panel(2.3, max(len(named), 2), title) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
             rows = metrics.read(p)
-            recall, precision = _precisions(rows)
             label = style.labelled(name, "average precision", metrics.average_precision(rows))
-            axes.plot(recall, precision, **style.line(i), label=label)
+            axes.plot(*_curve(rows), **style.line(i), label=label)
         rate = float((rows.labels == 1).double().mean())
         axes.axhline(rate, **style.DOTTED, label="guessing")
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.01), ylim=(-0.02, 1.02))
     return figure
 
 
-def _precisions(rows: metrics.Rows) -> tuple[Any, Any]:
+def _curve(rows: metrics.Rows) -> list[Any]:
     """Recall and precision at every threshold, from the highest on."""
     from sklearn.metrics import precision_recall_curve
 
@@ -106,7 +105,6 @@ def _precisions(rows: metrics.Rows) -> tuple[Any, Any]:
     scores = style.array((rows.logits[:, 1] - rows.logits[:, 0]).double())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows without a "yes" have a line at 0
-        found = precision_recall_curve(style.array(rows.labels == 1), scores)
-    precision, recall = (values[:-1][::-1] for values in found[:2])
-    keep = style.thinned(len(recall))
-    return recall[keep], precision[keep]
+        precision, recall, _ = precision_recall_curve(style.array(rows.labels == 1), scores)
+    keep = style.thinned(len(recall) - 1)
+    return [values[:-1][::-1][keep] for values in (recall, precision)]

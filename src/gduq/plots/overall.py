@@ -37,15 +37,12 @@ def risk_coverage(
 
     Of values it is the RMSE of the answers. Lower is better; the grey line of a single prediction
     is what a perfect ranking would reach. The legend names each one's AURC. The bands are those of
-    `gduq.metrics.risk_band`, from ten answered rows on: wide at the left, and cut off where they
-    leave the rest of the figure.
+    `gduq.metrics.risk_band`, from ten answered rows on, cut off where they leave the figure.
 
     Args:
         predictions: A `gduq.Prediction` or `gduq.ValuePrediction` (of one value) with targets, or
             up to seven of them by name.
-        resamples: Bootstrap resamples of the bands; 0 for none.
-        level: Coverage of the bands.
-        seed: Seed of the resampling.
+        resamples, level, seed: Of the bands; ``resamples=0`` for none.
         title: Title of the figure.
 
     Example:
@@ -60,15 +57,10 @@ def risk_coverage(
     scale = np.sqrt if values else np.asarray  # an RMSE from mean squares
     with style.panel(2.3, max(len(named), 2), title) as (figure, axes):
         for i, (name, p) in enumerate(named.items()):
-            curve = metrics.risk_coverage(p)
+            curve, label = metrics.risk_coverage(p), style.labelled(name, "AURC", metrics.aurc(p))
             x, risk = style.array(curve.coverage), scale(style.array(curve.risk))
             keep = style.thinned(len(risk))
-            axes.plot(
-                x[keep],
-                risk[keep],
-                **style.line(i),
-                label=style.labelled(name, "AURC", metrics.aurc(p)),
-            )
+            axes.plot(x[keep], risk[keep], **style.line(i), label=label)
             top = max(top, float(risk[len(risk) // 10 :].max()))
             if resamples:
                 around = metrics.risk_band(p, resamples=resamples, level=level, seed=seed)
@@ -124,8 +116,9 @@ def score_histograms(
     edges = np.linspace(low, high if high > low else low + 1.0, 41 if few else 21)
     with style.panel(2.0, len(sets), title) as (figure, axes):
         for i, (name, values) in enumerate(scores.items()):
-            found = metrics.auroc(scores[known], values) if i else 0.0
-            label = style.labelled(name, "AUROC", found) if i else name
+            label = name
+            if i:
+                label = style.labelled(name, "AUROC", metrics.auroc(scores[known], values))
             style.outlined(axes, values.clamp(max=float(edges[-1])), edges, i, label, few)
         called = score if isinstance(score, str) else getattr(score, "__name__", "score")
         axes.set(xlabel=_SCORE_NAMES.get(called, called), ylabel="share of rows", ylim=(0, None))
@@ -156,9 +149,7 @@ def shift_severity(
         metric: A function of `gduq.metrics`, or any ``f(p) -> float``.
         label: Name of the metric; its function's name by default.
         xlabel: What the severity is; by default what stands before the "=".
-        resamples: Bootstrap resamples.
-        level: Coverage of the intervals.
-        seed: Seed of the resampling.
+        resamples, level, seed: Of the intervals.
         title: Title of the figure.
         **options: Passed to the metric.
 
@@ -176,25 +167,16 @@ def shift_severity(
     }
     name = getattr(metric, "__name__", "metric")
     words = " ".join(word.upper() if word in _SHORT else word for word in name.split("_"))
-    label = label or _METRIC_NAMES.get(name, words)
-    return severity_lines(lines, label, xlabel=xlabel, title=title)
+    return severity_lines(lines, label or _METRIC_NAMES.get(name, words), xlabel, title)
 
 
 def severity_lines(
     lines: Mapping[str, Mapping[Any, metrics.Interval]],
     label: str,
-    *,
     xlabel: str = "",
     title: str = "",
 ) -> Figure:
-    """The same of numbers with intervals that are there already.
-
-    Args:
-        lines: For each model its numbers by severity.
-        label: What the numbers are.
-        xlabel: What the severity is; by default what stands before the "=".
-        title: Title of the figure.
-    """
+    """The same of numbers with intervals that are there already: of each model, by severity."""
     names = list(dict.fromkeys(s for one in lines.values() for s in one))
     places, scale = _places(names)
     with style.panel(2.2, len(lines), title) as (figure, axes):
@@ -203,7 +185,7 @@ def severity_lines(
             x = [places[severity] for severity in order]
             value, low, high = np.array([one[severity] for severity in order]).T
             style.band(axes, x, low, high, i, len(lines))
-            axes.plot(x, value, **style.marked(i), label=name)
+            axes.plot(x, value, **style.line(i, marked=True), label=name)
         if not scale:
             axes.set_xticks(range(len(names)), [str(n) for n in names], rotation=30, ha="right")
         axes.set(xlabel=xlabel or scale or "shift", ylabel=label)
@@ -217,9 +199,9 @@ def _places(names: list[Any]) -> tuple[dict[Any, float], str]:
         return {n: float(n) for n in names}, "shift severity"
     kinds, values = zip(*(str(n).partition("=")[::2] for n in names), strict=True)
     try:
-        numbers = [float(v) for v in values]
+        numbers = dict(zip(names, map(float, values), strict=True))
     except ValueError:
-        numbers = []
+        numbers = {}
     if numbers and len(set(kinds)) == 1:
-        return dict(zip(names, numbers, strict=True)), str(kinds[0])
+        return numbers, str(kinds[0])
     return {n: float(i) for i, n in enumerate(names)}, ""

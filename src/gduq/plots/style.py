@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "DOTTED", "GREY", "array", "band", "by_name", "labelled", "line", "marked",
-           "outlined", "panel", "thinned"]  # fmt: skip
+__all__ = ["COLOURS", "DOTTED", "GREY", "array", "band", "by_name", "labelled", "line", "outlined",
+           "panel", "thinned"]  # fmt: skip
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -60,14 +60,10 @@ def labelled(name: str, measure: str, value: float) -> str:
     return f"{name} ({measure} {value:.3f})" if name else f"{measure} {value:.3f}"
 
 
-def line(i: int) -> dict[str, Any]:
+def line(i: int, marked: bool = False) -> dict[str, Any]:
     """How line number ``i`` looks."""
-    return {"color": COLOURS[i], "linestyle": _DASHES[i]}
-
-
-def marked(i: int) -> dict[str, Any]:
-    """The same with markers."""
-    return {**line(i), "marker": _MARKERS[i]}
+    more = {"marker": _MARKERS[i]} if marked else {}
+    return {"color": COLOURS[i], "linestyle": _DASHES[i], **more}
 
 
 def band(axes: Axes, x: Any, low: Any, high: Any, i: int, lines: int) -> None:

@@ -110,7 +110,7 @@ def error_by_uncertainty(predictions: Any, *, bins: int = 10, title: str = "") -
             parts = rows.variance.argsort(stable=True).tensor_split(bins)
             said, found = ([float(v[part].mean().sqrt()) for part in parts]
                            for v in (rows.variance, rows.loss))  # fmt: skip
-            axes.plot(said, found, **style.marked(i), label=label)
+            axes.plot(said, found, **style.line(i, marked=True), label=label)
             top = max(top, *said, *found)
         axes.plot([0, top], [0, top], **style.DOTTED, zorder=0)
         axes.set(xlim=(0, None), ylim=(0, None), ylabel=_with_unit("RMSE", *named.values()),

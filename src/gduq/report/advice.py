@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from gduq.errors import InputError
-from gduq.evaluation.calibrated import Calibrated
+from gduq.evaluation.named_calibrators import make_calibrator
 from gduq.metrics import Interval, nll
-from gduq.report.differences import change, clear, difference
-from gduq.report.split_names import home_of
-from gduq.report.subject import Subject
-from gduq.report.wording import skill, state, words_of
+from gduq.report.comparing import change, clear, columns_of, difference
+from gduq.report.subject import Subject, home_of
+from gduq.report.wording import Judged
 
 __all__ = ["SMALL", "Advice", "advise"]
 
@@ -34,7 +33,7 @@ class Advice:
     command: str = ""
 
 
-def advise(subjects: Sequence[Subject], split: str) -> Advice:
+def advise(subjects: Sequence[Subject], here: Judged) -> Advice:
     """What to do about the first subject; the first rule that applies.
 
     * switch: another one, judged on the same rows, has a clearly lower NLL, and no clearly lower
@@ -45,26 +44,35 @@ def advise(subjects: Sequence[Subject], split: str) -> Advice:
     * collect: it promises clearly too much, by two points or more;
     * keep: anything else.
     """
-    first = subjects[0]
-    better = _better(subjects, split)
-    if better is not None:
+    first, split, gap, words = here.subject, here.split, here.gap, here.words
+    if (better := _better(subjects, split)) is not None:
         return better
-    if not skill(first, split):
+    if not here.skill:
         return _without_skill(first)
-    gap, words = first.number("gap", split), words_of(first)
-    if not _off(gap):
-        return _kept(first, split, gap)
-    tried, same = _tried(first.first, split), _same_at_home(first, split, gap)
-    if tried is not None and tried.helps and same:
-        text = f"Calibrate it: {tried.words}."
-        return Advice("calibrate", text, _command(first, "calibrate", tried.method))
-    if tried is None and not _shifted(split):
-        text = f"Calibrate it: {words.who} {state(gap, words)} on data like its training data."
-        return Advice("calibrate", text, _command(first, "calibrate", _TRIED[first.kind]))
+    home = home_of(first, split)
+    there = here if home is None else Judged(first, home)
+    off_at_home = home is not None and _off(there.gap)
+    shifted = not split.startswith(("id", "test"))
+    tried = _tried(first.first, split) if _off(gap) or off_at_home else None
     worse = "" if tried is None else tried.warning
+    if not _off(gap):
+        small = "the gap between what it promises and what it holds is small."
+        none = "there is no clear gap between what it promises and what it holds."
+        text = f"Keep it: {small if clear(gap) else none}"
+        if off_at_home:  # what is off at home is said, and no more
+            text += f" On {home}, {words.who} {there.state}.{worse}"
+        return Advice("keep", text, _command(first, "predict"))
+    same = _off(there.gap) and there.gap.value * gap.value > 0  # under shift only: no calibrator's
+    why = tried.helps if tried is not None and same else ""
+    if tried is None and not shifted:
+        why = f"{words.who} {here.state} on data like its training data"
+    if why:
+        command = _command(first, "calibrate", _TRIED[first.kind])
+        return Advice("calibrate", f"Calibrate it: {why}.", command)
     if gap.value > 0:
-        return _collect(first, split, home_of(first, split) is not None and not same, worse)
-    where = "under shift " if _shifted(split) else ""
+        where = f"{'under shift' if shifted else 'here'}{'' if home is None or same else ' only'}"
+        return _collect(first, split, where, worse)
+    where = "under shift " if shifted else ""
     text = f"Keep it: {where}{words.who} {words.under}, which is on the safe side.{worse}"
     return Advice("keep", text, _command(first, "predict"))
 
@@ -73,35 +81,8 @@ def _off(gap: Interval) -> bool:
     return clear(gap) and abs(gap.value) >= SMALL
 
 
-def _same_at_home(subject: Subject, split: str, gap: Interval) -> bool:
-    """Whether it is off to the same side at home; a gap under shift only is no calibrator's."""
-    home = home_of(subject, split)
-    at_home = gap if home is None else subject.number("gap", home)
-    return _off(at_home) and at_home.value * gap.value > 0
-
-
-def _shifted(split: str) -> bool:
-    return not split.startswith(("id", "test"))
-
-
-# -- keep, switch, collect -----------------------------------------------------------------------
-
-
-def _kept(first: Subject, split: str, gap: Interval) -> Advice:
-    """No clear gap where the verdict looks; what is off at home is said, and no more."""
-    text = "Keep it: there is no clear gap between what it promises and what it holds."
-    if clear(gap):
-        text = "Keep it: the gap between what it promises and what it holds is small."
-    home, words = home_of(first, split), words_of(first)
-    if home is not None and _off(at_home := first.number("gap", home)):
-        tried = _tried(first.first, split)
-        text += f" On {home}, {words.who} {state(at_home, words)}."
-        text += "" if tried is None else tried.warning
-    return Advice("keep", text, _command(first, "predict"))
-
-
 def _better(subjects: Sequence[Subject], split: str) -> Advice | None:
-    """The other subject with the clearly lowest NLL, if it loses no class for it."""
+    """Switch to the one with the clearly lowest NLL, if it loses no class for it."""
     first, found = subjects[0], list[tuple[Interval, Subject]]()
     for other in subjects[1:]:
         lower = change("nll", first, other, split)
@@ -133,9 +114,8 @@ def _without_skill(subject: Subject) -> Advice:
     return Advice("collect", text, _command(subject, "train", "training.class_weights=balanced"))
 
 
-def _collect(subject: Subject, split: str, only: bool, worse: str) -> Advice:
-    when = f" {'under shift' if _shifted(split) else 'here'}{' only' if only else ''}"
-    text = f"Collect labels of rows like these: it promises too much{when}; until then"
+def _collect(subject: Subject, split: str, where: str, worse: str) -> Advice:
+    text = f"Collect labels of rows like these: it promises too much {where}; until then"
     found = subject.value(split, "auroc", variant="novelty").value
     if found >= _FINDS:
         text += f" its novelty finds them (AUROC {found:.2f}).{worse}"
@@ -144,62 +124,39 @@ def _collect(subject: Subject, split: str, only: bool, worse: str) -> Advice:
     return Advice("collect", text, _command(subject, "predict"))
 
 
-# -- calibrate -----------------------------------------------------------------------------------
+class _Tried(NamedTuple):
+    """Why to calibrate, or why not: a sentence, or nothing where it does no good, or no harm."""
 
-
-@dataclass(frozen=True)
-class _Tried:
-    """What a calibrator fitted on validation rows does to the NLL, by split: before, and change."""
-
-    method: str
-    fit_on: str
-    changes: Mapping[str, tuple[float, Interval]]
-
-    @property
-    def helps(self) -> bool:
-        """Whether NLL is clearly lower where the verdict looks, and clearly higher nowhere."""
-        here, *others = (found for _, found in self.changes.values())
-        return clear(here) and here.value < 0 and not any(clear(o) and o.value > 0 for o in others)
-
-    @property
-    def words(self) -> str:
-        told = ", ".join(map(self._nll, self.changes))
-        return f"{self.method!r}, fitted on {self.fit_on}, makes it fit the truth better ({told})"
-
-    @property
-    def warning(self) -> str:
-        """A sentence for those who would calibrate it all the same; empty if it does no harm."""
-        split, (_, found) = next(iter(self.changes.items()))
-        if not clear(found) or found.value < 0:
-            return ""
-        worse = f"{self.method!r} would make it worse ({self._nll(split)})"
-        return f" Do not calibrate it on {self.fit_on}: {worse}."
-
-    def _nll(self, split: str) -> str:
-        before, found = self.changes[split]
-        return f"NLL {before + found.value:.3g} instead of {before:.3g} on {split}"
+    helps: str
+    warning: str
 
 
 def _tried(run: Subject, split: str) -> _Tried | None:
-    """The usual calibrator, fitted on validation rows and judged where the verdict looks."""
-    fit_on = str(run.result.settings.get("fit_on", "id_val"))
+    """The usual calibrator, fitted on validation rows and judged here and at home."""
+    fit_on, method = str(run.result.settings.get("fit_on", "id_val")), _TRIED[run.kind]
     known = run.labelled(fit_on)
     if known is None or split == fit_on:
         return None
-    method, changes = _TRIED[run.kind], dict[str, tuple[float, Interval]]()
-    calibrated = Calibrated({fit_on: known}, fit_on)
-    for name in filter(None, (split, home_of(run, split))):
-        p = run.labelled(name)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
-                found = difference("nll", p, calibrated.fitted(method)(p), **run.sampling)
-        except InputError:  # too few rows to fit on
-            return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
+            calibrator = make_calibrator(method).fit(known)
+            judged = {name: run.labelled(name) for name in (split, home_of(run, split)) if name}
+            answers = {name: calibrator(p) for name, p in judged.items()}
+    except InputError:  # too few rows to fit on
+        return None
+    changes, told = [], []
+    for name, p in judged.items():
+        found = difference("nll", p, answers[name], **run.sampling)
         assert found is not None
-        columns = [p.column(t) for t in range(p.num_values)] if p.kind == "values" else [p]
-        changes[name] = fmean(map(nll, columns)), found
-    return _Tried(method, fit_on, changes)
+        before = fmean(map(nll, columns_of(p)))
+        told.append(f"NLL {before + found.value:.3g} instead of {before:.3g} on {name}")
+        changes.append(found)
+    here, *others = changes
+    lower = clear(here) and here.value < 0 and not any(clear(o) and o.value > 0 for o in others)
+    helps = f"{method!r}, fitted on {fit_on}, makes it fit the truth better ({', '.join(told)})"
+    harms = f" Do not calibrate it on {fit_on}: {method!r} would make it worse ({told[0]})."
+    return _Tried(helps if lower else "", harms if clear(here) and here.value > 0 else "")
 
 
 def _command(subject: Subject, do: str, *more: str) -> str:
@@ -207,16 +164,15 @@ def _command(subject: Subject, do: str, *more: str) -> str:
     run, config = subject.first.folder, subject.config or {}
     if not run:
         return ""
-    words: list[Any] = ["gduq", do, run]
     if do == "calibrate":
-        words += ["--method", *more, "-o", "calibrated"]
+        words = ["--method", *more, "-o", "calibrated"]
     elif do == "train":  # once more, all options kept but one
         root = str(Path(run).parent)
-        words += [*([] if root == "runs" else ["--root", root]), "--set", *more]
+        words = [*([] if root == "runs" else ["--root", root]), "--set", *more]
     elif subject.splits is not None and subject.splits.train.task != "graph":
         return ""  # files of new rows hold graphs
     else:
         data = config.get("data")
         table = isinstance(data, Mapping) and data.get("smiles")
-        words += ["new.csv" if table else "new.safetensors", "-o", "answers.csv", *more]
-    return shlex.join(words)
+        words = ["new.csv" if table else "new.safetensors", "-o", "answers.csv", *more]
+    return shlex.join(["gduq", do, run, *words])

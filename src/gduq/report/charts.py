@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from gduq import plots
 from gduq.metrics import Interval
 from gduq.report.scorecards import apart
-from gduq.report.split_names import main_split, severities, splits_of
-from gduq.report.subject import Subject
+from gduq.report.subject import Subject, main_split, severities, splits_of
 
 __all__ = ["MOST", "charts_of"]
 
@@ -23,7 +22,7 @@ _GROWING = {
     "values": {"coverage_90": "share in 90 % intervals", "rmse": "RMSE"},
 }
 
-Block = tuple[str, Sequence[Subject]]  # a label or value, and the subjects about it
+Place = tuple[str, dict[str, Any]]  # a title, and predictions by name of the subject
 
 
 class Chart(NamedTuple):
@@ -36,21 +35,26 @@ class Chart(NamedTuple):
 def charts_of(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Charts by section of the page, and what they leave out."""
     drawn = [s.first for s in subjects[:MOST]]  # a picture is of one run, and its name says which
-    blocks = [(name, [s.parts[i] for s in drawn])
-              for i, name in enumerate(drawn[0].names[:_BLOCKS])]  # fmt: skip
-    values = drawn[0].kind == "values"
-    binary = [b for b in blocks if not values and _two_classes(b[1][0])]
-    reliability = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
-    curve = plots.calibration_curve if values else reliability
-    level = "Levels of intervals" if values else "Reliability"
-    return {
-        "reliability": _together(blocks, curve, level),
-        "parity": _each(blocks) if values else [],
-        "errors": _together(blocks, _errors, "Error against deviation") if values else [],
-        "precision": _together(binary, plots.precision_recall, "Precision and recall"),
-        "risk": _together(blocks, partial(plots.risk_coverage, resamples=0), "Risk and coverage"),
-        "histograms": _histograms(drawn),
-        "severity": _severity(subjects[:MOST]),
+    places = list(_places(drawn))
+    found: dict[str, Any] = {"parity": [], "errors": [], "precision": []}
+    if drawn[0].kind == "values":
+        found["reliability"] = _together(places, plots.calibration_curve, "Levels of intervals")
+        found["parity"] = [
+            _chart(f"{title}: {name}" if len(known) > 1 else title, "Truth and prediction",
+                   plots.parity(p, most=300))
+            for title, known in places for name, p in known.items()
+        ]  # fmt: skip
+        found["errors"] = _together(places, _errors, "Error against deviation")
+    else:
+        draw = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
+        found["reliability"] = _together(places, draw, "Reliability")
+        if all(p.num_classes == 2 for p in drawn[0].parts[0].predictions.values()):
+            found["precision"] = _together(places, plots.precision_recall, "Precision and recall")
+    risk = partial(plots.risk_coverage, resamples=0)
+    return found | {
+        "risk": _together(places, risk, "Risk and coverage"),
+        "histograms": list(_histograms(drawn)),
+        "severity": list(_severity(subjects[:MOST])),
         "notes": list(_notes(subjects)),
     }
 
@@ -65,32 +69,29 @@ def _notes(subjects: Sequence[Subject]) -> Iterator[str]:
         yield "Charts show one run of a model with several seeds; numbers are means over its runs."
 
 
-def _two_classes(subject: Subject) -> bool:
-    return all(p.num_classes == 2 for p in subject.predictions.values())
-
-
 def _errors(predictions: Any) -> Any:
     fewest = min(map(len, predictions.values()))
     return plots.error_by_uncertainty(predictions, bins=min(8, max(1, fewest // 5)))
 
 
-def _places(blocks: Sequence[Block]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Title and predictions by name: of the ID test, and of the split the verdict is about.
+def _places(subjects: Sequence[Subject]) -> Iterator[Place]:
+    """What is drawn: the ID test, and the split the verdict is about.
 
     Of several labels or values the latter only: a page is to be read.
     """
-    for name, subjects in blocks:
-        main = main_split(subjects)
+    for i, name in enumerate(subjects[0].names[:_BLOCKS]):
+        parts = [s.parts[i] for s in subjects]
+        main = main_split(parts)
         for split in filter(None, dict.fromkeys([main] if name else ["id_test", main])):
             known: dict[str, Any] = {}
-            for subject in subjects:
-                if subject.labelled(split) is not None:
-                    known[_short(subject.name, known)] = subject.labelled(split)
+            for part in parts:
+                if (p := part.labelled(split)) is not None:
+                    known[_short(part.name, known)] = p
             if known:
                 yield f"{name}, {split}" if name else split, known
 
 
-def _short(name: str, taken: Iterable[str] = ()) -> str:
+def _short(name: str, taken: Iterable[str]) -> str:
     """A name for a legend; Matplotlib leaves out those that begin with an underscore."""
     name = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
     name = f"\u200b{name}" if name.startswith("_") else name
@@ -103,42 +104,29 @@ def _chart(title: str, what: str, figure: Any) -> Chart:
     return Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}"))
 
 
-def _together(blocks: Sequence[Block], draw: Callable[[Any], Any], what: str) -> list[Chart]:
+def _together(places: Sequence[Place], draw: Callable[[Any], Any], what: str) -> list[Chart]:
     """One picture per place with all subjects in it."""
-    return [_chart(title, what, draw(known)) for title, known in _places(blocks)]
+    return [_chart(title, what, draw(known)) for title, known in places]
 
 
-def _each(blocks: Sequence[Block]) -> list[Chart]:
-    """One picture of truth and prediction per place and subject."""
-    return [
-        _chart(f"{title}: {name}" if len(known) > 1 else title, "Truth and prediction",
-               plots.parity(p, most=300))
-        for title, known in _places(blocks)
-        for name, p in known.items()
-    ]  # fmt: skip
-
-
-def _histograms(subjects: Sequence[Subject]) -> list[Chart]:
+def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
     """The usual uncertainty of known and shifted rows and, where it was measured, their novelty."""
     names, main = splits_of(subjects), main_split(subjects)
     known = next((s for s in ("id_test", "id_val") if s in names), None)
     shifted = main or next((s for s in ("ood_test", "ood_val") if s in names), None)
     if known is None or shifted is None or known == shifted:
-        return []
-    found = []
+        return
     for name, parts in apart(subjects)[:_BLOCKS]:
         for s in (s for s in parts if {known, shifted} <= set(s.predictions)):
             p, q = s.predictions[known], s.predictions[shifted]
+            title = f"{s.name}: {name}" if name else s.name
             novel = p.novelty is not None and q.novelty is not None
             for score in (None, "novelty") if novel else (None,):
                 figure = plots.score_histograms(p, {shifted: q}, score, known=known)
-                title = f"{s.name}: {name}" if name else s.name
-                found.append(_chart(title, "Uncertainty of known and shifted rows", figure))
-    return found
+                yield _chart(title, "Uncertainty of known and shifted rows", figure)
 
 
-def _severity(subjects: Sequence[Subject]) -> list[Chart]:
-    found = []
+def _severity(subjects: Sequence[Subject]) -> Iterator[Chart]:
     for kind, splits in severities(subjects).items():
         judged = [n for n in splits if any(s.labelled(n) is not None for s in subjects)]
         for name, parts in apart(subjects)[:_BLOCKS] if len(judged) > 1 else ():
@@ -147,7 +135,5 @@ def _severity(subjects: Sequence[Subject]) -> list[Chart]:
                 for s in parts:
                     line = {n: s.value(n, measure) for n in judged if s.labelled(n) is not None}
                     lines |= {_short(s.name, lines): line} if line else {}
-                title = f"{words} against {kind}"
-                figure = plots.severity_lines(lines, words)
-                found.append(_chart(f"{name}: {title}" if name else title, "Growing shift", figure))
-    return found
+                title = f"{name}: {words} against {kind}" if name else f"{words} against {kind}"
+                yield _chart(title, "Growing shift", plots.severity_lines(lines, words))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ Kind = Literal["novel", "uncertain", "wrong"]
 _DRAWN = 3  # subjects whose graphs are drawn
 
 
-@dataclass(frozen=True)
-class Relative:
+class Relative(NamedTuple):
     """A training compound like a drawn one: the picture, which it is, how alike, and its truth."""
 
     svg: str
@@ -41,9 +40,9 @@ class Example:
     truth: str
     wrong: bool
     figures: str
-    note: str = ""
-    smiles: str = ""
-    relatives: tuple[Relative, ...] = ()
+    note: str
+    smiles: str
+    relatives: tuple[Relative, ...]
 
 
 def drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
@@ -68,13 +67,7 @@ def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[E
     view, answers = _view(subject, split), _Answers(subject, split)
     if view is None:
         return []
-    found = []
-    for row in answers.rows(kind)[:count]:
-        example = _example(answers, view, row)
-        if kind == "novel" and example.smiles:
-            example = replace(example, relatives=_relatives(answers, example.smiles))
-        found.append(example)
-    return found
+    return [_example(answers, view, row, kind == "novel") for row in answers.rows(kind)[:count]]
 
 
 def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, str], ...]:
@@ -96,23 +89,21 @@ def _view(subject: Subject, split: str) -> View | None:
     return view if fits else None
 
 
-def _example(answers: _Answers, view: View, row: int) -> Example:
+def _example(answers: _Answers, view: View, row: int, novel: bool) -> Example:
     graph, node = _place(view, row)
-    title = _title(graph, row) if node is None else f"Node {node}"
+    smiles = smiles_of(graph) if node is None else ""
+    known = graph.get("id")  # of the table
+    title = (known if isinstance(known, str) else "") or smiles or f"Graph {row}"
+    title = title if node is None else f"Node {node}"
     said, truth, figures = answers.said(row), answers.truth(row), answers.figures(row)
-    words = f"{title} of {answers.split}: {answers.subject.name} says {said}, true is {truth}, "
-    smiles = smiles_of(graph) if node is None else None
-    svg, note = (None if smiles is None else draw_molecule(smiles, words + figures)), ""
+    name = answers.subject.name
+    words = f"{title} of {answers.split}: {name} says {said}, true is {truth}, {figures}"
+    svg, note = draw_molecule(smiles, words) if smiles else None, ""
     if svg is None:
-        svg, note = draw(graph, node, words + figures)
-    return Example(title, svg, said, truth, answers.is_wrong(row), figures, note, smiles or "")
-
-
-def _title(graph: Any, row: int) -> str:
-    """What a graph is called: its id in the table or, of a molecule without one, its SMILES."""
-    known = graph.get("id")
-    name = known if isinstance(known, str) and known else smiles_of(graph)
-    return name or f"Graph {row}"
+        svg, note = draw(graph, node, words)
+    relatives = _relatives(answers, smiles) if novel and smiles else ()
+    wrong = answers.is_wrong(row)
+    return Example(title, svg, said, truth, wrong, figures, note, smiles, relatives)
 
 
 def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
@@ -143,9 +134,6 @@ def _place(view: View, row: int) -> tuple[Any, int | None]:
     raise IndexError(row)  # a View has as many mask entries as nodes
 
 
-# -- what a model says of one row ----------------------------------------------------------------
-
-
 class _Answers:
     """What a subject says of the rows of a split, in words, and how sure of it it is."""
 
@@ -163,25 +151,14 @@ class _Answers:
     @cached_property
     def uncertainty(self) -> Tensor:
         """Per row ``[m]``; of several values in units of their typical deviation."""
-        p = self.p
-        values = self.kind == "values"
+        values, p = self.kind == "values", self.p
         found: Tensor = p.std / p.std.mean(dim=0) if values else getattr(p, self.score)
         return found.reshape(len(p), -1).mean(dim=1)
-
-    def rows(self, kind: Kind) -> list[int]:
-        """Rows of a kind, the most extreme first."""
-        wanted = {"uncertain": lambda: self.uncertainty, "novel": lambda: self.p.novelty,
-                  "wrong": self._surprise}[kind]()  # fmt: skip
-        if wanted is None:
-            return []
-        order = wanted.argsort(descending=True, stable=True)
-        return [int(i) for i in order if kind != "wrong" or wanted[i] > 0]
 
     @cached_property
     def missed(self) -> Tensor:
         """Which answers are wrong ``[m, T]``: of values, those outside the 90 % interval."""
         p = self.p
-        missed: Tensor
         if self.kind == "values":
             low, high = p.interval(PROMISED)
             missed = (p.target < low) | (p.target > high)
@@ -189,18 +166,27 @@ class _Answers:
             missed = (p.label != (p.target == 1)) & p.known
         else:
             missed = ~p.correct
-        return missed.reshape(len(p), -1)
+        return missed.reshape(len(p), -1)  # type: ignore[no-any-return]
 
+    @property
     def _surprise(self) -> Tensor | None:
         """How sure it was of what is wrong ``[m]``; of values the error over the deviation."""
         p = self.p
         if p.target is None:
             return None
-        if self.kind == "values":
-            sure: Tensor = ((p.target - p.mean).abs() / p.std).nan_to_num(0.0)
+        sure: Tensor = p.confidence if self.kind != "values" else (p.target - p.mean).abs() / p.std
+        return (sure.nan_to_num(0.0).reshape(len(p), -1) * self.missed).amax(dim=1)
+
+    def rows(self, kind: Kind) -> list[int]:
+        """Rows of a kind, the most extreme first."""
+        if kind == "wrong":
+            wanted = self._surprise
         else:
-            sure = p.confidence
-        return (sure.reshape(len(p), -1) * self.missed).amax(dim=1)
+            wanted = self.uncertainty if kind == "uncertain" else self.p.novelty
+        if wanted is None:
+            return []
+        order = wanted.argsort(descending=True, stable=True)
+        return [int(i) for i in order if kind != "wrong" or wanted[i] > 0]
 
     def is_wrong(self, row: int) -> bool:
         """Whether any answer to a row is known to be wrong."""
@@ -209,8 +195,8 @@ class _Answers:
     def said(self, row: int) -> str:
         """The answer."""
         if self.kind == "values":
-            means, stds = self.p.mean[row].flatten().tolist(), self.p.std[row].flatten().tolist()
-            return self._listed([f"{m:.3g} ± {s:.2g}" for m, s in zip(means, stds, strict=True)])
+            both = zip(self.p.mean[row].flatten(), self.p.std[row].flatten(), strict=True)
+            return self._listed([f"{float(m):.3g} ± {float(s):.2g}" for m, s in both])
         return self.told(self.p.label[row].flatten())
 
     def truth(self, row: int) -> str:
@@ -229,9 +215,8 @@ class _Answers:
         return ", ".join(names) or "none"
 
     def _listed(self, words: list[str]) -> str:
-        if len(words) == 1:
-            return words[0]
-        return ", ".join(f"{n} {word}" for n, word in zip(self.subject.names, words, strict=True))
+        named = zip(self.subject.names, words, strict=True)  # one alone has an empty name
+        return ", ".join(f"{name} {word}".strip() for name, word in named)
 
     def figures(self, row: int) -> str:
         """How sure it is, and how novel the row."""

@@ -100,8 +100,8 @@ def _picture(places: Any, links: Any, colours: Any, ringed: Any, label: str) -> 
         axes.scatter(x, y, s=size, c=_COLOURS[colour], edgecolors="#ffffff", linewidths=0.8)
     middle = (places.min(axis=0) + places.max(axis=0)) / 2
     reach = 1.16 * max(float(np.abs(places - middle).max()), 1e-9)
-    (left, low), (right, high) = middle - reach, middle + reach
-    axes.set(xlim=(left, right), ylim=(low, high))
+    x, y = zip(middle - reach, middle + reach, strict=True)
+    axes.set(xlim=x, ylim=y)
     return to_svg(figure, label)
 
 

@@ -25,10 +25,10 @@ class Near(NamedTuple):
     similarity: float
 
 
-def smiles_of(graph: Any) -> str | None:
-    """Which molecule a graph is, if it says so."""
+def smiles_of(graph: Any) -> str:
+    """Which molecule a graph is, if it says so; otherwise empty."""
     found = graph.get("smiles")
-    return found if isinstance(found, str) and found else None
+    return found if isinstance(found, str) else ""
 
 
 def draw_molecule(smiles: str, label: str) -> str | None:
@@ -60,7 +60,7 @@ def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:
     below about 0.3 for unrelated compounds. Empty where the training data has no SMILES.
     """
     rows = range(0, len(train.graphs), max(1, -(-len(train.graphs) // _COMPARED)))
-    texts = tuple(smiles_of(train.graphs[row]) or "" for row in rows)
+    texts = tuple(smiles_of(train.graphs[row]) for row in rows)
     known, own = _fingerprints(texts), _fingerprint(smiles)
     if own is None:
         return []
@@ -74,7 +74,7 @@ def nearest(smiles: str, train: View, count: int = 2) -> list[Near]:
 
 @lru_cache(maxsize=1)
 def _fingerprints(texts: tuple[str, ...]) -> list[Any]:
-    return [_fingerprint(text) if text else None for text in texts]
+    return [_fingerprint(text) for text in texts]
 
 
 def _fingerprint(smiles: str) -> Any:
@@ -88,10 +88,12 @@ def _fingerprint(smiles: str) -> Any:
 
 
 def _molecule(smiles: str) -> Any:
-    """As RDKit reads it; ``None`` where it cannot, or is not there."""
+    """As RDKit reads it; ``None`` where it cannot, there is none, or RDKit is missing."""
     try:
         from rdkit import Chem, rdBase
     except ImportError:
+        return None
+    if not smiles:
         return None
     with rdBase.BlockLogs():
         return Chem.MolFromSmiles(smiles)

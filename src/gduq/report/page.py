@@ -14,11 +14,10 @@ from gduq.errors import InputError
 from gduq.evaluation.evaluation import COLUMNS
 from gduq.report import examples, tables
 from gduq.report.charts import MOST, charts_of
-from gduq.report.scorecards import label_table, lead, scorecards
-from gduq.report.split_names import main_split
-from gduq.report.subject import Subject, checked
+from gduq.report.scorecards import card_of, label_table, scorecards
+from gduq.report.subject import Subject, checked, main_split
 from gduq.report.verdict import verdict
-from gduq.report.wording import sure_and_right
+from gduq.report.wording import Judged
 from gduq.text_tables import Table, plain, to_latex, to_markdown
 
 __all__ = ["FORMATS", "build", "write"]
@@ -48,32 +47,33 @@ def build(
         loader=PackageLoader("gduq.report", ""), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    page = environment.get_template("page.html.j2")
-    return page.render(title=title or _title(found), reproduce=reproduce, **_context(found))
-
-
-def _context(subjects: Sequence[Subject]) -> dict[str, Any]:
-    split = main_split(subjects)
-    return {
-        "kind": subjects[0].kind,
-        "facts": _facts(subjects),
-        "subjects": [{"name": s.name, "config": _json(s.config)} for s in subjects],
-        "data": subjects[0].splits,
-        "split": split,
-        "verdict": verdict(subjects),
-        "gaps": _gaps(subjects, split),
-        "scorecards": scorecards(subjects),
-        "scorecard_lead": lead(subjects),
-        "labels": label_table(subjects),
-        **charts_of(subjects),
-        "drawn": examples.drawn([s.first for s in subjects], split),
-        "colours": examples.colour_legend(subjects, split) if split else (),
-        "detection": tables.detection(subjects),
-        "subgroups": tables.subgroups(subjects),
-        "costs": tables.costs(subjects),
-        "sizes": tables.sizes(subjects),
-        "versions": tables.versions(subjects),
-    }
+    first, split = found[0], main_split(found)
+    shown = [s for s in found[:MOST] if split is not None and s.labelled(split) is not None]
+    return environment.get_template("page.html.j2").render(
+        title=title or _title(found),
+        reproduce=reproduce,
+        kind=first.kind,
+        facts=_facts(found),
+        subjects=[{"name": s.name, "config": _json(s.config)} for s in found],
+        data=first.splits,
+        split=split,
+        verdict=verdict(found),
+        gaps=[(s.name, *Judged(s, split).sure_and_right) for s in shown if split is not None],
+        scorecards=scorecards(found),
+        card=card_of(found),
+        level=100 * first.sampling["level"],
+        seeds=any(s.runs for s in found),
+        classes=getattr(next(iter(first.predictions.values())), "class_names", None) or (),
+        labels=label_table(found),
+        drawn=examples.drawn([s.first for s in found], split),
+        colours=examples.colour_legend(found, split) if split else (),
+        detection=tables.detection(found),
+        subgroups=tables.subgroups(found),
+        costs=tables.costs(found),
+        sizes=tables.sizes(found),
+        versions=tables.versions(found),
+        **charts_of(found),
+    )
 
 
 def _title(subjects: Sequence[Subject]) -> str:
@@ -95,19 +95,6 @@ def _json(config: Any) -> str:
     return json.dumps(config, indent=1, ensure_ascii=False, default=str) if config else ""
 
 
-def _gaps(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
-    """What each subject promises and what it holds, in percent."""
-    found = []
-    for subject in subjects[:MOST]:
-        if split is not None and subject.labelled(split) is not None:
-            sure, right = sure_and_right(subject, split)
-            found.append({"name": subject.name, "sure": sure, "right": right})
-    return found
-
-
-# -- files ---------------------------------------------------------------------------------------
-
-
 def write(
     subjects: Subject | Iterable[Subject],
     path: str | Path,
@@ -119,14 +106,11 @@ def write(
 
     Args:
         subjects: What to report on; the first one is what the others are compared with.
-        path: The file.
+        path: The file, which is also returned.
         format: ``"html"``, ``"markdown"``, ``"latex"``, ``"json"`` or ``"csv"``; by default what
             the ending of the file says.
         title: Title of the report; by default as in `build`.
         reproduce: The command that makes the same again.
-
-    Returns:
-        The path.
     """
     path, found = Path(path), checked(subjects)
     title = title or _title(found)

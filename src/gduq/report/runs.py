@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from os import PathLike
 from typing import Any
 
 from gduq.data.splits import Splits
 from gduq.errors import InputError
-from gduq.report.seeds import pooled
-from gduq.report.subject import Subject
+from gduq.report.subject import Subject, pooled
 from gduq.runs.folder import RunFolder
 
 __all__ = ["subject_from_run", "subjects_from_runs"]
@@ -81,16 +81,14 @@ def _name(folder: RunFolder) -> str:
 
 def _facts(name: str, config: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, str]:
     """Data, target, rows and model, in words."""
-    names = [str(n) for n in info.get("target_names") or ()]
-    units = [str(u) for u in info.get("units") or ()] or [""] * len(names)
-    targets = [f"{n} [{u}]" if u and f"[{u}]" not in n else n
-               for n, u in zip(names, units, strict=False)]  # fmt: skip
-    classes = [str(c) for c in info.get("class_names") or ()]
+    units = chain(info.get("units") or (), repeat(""))
+    targets = [f"{n} [{u}]" if u and f"[{u}]" not in str(n) else str(n)
+               for n, u in zip(info.get("target_names") or (), units, strict=False)]  # fmt: skip
     rows = [f"{count:,} {split}" for split, count in info["rows"].items() if isinstance(count, int)]
     found = {
         "Data": str(config["data"]["name"]),
         "Target": _listed(targets),
-        "Classes": _listed(classes),
+        "Classes": _listed([str(c) for c in info.get("class_names") or ()]),
         "Rows": f"{info.get('description') or ''} {', '.join(rows)}.".strip(),
         "Model": f"{name}: {info['model']}" if info.get("model") else name,
     }

@@ -1,24 +1,25 @@
-"""`Subject`: one model of a report, with all it said about every split."""
+"""`Subject`: one model of a report, with all it said about every split, and which splits count."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from gduq.data.splits import Splits
+from gduq.data.splits import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.metrics import Interval
 from gduq.prediction import Hypotheses
-from gduq.report.seeds import pool
-from gduq.report.split_names import is_severity
+from gduq.report.comparing import UNKNOWN, pool, seed_of
 
-__all__ = ["Subject", "checked"]
+__all__ = ["Subject", "checked", "home_of", "main_split", "pooled", "severities", "shift_name",
+           "splits_of"]  # fmt: skip
+
+_KEYS = ["split", "measure", "calibrator", "variant"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +36,8 @@ class Subject:
         splits: The data, for drawn graphs and subgroups.
         evaluation: What `gduq.evaluate` found; computed when missing.
         info: Versions and machine of the run; those of this process when missing.
-        runs: The same model trained with several seeds, if it was; `gduq.report.seeds.pooled` makes
-            such a subject. Numbers are then means over the runs, pictures show the first.
+        runs: The same model trained with several seeds, if it was; `gduq.report.subject.pooled`
+            makes such a subject. Numbers are then means over the runs, pictures show the first.
         facts: What it was made from, for the first lines of the page: file, target, model.
         folder: Its run folder, for commands that the page names.
 
@@ -44,7 +45,7 @@ class Subject:
         >>> import torch
         >>> from gduq.prediction import Prediction
         >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
-        >>> Subject("vanilla", {"id_test": p}).result.value("id_test", "accuracy").value
+        >>> Subject("vanilla", {"id_test": p}).value("id_test", "accuracy").value
         1.0
     """
 
@@ -71,12 +72,14 @@ class Subject:
             if not value >= 0:
                 raise InputError(f"a cost {key!r} of 0 or more", value)
 
+    # -- numbers ---------------------------------------------------------------------------------
+
     @cached_property
     def result(self) -> Evaluation:
         """The evaluation given, or made now."""
         if self.evaluation is not None:
             return self.evaluation
-        shifted = [n for n in self.predictions if n.startswith("ood") or is_severity(n)]
+        shifted = [n for n in self.predictions if n.startswith("ood") or _is_severity(n)]
         return evaluate(
             self.predictions, self.splits, ood=shifted, subgroups=self.splits is not None
         )
@@ -84,33 +87,24 @@ class Subject:
     @cached_property
     def _numbers(self) -> dict[tuple[str, ...], Interval]:
         """All numbers of the evaluation; looking each up in its table would take seconds."""
-        table = self.result.table
-        keys = zip(*(table[k] for k in ("split", "measure", "calibrator", "variant")), strict=True)
-        values = zip(table["value"], table["low"], table["high"], strict=True)
-        found: dict[tuple[str, ...], Interval] = {}
-        for key, value in zip(keys, values, strict=True):
-            found.setdefault(key, Interval(*map(float, value)))
-        return found
+        table = self.result.table.drop_duplicates(_KEYS)[[*_KEYS, *Interval._fields]]
+        return {row[:4]: Interval(*map(float, row[4:])) for row in table.itertuples(False, None)}
 
     def value(
         self, split: str, measure: str, calibrator: str = "none", variant: str = ""
     ) -> Interval:
-        """A number of the evaluation, or its mean over runs; NaN where it was not measured."""
-        if self.runs:
-            found = [run.value(split, measure, calibrator, variant) for run in self.runs]
-            return pool(found, self.sampling["level"], measure)
-        missing = Interval(math.nan, math.nan, math.nan)
-        return self._numbers.get((split, measure, calibrator, variant), missing)
+        """A number of the evaluation, NaN where it was not measured; its mean over runs.
 
-    def number(self, measure: str, split: str, calibrator: str = "none") -> Interval:
-        """The same about all it predicts: of several values the mean over values.
-
-        Its ends are then means too, as if the errors of all values went together.
+        Of several values without a name (``variant``) it is the mean over values. Its ends are then
+        means too, as if the errors of all values went together.
         """
-        if self.kind != "values":
-            return self.value(split, measure, calibrator)
-        found = [part.value(split, measure, calibrator) for part in self.parts]
-        return Interval(*(fmean(ends) for ends in zip(*found, strict=True)))
+        if self.kind == "values" and len(self.names) > 1 and not variant:
+            found = [part.value(split, measure, calibrator) for part in self.parts]
+            return Interval(*(fmean(ends) for ends in zip(*found, strict=True)))
+        if self.runs:
+            runs = [run.value(split, measure, calibrator, variant) for run in self.runs]
+            return pool(runs, self.sampling["level"], measure)
+        return self._numbers.get((split, measure, calibrator, variant), UNKNOWN)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -131,22 +125,25 @@ class Subject:
     # -- what it is about ------------------------------------------------------------------------
 
     @property
+    def _example(self) -> Any:
+        return next(iter(self.predictions.values()))
+
+    @property
     def kind(self) -> str:
         """What its predictions are about: classes, labels or values."""
-        return str(next(iter(self.predictions.values())).kind)
+        return str(self._example.kind)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """What its labels or values are called; of classes, and of one alone, an empty name."""
-        p = next(iter(self.predictions.values()))
-        many = 1 if self.kind == "classes" else getattr(p, f"num_{self.kind}")
-        return tuple(p.names or map(str, range(many))) if many > 1 else ("",)
+        many = 1 if self.kind == "classes" else getattr(self._example, f"num_{self.kind}")
+        return tuple(self._example.names or map(str, range(many))) if many > 1 else ("",)
 
     @property
-    def units(self) -> tuple[str, ...]:
-        """The units of its values; empty where none is known."""
-        p = next(iter(self.predictions.values()))
-        return tuple(p.units or ()) if self.kind == "values" else ()
+    def unit(self) -> str:
+        """The first unit of its values; empty where none is known."""
+        units = self._example.units if self.kind == "values" else ()
+        return next(filter(None, units or ()), "")
 
     @cached_property
     def parts(self) -> tuple[Subject, ...]:
@@ -169,8 +166,8 @@ class Subject:
 
     def class_name(self, label: int, split: str) -> str:
         """What a class is called."""
-        p = self.predictions[split]
-        names = p.class_names or (self.splits.class_names if self.splits else ())
+        names = self.predictions[split].class_names
+        names = names or (self.splits.class_names if self.splits else ())
         return names[label] if label < len(names) else str(label)
 
 
@@ -205,3 +202,89 @@ def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
         name = name if taken[name] == 1 else f"{name} ({taken[name]})"
         found.append(subject if name == subject.name else replace(subject, name=name))
     return found
+
+
+def pooled(subjects: Iterable[Subject]) -> Subject:
+    """One subject from runs of one model that differ in their seed; a single one stays as it is.
+
+    Example:
+        >>> import torch
+        >>> from gduq.prediction import Prediction
+        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> runs = [Subject("mine", {"id_test": p}, config={"seed": i}) for i in range(3)]
+        >>> both = pooled(runs)
+        >>> both.name, both.first.name, both.value("id_test", "accuracy").value
+        ('mine (3 seeds)', 'mine, seed 0', 1.0)
+    """
+    runs = list(subjects)
+    if not runs:
+        raise InputError("at least one run", "none")
+    if len(runs) == 1:
+        return runs[0]
+    first, seeds = runs[0], [seed_of(run, i) for i, run in enumerate(runs)]
+    costs = [run.cost or {} for run in runs]
+    shared = [key for key in costs[0] if all(key in cost for cost in costs)]
+    return replace(
+        first,
+        name=f"{first.name} ({len(runs)} seeds)",
+        cost={key: fmean(cost[key] for cost in costs) for key in shared} or None,
+        config=None if first.config is None else {**first.config, "seed": seeds},
+        runs=tuple(replace(r, name=f"{r.name}, seed {seeds[i]}") for i, r in enumerate(runs)),
+    )
+
+
+# -- splits --------------------------------------------------------------------------------------
+
+
+def _is_severity(split: str) -> bool:
+    """Whether a name is a step of a growing shift, such as ``"rotation=10"``."""
+    try:
+        float(split.partition("=")[2])
+    except ValueError:
+        return False
+    return True
+
+
+def splits_of(subjects: Sequence[Subject]) -> list[str]:
+    """Splits of the report in reading order, without training data."""
+    found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
+    known = [s for s in SPLIT_NAMES if s in found]
+    other = [s for s in found if s not in known and not _is_severity(s)]
+    growing = [s.partition("=") for s in found if _is_severity(s)]
+    severe = sorted(growing, key=lambda part: (part[0], float(part[2]), part[2]))
+    return [*known, *other, *map("".join, severe)]
+
+
+def severities(subjects: Sequence[Subject]) -> dict[str, list[str]]:
+    """Severity splits by what grows, such as rotation."""
+    kinds: dict[str, list[str]] = {}
+    for split in filter(_is_severity, splits_of(subjects)):
+        kinds.setdefault(split.partition("=")[0], []).append(split)
+    return kinds
+
+
+def main_split(subjects: Sequence[Subject]) -> str | None:
+    """The split the verdict is about: the shifted test data if there is any, with labels."""
+    labelled = [s for s in splits_of(subjects) if subjects[0].labelled(s) is not None]
+    severe = [s for s in labelled if _is_severity(s)]
+    wanted = ["ood_test", *severe[::-1][:1], "ood_val", "id_test", *labelled]
+    return next((s for s in wanted if s in labelled), None)
+
+
+def home_of(subject: Subject, split: str) -> str | None:
+    """The labelled split of known kind to compare a shifted one with."""
+    return "id_test" if split != "id_test" and subject.labelled("id_test") is not None else None
+
+
+def shift_name(subject: Subject, split: str) -> str:
+    """How a sentence calls the situation of a split: ``Under size shift``."""
+    if _is_severity(split):
+        return f"At {split}"
+    if not split.startswith("ood"):
+        return "On data like its training data" if split.startswith("id") else f"On {split}"
+    config = subject.config or {}
+    named = config.get("data", config.get("dataset", ""))
+    data = named.get("name", "") if isinstance(named, Mapping) else named
+    data = subject.splits.name if subject.splits else data
+    parts = [p for p in str(data).split("/")[1:] if p not in ("covariate", "concept")]
+    return f"Under {parts[-1]} shift" if parts else "Under shift"

@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gduq import metrics
+from gduq.evaluation.measures import group_measures
 from gduq.metrics import Interval
-from gduq.report.changes import cost_ratios
-from gduq.report.scorecards import apart
-from gduq.report.seeds import pool
-from gduq.report.split_names import main_split, splits_of
-from gduq.report.subject import Subject
-from gduq.text_tables import Cell, Table, number, share, text
+from gduq.report.comparing import UNKNOWN, pool
+from gduq.report.scorecards import ACCURACY, BALANCED, COVERAGE, ECE, RMSE, apart
+from gduq.report.subject import Subject, main_split, splits_of
+from gduq.report.verdict import cost_ratios
+from gduq.text_tables import Cell, Table, count, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["costs", "detection", "numbers", "sizes", "subgroups", "versions"]
 
-_SHOWN: dict[str, dict[str, tuple[str, Callable[..., Cell]]]] = {  # measures of groups, by kind
-    "classes": {"accuracy": ("Accuracy,\u00a0%", share), "ece": ("ECE", number)},
-    "labels": {
-        "balanced_accuracy": ("Balanced accuracy,\u00a0%", share), "ece": ("ECE", number),
-    },
-    "values": {
-        "rmse": ("RMSE", number), "coverage_90": ("90\u00a0% intervals hold,\u00a0%", share),
-    },
-}  # fmt: skip
+_SHOWN = {  # of groups, by kind
+    "classes": (ACCURACY, ECE),
+    "labels": (BALANCED, ECE),
+    "values": (RMSE, COVERAGE),
+}
 _MOST = 4  # subjects side by side
 _LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
 
-Group = tuple[str, int]  # its name and its rows
+Groups = dict[tuple[str, int], dict[str, Interval]]  # by name and rows of the group, and measure
 
 
 def subgroups(subjects: Sequence[Subject]) -> list[Table]:
@@ -53,22 +47,18 @@ def subgroups(subjects: Sequence[Subject]) -> list[Table]:
 
 def _groups_table(subjects: Sequence[Subject], split: str, name: str) -> Table:
     shown = [s for s in subjects if s.labelled(split) is not None][:_MOST]
-    found, measures = [_pooled(s, split) for s in shown], _SHOWN[subjects[0].kind]
-    missing, rows = Interval(math.nan, math.nan, math.nan), []
+    found, columns, rows = [_pooled(s, split) for s in shown], _SHOWN[subjects[0].kind], []
     for group in dict.fromkeys(key for part in found for key in part):
-        cells = [style(part.get(group, {}).get(measure, missing))
-                 for measure, (_, style) in measures.items() for part in found]  # fmt: skip
-        rows.append((text(group[0]), Cell(f"{group[1]:,}", float(group[1])), *cells))
-    unit = next(filter(None, subjects[0].units), "")
-    titles = [f"{t}, {unit}" if t == "RMSE" and unit else t for t, _ in measures.values()]
-    several = len(subjects) > 1
-    heads = [f"{title}: {s.name}" if several else title for title in titles for s in shown]
+        cells = [number(part.get(group, {}).get(c.measure, UNKNOWN), c.style)
+                 for c in columns for part in found]  # fmt: skip
+        rows.append((Cell(group[0]), count(group[1]), *cells))
+    heads = [c.head(s, named=len(subjects) > 1) for c in columns for s in shown]
     note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
     title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
-    return Table(title, ("Group", "Rows", *heads), tuple(rows), note)
+    return Table(title, ("Group", "Rows", *heads), rows, note)
 
 
-def _pooled(subject: Subject, split: str) -> dict[Group, dict[str, Interval]]:
+def _pooled(subject: Subject, split: str) -> Groups:
     """Measures by group, as means over the runs of a subject."""
     runs, level = [_groups(run, split) for run in subject.each_run], subject.sampling["level"]
     return {
@@ -77,18 +67,18 @@ def _pooled(subject: Subject, split: str) -> dict[Group, dict[str, Interval]]:
     }
 
 
-def _groups(subject: Subject, split: str) -> dict[Group, dict[str, Interval]]:
+def _groups(subject: Subject, split: str) -> Groups:
     """Measures by group: of true classes or values and domains, then those of the evaluation."""
     table = subject.result.table
     table = table[(table["kind"] == "subgroups") & (table["split"] == split)]
     known = table[table["calibrator"] == "none"].to_dict(orient="records")
-    found: dict[Group, dict[str, Interval]] = {}
+    found: Groups = {}
     for row in (*_own(subject, split), *known):
-        if row["measure"] in _SHOWN[subject.kind]:
-            group, value = str(row["variant"]), Interval(*(float(row[k]) for k in Interval._fields))
-            if not group.startswith("true class: "):  # a name stays as it is
-                group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
-            found.setdefault((group, int(row["rows"])), {})[str(row["measure"])] = value
+        group = str(row["variant"])
+        if not group.startswith("true class: "):  # a name stays as it is
+            group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
+        value = Interval(*(float(row[k]) for k in Interval._fields))
+        found.setdefault((group, int(row["rows"])), {})[str(row["measure"])] = value
     return found
 
 
@@ -107,20 +97,13 @@ def _own(subject: Subject, split: str) -> Iterator[dict[Any, Any]]:
     if not columns:
         return
     options = subject.sampling
-    bins = options.pop("bins")  # as everywhere: one number of bins
-    known: dict[str, Callable[..., float]] = {
-        "accuracy": metrics.accuracy,
-        "balanced_accuracy": metrics.balanced_accuracy,
-        "ece": partial(metrics.ece, bins=bins, strict=False),
-        "rmse": metrics.rmse,
-        "coverage_90": metrics.coverage,
-    }
-    wanted = {name: known[name] for name in _SHOWN[subject.kind]}
+    known = group_measures(subject.kind, options.pop("bins"))  # as everywhere: one number of bins
+    wanted = {column.measure: known[column.measure] for column in _SHOWN[subject.kind]}
     found = metrics.subgroups(p, columns, metrics=wanted, **options)
     for row in found.to_dict(orient="records"):
-        name = f"{row['column']}: {row['group']}"
         for m in wanted:
             ends = {"value": row[m], "low": row[f"{m}_low"], "high": row[f"{m}_high"]}
+            name = f"{row['column']}: {row['group']}"
             yield {"variant": name, "measure": m, "rows": row["rows"], **ends}
 
 
@@ -141,10 +124,10 @@ def detection(subjects: Sequence[Subject]) -> Table | None:
         keys = table[["split", "variant", "against"]].drop_duplicates()
         for split, score, against in keys.itertuples(index=False):
             found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
-            cells = [text(subject.name), text(score), text(f"{split} against {against}")]
-            rows.append((*cells, *map(number, found)))
+            words = (subject.name, score, f"{split} against {against}")
+            rows.append((*map(Cell, words), *map(number, found)))
     columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return Table("Telling shifted rows apart", columns, tuple(rows)) if rows else None
+    return Table("Telling shifted rows apart", columns, rows) if rows else None
 
 
 def costs(subjects: Sequence[Subject]) -> Table | None:
@@ -157,9 +140,9 @@ def costs(subjects: Sequence[Subject]) -> Table | None:
     for subject in subjects:
         ratios = cost_ratios(first, subject)
         cells = [Cell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else Cell("–") for k in keys]
-        rows.append((text(subject.name), *cells))
+        rows.append((Cell(subject.name), *cells))
     names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
-    return Table("Cost", ("Model", *names), tuple(rows), f"Relative to {first.name}.")
+    return Table("Cost", ("Model", *names), rows, f"Relative to {first.name}.")
 
 
 def sizes(subjects: Sequence[Subject]) -> Table:
@@ -168,19 +151,18 @@ def sizes(subjects: Sequence[Subject]) -> Table:
     for subject in subjects:
         for split in splits_of([subject]):
             p = subject.predictions[split]
-            known = text("yes" if p.target is not None else "no")
-            cells = (Cell(f"{n:,}", float(n)) for n in (len(p), p.num_samples))
-            rows.append((text(subject.name), text(split), *cells, text(p.size), known))
+            known = Cell("no" if p.target is None else "yes")
+            sizes = (count(len(p)), count(p.num_samples), Cell(p.size))
+            rows.append((Cell(subject.name), Cell(split), *sizes, known))
     columns = ("Model", "Split", "Rows", "Hypotheses (K)", "About", "Truth known")
-    return Table("What was judged", columns, tuple(rows))
+    return Table("What was judged", columns, rows)
 
 
 def versions(subjects: Sequence[Subject]) -> dict[str, str]:
     """Versions of the first run that recorded any, otherwise of this process."""
-    for subject in subjects:
-        if subject.info:
-            return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
-                    for k, v in subject.info.items()}  # fmt: skip
+    for info in filter(None, (subject.info for subject in subjects)):
+        return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
+                for k, v in info.items()}  # fmt: skip
     found = {"python": platform.python_version(), "machine": platform.platform()}
     for package in ("gduq", "torch", "torch-geometric", "numpy", "scipy"):
         try:

@@ -1,22 +1,21 @@
-"""How the report says what it found about one model: its gap, its skill, and the figures."""
+"""What one model promises and holds on a split, and how a sentence says it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
 
 from gduq import metrics
 from gduq.evaluation.gap import PROMISED
 from gduq.metrics import Interval
-from gduq.report.differences import clear
+from gduq.report.comparing import clear
 from gduq.report.subject import Subject
 
-__all__ = [
-    "UNEVEN", "Recall", "Words", "common_class", "common_share", "held", "no_skill", "points",
-    "promise", "ranged", "recalls", "signed", "skill", "state", "sure_and_right", "words_of",
-]  # fmt: skip
+__all__ = ["Judged", "Recall", "Words", "points", "ranged", "signed", "state"]
 
-UNEVEN = 1.5  # times its fair share of the rows make a class so common that others are rare
+_UNEVEN = 1.5  # times its fair share of the rows make a class so common that others are rare
 
 
 class Words(NamedTuple):
@@ -39,9 +38,127 @@ _INTERVALS = Words(
 )  # fmt: skip
 
 
-def words_of(subject: Subject) -> Words:
-    """Values have intervals, everything else has confidences."""
-    return _INTERVALS if subject.kind == "values" else _CONFIDENCE
+class Recall(NamedTuple):
+    """A class, the share of its rows that a model finds, and how many rows it has."""
+
+    name: str
+    share: float
+    rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A subject on a split whose truth is known."""
+
+    subject: Subject
+    split: str
+
+    def value(self, measure: str) -> Interval:
+        """A number of its evaluation here."""
+        return self.subject.value(self.split, measure)
+
+    @cached_property
+    def gap(self) -> Interval:
+        """What it promises minus what it holds."""
+        return self.value("gap")
+
+    @property
+    def words(self) -> Words:
+        """Values have intervals, everything else has confidences."""
+        return _INTERVALS if self.subject.kind == "values" else _CONFIDENCE
+
+    @property
+    def state(self) -> str:
+        """What its gap means."""
+        return state(self.gap, self.words)
+
+    @cached_property
+    def sure_and_right(self) -> tuple[float, float]:
+        """What it promises and what it holds in percent, over all its runs.
+
+        Of classes and labels the mean confidence and the accuracy; of values the level of the
+        intervals and the share of the truth in them.
+        """
+        sure = PROMISED
+        if self.subject.kind != "values":
+            parts = [part for run in self.subject.each_run for part in run.parts]
+            known = [p for part in parts if (p := part.labelled(self.split)) is not None]
+            sure = fmean(float(p.confidence.double().mean()) for p in known)
+        return 100 * sure, 100 * (sure - self.gap.value)
+
+    def held(self, whose: str = "its {}") -> str:
+        """How much of what it promises it holds."""
+        (sure, right), many = self.sure_and_right, len(self.subject.names)
+        if self.subject.kind == "values":
+            return f"{whose.format(f'{sure:.0f} % intervals')} hold {right:.0f} % of the truth"
+        over = f" over {many} labels" if many > 1 else ""
+        return f"on average{over} it is {sure:.0f} % sure and {right:.0f} % right"
+
+    @property
+    def promise(self) -> str:
+        """The whole statement: who holds how much of what it promises, or that it has no skill."""
+        name, many = self.subject.name, len(self.subject.names)
+        if not self.skill:
+            return f"{self._no_skill}; {self.held()}"
+        if self.subject.kind != "values":
+            return f"{name} is {self.state}: {self.held()}"
+        mean = f" (mean of {many} values)" if many > 1 else ""
+        return f"{self.held(f'the {{}} of {name}')}{mean}: they are {self.state}"
+
+    # -- skill and rare classes ------------------------------------------------------------------
+
+    @cached_property
+    def recalls(self) -> list[Recall]:
+        """Of every class with rows, rarest first; means over the runs of a subject."""
+        runs = [run.labelled(self.split) for run in self.subject.each_run]
+        known = [p for p in runs if p is not None]
+        counts = known[0].require_target().bincount().tolist()
+        found = []
+        for label in sorted((c for c, rows in enumerate(counts) if rows), key=counts.__getitem__):
+            share = fmean(float(p.correct[p.target == label].double().mean()) for p in known)
+            name = self.subject.class_name(label, self.split)
+            found.append(Recall(name, share, counts[label]))
+        return found
+
+    @property
+    def common_class(self) -> str:
+        """The name of the class with most rows."""
+        return max(self.recalls, key=lambda r: r.rows).name
+
+    @cached_property
+    def common_share(self) -> float:
+        """How often always giving the most common answer would be right; of labels on average."""
+        return metrics.majority(self.subject.labelled(self.split)).accuracy
+
+    def uneven(self, classes: int) -> bool:
+        """Whether the most common of so many classes makes others rare."""
+        return self.common_share >= _UNEVEN / classes
+
+    @property
+    def skill(self) -> bool:
+        """Whether it does more than one answer for all rows would.
+
+        Of classes and labels its accuracy is above that of the most common answer; of values its
+        mean squared error is below the variance of the truth (of several values: on average). Rows
+        that all have the same truth cannot tell, and nothing is held against it.
+        """
+        if self.subject.kind == "values":
+            return not self.value("r2").value <= 0
+        return self.common_share == 1 or self.value("accuracy").value > self.common_share
+
+    @property
+    def _no_skill(self) -> str:
+        name = self.subject.name
+        if self.subject.kind == "values":
+            return f"{name} is no nearer to the truth than one number for all rows would be"
+        answer = "giving each label's more common answer"
+        if self.subject.kind == "classes":
+            answer = f"answering “{self.common_class}”"
+        share = f"{100 * self.common_share:.0f} %"
+        return f"{name} is no better than always {answer}, which is right {share} of the time"
+
+
+# -- figures in words ----------------------------------------------------------------------------
 
 
 def state(gap: Interval, words: Words) -> str:
@@ -51,100 +168,9 @@ def state(gap: Interval, words: Words) -> str:
     return f"{words.over if gap.value > 0 else words.under} by {points(abs(gap.value))}"
 
 
-def sure_and_right(subject: Subject, split: str) -> tuple[float, float]:
-    """What it promises and what it holds in percent, over all its runs.
-
-    Of classes and labels the mean confidence and the accuracy; of values the level of the
-    intervals and the share of the truth in them.
-    """
-    sure = PROMISED
-    if subject.kind != "values":
-        known = [part.labelled(split) for run in subject.each_run for part in run.parts]
-        sure = fmean(float(p.confidence.double().mean()) for p in known if p is not None)
-    return 100 * sure, 100 * (sure - subject.number("gap", split).value)
-
-
-def promise(subject: Subject, split: str, gap: Interval) -> str:
-    """The whole statement: who holds how much of what it promises."""
-    said = state(gap, words_of(subject))
-    if subject.kind != "values":
-        return f"{subject.name} is {said}: {held(subject, split)}"
-    many = f" (mean of {len(subject.names)} values)" if len(subject.names) > 1 else ""
-    return f"{held(subject, split, f'the {{}} of {subject.name}')}{many}: they are {said}"
-
-
-def held(subject: Subject, split: str, whose: str = "its {}") -> str:
-    """How much of what it promises it holds."""
-    sure, right = sure_and_right(subject, split)
-    if subject.kind == "values":
-        return f"{whose.format(f'{sure:.0f} % intervals')} hold {right:.0f} % of the truth"
-    many = f" over {len(subject.names)} labels" if len(subject.names) > 1 else ""
-    return f"on average{many} it is {sure:.0f} % sure and {right:.0f} % right"
-
-
-# -- skill and rare classes ----------------------------------------------------------------------
-
-
-class Recall(NamedTuple):
-    """A class, the share of its rows that a model finds, and how many rows it has."""
-
-    name: str
-    share: float
-    rows: int
-
-
-def recalls(subject: Subject, split: str) -> list[Recall]:
-    """Of every class with rows, rarest first; means over the runs of a subject."""
-    known = [p for run in subject.each_run if (p := run.labelled(split)) is not None]
-    counts = known[0].require_target().bincount().tolist()
-    found = []
-    for label in sorted((c for c, rows in enumerate(counts) if rows), key=counts.__getitem__):
-        shares = [float(p.correct[p.target == label].double().mean()) for p in known]
-        found.append(Recall(subject.class_name(label, split), fmean(shares), counts[label]))
-    return found
-
-
-def common_class(subject: Subject, split: str) -> str:
-    """The name of the class with most rows."""
-    return max(recalls(subject, split), key=lambda r: r.rows).name
-
-
-def common_share(subject: Subject, split: str) -> float:
-    """How often always giving the most common answer would be right; of labels on average."""
-    return metrics.majority(subject.labelled(split)).accuracy
-
-
-def skill(subject: Subject, split: str) -> bool:
-    """Whether it does more than one answer for all rows would.
-
-    Of classes and labels its accuracy is above that of the most common answer; of values its mean
-    squared error is below the variance of the truth (of several values: on average). Rows that all
-    have the same truth cannot tell, and nothing is held against it.
-    """
-    if subject.kind == "values":
-        return not subject.number("r2", split).value <= 0
-    always = common_share(subject, split)
-    return always == 1 or subject.number("accuracy", split).value > always
-
-
-def no_skill(subject: Subject, split: str) -> str:
-    """What is said of a model without skill."""
-    if subject.kind == "values":
-        return f"{subject.name} is no nearer to the truth than one number for all rows would be"
-    answer = "giving each label's more common answer"
-    if subject.kind == "classes":
-        answer = f"answering “{common_class(subject, split)}”"
-    share = f"{100 * common_share(subject, split):.0f} %"
-    return f"{subject.name} is no better than always {answer}, which is right {share} of the time"
-
-
-# -- figures in words ----------------------------------------------------------------------------
-
-
 def points(share: float) -> str:
     """Percentage points: ``12 points``, ``1.2 points``."""
-    number = f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.1f}"
-    return f"{number} points"
+    return f"{100 * share:.{0 if share >= 0.1 else 1}f} points"
 
 
 def signed(share: float) -> str:

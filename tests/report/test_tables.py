@@ -1,0 +1,98 @@
+"""The tables of a report hold what the metrics and the evaluation say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gduq import metrics
+from gduq.evaluation import Evaluation
+from gduq.report.scorecards import label_table, scorecards
+from gduq.report.tables import subgroups
+from gduq.text_tables import Cell, Table, number, to_latex, to_markdown
+from tests.report.cases import judged, labels, of_labels, of_values, on_three, prediction, rare
+from tests.report.cases import values as draw_values
+
+
+def test_several_values_have_a_card_each():
+    first = judged("m", on_three(draw_values, {"width": 2}, wrong=2.0), "deviation")
+    p = first.predictions["ood_test"]
+    tables = [t for t in scorecards([first]) if t.title.startswith("ood_test")]
+    assert [t.title for t in tables] == ["ood_test: v0 (200 rows)", "ood_test: v1 (200 rows)"]
+    for t, table in enumerate(tables):
+        assert table.rows[0][1].value == pytest.approx(metrics.rmse(p.column(t)))
+        held = [first.value("ood_test", "coverage_90", calibrator, f"v{t}").value
+                for calibrator in ("none", "deviation")]  # fmt: skip
+        assert held[0] == pytest.approx(metrics.coverage(p.column(t), 0.9))
+        assert [row[3].value for row in table.rows] == pytest.approx([0.9 - h for h in held])
+
+
+def test_errors_and_widths_have_the_unit():
+    made = {s: replace(p, units=("log mol/L",)) for s, p in on_three(draw_values).items()}
+    first = judged("m", made)
+    assert {"RMSE, log mol/L", "Their width, log mol/L"} <= set(scorecards([first])[0].columns)
+    assert "RMSE, log mol/L" in subgroups([first])[0].columns
+
+
+def test_true_values_are_groups_without_digits_that_help_nobody():
+    groups = subgroups(of_values())[0]
+    names = [row[0].text for row in groups.rows if row[0].text.startswith("true value: ")]
+    assert len(names) == 4
+    assert max(map(len, names)) < 32
+
+
+def test_the_table_of_labels():
+    table = label_table(of_labels())
+    expected = metrics.label_table(of_labels()[1].predictions["ood_test"])
+    assert table.columns[:4] == ("Label", "Rows", "Yes,\u00a0%", "ROC-AUC: sharp")
+    lines = {line.label: line for _, line in expected.iterrows()}
+    ranked = [row[3].value for row in table.rows]
+    assert ranked == sorted(ranked)  # of the first subject, the worst first
+    for row in table.rows:
+        line = lines[row[0].text]
+        assert row[1].value == line.rows
+        assert row[2].value == pytest.approx(line.base_rate)
+        assert row[7].value == pytest.approx(line.roc_auc)
+        assert row[8].value == pytest.approx(line.average_precision)
+    assert label_table([judged("one", labels(width=1))]) is None
+    assert label_table(of_values()) is None
+    card = scorecards(of_labels())[-1]
+    p = of_labels()[0].predictions["ood_test"]
+    assert card.rows[0][1].value == pytest.approx(metrics.roc_auc(p))
+    assert "Always giving the more common answer is right" in card.note
+
+
+def test_two_classes_are_ranked():
+    p = rare(0.6, 0.97)
+    (card,) = scorecards([judged("a", p)])
+    row = dict(zip(card.columns, card.rows[0], strict=True))
+    assert row["ROC-AUC"].value == pytest.approx(metrics.roc_auc(p))
+    assert row["Average precision"].value == pytest.approx(metrics.average_precision(p))
+    assert card.note == "Always answering “no”, the most common class, is right 90.0 % of the time."
+    (plain,) = scorecards([judged("a", prediction())])  # three classes, all common
+    assert "ROC-AUC" not in plain.columns
+    (few,) = scorecards([judged("a", rare(0.5, 0.97, m=40))])
+    row = dict(zip(few.columns, few.rows[0], strict=True))
+    assert (row["ROC-AUC"].detail, row["Average precision"].detail) == ("–", "–")
+    assert "too few positives" in few.note
+
+
+def test_an_accuracy_gained_by_leaving_a_class_out_has_no_mark():
+    card = scorecards([judged("a", rare(0.4, 0.86)), judged("b", rare(0.1, 0.95))])[0]
+    assert [cell.mark for cell in card.rows[1][1:3]] == ["", "worse"]
+
+
+def test_an_evaluation_from_a_file_shows_the_same():
+    first = of_values()[0]
+    again = replace(first, evaluation=Evaluation.from_json(first.result.to_json()))
+    cells = [[c.text for t in scorecards([s]) for row in t.rows for c in row]
+             for s in (first, again)]  # fmt: skip
+    assert cells[0] == cells[1]
+    assert "–" not in cells[0]
+
+
+def test_what_has_a_meaning_there_is_escaped():
+    table = Table("t", ("n", "v"), ((Cell("a_b|c&d\ne"), number(float("nan"))),))
+    assert r"| a\_b\|c&d e | – |" in to_markdown(table)
+    assert r"a\_b|c\&d e & -- \\" in to_latex(table)
