@@ -90,24 +90,23 @@ def test_tables_and_datasets_are_completed():
 
 def test_names_offered_are_those_that_exist():
     from gduq.calibration import methods_for
-    from gduq.cli.completion import CALIBRATORS, SCORES, check_calibrator, check_score, datasets
+    from gduq.cli.completion import CALIBRATORS, OF_FEATURES, SCORES, check_calibrator, datasets
     from gduq.cli.completion import FIXED as COMPLETED_FIXED
     from gduq.cli.completion import TABLES as offered
     from gduq.data import names
-    from gduq.deploy.decisions import NEEDS_FEATURES
+    from gduq.deploy.service import _OF_FEATURES
     from gduq.evaluation.named_calibrators import FIXED
     from gduq.novelty import scores_for
     from gduq.paper.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
     assert COMPLETED_FIXED == FIXED
+    assert tuple(_OF_FEATURES) == OF_FEATURES
     for kind in ("classes", "labels", "values"):
         assert tuple(methods_for(kind)) == CALIBRATORS[kind]
         assert scores_for(kind) == SCORES[kind]
         for one in methods_for(kind).values():
             check_calibrator(one.__name__, kind)
-        for score in (*scores_for(kind), *NEEDS_FEATURES):
-            check_score(score, kind)
     assert tuple(datasets("")) == names()
 
 

@@ -13,10 +13,9 @@ from torch_geometric.data import Data
 import gduq
 from gduq.cli import answering
 from gduq.data import save
-from gduq.deploy import places, shift_sample
+from gduq.deploy import places, stream
 from gduq.deploy.rowfiles import join_files, row_file
 from gduq.deploy.service import Service, Settings
-from gduq.deploy.shift_sample import ShiftSample
 from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
 from tests.cli.cases import CLASSES, anchored, bundle, network, ring, rings, run, spoilt
@@ -303,7 +302,7 @@ def test_parts_without_an_answer_are_listed_together(tmp_path):
         wide = save([ring(4, i, channels=5)], tmp_path / f"wide{i}.safetensors")
         parts.append(predict_part(service, i, wide, tmp_path / f"{i}.csv"))
     with pytest.raises(InputError, match=r"none; the first of 2: .*wide0"):
-        join_served(parts, tmp_path / "all.csv")
+        join_served(service, parts, tmp_path / "all.csv")
     assert len(rows_of(tmp_path / "all.csv.rejects.csv")) == 2
     assert not (tmp_path / "all.csv").exists()
 
@@ -393,17 +392,17 @@ def split_up(service, paths, folder):
 
 
 def test_the_shift_test_is_the_same_for_parts_and_the_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(shift_sample, "_KEPT", 15)  # fewer than there are: which ones counts
+    monkeypatch.setattr(stream, "_KEPT", 15)  # fewer than there are: which ones counts
     paths = [save(rings(9 + seed, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4, 5)]
     service = Service(anchored(), class_names=CLASSES)
     service.refer_to(service.answer(rings(40)))
     whole = predict_files(service, paths, tmp_path / "whole.csv")
     parts = split_up(service, paths, tmp_path)
-    joined = join_served(parts, tmp_path / "joined.csv", reference=service.reference)
+    joined = join_served(service, parts, tmp_path / "joined.csv")
     assert joined.shift_pvalue == whole.shift_pvalue
     assert rows_of(tmp_path / "whole.csv") == rows_of(tmp_path / "joined.csv")
     assert (joined.rows, joined.abstained) == (whole.rows, whole.abstained)
-    assert ShiftSample.joined(sample for _, sample in parts).rows.samples.size(1) == 15
+    assert len(joined.sample.rows) == 15
 
 
 def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
@@ -609,8 +608,8 @@ def test_mistakes_of_points(own, graphs, model):
 
 def test_settings_are_checked():
     nan = float("nan")
-    with pytest.raises(gduq.InputError, match="an OOD score from"):
-        Settings(ood_score="magic")
+    with pytest.raises(gduq.InputError, match="an OOD score for classes from"):
+        Service(anchored(), settings=Settings(ood_score="magic"))
     for bad in ({"alpha": nan}, {"alpha": 1}, {"coverage": 7}, {"accuracy": nan}):
         with pytest.raises(gduq.InputError, match=f"{next(iter(bad))} "):
             Settings(**bad)

@@ -132,7 +132,7 @@ def test_parts_of_workers_are_the_whole(tmp_path):
         predict_part(service, i, path, tmp_path / f"part{i}.csv", places)
         for i, path in enumerate(files)
     ]
-    joined = join_served(parts, tmp_path / "joined.csv", reference=service.reference)
+    joined = join_served(service, parts, tmp_path / "joined.csv")
     assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "joined.csv").read_bytes()
     same = ("rows", "graphs", "abstained", "reasons", "shift_pvalue", "columns")
     assert [getattr(joined, n) for n in same] == [getattr(whole, n) for n in same]

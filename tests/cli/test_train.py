@@ -11,8 +11,8 @@ import typer
 
 import gduq
 from gduq.bundle import describe
+from gduq.cli.base import going_on_later
 from gduq.cli.score_rows import told_of
-from gduq.cli.stopping import going_on_later
 from gduq.data import read, save
 from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, check_early, rings, run

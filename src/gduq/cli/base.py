@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import errno
 import math
+import shlex
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -28,26 +32,15 @@ __all__ = [
     "Seed",
     "app",
     "counted",
-    "fail",
+    "going_on_later",
     "print_json",
     "print_rows",
+    "say",
     "status",
 ]
 
-
-_ORDER = (
-    "demo",
-    "train",
-    "predict",
-    "serve",
-    "export",
-    "calibrate",
-    "evaluate",
-    "report",
-    "bench",
-    "data",
-    "points",
-)
+_ORDER = ("demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report", "bench",
+          "data", "points")  # fmt: skip
 
 
 class _Group(TyperGroup):
@@ -66,7 +59,7 @@ class _Group(TyperGroup):
             return super().main(*args, **options)
         except SystemExit as ended:
             if ended.code == 130 and not self._spoke:
-                typer.echo("Stopped.", err=True)
+                say("Stopped.", err=True)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -74,25 +67,26 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            fail(str(error))
+            message = str(error)
         except KeyboardInterrupt:
-            typer.echo("Stopped.", err=True)
+            say("Stopped.", err=True)
             raise typer.Exit(130) from None
         except OSError as error:  # a disk that is full, a place nobody may write to
             if error.errno in (None, errno.EPIPE):
                 raise
             where = f": {error.filename}" if error.filename else ""
-            fail(f"{error.strerror or error}{where}")
+            message = f"{error.strerror or error}{where}"
+        say(f"Error: {' '.join(message.split())}", err=True)
+        raise typer.Exit(2)
 
 
-def fail(message: str, code: int = 2) -> None:
-    """End the program with one sentence on standard error."""
-    typer.echo(f"Error: {printable(' '.join(message.split()))}", err=True)
-    raise typer.Exit(code) from None
+def say(text: str, err: bool = False) -> None:
+    """Print a line in which names out of a user's file may stand."""
+    typer.echo(printable(text), err=err)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"Warning: {printable(str(message))}", err=True)
+    say(f"Warning: {message}", err=True)
 
 
 app = typer.Typer(
@@ -147,7 +141,7 @@ def print_json(content: Any) -> None:
     typer.echo(to_json(content, None, str, str))
 
 
-def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+def print_rows(rows: list[dict[str, Any]], as_json: bool = False) -> None:
     """A table for people, JSON for machines."""
     if as_json:
         print_json(rows)
@@ -176,7 +170,7 @@ def _shown(value: Any) -> str:
 def status(text: str, as_json: bool = False) -> Iterator[Any]:
     """A line that says what goes on, on a terminal only; its ``update`` changes the text."""
     if as_json or not sys.stderr.isatty():
-        yield _Silent()
+        yield SimpleNamespace(update=lambda text: None)
         return
     from rich.console import Console
 
@@ -184,8 +178,26 @@ def status(text: str, as_json: bool = False) -> Iterator[Any]:
         yield shown
 
 
-class _Silent:
-    """A status that nobody sees."""
+@contextmanager
+def going_on_later(what: str) -> Iterator[None]:
+    """End with one line on standard error where Ctrl-C or SIGTERM stops the block.
 
-    def update(self, text: str) -> None:
-        """Nothing to see."""
+    Args:
+        what: What the same command does when it is given again.
+    """
+    caught: list[int] = []
+
+    def stop(number: int, _: Any) -> None:
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if in_main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Stopped. {what}: {shlex.join(['gduq', *sys.argv[1:]])}", err=True)
+        raise typer.Exit(128 + (caught[0] if caught else signal.SIGINT)) from None
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_rows
+from gduq.cli.base import AsJson, app, going_on_later, print_rows
 from gduq.cli.completion import TABLES, among
 from gduq.cli.replacing import check_replaced
-from gduq.cli.stopping import going_on_later
-from gduq.data.outputs import check_output
-from gduq.errors import InputError
+from gduq.data.outputs import FORMATS, check_output
 
-if TYPE_CHECKING:
-    from gduq.paper.bench_result import BenchResult
+__all__ = ["bench"]
 
-__all__ = ["bench", "write_table"]
-
-_FORMS = {".md": "markdown", ".tex": "latex", ".json": "json", ".csv": "csv"}
+_FORMS = {ending: name for name, ending in FORMATS.items() if name != "html"}
 
 
 @app.command()
@@ -69,11 +64,11 @@ def bench(
         check_replaced(output, "bench")
     from gduq.paper.bench import bench as make
 
-    options: dict[str, Any] = {"engine": engine, "workers": workers, "seeds": seeds}
+    options: Any = {"engine": engine, "workers": workers, "seeds": seeds, "address": address}
     with going_on_later("The same command goes on with the runs that are missing"):
-        result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
+        result = make(name, scale, root, progress=not as_json, **options)  # type: ignore[arg-type]
     if output is not None:
-        write_table(result, output)
+        getattr(result, f"to_{_FORMS[output.suffix]}")(output)
     typer.echo(result.to_json() if as_json else result.to_markdown(), nl=False)
     if result.failures:
         typer.echo(f"Note: {len(result.failures)} run(s) failed; ask again to retry.", err=True)
@@ -84,19 +79,6 @@ def _listed() -> list[dict[str, Any]]:
     from gduq.paper.specs import OWN
     from gduq.paper.tables import TABLES
 
-    tables = [
-        {"name": name, "row": "" if t.row is None else t.row, "shows": t.title}
-        for name, t in TABLES.items()
-    ]
-    return [*tables, *({"name": name, "row": "", "shows": what} for name, what in OWN.items())]
-
-
-def write_table(result: BenchResult, path: Path, form: str | None = None) -> Path:
-    """Write a table in the format that is named, or that the file's name says."""
-    form, given = form or _FORMS.get(path.suffix), form
-    if form not in _FORMS.values():
-        got = repr(given) if given else path.name
-        known = ", ".join(_FORMS.values())
-        raise InputError(f"a table as {known}", got, "Pages (html) are made of runs.")
-    getattr(result, f"to_{form}")(path)
-    return path
+    shown = {name: ("" if t.row is None else t.row, t.title) for name, t in TABLES.items()}
+    shown |= {name: ("", what) for name, what in OWN.items()}
+    return [{"name": name, "row": row, "shows": what} for name, (row, what) in shown.items()]

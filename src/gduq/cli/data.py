@@ -17,9 +17,8 @@ __all__ = ["data_app"]
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, describe, convert.")
 app.add_typer(data_app, name="data")
 
-
+_BY = ("size", "degree", "feature", "scaffold", "group", "time", "target", "class")
 Targets = Annotated[list[str] | None, typer.Option("--target", help="Table: target column(s).")]
-
 TableTask = Annotated[
     str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")
 ]
@@ -30,20 +29,18 @@ def data_list(as_json: AsJson = False) -> None:
     """Show every dataset: name, size, task, shift, and where it comes from."""
     from gduq.data.catalog import find, names
 
-    rows = []
-    for name in names():
-        family = find(name)
-        rows.append(
-            {
-                "name": name,
-                "size": family.rows,
-                "target": f"{family.classes} classes" if family.classes else "value",
-                "task": family.task,
-                "domain": family.domain,
-                "shift": name.rsplit("/", 1)[-1],
-                "source": family.source,
-            }
-        )
+    rows = [
+        {
+            "name": name,
+            "size": family.rows,
+            "target": f"{family.classes} classes" if family.classes else "value",
+            "task": family.task,
+            "domain": family.domain,
+            "shift": name.rsplit("/", 1)[-1],
+            "source": family.source,
+        }
+        for name, family in ((name, find(name)) for name in names())
+    ]
     print_rows(rows, as_json)
     if not as_json:
         typer.echo("Any other name of the TU collection works as tu/<NAME>/size.")
@@ -79,13 +76,7 @@ def data_describe(
             help="A dataset's name, or your own file or TU folder.", autocompletion=datasets
         ),
     ],
-    by: Annotated[
-        str,
-        typer.Option(
-            help="Own data: what to cut by "
-            "(size, degree, feature, scaffold, group, time, target, class)."
-        ),
-    ] = "size",
+    by: Annotated[str, typer.Option(help=f"Own data: what to cut by ({', '.join(_BY)}).")] = "size",
     attribute: Annotated[
         str | None,
         typer.Option(
@@ -106,18 +97,18 @@ def data_describe(
     as_json: AsJson = False,
 ) -> None:
     """Say what moved between train and each test split: size, degree, labels, features."""
+    if by not in _BY:
+        raise InputError(f"--by from {', '.join(_BY)}", repr(by))
+    from gduq.data.catalog import limited, load
     from gduq.data.describe import compare
     from gduq.data.describe import plot as draw
 
     if Path(name).exists():
-        from gduq.data.catalog import limited
         from gduq.data.files import read
 
         graphs = read(name, smiles=smiles, targets=target or [], task=task)  # type: ignore[arg-type]
         splits = limited(_own_splits(graphs, by, attribute, test or [], seed), limit, seed)
     else:
-        from gduq.data.catalog import load
-
         splits = load(name, root, seed, limit)
     if plot is not None:
         draw(splits, plot)
@@ -137,20 +128,18 @@ def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], se
         return shifts.feature(graphs, attribute, seed=seed)
     if by == "target":
         return shifts.target(graphs, seed=seed, task="graph")
+    values = _values(graphs, "y" if by == "class" else attribute)
     if by == "time":
-        return shifts.time(graphs, _values(graphs, attribute), seed=seed, task="graph")
-    if by in ("group", "class"):
-        values = _values(graphs, "y" if by == "class" else attribute)
-        left_out = _named(values, test)
-        if by == "class":
-            return shifts.class_out(graphs, left_out, seed=seed, task="graph")
-        return shifts.group(graphs, values, left_out, seed=seed, task="graph")
-    known = "size, degree, feature, scaffold, group, time, target, class"
-    raise InputError(f"--by from {known}", repr(by))
+        return shifts.time(graphs, values, seed=seed, task="graph")
+    known = {str(value): value for value in values}
+    left_out = [known.get(text, text) for text in test] or [max(known.values())]
+    if by == "class":
+        return shifts.class_out(graphs, left_out, seed=seed, task="graph")
+    return shifts.group(graphs, values, left_out, seed=seed, task="graph")
 
 
 def _values(graphs: Any, attribute: str | None) -> list[Any]:
-    """One value a graph of an attribute that must be there."""
+    """Per graph the value of an attribute that must be there."""
     if attribute is None:
         raise InputError("--attribute NAME with --by group or time", "none")
     found = []
@@ -158,20 +147,10 @@ def _values(graphs: Any, attribute: str | None) -> list[Any]:
         if attribute not in graph:
             raise InputError(f"graphs with an attribute {attribute!r}", f"only {graph.keys()}")
         value = graph[attribute]
-        if not isinstance(value, str):
-            if value.numel() != 1:
-                raise InputError(f"one {attribute!r} a graph", f"shape {list(value.shape)}")
-            value = value.item()
-        found.append(value)
+        if not isinstance(value, str) and value.numel() != 1:
+            raise InputError(f"one {attribute!r} per graph", f"shape {list(value.shape)}")
+        found.append(value if isinstance(value, str) else value.item())
     return found
-
-
-def _named(values: list[Any], test: list[str]) -> list[Any]:
-    """The values that were named on the command line; none named: the last one in order."""
-    known = {str(value): value for value in values}
-    if not test:
-        return [max(known.values())]
-    return [known.get(text, text) for text in test]
 
 
 @data_app.command("convert")

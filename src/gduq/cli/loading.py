@@ -3,64 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from gduq.bundle import describe, load
-from gduq.bundle.rebuilding import Spec, leaves, needs_call
+from gduq.bundle import BundleInfo, describe, load
+from gduq.bundle.rebuilding import leaves, needs_call
 from gduq.calibration import Calibrator
-from gduq.cli.request import Request, bundle_of
+from gduq.cli.request import Request, bundle_file
 from gduq.data.objects import find_object
 from gduq.errors import InputError
 from gduq.nn.network_specs import network_from
 from gduq.prediction.predictor import Predictor
 
-__all__ = ["load_model", "load_network", "make_network"]
+__all__ = ["Loaded", "load_model", "load_network", "make_network"]
 
 
-def load_model(request: Request) -> tuple[Predictor, Calibrator | None]:
-    """The model of a bundle or run on its device, and the calibrator saved with it."""
-    bundle, _ = bundle_of(request.bundle)
-    _check_code(describe(bundle).model, request.net, request.call)
-    model, saved = load(bundle, *_own_code(request.net, request.call))
-    return _on(model, request.device), saved
+class Loaded(NamedTuple):
+    """A model on its device, the calibrator saved with it, and what its bundle says."""
+
+    model: Predictor
+    calibrator: Calibrator | None
+    info: BundleInfo
 
 
-def _check_code(spec: Spec, net: str | None, call: str | None) -> None:
-    """Ask for a user's own code in the words of the command line."""
-    others = [leaf["class"] for leaf in leaves(spec) if leaf["kind"] == "other"]
-    if others and net is None:
-        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
-    if needs_call(spec) and call is None:
-        raise InputError("--call package.module:name, which the model was made with", "none")
-
-
-def _own_code(net: str | None, call: str | None) -> tuple[Any, Any]:
-    return (
-        None if net is None else make_network(net),
-        None if call is None else find_object(call),
-    )
-
-
-def _on(model: Predictor, device: str) -> Predictor:
+def load_model(request: Request) -> Loaded:
+    """The model of a bundle or run."""
+    file = bundle_file(request.bundle)
+    info, network, function = _described(file, request.net, request.call)
+    model, saved = load(file, network, function)
     try:
-        return model.to(device)
+        return Loaded(model.to(request.device), saved, info)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise InputError("a device torch can use", f"{device!r} ({reason})") from None
+        got = f"{request.device!r} ({str(error).splitlines()[0]})"
+        raise InputError("a device torch can use", got) from None
 
 
 def load_network(bundle: Path | None, net: str | None, call: str | None) -> tuple[nn.Module, Any]:
     """The network of a bundle as it was before it was wrapped, or the one that is named."""
-    own, function = _own_code(net, call)
-    if own is None:
-        if bundle is None:
-            raise InputError("a bundle, or --net package.module:Name", "neither")
-        spec = describe(bundle_of(bundle)[0]).model
-        _check_code(spec, net, call)
-        own = network_from(leaves(spec)[0])
-    return own, function
+    if net is not None:
+        return make_network(net), None if call is None else find_object(call)
+    if bundle is None:
+        raise InputError("a bundle, or --net package.module:Name", "neither")
+    info, _, function = _described(bundle_file(bundle), net, call)
+    return network_from(leaves(info.model)[0]), function
+
+
+def _described(file: Path, net: str | None, call: str | None) -> tuple[BundleInfo, Any, Any]:
+    """What a bundle says, and the user's own code that it needs."""
+    info = describe(file)
+    others = [leaf["class"] for leaf in leaves(info.model) if leaf["kind"] == "other"]
+    if others and net is None:
+        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
+    if needs_call(info.model) and call is None:
+        raise InputError("--call package.module:name, which the model was made with", "none")
+    network = None if net is None else make_network(net)
+    return info, network, None if call is None else find_object(call)
 
 
 def make_network(name: str) -> Any:
@@ -72,11 +70,8 @@ def make_network(name: str) -> Any:
         try:
             found = found()
         except TypeError as error:
-            raise InputError(
-                f"{name} to be called without arguments",
-                str(error),
-                "Name a function that builds your network.",
-            ) from error
+            do = "Name a function that builds your network."
+            raise InputError(f"{name} to be called without arguments", str(error), do) from error
     if not isinstance(found, nn.Module):
         raise InputError(f"a torch.nn.Module from {name}", type(found).__name__)
     return found

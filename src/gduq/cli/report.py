@@ -25,7 +25,6 @@ Sources = Annotated[
         help="Run folders, folders of runs, or a table that `gduq bench` wrote (.json)."
     ),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 Form = Annotated[
     str | None,
     typer.Option("--format", help="html, markdown, latex, json, csv (default: by the name)."),
@@ -35,7 +34,9 @@ Form = Annotated[
 @app.command()
 def report(
     runs: Sources,
-    output: Output = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
+        "report.html"
+    ),
     form: Form = None,
     title: Annotated[
         str | None, typer.Option(help="Title of the page (default: the target and its file).")
@@ -54,9 +55,8 @@ def report(
     reads = [source for path in runs for source in _read_for(path)]
     check_replaced(output, "report", "bench", reads=reads)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
-        from gduq.cli.bench import write_table
-
-        _say(write_table(_table(runs[0]), output, kind), runs, as_json)
+        getattr(_table(runs[0]), f"to_{kind}")(output)
+        _say(output, runs, as_json)
         return
     folders = [folder for path in runs for folder in _run_folders(path)]
     from gduq.report import subjects_from_runs, write
@@ -79,9 +79,11 @@ def _kind(output: Path, form: str | None) -> str:
 
 def _read_for(path: Path) -> list[Path | None]:
     """A table, or what the runs in a folder were trained on."""
-    if path.is_file():
-        return [path]
-    return [source_of(run) for run in (path, *(file.parent for file in path.glob("*/finished")))]
+    return [path] if path.is_file() else [source_of(run) for run in (path, *_finished(path))]
+
+
+def _finished(folder: Path) -> list[Path]:
+    return [file.parent for file in folder.glob("*/finished")]
 
 
 def _say(path: Path, sources: list[Path], as_json: bool) -> None:
@@ -97,9 +99,9 @@ def _run_folders(path: Path) -> list[Path]:
         return _runs_of(_table(path), path.parent.parent)
     if (path / "config.json").is_file():
         return [path]
-    found = [child.parent for child in path.glob("*/finished")]
+    found = _finished(path)
     if not found:
-        got = f"{path}, which {'has no finished run' if path.is_dir() else 'does not exist'}"
+        got = f"{path}, which has no finished run"
         raise InputError("a run folder, or a folder of runs", got, "Make one with `gduq train`.")
     return sorted(found, key=_place)
 

@@ -21,21 +21,16 @@ _TOLD = {
 
 def scores_of(folder: RunFolder) -> list[dict[str, Any]]:
     """One row per calibrator and split."""
-    scores = {name: found for name, found in folder.scores.items() if name != "skipped"}
     return [
         {"calibrator": name, "split": split, **{m: values[m] for m in _MEASURES if m in values}}
-        for name, splits in scores.items()
+        for name, splits in folder.scores.items()
+        if name != "skipped"
         for split, values in splits.items()
     ]
 
 
 def ranked_class(class_names: Sequence[str]) -> str:
-    """Of two classes, the one that roc_auc and average_precision are about; else nothing.
-
-    Example:
-        >>> ranked_class(["active", "inactive"])
-        "roc_auc and average_precision are those of the class 'inactive'."
-    """
+    """Of two classes, the one that roc_auc and average_precision are about; else nothing."""
     if len(class_names) != 2:
         return ""
     return f"roc_auc and average_precision are those of the class {class_names[1]!r}."
@@ -48,12 +43,10 @@ def told_of(evaluation: Evaluation) -> list[dict[str, Any]]:
     held = held[held["split"] != "train"]
     if kind != "values":
         held = held[held["variant"] == ""]  # labels one by one are in the report
-    several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}
+    several = [name for name in ("calibrator", "variant") if held[name].nunique() > 1]
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in held.to_dict("records"):
+        shown = {"target" if n == "variant" else n: one[n] for n in ("split", *several)}
         key = (one["split"], one["calibrator"], one["variant"])
-        shown = {"split": one["split"]}
-        shown |= {"calibrator": one["calibrator"]} if several["calibrator"] else {}
-        shown |= {"target": one["variant"]} if several["variant"] else {}
         rows.setdefault(key, shown)[one["measure"]] = one["value"]
     return list(rows.values())

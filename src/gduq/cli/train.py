@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, print_rows
+from gduq.cli.base import AsJson, app, going_on_later, print_json, print_rows
 from gduq.cli.completion import among, datasets
 from gduq.cli.score_rows import scores_of
-from gduq.cli.stopping import going_on_later
 from gduq.cli.train_own import train_own
 from gduq.errors import InputError
 
@@ -22,15 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["train"]
 
+_RECIPES = ("head", "thawed", "paper")
+_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")
 _METHODS: dict[str, dict[str, str]] = {
     "choose": {"kind": "choose"},
     "plain": {"kind": "vanilla"},
-    "head": {"kind": "anchored", "recipe": "head"},
-    "thawed": {"kind": "anchored", "recipe": "thawed"},
-    "paper": {"kind": "anchored", "recipe": "paper"},
-    **{kind: {"kind": kind}
-       for kind in ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")},
-}  # fmt: skip
+    **{recipe: {"kind": "anchored", "recipe": recipe} for recipe in _RECIPES},
+    **{kind: {"kind": kind} for kind in _KINDS},
+}
 _GO_ON = "The same command goes on from the last checkpoint"
 _ENDING = (".csv", ".tsv", ".safetensors", ".toml")
 
@@ -74,13 +71,6 @@ Method = Annotated[
         autocompletion=among(_METHODS),
     ),
 ]
-RecipeName = Annotated[
-    str | None,
-    typer.Option(
-        help="Anchored: head (default), thawed (default with --at) or paper.",
-        autocompletion=among(("head", "thawed", "paper")),
-    ),
-]
 
 
 @app.command()
@@ -92,7 +82,13 @@ def train(
     task: Task = None,
     by: By = None,
     method: Method = None,
-    recipe: RecipeName = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Anchored: head (default), thawed (default with --at) or paper.",
+            autocompletion=among(_RECIPES),
+        ),
+    ] = None,
     at: Annotated[str | None, typer.Option(help="Anchors: head, readout, input, a layer.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How long to train at most.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
@@ -117,53 +113,57 @@ def train(
     code is then 3.
     """
     with going_on_later(_GO_ON):
-        _train(locals(), root, logger, as_json)
-
-
-def _train(options: dict[str, Any], root: Path, logger: str | None, as_json: bool) -> None:
-    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
-    settings = {f"data.{key}": options[name] or None for key, name in own.items()}
-    settings |= {"method.recipe": options["recipe"], "method.at": _number(options["at"])}
-    settings |= {"training.epochs": options["epochs"], "seed": options["seed"]}
-    changes = {f"method.{key}": value for key, value in _method(options["method"]).items()}
-    changes |= {key: value for key, value in settings.items() if value is not None}
-    changes |= _parsed(options["changes"] or [])
-    wanted = _config(options["source"], options["data"], changes)
-    _check_root(root, wanted)
-    if wanted.data.source is None:
-        _train_named(wanted, root, logger, as_json)
-    else:
-        train_own(wanted, root, logger, as_json)
+        wanted = _config(source, data, _changes(locals()))
+        _check_root(root, wanted)
+        if wanted.data.source is None:
+            _train_named(wanted, root, logger, as_json)
+        else:
+            train_own(wanted, root, logger, as_json)
 
 
 # -- what is asked for: all of it is checked before anything heavy is imported ---------------------
 
 
-def _method(name: str | None) -> dict[str, str]:
-    if name is not None and name not in _METHODS:
-        raise InputError(f"--method from {', '.join(_METHODS)}", repr(name))
-    return {} if name is None else _METHODS[name]
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    """The values of a config that options give; ``--set`` wins over all others."""
+    method, at = options["method"], options["at"]
+    if method is not None and method not in _METHODS:
+        raise InputError(f"--method from {', '.join(_METHODS)}", repr(method))
+    if at is not None and at.removeprefix("-").isdecimal():
+        at = int(at)
+    found = {f"method.{key}": value for key, value in _METHODS.get(method, {}).items()}
+    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
+    given = {f"data.{key}": options[name] or None for key, name in own.items()}
+    given |= {"method.recipe": options["recipe"], "method.at": at}
+    given |= {"training.epochs": options["epochs"], "seed": options["seed"]}
+    found |= {key: value for key, value in given.items() if value is not None}
+    for change in options["changes"] or ():
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise InputError("--set key=value", repr(change))
+        try:
+            found[key.strip()] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[key.strip()] = text
+    return found
 
 
 def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> RunConfig:
     from gduq.runs.config import RunConfig
 
-    if source is not None and data is not None and not source.endswith(".toml"):
-        raise InputError("one thing to train on", f"{source} and --data {data}")
     if data is not None:
         changes["data.name"] = data
-    if source is not None and source.endswith(".toml"):
-        return RunConfig.from_toml(source, changes)
-    if source is not None and (Path(source) / "config.json").is_file():
-        return RunConfig.from_run(source, changes)
     if source is not None:
+        if source.endswith(".toml"):
+            return RunConfig.from_toml(source, changes)
+        if data is not None:
+            raise InputError("one thing to train on", f"{source} and --data {data}")
+        if (Path(source) / "config.json").is_file():
+            return RunConfig.from_run(source, changes)
         changes["data.source" if _is_own(source) else "data.name"] = source
     if not {"data.name", "data.source"} & set(changes):
-        raise InputError(
-            "your data, the name of a dataset, or a config (.toml)",
-            "none",
-            "See gduq train --help.",
-        )
+        wanted = "your data, the name of a dataset, or a config (.toml)"
+        raise InputError(wanted, "none", "See gduq train --help.")
     return RunConfig.from_values({}, changes)
 
 
@@ -195,27 +195,6 @@ def _check_root(root: Path, config: RunConfig) -> None:
         check_outputs({"--root": folder}, [Path(config.data.source)])
 
 
-def _parsed(changes: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` texts; values are read as JSON, else taken as text."""
-    found = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise InputError("--set key=value", repr(change))
-        try:
-            found[key.strip()] = json.loads(text)
-        except (ValueError, RecursionError):
-            found[key.strip()] = text
-    return found
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
-
-
-# -- datasets by name ------------------------------------------------------------------------------
-
-
 def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
     from gduq.runs.run import run
 
@@ -224,5 +203,5 @@ def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: boo
         print_json({"run": folder.path, "hash": wanted.hash, "scores": folder.scores})
         return
     typer.echo(f"{wanted.title}: {folder.path}")
-    print_rows(scores_of(folder), as_json=False)
+    print_rows(scores_of(folder))
     typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gduq.cli.base import print_json, print_rows, status
+from gduq.cli.base import print_json, print_rows, say, status
 from gduq.cli.score_rows import ranked_class, told_of
-from gduq.data.cells import printable
 
 if TYPE_CHECKING:
     from gduq.report.verdict import Verdict
@@ -42,24 +41,27 @@ def train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) 
     folder = run(wanted, root, progress=not as_json, logger=logger)
     with status("Writing the report", as_json):
         said, page = _report(folder)
-    scores, alone = told_of(folder.evaluation()), _is_alone(folder)
+    p = folder.predictions()["id_val"]
+    scores, alone = told_of(folder.evaluation()), p.num_samples == 1 and not p.epistemic.any()
     if as_json:
         content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
         content |= {"rejected": len(own.rejects), "verdict": said.headline}
-        print_json(content | {"one_hypothesis": alone, "scores": scores})
+        print_json(content | {"one_hypothesis": bool(alone), "scores": scores})
     else:
-        print_rows(scores, as_json=False)
+        print_rows(scores)
         if ranked := ranked_class(own.splits.class_names):
-            _say(ranked)
-        _conclude(folder, said, page, own.splits.train.task, alone)
+            say(ranked)
+        say("")
+        say(said.headline)
+        if said.advice is not None:
+            say(f"What to do: {said.advice.text}")
+        if alone:
+            say(_ALONE)
+        say(f"Report: {page}\nNext:")
+        for command in _next(folder, said, own.splits.train.task):
+            say(f"  {command}")
     if own.rejects:
         raise typer.Exit(3)
-
-
-def _is_alone(folder: RunFolder) -> bool:
-    """Whether the model has one hypothesis only, which nothing can disagree with."""
-    p = folder.predictions()["id_val"]
-    return p.num_samples == 1 and not bool(p.epistemic.any())
 
 
 def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
@@ -68,22 +70,17 @@ def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
     units = splits.units or ("",) * len(names)
     learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
     classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
-    _say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
+    say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
     if own.rejects:
         listed = path / "rejects.csv"
-        _say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
+        say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
     for line in own.cut:
-        _say(f"  {line}")
+        say(f"  {line}")
 
 
 def _first(names: Sequence[str]) -> str:
     more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
-
-
-def _say(text: str, err: bool = False) -> None:
-    """Print a line in which names out of a user's file may stand."""
-    typer.echo(printable(text), err=err)
 
 
 def _report(folder: RunFolder) -> tuple[Verdict, Path]:
@@ -100,20 +97,11 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
     return verdict(subjects), page
 
 
-def _conclude(folder: RunFolder, said: Verdict, page: Path, rows: str, alone: bool) -> None:
-    """How far to trust it, and what to type next."""
+def _next(folder: RunFolder, said: Verdict, rows: str) -> Iterable[str]:
+    """What to type next."""
     run = shlex.quote(str(folder.path))
-    _say("")
-    _say(said.headline)
-    if said.advice is not None:
-        _say(f"What to do: {said.advice.text}")
-    if alone:
-        _say(_ALONE)
-    _say(f"Report: {page}")
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
-    _say("Next:")
     advised = said.advice.command if said.advice is not None else ""
     predict = f"gduq predict {run} {new} -o answers.csv" if rows == "graph" else ""
-    for command in dict.fromkeys((advised, predict, f"gduq report {run} -o report.html")):
-        if command:
-            _say(f"  {command}")
+    report = f"gduq report {run} -o report.html"
+    return dict.fromkeys(command for command in (advised, predict, report) if command)

@@ -8,11 +8,12 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 from gduq.errors import InputError
 
-__all__ = ["Limits", "is_loopback", "listen", "own_hosts", "run"]
+__all__ = ["Limits", "check_installed", "is_loopback", "listen", "own_hosts", "run"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,15 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0:
-                raise InputError(f"{field.name} above 0", value)
+            if not getattr(self, field.name) > 0:
+                raise InputError(f"{field.name} above 0", getattr(self, field.name))
+
+
+def check_installed() -> None:
+    """Raise where the libraries of the service are missing."""
+    for name in ("fastapi", "uvicorn"):
+        if find_spec(name) is None:
+            raise InputError(f"{name} to serve", "none", 'Install it: pip install "gduq[serve]"')
 
 
 def is_loopback(host: str) -> bool:
@@ -82,10 +89,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
     except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            "an address to listen on", f"{host} port {port} ({reason})", "Choose another --port."
-        ) from None
+        got = f"{host} port {port} ({error.strerror or error})"
+        raise InputError("an address to listen on", got, "Choose another --port.") from None
 
 
 def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
@@ -114,7 +119,8 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                started(_address(place))
+                host, port = place.getsockname()[:2]
+                started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     config = uvicorn.Config(
         app,
@@ -128,8 +134,3 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         timeout_graceful_shutdown=int(limits.seconds) + 1,
     )
     Server(config).run(sockets=[place])
-
-
-def _address(place: socket.socket) -> str:
-    host, port = place.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
