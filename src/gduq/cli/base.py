@@ -6,17 +6,21 @@ Nothing heavy is imported here or at the top of any command: ``gduq --help`` mus
 from __future__ import annotations
 
 import errno
+import inspect
 import math
+import re
 import shlex
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -28,9 +32,12 @@ from gduq.errors import InputError
 __all__ = [
     "AsJson",
     "Limit",
+    "Natural",
+    "Output",
     "Root",
     "Seed",
     "app",
+    "command",
     "counted",
     "going_on_later",
     "print_json",
@@ -105,6 +112,67 @@ Root = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
 Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o")]
+Natural = Annotated[int, typer.Option(min=1)]
+
+
+def command(
+    *names: str, of: typer.Typer = app, called: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command; what its options are for stands in ``Args`` of its docstring.
+
+    Args:
+        names: Where its first parameter is a dataclass, the fields that become options; all by
+            default.
+        of: The group of commands it belongs to.
+        called: Its name, by default that of the function.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        text, helps = _helps(function)
+        own, shared = _parameters(function), list[inspect.Parameter]()
+        made: Any = own[0].annotation
+        if is_dataclass(made):
+            del own[0]
+            shared = [one for one in _parameters(made) if not names or one.name in names]
+            helps |= _helps(made)[1]
+
+        def run(**given: Any) -> None:
+            first = {one.name: given.pop(one.name) for one in shared}
+            function(*([made(**first)] if first else []), **given)
+
+        every = [_with_help(one, helps) for one in (*shared[:1], *own, *shared[1:])]
+        run.__doc__, signature = text, inspect.Signature(every)
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        of.command(called or function.__name__)(run)
+        return function
+
+    return decorate
+
+
+def _parameters(called: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(called, eval_str=True).parameters.values())
+
+
+def _helps(documented: Any) -> tuple[str, dict[str, str]]:
+    """A docstring without its list of arguments, and that list."""
+    text, *rest = re.split(r"\n\n(?:Args|Attributes):", inspect.getdoc(documented) or "")
+    _, *entries = re.split(r"\n    (\w+): ", "".join(rest))
+    return text, {n: " ".join(h.split()) for n, h in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def _with_help(one: inspect.Parameter, helps: dict[str, str]) -> inspect.Parameter:
+    kind, info = one.annotation, None
+    if get_origin(kind) is Annotated:
+        kind, info = get_args(kind)
+    if info is None and one.default is one.empty:
+        info = typer.Argument()
+    elif info is None and kind is bool:
+        info = typer.Option(f"--{one.name.replace('_', '-')}")  # without a --no-...
+    info = typer.Option() if info is None else copy(info)
+    info.help = info.help or helps.get(one.name)
+    told = Annotated[kind, info]  # type: ignore[valid-type]
+    return one.replace(annotation=told, kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def _version(wanted: bool) -> None:

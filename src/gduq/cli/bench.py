@@ -7,61 +7,48 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, going_on_later, print_rows
+from gduq.cli.base import AsJson, Output, command, going_on_later, print_rows
 from gduq.cli.completion import TABLES, among
 from gduq.cli.replacing import check_replaced
-from gduq.data.outputs import FORMATS, check_output
+from gduq.data.outputs import FORMATS
 
 __all__ = ["bench"]
 
+_SCALES = ("smoke", "small", "paper")
 _FORMS = {ending: name for name, ending in FORMATS.items() if name != "html"}
 
 
-@app.command()
+@command()
 def bench(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table; without one, all of them are listed.", autocompletion=among(TABLES)
-        ),
-    ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="smoke (a minute), small (an hour on two cores) or paper.",
-            autocompletion=among(("smoke", "small", "paper")),
-        ),
-    ] = "smoke",
-    root: Annotated[Path, typer.Option(help="Folder of all runs and tables.")] = Path("out/bench"),
-    engine: Annotated[
-        str, typer.Option(help="local or ray.", autocompletion=among(("local", "ray")))
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes (default: one a core); 0: in this one.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many (default: as the scale has it).")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; auto looks for one.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Also write the table: .md, .tex, .json or .csv."),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(autocompletion=among(TABLES))] = None,
+    scale: Annotated[str, typer.Option(autocompletion=among(_SCALES))] = "smoke",
+    root: Path = Path("out/bench"),
+    engine: Annotated[str, typer.Option(autocompletion=among(("local", "ray")))] = "local",
+    workers: Annotated[int | None, typer.Option(min=0)] = None,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
+    address: str | None = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a table of the paper anew, its printed figures beside ours, or that of molecules.
 
     What is finished is not repeated; what was interrupted goes on. Runs that fail are shown, the
     rest goes on, and the exit code is 3.
+
+    Args:
+        name: A table; without one, all of them are listed.
+        scale: smoke (a minute), small (an hour on two cores) or paper.
+        root: Folder of all runs and tables.
+        engine: local or ray.
+        workers: Processes (default: one per core); 0: in this one.
+        seeds: How many (default: as the scale has it).
+        address: Of a Ray cluster; auto looks for one.
+        output: Also write the table: .md, .tex, .json or .csv.
     """
     if name is None:
         print_rows(_listed(), as_json)
         return
-    if output is not None:
-        check_output(output, tuple(_FORMS))
-        check_replaced(output, "bench")
+    check_replaced(output, "bench", endings=tuple(_FORMS))
     from gduq.paper.bench import bench as make
 
     options: Any = {"engine": engine, "workers": workers, "seeds": seeds, "address": address}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, Limit, Root, Seed, app, counted, print_json, print_rows
+from gduq.cli.base import AsJson, Limit, Root, Seed, app, command, counted, print_json, print_rows
 from gduq.cli.completion import datasets
 from gduq.cli.replacing import check_replaced
 from gduq.errors import InputError
@@ -22,9 +22,10 @@ Targets = Annotated[list[str] | None, typer.Option("--target", help="Table: targ
 TableTask = Annotated[
     str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")
 ]
+Dataset = Annotated[str, typer.Argument(autocompletion=datasets)]
 
 
-@data_app.command("list")
+@command(of=data_app, called="list")
 def data_list(as_json: AsJson = False) -> None:
     """Show every dataset: name, size, task, shift, and where it comes from."""
     from gduq.data.catalog import find, names
@@ -46,15 +47,15 @@ def data_list(as_json: AsJson = False) -> None:
         typer.echo("Any other name of the TU collection works as tu/<NAME>/size.")
 
 
-@data_app.command("prepare")
+@command(of=data_app, called="prepare")
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="As in `gduq data list`.", autocompletion=datasets)],
-    root: Root = None,
-    seed: Seed = 0,
-    limit: Limit = None,
-    as_json: AsJson = False,
+    name: Dataset, root: Root = None, seed: Seed = 0, limit: Limit = None, as_json: AsJson = False
 ) -> None:
-    """Build the cache of a dataset ahead (and download its files if need be)."""
+    """Build the cache of a dataset ahead (and download its files if need be).
+
+    Args:
+        name: As in `gduq data list`.
+    """
     from gduq.data.catalog import load
 
     splits = load(name, root, seed, limit)
@@ -62,41 +63,36 @@ def data_prepare(
     if as_json:
         print_json({"name": name, "splits": sizes, "sources": splits.sources})
         return
-    typer.echo(splits.description)
-    typer.echo(", ".join(f"{split} {size}" for split, size in sizes.items()))
-    for source in splits.sources:
-        typer.echo(f"from {source}")
+    shown = ", ".join(f"{split} {size}" for split, size in sizes.items())
+    for line in (splits.description, shown, *(f"from {source}" for source in splits.sources)):
+        typer.echo(line)
 
 
-@data_app.command("describe")
+@command(of=data_app, called="describe")
 def data_describe(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A dataset's name, or your own file or TU folder.", autocompletion=datasets
-        ),
-    ],
-    by: Annotated[str, typer.Option(help=f"Own data: what to cut by ({', '.join(_BY)}).")] = "size",
-    attribute: Annotated[
-        str | None,
-        typer.Option(
-            help="Own data: the attribute for --by feature (default: sum of x), group and time."
-        ),
-    ] = None,
-    test: Annotated[
-        list[str] | None,
-        typer.Option(help="Own data, --by group or class: what to leave out (default: the last)."),
-    ] = None,
-    smiles: Annotated[str, typer.Option(help="Own table: the column of SMILES.")] = "smiles",
+    name: Dataset,
+    by: str = "size",
+    attribute: str | None = None,
+    test: list[str] | None = None,
+    smiles: str = "smiles",
     target: Targets = None,
     task: TableTask = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw histograms to this image file.")] = None,
+    plot: Path | None = None,
     root: Root = None,
     seed: Seed = 0,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what moved between train and each test split: size, degree, labels, features."""
+    """Say what moved between train and each test split: size, degree, labels, features.
+
+    Args:
+        name: A dataset's name, or your own file or TU folder.
+        by: Own data: what to cut by (size, degree, feature, scaffold, group, time, target, class).
+        attribute: Own data: the attribute for --by feature (default: sum of x), group and time.
+        test: Own data, --by group or class: what to leave out (default: the last).
+        smiles: Own table: the column of SMILES.
+        plot: Draw histograms to this image file.
+    """
     if by not in _BY:
         raise InputError(f"--by from {', '.join(_BY)}", repr(by))
     from gduq.data.catalog import limited, load
@@ -153,23 +149,28 @@ def _values(graphs: Any, attribute: str | None) -> list[Any]:
     return found
 
 
-@data_app.command("convert")
+@command(of=data_app, called="convert")
 def data_convert(
-    source: Annotated[str, typer.Argument(help="A TU folder, or a .csv or .tsv with SMILES.")],
-    target: Annotated[str, typer.Argument(help="The .safetensors file to write.")],
-    smiles: Annotated[str, typer.Option(help="Table: the column of SMILES.")] = "smiles",
+    source: str,
+    target: str,
+    smiles: str = "smiles",
     column: Targets = None,
     task: TableTask = None,
-    rejects: Annotated[
-        str | None, typer.Option(help="File for unreadable rows (default: TARGET.rejects.csv).")
-    ] = None,
-    max_rejects: Annotated[
-        float, typer.Option(help="Share of unreadable rows at which to stop.")
-    ] = 0.1,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing target.")] = False,
+    rejects: str | None = None,
+    max_rejects: float = 0.1,
+    overwrite: Annotated[bool, typer.Option()] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write your own graphs as one safetensors file; unreadable rows are listed and left out."""
+    """Write your own graphs as one safetensors file; unreadable rows are listed and left out.
+
+    Args:
+        source: A TU folder, or a .csv or .tsv with SMILES.
+        target: The .safetensors file to write.
+        smiles: Table: the column of SMILES.
+        rejects: File for unreadable rows (default: TARGET.rejects.csv).
+        max_rejects: Share of unreadable rows at which to stop.
+        overwrite: Replace an existing target.
+    """
     if overwrite:
         check_replaced(Path(target).expanduser(), "data convert")
     from gduq.data.files import convert

@@ -8,40 +8,39 @@ from typing import Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, status
+from gduq.cli.base import AsJson, command, print_json, status
 from gduq.cli.replacing import check_replaced, source_of
-from gduq.cli.request import Request, check_sources, takes
-from gduq.data.outputs import check_output, check_outputs
+from gduq.cli.request import Request, check_sources
 from gduq.errors import InputError
 
 __all__ = ["export"]
 
 _ENOUGH = 20  # graphs of a file that are looked at
 
-Output = Annotated[Path, typer.Argument(help="The file to write, ending in .pt2 or .onnx.")]
-Like = Annotated[
-    Path,
-    typer.Option(help="Graphs it is to answer for: a TU folder, a table of SMILES, .safetensors."),
-]
 
-
-@app.command()
-@takes("bundle", "smiles", "net", "call")
-def export(request: Request, output: Output, like: Like, as_json: AsJson = False) -> None:
+@command("bundle", "smiles", "net", "call")
+def export(
+    request: Request,
+    output: Path,
+    like: Annotated[Path, typer.Option()],
+    as_json: AsJson = False,
+) -> None:
     """Write a model as one file that answers on its own.
 
     A .pt2 file is read by torch.export.load, an .onnx file by onnxruntime; neither needs gduq.
     Hypotheses, calibration and novelty are in it, for graphs of any size. What it takes and gives,
     and how SMILES become inputs, it says itself.
+
+    Args:
+        output: The file to write, ending in .pt2 or .onnx.
+        like: Graphs it is to answer for: a TU folder, a table of SMILES, .safetensors.
     """
     request.check()
-    check_outputs({"OUTPUT": output}, [request.bundle, like])
-    check_output(output, (".pt2", ".onnx"))
-    check_replaced(output, "export", reads=[source_of(request.bundle)])
     check_sources([like])
+    reads = [request.bundle, like, source_of(request.bundle)]
+    check_replaced(output, "export", endings=(".pt2", ".onnx"), reads=reads)
     from gduq.bundle import export as export_model
-    from gduq.cli.answering import readable_graphs
-    from gduq.cli.loading import load_model
+    from gduq.cli.answering import load_model, readable_graphs
 
     with status("Exporting", as_json):
         model, calibrator, info = load_model(request)

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, app, counted, print_json, print_rows, say, status
+from gduq.cli.base import (
+    AsJson,
+    Natural,
+    command,
+    counted,
+    print_json,
+    print_rows,
+    say,
+    status,
+)
 from gduq.cli.replacing import check_replaced, source_of
-from gduq.cli.request import Call, Network, Request, SmilesColumn, takes
+from gduq.cli.request import Call, Network, Request, SmilesColumn
 from gduq.data.outputs import check_output, check_outputs, rejects_path
 from gduq.data.rejected_rows import RejectList
 from gduq.errors import InputError
@@ -30,33 +39,17 @@ _SHIFTED = (
     "and intervals carry no guarantee here, and the share of rows that is answered need not be "
     "that of --coverage."
 )
-Graphs = Annotated[
-    list[Path], typer.Argument(help="TU folders, .csv or .tsv with SMILES, .safetensors.")
-]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", help="File ending in .parquet, .csv or .jsonl.")
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(help="Tables: a column to copy into the answers. Repeat as needed."),
-]
-Rejects = Annotated[
-    Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
-]
-Workers = Annotated[int, typer.Option(min=1, help="Files at a time, each in its own process.")]
-Engine = Annotated[str, typer.Option(help="Of the workers: local or ray.")]
 
 
-@app.command()
-@takes()
+@command()
 def predict(
     request: Request,
-    graphs: Graphs,
-    output: Output,
-    keep: Keep = None,
-    rejects: Rejects = None,
-    workers: Workers = 1,
-    engine: Engine = "local",
+    graphs: list[Path],
+    output: Annotated[Path, typer.Option("--output", "-o")],
+    keep: list[str] | None = None,
+    rejects: Path | None = None,
+    workers: Natural = 1,
+    engine: str = "local",
     as_json: AsJson = False,
 ) -> None:
     """Answer for graphs in files, with uncertainty.
@@ -69,6 +62,14 @@ def predict(
 
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
+
+    Args:
+        graphs: TU folders, .csv or .tsv with SMILES, .safetensors.
+        output: File ending in .parquet, .csv or .jsonl.
+        keep: Tables: a column to copy into the answers. Repeat as needed.
+        rejects: File for graphs left out (default: OUTPUT.rejects.csv).
+        workers: Files at a time, each in its own process.
+        engine: Of the workers: local or ray.
     """
     request.check(graphs, keep or ())
     check_output(output)
@@ -110,25 +111,25 @@ def _report(done: Served, service: Service, as_json: bool) -> None:
         raise typer.Exit(3)
 
 
-@app.command()
+@command()
 def points(
-    bundle: Annotated[
-        Path | None, typer.Argument(help="A bundle or run folder; or pass --net.")
-    ] = None,
+    bundle: Annotated[Path | None, typer.Argument()] = None,
     net: Network = None,
     call: Call = None,
-    graph: Annotated[
-        Path | None, typer.Option(help="A file or TU folder; its first graph is run once.")
-    ] = None,
+    graph: Path | None = None,
     smiles: SmilesColumn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a network can be anchored: names for `at`, and the shape there."""
+    """Show where a network can be anchored: names for `at`, and the shape there.
+
+    Args:
+        bundle: A bundle or run folder; or pass --net.
+        graph: A file or TU folder; its first graph is run once.
+    """
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
     from gduq.anchoring import cut_points
-    from gduq.cli.answering import readable_graphs
-    from gduq.cli.loading import load_network
+    from gduq.cli.answering import load_network, readable_graphs
 
     network, function = load_network(bundle, net, call)
     first = next(readable_graphs(graph, smiles), None)

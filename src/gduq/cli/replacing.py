@@ -9,10 +9,10 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gduq.data.outputs import check_outputs
+from gduq.data.outputs import check_output, check_outputs
 from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
 
@@ -40,15 +40,25 @@ _FORMATS = {"calibrate": "gduq bundle", "data convert": "gduq.graphs"}  # of saf
 _HEAD = 10_000  # characters of a text that are looked at
 
 
-def check_replaced(path: Path, *commands: str, reads: Iterable[Path | None] = ()) -> None:
-    """Raise `InputError` unless the path is new, or was written by one of these commands.
+def check_replaced(
+    path: Path | None,
+    *commands: str,
+    endings: Sequence[str] = (),
+    reads: Iterable[Path | None] = (),
+) -> None:
+    """Raise `InputError` unless a path is new, or was written by one of these commands.
 
     Args:
-        path: The file to write.
+        path: The file to write, if any.
         commands: Names of commands, such as ``"predict"``.
+        endings: What its name may end in; anything by default.
         reads: Files that are never replaced, whatever they look like; ``None`` is skipped.
     """
+    if path is None:
+        return
     check_outputs({"the output": path}, reads)
+    if endings:
+        check_output(path, tuple(endings))
     if not path.exists():
         return
     if not path.is_file() or not any(_wrote(command, path) for command in commands):

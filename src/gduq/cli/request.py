@@ -5,15 +5,15 @@ All that can be seen to be wrong is told here, before torch is imported, which t
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gduq.cli.base import Natural
 from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, check_score
 from gduq.data.columns import find_smiles
 from gduq.data.header import SHEETS, first_fields, is_table, meant, meant_all, read_header, unit_of
@@ -32,7 +32,6 @@ __all__ = [
     "check_there",
     "files_of",
     "smiles_in",
-    "takes",
 ]
 
 Network = Annotated[
@@ -55,65 +54,42 @@ SmilesColumn = Annotated[
 
 @dataclass(frozen=True)
 class Request:
-    """The options of commands that answer with a saved model; `takes` gives them to a command."""
+    """The options of commands that answer with a saved model.
 
-    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
-    calibration_data: Annotated[
-        Path | None,
-        typer.Option(help="Labelled graphs like those of training; sets the thresholds."),
-    ] = None
-    calibrator: Annotated[
-        str | None,
-        typer.Option(
-            help="Fit this calibrator first, on one half of the calibration data.",
-            autocompletion=among(ALL_CALIBRATORS),
-        ),
-    ] = None
-    alpha: Annotated[
-        float, typer.Option(help="Accepted misses of conformal sets and intervals.")
-    ] = Settings.alpha
-    coverage: Annotated[
-        float, typer.Option(help="Share of rows like the calibration data to be answered.")
-    ] = Settings.coverage
-    accuracy: Annotated[
-        float | None, typer.Option(help="Accuracy of the answers, instead of --coverage.")
-    ] = None
-    per_class: Annotated[
-        bool,
-        typer.Option(
-            "--per-class",
-            help="Conformal sets hold every class, or yes and no of every label, that often: for "
-            "rare ones.",
-        ),
-    ] = False
-    max_novelty: Annotated[
-        float, typer.Option(help="Rows above it are unlike training data; 1 for no limit.")
-    ] = Settings.max_novelty
-    max_epistemic: Annotated[
-        float,
-        typer.Option(
-            help="Hypotheses disagree above this quantile of the calibration data; 1 for no limit."
-        ),
-    ] = Settings.max_epistemic
-    ood_score: Annotated[
-        str | None,
-        typer.Option(
-            help="novelty, epistemic, mahalanobis or knn; for classes also msp, entropy, energy, "
-            "spread, for labels entropy, for values std (default: novelty where the model has it)."
-        ),
-    ] = None
+    Attributes:
+        bundle: A bundle, or a run folder of `gduq train`.
+        calibration_data: Labelled graphs like those of training; sets the thresholds.
+        calibrator: Fit this calibrator first, on one half of the calibration data.
+        alpha: Accepted misses of conformal sets and intervals.
+        coverage: Share of rows like the calibration data to be answered.
+        accuracy: Accuracy of the answers, instead of --coverage.
+        per_class: Conformal sets hold every class, or yes and no of every label, that often: for
+            rare ones.
+        max_novelty: Rows above it are unlike training data; 1 for no limit.
+        max_epistemic: Hypotheses disagree above this quantile of the calibration data; 1 for no
+            limit.
+        ood_score: novelty, epistemic, mahalanobis or knn; for classes also msp, entropy, energy,
+            spread, for labels entropy, for values std (default: novelty where the model has it).
+        target: Tables: the columns of labels in the labelled data (default: as in training);
+            repeat it, or give a pattern such as 'NR-*'.
+        batch_size: Graphs in memory, and in one pass of the model, at a time.
+        device: Where to compute: cpu, cuda, ...
+    """
+
+    bundle: Path
+    calibration_data: Path | None = None
+    calibrator: Annotated[str | None, typer.Option(autocompletion=among(ALL_CALIBRATORS))] = None
+    alpha: float = Settings.alpha
+    coverage: float = Settings.coverage
+    accuracy: float | None = None
+    per_class: bool = False
+    max_novelty: float = Settings.max_novelty
+    max_epistemic: float = Settings.max_epistemic
+    ood_score: str | None = None
     smiles: SmilesColumn = None
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Tables: the columns of labels in the labelled data (default: as in training); "
-            "repeat it, or give a pattern such as 'NR-*'."
-        ),
-    ] = field(default=None, hash=False)
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Graphs in memory, and in one pass of the model, at a time.")
-    ] = 256
-    device: Annotated[str, typer.Option(help="Where to compute: cpu, cuda, ...")] = "cpu"
+    target: list[str] | None = field(default=None, hash=False)
+    batch_size: Natural = 256
+    device: str = "cpu"
     net: Network = None
     call: Call = None
 
@@ -159,25 +135,6 @@ class Request:
             check_sources([path])
             smiles_in([path], self.smiles, told)
             told.targets_in(path, self.target or ())
-
-
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options of `Request`, or all; it gets them as its first argument."""
-    options = inspect.signature(Request, eval_str=True).parameters
-    wanted = names or tuple(options)
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            command(Request(**{name: given.pop(name) for name in wanted}), **given)
-
-        own = [*inspect.signature(command, eval_str=True).parameters.values()][1:]
-        every = [options[wanted[0]], *own, *(options[name] for name in wanted[1:])]
-        every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in every]
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        return run
-
-    return decorate
 
 
 # -- bundles -------------------------------------------------------------------------------------

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_rows, say, status
+from gduq.cli.base import AsJson, Output, command, print_rows, say, status
 from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, datasets
 from gduq.cli.replacing import MARK, check_replaced, source_of
-from gduq.cli.request import Request, Told, bundle_file, check_there, files_of, takes
+from gduq.cli.request import Request, Told, bundle_file, check_there, files_of
 from gduq.cli.score_rows import ranked_class, scores_of, told_of
-from gduq.data.outputs import check_output
 from gduq.disk import safetensors_metadata, write_text
 from gduq.errors import InputError
 
@@ -29,35 +28,27 @@ Methods = Annotated[
 Corrupted = Annotated[
     bool, typer.Option("--corrupted", help="Fit it on shifted copies of the rows too.")
 ]
-On = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data",
-        help="Judge on this instead: a dataset's name, or a file of labelled graphs; "
-        "split=FILE for several.",
-        autocompletion=datasets,
-    ),
-]
 
 
-@app.command()
+@command()
 def calibrate(
-    run: Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")],
+    run: Path,
     method: Methods = None,
     corrupted: Corrupted = False,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Also save the model with the (one) calibrator here."),
-    ] = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit calibrators on a run's validation predictions; nothing is trained."""
+    """Fit calibrators on a run's validation predictions; nothing is trained.
+
+    Args:
+        run: A run folder of `gduq train`.
+        output: Also save the model with the (one) calibrator here.
+    """
     _check(run, method)
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
     )
-    if output is not None:
-        check_replaced(output, "calibrate", reads=[run / "bundle", source_of(run)])
+    check_replaced(output, "calibrate", reads=[run / "bundle", source_of(run)])
     from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
@@ -72,23 +63,14 @@ def calibrate(
     print_rows(rows, as_json)
 
 
-@app.command()
-@takes("bundle", "smiles", "target", "net", "call")
+@command("bundle", "smiles", "target", "net", "call")
 def evaluate(
     request: Request,
-    data: On = None,
+    data: Annotated[list[str] | None, typer.Option(autocompletion=datasets)] = None,
     method: Methods = None,
     corrupted: Corrupted = False,
-    subgroups: Annotated[
-        bool,
-        typer.Option(
-            "--subgroups",
-            help="Also groups by degree, size, homophily, distance to training nodes.",
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this .json or .md file instead.")
-    ] = None,
+    subgroups: bool = False,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a run: every split and calibrator; with -o or --json all measures, with intervals.
@@ -96,12 +78,17 @@ def evaluate(
     Calibrators named by --method are fitted first and stay with the run. With --data the model of a
     run or bundle is judged on other data; calibrators are then fitted on id_val, and nothing is
     kept.
+
+    Args:
+        data: Judge on this instead: a dataset's name, or a file of labelled graphs; split=FILE for
+            several.
+        subgroups: Also groups by degree, size, homophily, distance to training nodes.
+        output: Write to this .json or .md file instead.
     """
     run = request.bundle
     _check(run, method)
-    if output is not None:
-        check_output(output, (".json", ".md"))
-        check_replaced(output, "evaluate", reads=[run / "metrics.json", source_of(run)])
+    reads = [run / "metrics.json", source_of(run)]
+    check_replaced(output, "evaluate", endings=(".json", ".md"), reads=reads)
     if data:
         found = _on_other_data(request, data, method or [], corrupted, subgroups, as_json)
     else:
@@ -114,7 +101,7 @@ def evaluate(
             _fit(folder, _calibrators(method or [], corrupted))
             found = evaluated(folder, subgroups=True) if subgroups else folder.evaluation()
     for name, reason in found.settings.get("skipped", {}).items():
-        typer.echo(f"Note: without {name}: {reason}", err=True)
+        say(f"Note: without {name}: {reason}", err=True)
     if output is not None:
         if output.suffix == ".json":
             found.to_json(output)

@@ -6,32 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import app, say, status
-from gduq.cli.request import Request, bundle_file, takes
+from gduq.cli.base import Natural, command, say, status
+from gduq.cli.request import Request, bundle_file
 
 if TYPE_CHECKING:
     from gduq.deploy.running import Limits
 
 __all__ = ["serve"]
 
-Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
-Graphs = Annotated[int, typer.Option(min=1, help="Graphs a request may hold.")]
-Body = Annotated[float, typer.Option(min=0.001, help="Megabytes a request may hold.")]
-Queue = Annotated[int, typer.Option(min=1, help="Requests that may wait; more are sent away.")]
-Seconds = Annotated[float, typer.Option(min=0.1, help="Time for a request.")]
 
-
-@app.command()
-@takes()
+@command()
 def serve(
     request: Request,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    max_graphs: Graphs = 1000,
-    max_megabytes: Body = 8.0,
-    max_waiting: Queue = 256,
-    max_seconds: Seconds = 30.0,
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    max_graphs: Natural = 1000,
+    max_megabytes: Annotated[float, typer.Option(min=0.001)] = 8.0,
+    max_waiting: Natural = 256,
+    max_seconds: Annotated[float, typer.Option(min=0.1)] = 30.0,
 ) -> None:
     """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
 
@@ -39,6 +31,14 @@ def serve(
     reason, the others are answered. /model is the model card, /health says how it goes, /docs
     describes all routes. Nothing in a request is ever run. There is no password: listen on other
     addresses than this machine's own behind something that has one.
+
+    Args:
+        host: Address to listen on; 0.0.0.0 lets other machines ask.
+        port: Port to listen on; 0 takes a free one.
+        max_graphs: Graphs a request may hold.
+        max_megabytes: Megabytes a request may hold.
+        max_waiting: Requests that may wait; more are sent away.
+        max_seconds: Time for a request.
     """
     from gduq.deploy.running import Limits, check_installed, is_loopback, listen, own_hosts, run
 

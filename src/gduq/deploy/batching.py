@@ -76,10 +76,6 @@ class Batcher:
     RDKit reads in a process of its own, so the next requests are read while the model is at work.
     Only graphs with the same attributes share a pass, so nobody's graph changes what another's
     becomes; and answers do not depend on batch-mates.
-
-    Args:
-        service: The model.
-        limits: Bounds of queue, time and passes.
     """
 
     def __init__(self, service: Service, limits: Limits) -> None:

@@ -109,14 +109,17 @@ class _Rule:
 
     def _alarms(self, p: Any) -> Tensor:
         found = torch.where(p.epistemic.double() > self.most_epistemic, 1, _ANSWER)
-        return found if p.novelty is None else torch.where(_novel(self.settings, p), 0, found)
+        return _unlike(self.settings, p, found)
 
 
 def unlike(settings: Settings, p: Any) -> dict[str, list[Any]]:
     """What can be decided without labelled rows: which ones are unlike the training data."""
-    if p.novelty is None:
-        return {}
-    return {"abstain": _words(torch.where(_novel(settings, p), 0, _ANSWER))}
+    answers = torch.full((len(p),), _ANSWER)
+    return {} if p.novelty is None else {"abstain": _words(_unlike(settings, p, answers))}
+
+
+def _unlike(settings: Settings, p: Any, found: Tensor) -> Tensor:
+    return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 0)
 
 
 def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -> list[str]:
@@ -155,10 +158,6 @@ def _endings(p: Any) -> list[str]:
 def _parts(p: Any) -> list[Any]:
     """Predictions about one thing each."""
     return [p] if p.kind == "classes" else [p.column(t) for t in range(len(_endings(p)))]
-
-
-def _novel(settings: Settings, p: Any) -> Any:
-    return p.novelty > settings.max_novelty
 
 
 def _words(reasons: Tensor) -> list[Any]:

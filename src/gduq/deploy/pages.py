@@ -28,14 +28,7 @@ Page = tuple[str, int, dict[str, str]]  # content, status, headers
 
 
 def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[str, Any]:
-    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds.
-
-    Args:
-        service: The model.
-        limits: Bounds of the service.
-        info: What the bundle says.
-        name: What to call the model.
-    """
+    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds."""
     model, reference, novelty = service.model, service.reference, service.model.novelty
     rows = {"training_rows": len(novelty.reference), "validation_rows": len(novelty.distances)}
     decided: dict[str, Any] = {"reference_rows": 0 if reference is None else len(reference)}

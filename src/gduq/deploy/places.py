@@ -28,16 +28,10 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Places:
-    """How sources are read, and what of a row goes into the answers.
+    """How sources are read, and what of a row goes into the answers."""
 
-    Attributes:
-        smiles: Column of SMILES strings, for tables.
-        keep: Columns of the tables to copy into the answers.
-        shows_smiles: Whether the answers have a column of SMILES.
-    """
-
-    smiles: str = "smiles"
-    keep: tuple[str, ...] = ()
+    smiles: str = "smiles"  # the column, for tables
+    keep: tuple[str, ...] = ()  # columns of the tables to copy into the answers
     shows_smiles: bool = False
 
     @classmethod
@@ -48,13 +42,9 @@ class Places:
         keep: Sequence[str] = (),
         ids: Sequence[str] = (),
     ) -> Places:
-        """What is known of some sources before they are read.
+        """What is known of some sources, whose answers have the same columns, before they are read.
 
-        Args:
-            sources: Files or folders; those of one call have the same columns in the answers.
-            smiles: Column of SMILES; ``None``: ``"smiles"``.
-            keep: Columns to copy.
-            ids: Columns that name a row; kept where all sources have them.
+        ``ids``, columns that name a row, are kept where all sources have them.
         """
         tables = [source for source in sources if is_table(source) and source.is_file()]
         headers = [read_header(source)[0] for source in tables]
@@ -81,13 +71,8 @@ class Places:
     ) -> dict[str, list[Any]]:
         """The answers about some rows, with file, row, node, SMILES and kept columns before them.
 
-        A kept column whose name is taken gets ``input_`` in front of it.
-
-        Args:
-            source: The file.
-            items: Rows of it whose graphs were answered.
-            nodes: Per row its nodes, where they are answered for; else ``None``.
-            answers: What is said of each row, or of each node.
+        ``nodes`` are those of each row, where they are answered for. A kept column whose name is
+        taken gets ``input_`` in front of it.
         """
         sizes = [1] * len(items) if nodes is None else nodes
         spread = [item for item, size in zip(items, sizes, strict=True) for _ in range(size)]

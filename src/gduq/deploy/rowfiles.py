@@ -93,10 +93,6 @@ _WRITERS = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": RowFile}
 def row_file(path: Path, kinds: Mapping[str, Kind]) -> Iterator[RowFile]:
     """A file to write rows to, its format told by its name; it is there when it is complete.
 
-    Args:
-        path: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``.
-        kinds: What each column holds.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"

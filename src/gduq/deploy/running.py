@@ -20,18 +20,6 @@ __all__ = ["Limits", "check_installed", "is_loopback", "listen", "own_hosts", "r
 class Limits:
     """Bounds of the service, so that no request can take the machine from the others.
 
-    Attributes:
-        body: Bytes of a request.
-        graphs: Graphs of a request.
-        smiles: Characters of a SMILES string.
-        nodes: Nodes of a graph, and of all graphs that are answered in one pass.
-        edges: Edges of the same.
-        batch: Graphs in one pass.
-        queue: Requests that may wait; more are told to come back.
-        seconds: Time for a request to arrive and to be answered.
-        reading: Seconds of computing for RDKit to read the SMILES of a request, or to draw one.
-        connections: Open connections.
-
     Example:
         >>> Limits(queue=0)
         Traceback (most recent call last):
@@ -39,16 +27,16 @@ class Limits:
         gduq.errors.InputError: expected queue above 0, got 0.
     """
 
-    body: int = 8 * 2**20
-    graphs: int = 1000
-    smiles: int = 2000
-    nodes: int = 20_000
-    edges: int = 200_000
-    batch: int = 256
-    queue: int = 256
-    seconds: float = 30.0
-    reading: float = 5.0
-    connections: int = 1024
+    body: int = 8 * 2**20  # bytes of a request
+    graphs: int = 1000  # of a request
+    smiles: int = 2000  # characters of a SMILES string
+    nodes: int = 20_000  # of a graph, and of all graphs that are answered in one pass
+    edges: int = 200_000  # of the same
+    batch: int = 256  # graphs in one pass
+    queue: int = 256  # requests that may wait; more are told to come back
+    seconds: float = 30.0  # for a request to arrive and to be answered
+    reading: float = 5.0  # of computing for RDKit to read the SMILES of a request, or to draw one
+    connections: int = 1024  # that are open
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -96,11 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
     """Answer requests until SIGINT or SIGTERM; those under way are answered first.
 
-    Args:
-        app: What `gduq.deploy.make_app` made.
-        place: What `listen` gave.
-        limits: Bounds of the service.
-        started: Called with the address when requests are answered.
+    ``started`` is called with the address when requests are answered.
     """
     import uvicorn
 
