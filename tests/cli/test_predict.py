@@ -346,7 +346,7 @@ def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
     seen, most = [], []
 
     def endless(source, **_):
-        for i in range(2000):
+        for i in range(1200):
             graph = ring(3, i)
             seen.append(weakref.ref(graph.x))
             yield i, graph
@@ -361,9 +361,9 @@ def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
     service.refer_to(service.answer(rings(40)))
     any_file, out = tmp_path / "any.safetensors", tmp_path / "out.parquet"
     done = predict_files(service, [any_file], out, places=places.Places(), batch_size=50)
-    assert done.rows == 2000
+    assert done.rows == 1200
     assert max(most) <= 200  # a batch, and the one before
-    assert pq.read_table(tmp_path / "out.parquet").num_rows == 2000
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 1200
 
 
 # -- several files -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from gduq.cli.replacing import check_replaced
 from gduq.data import save
 from tests.cli.cases import CLASSES, bundle, check_early, refused, rings, run
 from tests.cli.test_runs import OPTIONS
@@ -49,12 +50,14 @@ def test_its_own_file_is_replaced_and_no_other(place, tmp_path):
         output.unlink()
         run(*words)
         assert output.stat().st_size > len(OWN)
-        run(*words)
+        check_replaced(output, "data convert" if words[0] == "data" else words[0])
 
 
-def test_an_empty_file_holds_nothing_to_lose(place, tmp_path):
+def test_an_empty_file_is_replaced_and_so_are_answers(place, tmp_path):
     (tmp_path / "o.csv").touch()
-    run("predict", place / "model", place / "new.safetensors", "-o", tmp_path / "o.csv")
+    for _ in range(2):
+        run("predict", place / "model", place / "new.safetensors", "-o", tmp_path / "o.csv")
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 21
 
 
 def test_the_file_of_another_command_stays(place, tmp_path):

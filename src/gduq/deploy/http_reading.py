@@ -146,9 +146,10 @@ def _flaw(value: Any, limits: Limits) -> str:
     """Why something is no text to read as SMILES."""
     if not isinstance(value, str):
         return f"expected a SMILES text, got {_kind(value)}."
-    most = limits.smiles
-    long = f"expected a SMILES string of at most {most} characters, got {len(value)}."
-    return long if len(value) > most else ""
+    if len(value) > limits.smiles:
+        most = f"at most {limits.smiles} characters"
+        return f"expected a SMILES string of {most}, got {len(value)}."
+    return ""
 
 
 def _from_arrays(item: Any) -> Data:
