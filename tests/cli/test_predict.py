@@ -388,7 +388,7 @@ def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
     for i in range(3):
         path = save(rings(4, i), tmp_path / f"g{i}.safetensors")
         part = tmp_path / f"{i}.csv"
-        answering._predict_one(answering._Job(request, places.Places(), i, path, part, tmp_path))
+        answering._predict_one(request, places.Places(), tmp_path, (i, path, part))
     assert made == [1]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -181,43 +180,35 @@ def predict_all(
     if workers > 1 and len(sources) > 1:
         with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
             parts = Path(folder).resolve()
-            jobs = [
-                _Job(request, places, i, source, parts / f"{i:06d}{output.suffix}", Path.cwd())
-                for i, source in enumerate(sources)
-            ]
-            done = _in_parallel(jobs, workers, engine)
+            cells = [(i, one, parts / f"{i:06d}{output.suffix}") for i, one in enumerate(sources)]
+            worker = partial(_predict_one, request, places, Path.cwd())
+            done = _in_parallel(cells, worker, workers, engine)
             return join_served(service, done, output, rejects), service
     options: dict[str, Any] = {"places": places, "batch_size": request.batch_size}
     options["notify"] = lambda seen: line.update(f"Predicting: {seen} graphs")
     return predict_files(service, sources, output, rejects=rejects, **options), service
 
 
-@dataclass(frozen=True)
-class _Job:
-    request: Request
-    places: Places
-    number: int
-    source: Path
-    part: Path
-    folder: Path  # names are relative to it, here and in the worker
+_Cell = tuple[int, Path, Path]  # a file's number, the file, and its part of the answers
 
 
-def _in_parallel(jobs: Sequence[_Job], workers: int, engine: str) -> list[Served]:
+def _in_parallel(
+    cells: Sequence[_Cell], worker: Callable[[_Cell], Served], workers: int, engine: str
+) -> list[Served]:
     """Each file by a worker, into a part of its own."""
     from gduq.jobs.engines import map_cells
 
-    found = map_cells(jobs, _predict_one, engine, workers, progress=False)
-    for outcome, job in zip(found, jobs, strict=True):
+    found = map_cells(cells, worker, engine, workers, progress=False)
+    for outcome, (_, source, _) in zip(found, cells, strict=True):
         if outcome.error is not None:
             reason = outcome.error.strip().splitlines()[-1]
-            raise InputError(f"answers for {job.source}", reason.removeprefix("gduq.errors."))
+            raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
     return [outcome.value for outcome in found if outcome.value is not None]
 
 
-def _predict_one(job: _Job) -> Served:
-    os.chdir(job.folder)
-    service, size = _once(job.request), job.request.batch_size
-    return predict_part(service, job.number, job.source, job.part, job.places, size)
+def _predict_one(request: Request, places: Places, folder: Path, cell: _Cell) -> Served:
+    os.chdir(folder)  # names are relative to it, here and in the worker
+    return predict_part(_once(request), *cell, places, request.batch_size)
 
 
 @lru_cache(maxsize=1)
