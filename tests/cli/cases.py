@@ -24,6 +24,16 @@ def run(*arguments: object, code: int = 0) -> Result:
     return result
 
 
+def refused(*arguments: object, says: str = "") -> str:
+    """Exit code 2 and one short sentence, which holds one of some texts parted by ``|``."""
+    result = run(*arguments, code=2)
+    (line,) = result.stderr.strip().splitlines()
+    assert any(text in line for text in says.split("|")), (arguments, line)
+    assert len(line) < 2500
+    assert "Traceback" not in result.output
+    return line
+
+
 EARLY = """
 import json, sys
 from typer.testing import CliRunner

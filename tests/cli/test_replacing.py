@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from gduq.cli.replacing import check_replaced
 from gduq.data import save
-from tests.cli.cases import CLASSES, bundle, check_early, rings, run
+from tests.cli.cases import CLASSES, bundle, check_early, refused, rings, run
 from tests.cli.test_runs import OPTIONS
 
 OWN = "smiles,logS\nCCO,-0.2\nc1ccccc1,-1.9\n"
@@ -44,19 +45,19 @@ def test_its_own_file_is_replaced_and_no_other(place, tmp_path):
     for words in commands(place, tmp_path):
         output = words[-1]
         output.write_text(OWN)
-        said = run(*words, code=2).stderr
-        assert output.name in said, words
-        assert "delete it first" in said, words
+        assert output.name in refused(*words, says="delete it first")
         assert output.read_text() == OWN, words
         output.unlink()
         run(*words)
         assert output.stat().st_size > len(OWN)
-        run(*words)
+        check_replaced(output, "data convert" if words[0] == "data" else words[0])
 
 
-def test_an_empty_file_holds_nothing_to_lose(place, tmp_path):
+def test_an_empty_file_is_replaced_and_so_are_answers(place, tmp_path):
     (tmp_path / "o.csv").touch()
-    run("predict", place / "model", place / "new.safetensors", "-o", tmp_path / "o.csv")
+    for _ in range(2):
+        run("predict", place / "model", place / "new.safetensors", "-o", tmp_path / "o.csv")
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 21
 
 
 def test_the_file_of_another_command_stays(place, tmp_path):
@@ -78,7 +79,7 @@ def test_an_export_replaces_an_export(tmp_path, ending):
     run(*words)
     run(*words)
     shutil.copy(like, words[2])
-    assert "delete it first" in run(*words, code=2).stderr
+    refused(*words, says="delete it first")
 
 
 def test_training_data_is_never_an_output(place, tmp_path):
@@ -90,10 +91,10 @@ def test_training_data_is_never_an_output(place, tmp_path):
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     config["data"]["source"] = str(tmp_path / "mine.csv")
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    assert "which is read" in run(*words, code=2).stderr
+    refused(*words, says="which is read")
     (tmp_path / "mine.csv").write_text("subject,kind,split,calibrator,measure,value,against\n")
     for runs in (tmp_path / "run", tmp_path):
-        assert "which is read" in run("report", runs, "-o", words[-1], code=2).stderr
+        refused("report", runs, "-o", words[-1], says="which is read")
 
 
 def test_it_is_told_at_once(place, tmp_path):

@@ -8,7 +8,7 @@ import torch
 import gduq
 from gduq.bundle import load_reference
 from gduq.data import save
-from tests.cli.cases import CLASSES, anchored, bundle, rings, run
+from tests.cli.cases import CLASSES, anchored, bundle, refused, rings, run
 
 OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--recipe", "paper",
            "--epochs", "2", "--set", "model.conv=gcn", "--set", "model.hidden_channels=8",
@@ -49,21 +49,13 @@ def test_a_config_file_with_options_on_top(root, trained, tmp_path):
 
 
 def test_calibrate_without_training(trained, tmp_path):
-    bundle = tmp_path / "bundle"
-    rows = json.loads(
-        run("calibrate", trained, "--method", "vector", "-o", bundle, "--json").stdout
-    )
-    assert {row["calibrator"] for row in rows} == {"none", "vector"}
-    _, calibrator = gduq.load(bundle)
+    words = ("calibrate", trained, "--method", "vector", "-o", tmp_path / "bundle", "--json")
+    assert {row["calibrator"] for row in json.loads(run(*words).stdout)} == {"none", "vector"}
+    _, calibrator = gduq.load(tmp_path / "bundle")
     assert type(calibrator).__name__ == "VectorScaling"
-    text = run("calibrate", trained).stdout
-    assert "temperature" in text
-
-
-def test_a_calibrated_bundle_keeps_the_labelled_rows(trained, tmp_path):
-    run("calibrate", trained, "--method", "temperature", "-o", tmp_path / "model")
-    known = load_reference(tmp_path / "model")
+    known = load_reference(tmp_path / "bundle")  # the labelled rows stay with it
     assert len(known) == len(load_reference(trained / "bundle")) > 0
+    assert "temperature" in run("calibrate", trained).stdout
 
 
 def test_a_run_is_trained_again_with_one_change(trained, tmp_path):
@@ -76,16 +68,6 @@ def test_a_run_is_trained_again_with_one_change(trained, tmp_path):
     (tmp_path / "no-run").mkdir()
     (tmp_path / "no-run" / "config.json").write_text("[1]")
     assert "which is no config" in run("train", tmp_path / "no-run", code=2).output
-
-
-def test_what_is_not_there_is_told(trained, tmp_path):
-    for words in (
-        ("evaluate", tmp_path / "nope"),
-        ("calibrate", tmp_path / "nope"),
-        ("report", tmp_path / "nope"),
-        ("evaluate", trained, "--data", tmp_path / "nope.csv"),
-    ):
-        assert "which does not exist" in run(*words, code=2).output
 
 
 def test_evaluate_shows_and_writes(trained, tmp_path):
@@ -125,8 +107,8 @@ def test_evaluate_a_bundle_on_files(tmp_path):
         (("--data", save(rings(3, label=False), tmp_path / "u.safetensors")), "no labels"),
     ]
     for arguments, says in mistakes:
-        assert says in run("evaluate", model, *arguments, code=2).stderr
-    assert "gduq predict --calibrator" in run("calibrate", model, code=2).stderr
+        refused("evaluate", model, *arguments, says=says)
+    refused("calibrate", model, says="gduq predict --calibrator")
 
 
 def test_evaluate_a_model_on_a_dataset(root, trained):
@@ -156,13 +138,6 @@ def value(found, split, measure):
     return row["value"]
 
 
-@pytest.mark.parametrize("ending", ["html", "md", "tex", "json", "csv"])
-def test_report_in_every_format(trained, tmp_path, ending):
-    out = tmp_path / f"report.{ending}"
-    assert str(out) in run("report", trained, "-o", out).stdout
-    assert out.stat().st_size > 200
-
-
 def test_report_by_name_of_the_format(root, trained, tmp_path):
     out = tmp_path / "report.txt"
     done = json.loads(run("report", root, "-o", out, "--format", "markdown", "--json").stdout)
@@ -173,8 +148,7 @@ def test_report_by_name_of_the_format(root, trained, tmp_path):
 def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
     splits = gduq.data.load("cbas/color/concept")
     graph = splits.id_test.graphs[0].clone()
-    keep = ("x", "edge_index")
-    bare = type(graph)(**{key: graph[key] for key in keep})
+    bare = type(graph)(x=graph.x, edge_index=graph.edge_index)
     if bare.x.layout != torch.strided:
         bare.x = bare.x.to_dense()
     path, out = save([bare], tmp_path / "g.safetensors"), tmp_path / "out.jsonl"
@@ -187,27 +161,24 @@ def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
     assert scores != [row["ood_score"] for row in rows]
 
 
-def test_mistakes_are_one_sentence(root, trained, tmp_path):
+def test_mistakes_are_one_sentence(trained, tmp_path):
+    nowhere = tmp_path / "nowhere"
     cases = [
-        (("train",), "your data, the name of a dataset"),
         (("train", tmp_path / "no.toml"), "a TOML file"),
         (("train", "--data", "cbas/colour/concept"), "Did you mean 'cbas/color/concept'"),
-        (("train", *OPTIONS, "--set", "training.epoch=3"), "Did you mean 'epochs'"),
         (("train", *OPTIONS, "--set", "epochs"), "--set key=value"),
         (("train", *OPTIONS, "--set", "training.epochs=-3"), "training.epochs"),
-        (("train", *OPTIONS, "--method", "magic"), "--method from choose"),
         (("calibrate", trained, "--method", "splin"), "Did you mean 'spline'"),
         (("calibrate", tmp_path), "the folder of a run"),
-        (("calibrate", trained, "--method", "t2", "-o", tmp_path / "b"), "a calibrator to save"),
-        (("evaluate", tmp_path / "nowhere"), "the folder of a run"),
+        (("calibrate", nowhere), "the folder of a run, or a file, got"),
+        (("evaluate", nowhere), "which does not exist"),
+        (("evaluate", trained, "--data", tmp_path / "nope.csv"), "which does not exist"),
         (("evaluate", trained, "-o", tmp_path / "e.html"), ".json, .md"),
-        (("report", tmp_path / "nowhere", "-o", tmp_path / "r.html"), "does not exist"),
+        (("report", nowhere, "-o", tmp_path / "r.html"), "does not exist"),
+        (("report", tmp_path, "-o", tmp_path / "r.html"), "has no finished run"),
         (("report", trained, "-o", tmp_path / "r.docx"), ".html, .md"),
         (("report", trained, "-o", tmp_path / "r.html", "--format", "pdf"), "a format from"),
         (("report", trained, "-o", tmp_path / "no" / "r.html"), "can be written"),
     ]
     for arguments, says in cases:
-        result = run(*arguments, code=2)
-        assert says in result.stderr, (arguments, result.stderr)
-        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-        assert "Traceback" not in result.output
+        refused(*arguments, says=says)

@@ -11,11 +11,11 @@ import typer
 
 import gduq
 from gduq.bundle import describe
+from gduq.cli.base import going_on_later
 from gduq.cli.score_rows import told_of
-from gduq.cli.stopping import going_on_later
 from gduq.data import read, save
 from gduq.runs.folder import RunFolder
-from tests.cli.cases import CLASSES, check_early, rings, run
+from tests.cli.cases import CLASSES, check_early, refused, rings, run
 from tests.cli.tables import LABELS, TARGETS, table
 
 pytestmark = [  # few rows and hardly any training, on purpose
@@ -42,8 +42,7 @@ def test_a_table_becomes_a_model_a_report_and_a_verdict(kind, root):
     before = path.read_bytes()
     result = train(path, root, *TARGETS[kind])
     (folder,) = root.glob(f"{kind}-choose-*")
-    for split in ("train", "id_val", "id_test", "ood_test"):
-        assert any(line.strip().startswith(split) for line in result.stdout.splitlines())
+    assert {"train", "id_val", "id_test", "ood_test"} <= set(result.stdout.split())
     assert "Under shift, " in result.stdout
     assert f"gduq predict {folder} new.csv" in result.stdout
     assert (folder / "report.html").stat().st_size > 10_000
@@ -138,8 +137,8 @@ def test_names_of_classes_hold_for_other_files(root, tmp_path):
     numbers.write_text("smiles,toxic\n" + "CCN,0\nCCOc1ccccc1,1\n" * 20)
     known = ("--calibration-data", numbers, "-o", tmp_path / "out.csv")
     for command in (("evaluate", folder, "--data", numbers), ("predict", folder, file, *known)):
-        said = run(*command, "--target", "toxic", code=2).stderr
-        assert "target 'toxic' is '0', none of the classes binds, no binding" in said
+        said = "target 'toxic' is '0', none of the classes binds, no binding"
+        refused(*command, "--target", "toxic", says=said)
 
 
 def test_a_file_that_changed_makes_another_run(root, tmp_path):
@@ -208,8 +207,7 @@ def test_what_is_in_the_way_of_a_run_stays(tmp_path):
     name = RunConfig(data={"source": str(path)}).folder_name
     (tmp_path / name).mkdir()
     (tmp_path / name / "thesis.txt").write_text("mine")
-    result = run("train", path, "--root", tmp_path, code=2)
-    assert "holds something else" in result.stderr
+    refused("train", path, "--root", tmp_path, says="holds something else")
     assert [file.name for file in (tmp_path / name).iterdir()] == ["thesis.txt"]
 
 
@@ -224,8 +222,7 @@ def test_what_is_in_the_way_of_a_run_stays(tmp_path):
 def test_tables_that_cannot_be_learned_from(rows, options, said, tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(f"smiles,y\n{rows}")
-    result = run("train", path, "--root", tmp_path / "runs", *options, code=2)
-    assert said in result.stderr
+    refused("train", path, "--root", tmp_path / "runs", *options, says=said)
 
 
 def test_the_list_of_rejects_is_there_before_training(tmp_path, monkeypatch):
@@ -267,8 +264,8 @@ def test_the_bundle_knows_the_columns_of_a_labelled_file(root, tmp_path):
     train(path, root, *names, "--method", "plain", "--by", "random")
     (folder,) = root.glob("columns-*")
     test = table(tmp_path / "test.csv", "labels", 40, seed=5)
-    test.write_text("".join(test.read_text().splitlines(keepends=True)[:1]
-                            + test.read_text().splitlines(keepends=True)[2:]))  # fmt: skip
+    header, _, *rows = test.read_text().splitlines(keepends=True)  # the second is no molecule
+    test.write_text("".join([header, *rows]))
     found = json.loads(run("evaluate", folder, "--data", test, "--json").stdout)
     assert {row["variant"] for row in found["table"]} >= {"", *LABELS[:3]}
     assert {row["rows"] for row in found["table"]} >= {40}

@@ -72,17 +72,6 @@ def test_answers_are_those_of_predict(asked):
     assert "smiles" not in found["answers"][0]
 
 
-def test_every_kind_has_its_columns(asked):
-    kind, _, client = asked
-    (answer,) = ask(client, smiles=["CCO"])["answers"]
-    own = {
-        "classes": {"class", "prob_small", "conformal_set"},
-        "labels": {"prob_big", "label_not tiny", "conformal_set_big", "abstain_big"},
-        "values": {"mean", "std", "low90", "high90", "conformal_low"},
-    }
-    assert own[kind] | {"novelty", "ood_rank", "abstain"} <= set(answer)
-
-
 def test_node_models_answer_per_node():
     net = GNN(3, 4, 2, num_layers=1, task="node").eval()
     x = torch.randn(5, 3)

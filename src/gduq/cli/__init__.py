@@ -3,19 +3,8 @@
 from gduq.cli import bench, data, demo, export, predict, report, runs, serve, train
 from gduq.cli.base import app
 
-__all__ = [
-    "app",
-    "bench",
-    "data",
-    "demo",
-    "export",
-    "main",
-    "predict",
-    "report",
-    "runs",
-    "serve",
-    "train",
-]
+__all__ = ["app", "bench", "data", "demo", "export", "main", "predict", "report", "runs", "serve",
+           "train"]  # fmt: skip
 
 
 def main() -> None:

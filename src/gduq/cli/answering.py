@@ -1,73 +1,111 @@
-"""From options to answers: a `Service`, files of graphs, labelled files."""
+"""From options to answers: models, networks by name, a `Service`, files of graphs."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import nn
 
-from gduq.bundle import describe, load_reference
-from gduq.bundle.rebuilding import leaves
+from gduq.bundle import BundleInfo, describe, load_reference
+from gduq.bundle import load as load_bundle
+from gduq.bundle.rebuilding import leaves, needs_call
 from gduq.calibration import Calibrator, method_name, methods_for
-from gduq.cli.loading import load_model
-from gduq.cli.request import Request, Told, bundle_of, check_sources, smiles_in
+from gduq.cli.request import Request, Told, bundle_file, check_sources, smiles_in
 from gduq.data.catalog import load
 from gduq.data.files import Reject, stream
 from gduq.data.header import is_table
+from gduq.data.objects import find_object
 from gduq.deploy.places import Places
-from gduq.deploy.service import Service, Settings
-from gduq.deploy.shift_sample import ShiftSample
+from gduq.deploy.service import Service
 from gduq.deploy.stream import Served, join_served, predict_files, predict_part
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.evaluation.named_calibrators import make_calibrator
+from gduq.nn.network_specs import network_from
 from gduq.prediction.base import Hypotheses
+from gduq.prediction.predictor import Predictor
 from gduq.runs.build import with_encodings
 from gduq.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["first_graph", "judge", "labelled", "make_service", "serve"]
+__all__ = [
+    "Loaded",
+    "judge",
+    "labelled",
+    "load_model",
+    "load_network",
+    "make_network",
+    "make_service",
+    "predict_all",
+    "readable_graphs",
+]
 
 
-def serve(
-    request: Request,
-    sources: Sequence[Path],
-    output: Path,
-    rejects: Path | None,
-    *,
-    workers: int = 1,
-    engine: str = "local",
-    line: Any,
-) -> tuple[Served, Service]:
-    """Predict all sources; also the service that did."""
-    notes = describe(bundle_of(request.bundle)[0]).preprocessing
-    smiles = smiles_in(sources, request.smiles, Told.by(request.bundle))
-    places = Places.of(sources, smiles, request.keep, notes)
-    service = make_service(request)
-    line.update("Predicting")
-    if workers > 1 and len(sources) > 1:
-        done = _in_parallel(request, service, places, sources, output, rejects, workers, engine)
-    else:
-        done = predict_files(
-            service,
-            sources,
-            output,
-            rejects=rejects,
-            places=places,
-            batch_size=request.batch_size,
-            notify=lambda seen: line.update(f"Predicting: {seen} graphs"),
-        )
-    done.units = service.units
-    return done, service
+class Loaded(NamedTuple):
+    """A model on its device, the calibrator saved with it, and what its bundle says."""
+
+    model: Predictor
+    calibrator: Calibrator | None
+    info: BundleInfo
+
+
+def load_model(request: Request) -> Loaded:
+    """The model of a bundle or run."""
+    file = bundle_file(request.bundle)
+    info, network, function = _described(file, request.net, request.call)
+    model, saved = load_bundle(file, network, function)
+    try:
+        return Loaded(model.to(request.device), saved, info)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        got = f"{request.device!r} ({str(error).splitlines()[0]})"
+        raise InputError("a device torch can use", got) from None
+
+
+def load_network(bundle: Path | None, net: str | None, call: str | None) -> tuple[nn.Module, Any]:
+    """The network of a bundle as it was before it was wrapped, or the one that is named."""
+    if net is not None:
+        return make_network(net), None if call is None else find_object(call)
+    if bundle is None:
+        raise InputError("a bundle, or --net package.module:Name", "neither")
+    info, _, function = _described(bundle_file(bundle), net, call)
+    return network_from(leaves(info.model)[0]), function
+
+
+def _described(file: Path, net: str | None, call: str | None) -> tuple[BundleInfo, Any, Any]:
+    """What a bundle says, and the user's own code that it needs."""
+    info = describe(file)
+    others = [leaf["class"] for leaf in leaves(info.model) if leaf["kind"] == "other"]
+    if others and net is None:
+        raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
+    if needs_call(info.model) and call is None:
+        raise InputError("--call package.module:name, which the model was made with", "none")
+    network = None if net is None else make_network(net)
+    return info, network, None if call is None else find_object(call)
+
+
+def make_network(name: str) -> Any:
+    """The network that ``package.module:Name`` is, or that calling it gives."""
+    found = find_object(name)
+    if not isinstance(found, nn.Module):
+        if not callable(found):
+            raise InputError(f"a network, or a function that makes one, as {name}", repr(found))
+        try:
+            found = found()
+        except TypeError as error:
+            do = "Name a function that builds your network."
+            raise InputError(f"{name} to be called without arguments", str(error), do) from error
+    if not isinstance(found, nn.Module):
+        raise InputError(f"a torch.nn.Module from {name}", type(found).__name__)
+    return found
 
 
 # -- the service ---------------------------------------------------------------------------------
@@ -75,25 +113,24 @@ def serve(
 
 def make_service(request: Request) -> Service:
     """The model with calibrator and thresholds."""
-    bundle, run = bundle_of(request.bundle)
-    model, saved = load_model(request)
-    wanted = {field.name: getattr(request, field.name) for field in fields(Settings)}
-    service = Service(model, saved, describe(bundle).class_names, Settings(**wanted))
-    known = _reference(request, service, run)
+    model, saved, info = load_model(request)
+    service = Service(model, saved, info.class_names, request.settings)
+    known = _reference(request, service)
     if request.calibrator is not None:
         service.calibrator, rest = _fitted(request.calibrator, known, saved)
         known = service.calibrated(rest)
     return service if known is None else service.refer_to(known)
 
 
-def _reference(request: Request, service: Service, run: RunFolder | None) -> Any:
+def _reference(request: Request, service: Service) -> Any:
     """Predictions of labelled rows the model was not trained on, by the bundle's calibrator."""
     if request.calibration_data is not None:
         return labelled(request, service, request.calibration_data, "the calibration data")
-    if run is not None and service.needs_features:
-        known = run.predictions().get("id_val")
+    known: Any = None
+    if service.needs_features and request.bundle.is_dir():
+        known = RunFolder(request.bundle).predictions().get("id_val")
     else:
-        known = load_reference(bundle_of(request.bundle)[0])
+        known = load_reference(bundle_file(request.bundle))
     if known is None:
         return None
     if service.needs_features and known.features is None:
@@ -124,48 +161,54 @@ def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator
 # -- many files ----------------------------------------------------------------------------------
 
 
-def _in_parallel(
+def predict_all(
     request: Request,
-    service: Service,
-    places: Places,
     sources: Sequence[Path],
     output: Path,
     rejects: Path | None,
+    keep: Sequence[str],
     workers: int,
     engine: str,
-) -> Served:
-    """Each file by a worker, into a part of its own; the parts are joined in order."""
+    line: Any,
+) -> tuple[Served, Service]:
+    """Predict all sources; also the service that did."""
+    told = Told.by(request.bundle)
+    smiles = smiles_in(sources, request.smiles, told)
+    places = Places.of(sources, smiles, keep, told.ids)
+    service = make_service(request)
+    line.update("Predicting")
+    if workers > 1 and len(sources) > 1:
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+            parts = Path(folder).resolve()
+            cells = [(i, one, parts / f"{i:06d}{output.suffix}") for i, one in enumerate(sources)]
+            worker = partial(_predict_one, request, places, Path.cwd())
+            done = _in_parallel(cells, worker, workers, engine)
+            return join_served(service, done, output, rejects), service
+    options: dict[str, Any] = {"places": places, "batch_size": request.batch_size}
+    options["notify"] = lambda seen: line.update(f"Predicting: {seen} graphs")
+    return predict_files(service, sources, output, rejects=rejects, **options), service
+
+
+_Cell = tuple[int, Path, Path]  # a file's number, the file, and its part of the answers
+
+
+def _in_parallel(
+    cells: Sequence[_Cell], worker: Callable[[_Cell], Served], workers: int, engine: str
+) -> list[Served]:
+    """Each file by a worker, into a part of its own."""
     from gduq.jobs.engines import map_cells
 
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        here, parts = Path.cwd(), Path(folder).resolve()
-        jobs = [
-            _Job(request, places, i, source, parts / f"{i:06d}{output.suffix}", here)
-            for i, source in enumerate(sources)
-        ]
-        found = map_cells(jobs, _predict_one, engine, workers, progress=False)
-        for outcome, source in zip(found, sources, strict=True):
-            if outcome.error is not None:
-                reason = outcome.error.strip().splitlines()[-1]
-                raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
-        answers = [o.value for o in found if o.value is not None]
-        return join_served(answers, output, rejects, service.reference)
+    found = map_cells(cells, worker, engine, workers, progress=False)
+    for outcome, (_, source, _) in zip(found, cells, strict=True):
+        if outcome.error is not None:
+            reason = outcome.error.strip().splitlines()[-1]
+            raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
+    return [outcome.value for outcome in found if outcome.value is not None]
 
 
-@dataclass(frozen=True)
-class _Job:
-    request: Request
-    places: Places
-    number: int
-    source: Path
-    part: Path
-    folder: Path  # names are relative to it, here and in the worker
-
-
-def _predict_one(job: _Job) -> tuple[Served, ShiftSample]:
-    os.chdir(job.folder)
-    service, size = _once(job.request), job.request.batch_size
-    return predict_part(service, job.number, job.source, job.part, job.places, size)
+def _predict_one(request: Request, places: Places, folder: Path, cell: _Cell) -> Served:
+    os.chdir(folder)  # names are relative to it, here and in the worker
+    return predict_part(_once(request), *cell, places, request.batch_size)
 
 
 @lru_cache(maxsize=1)
@@ -179,46 +222,32 @@ def _once(request: Request) -> Service:
 
 def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
     """Predictions of a file in which every graph is sound and has a label."""
-    graphs, parts = _sound(request, service, path, what), list[Any]()
+    graphs, parts = _sound(request, service, path, f"{what} {path}"), list[Any]()
     while part := list(islice(graphs, request.batch_size)):
         parts.append(service.answer(part))
     return Hypotheses.concatenate(parts)
 
 
-def _sound(request: Request, service: Service, path: Path, what: str) -> Iterator[Data]:
-    for index, item in _stream(request, service, path):
-        if isinstance(item, Reject):
-            raise InputError(f"sound graphs in {what} {path}", f"row {index}: {item}")
-        _check(item, service, f"{what} {path}")
-        yield item
-
-
-def _stream(request: Request, service: Service, path: Path) -> Iterator[Any]:
-    """The rows of a labelled file; the bundle knows what its columns are, unless told otherwise."""
+def _sound(request: Request, service: Service, path: Path, where: str) -> Iterator[Data]:
+    """The graphs of a labelled file; the bundle knows its columns, unless told otherwise."""
     told = Told.by(request.bundle)
     names: Any = service.class_names
     task: Any = service.kind if is_table(path) else None
     if names is None and task == "classes":
         names = ()  # the numbers of its classes, whichever of them this file has
-    return stream(
-        path,
-        smiles=smiles_in([path], request.smiles, told) or "smiles",
-        targets=told.targets_in(path, request.target),
-        class_names=names,
-        task=task,
-    )
-
-
-def _check(item: Data, service: Service, where: str) -> None:
-    """Raise for a graph without the truth that the model is to be compared with."""
-    if item.get("y") is None:
-        do = "Tables: name the column with --target." if is_table(where) else ""
-        raise InputError(f"labelled graphs in {where}", "no labels", do)
-    spec = {} if service.model.target is None else service.model.target.spec()
-    count = len(spec.get("names") or ()) if service.kind != "classes" else 1
-    if service.rows == "graph" and count and item.y.numel() != count:
-        wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
-        raise InputError(wanted, item.y.numel())
+    smiles = smiles_in([path], request.smiles, told) or "smiles"
+    targets = told.targets_in(path, request.target or ())
+    for index, item in stream(path, smiles=smiles, targets=targets, class_names=names, task=task):
+        if isinstance(item, Reject):
+            raise InputError(f"sound graphs in {where}", f"row {index}: {item}")
+        if item.get("y") is None:
+            do = "Tables: name the column with --target." if is_table(path) else ""
+            raise InputError(f"labelled graphs in {where}", "no labels", do)
+        count = len(service.target.get("names") or ()) if service.kind != "classes" else 1
+        if service.rows == "graph" and count and item.y.numel() != count:
+            wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
+            raise InputError(wanted, item.y.numel())
+        yield item
 
 
 def judge(
@@ -232,33 +261,27 @@ def judge(
 
     Args:
         request: The bundle, and how its files are read.
-        name: Of a dataset, where there are no files.
+        name: Of a dataset, where there are no files; subgroups of its rows can be measured too.
         files: Labelled graphs by split.
         methods: Calibrators to fit on ``id_val``, next to the one in the bundle.
-        subgroups: Also measure groups of rows; for a dataset only.
+        subgroups: Whether to.
     """
-    model, saved = load_model(request)
+    model, saved, info = load_model(request)
     calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
     if not files:
-        splits = with_encodings(load(name), _encodings(request.bundle))
+        config = leaves(info.model)[0].get("config", {})
+        encodings = 0 if config.get("positional") is None else int(config["positional_channels"])
+        splits = with_encodings(load(name), encodings)
         return evaluate(model, splits, calibrators, subgroups=subgroups)
-    service = Service(model, None, describe(bundle_of(request.bundle)[0]).class_names)
+    service = Service(model, None, info.class_names)
     found = {split: labelled(request, service, path, "the data") for split, path in files.items()}
     return evaluate(found, None, calibrators)
 
 
-def _encodings(bundle: Path) -> int:
-    """How many Laplacian encodings the network of a bundle reads."""
-    spec = leaves(describe(bundle_of(bundle)[0]).model)[0]
-    config = spec.get("config", {})
-    return int(config["positional_channels"]) if config.get("positional") is not None else 0
-
-
-def first_graph(path: Path, smiles: str | None) -> Data:
-    """The first graph of a file that can be read."""
+def readable_graphs(path: Path, smiles: str | None, bundle: Path | None = None) -> Iterator[Data]:
+    """The graphs of a file that can be read."""
     check_sources([path])
-    column = smiles_in([path], smiles, Told()) or "smiles"
-    for _, item in stream(path, smiles=column):
+    told = Told() if bundle is None else Told.by(bundle)
+    for _, item in stream(path, smiles=smiles_in([path], smiles, told) or "smiles"):
         if not isinstance(item, Reject):
-            return item
-    raise InputError(f"at least one graph in {path}", "none")
+            yield item

@@ -6,13 +6,21 @@ Nothing heavy is imported here or at the top of any command: ``gduq --help`` mus
 from __future__ import annotations
 
 import errno
+import inspect
 import math
+import re
+import shlex
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -24,30 +32,22 @@ from gduq.errors import InputError
 __all__ = [
     "AsJson",
     "Limit",
+    "Natural",
+    "Output",
     "Root",
     "Seed",
     "app",
+    "command",
     "counted",
-    "fail",
+    "going_on_later",
     "print_json",
     "print_rows",
+    "say",
     "status",
 ]
 
-
-_ORDER = (
-    "demo",
-    "train",
-    "predict",
-    "serve",
-    "export",
-    "calibrate",
-    "evaluate",
-    "report",
-    "bench",
-    "data",
-    "points",
-)
+_ORDER = ("demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report", "bench",
+          "data", "points")  # fmt: skip
 
 
 class _Group(TyperGroup):
@@ -66,7 +66,7 @@ class _Group(TyperGroup):
             return super().main(*args, **options)
         except SystemExit as ended:
             if ended.code == 130 and not self._spoke:
-                typer.echo("Stopped.", err=True)
+                say("Stopped.", err=True)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -74,25 +74,26 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            fail(str(error))
+            message = str(error)
         except KeyboardInterrupt:
-            typer.echo("Stopped.", err=True)
+            say("Stopped.", err=True)
             raise typer.Exit(130) from None
         except OSError as error:  # a disk that is full, a place nobody may write to
             if error.errno in (None, errno.EPIPE):
                 raise
             where = f": {error.filename}" if error.filename else ""
-            fail(f"{error.strerror or error}{where}")
+            message = f"{error.strerror or error}{where}"
+        say(f"Error: {' '.join(message.split())}", err=True)
+        raise typer.Exit(2)
 
 
-def fail(message: str, code: int = 2) -> None:
-    """End the program with one sentence on standard error."""
-    typer.echo(f"Error: {printable(' '.join(message.split()))}", err=True)
-    raise typer.Exit(code) from None
+def say(text: str, err: bool = False) -> None:
+    """Print a line in which names out of a user's file may stand."""
+    typer.echo(printable(text), err=err)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"Warning: {printable(str(message))}", err=True)
+    say(f"Warning: {message}", err=True)
 
 
 app = typer.Typer(
@@ -111,6 +112,67 @@ Root = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
 Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o")]
+Natural = Annotated[int, typer.Option(min=1)]
+
+
+def command(
+    *names: str, of: typer.Typer = app, called: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command; what its options are for stands in ``Args`` of its docstring.
+
+    Args:
+        names: Where its first parameter is a dataclass, the fields that become options; all by
+            default.
+        of: The group of commands it belongs to.
+        called: Its name, by default that of the function.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        text, helps = _helps(function)
+        own, shared = _parameters(function), list[inspect.Parameter]()
+        made: Any = own[0].annotation
+        if is_dataclass(made):
+            del own[0]
+            shared = [one for one in _parameters(made) if not names or one.name in names]
+            helps |= _helps(made)[1]
+
+        def run(**given: Any) -> None:
+            first = {one.name: given.pop(one.name) for one in shared}
+            function(*([made(**first)] if first else []), **given)
+
+        every = [_with_help(one, helps) for one in (*shared[:1], *own, *shared[1:])]
+        run.__doc__, signature = text, inspect.Signature(every)
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        of.command(called or function.__name__)(run)
+        return function
+
+    return decorate
+
+
+def _parameters(called: Any) -> list[inspect.Parameter]:
+    return list(inspect.signature(called, eval_str=True).parameters.values())
+
+
+def _helps(documented: Any) -> tuple[str, dict[str, str]]:
+    """A docstring without its list of arguments, and that list."""
+    text, *rest = re.split(r"\n\n(?:Args|Attributes):", inspect.getdoc(documented) or "")
+    _, *entries = re.split(r"\n    (\w+): ", "".join(rest))
+    return text, {n: " ".join(h.split()) for n, h in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def _with_help(one: inspect.Parameter, helps: dict[str, str]) -> inspect.Parameter:
+    kind, info = one.annotation, None
+    if get_origin(kind) is Annotated:
+        kind, info = get_args(kind)
+    if info is None and one.default is one.empty:
+        info = typer.Argument()
+    elif info is None and kind is bool:
+        info = typer.Option(f"--{one.name.replace('_', '-')}")  # without a --no-...
+    info = typer.Option() if info is None else copy(info)
+    info.help = info.help or helps.get(one.name)
+    told = Annotated[kind, info]  # type: ignore[valid-type]
+    return one.replace(annotation=told, kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def _version(wanted: bool) -> None:
@@ -147,7 +209,7 @@ def print_json(content: Any) -> None:
     typer.echo(to_json(content, None, str, str))
 
 
-def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+def print_rows(rows: list[dict[str, Any]], as_json: bool = False) -> None:
     """A table for people, JSON for machines."""
     if as_json:
         print_json(rows)
@@ -176,7 +238,7 @@ def _shown(value: Any) -> str:
 def status(text: str, as_json: bool = False) -> Iterator[Any]:
     """A line that says what goes on, on a terminal only; its ``update`` changes the text."""
     if as_json or not sys.stderr.isatty():
-        yield _Silent()
+        yield SimpleNamespace(update=lambda text: None)
         return
     from rich.console import Console
 
@@ -184,8 +246,26 @@ def status(text: str, as_json: bool = False) -> Iterator[Any]:
         yield shown
 
 
-class _Silent:
-    """A status that nobody sees."""
+@contextmanager
+def going_on_later(what: str) -> Iterator[None]:
+    """End with one line on standard error where Ctrl-C or SIGTERM stops the block.
 
-    def update(self, text: str) -> None:
-        """Nothing to see."""
+    Args:
+        what: What the same command does when it is given again.
+    """
+    caught: list[int] = []
+
+    def stop(number: int, _: Any) -> None:
+        caught.append(number)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if in_main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Stopped. {what}: {shlex.join(['gduq', *sys.argv[1:]])}", err=True)
+        raise typer.Exit(128 + (caught[0] if caught else signal.SIGINT)) from None
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, before)

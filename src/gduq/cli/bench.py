@@ -3,77 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_rows
+from gduq.cli.base import AsJson, Output, command, going_on_later, print_rows
 from gduq.cli.completion import TABLES, among
 from gduq.cli.replacing import check_replaced
-from gduq.cli.stopping import going_on_later
-from gduq.data.outputs import check_output
-from gduq.errors import InputError
+from gduq.data.outputs import FORMATS
 
-if TYPE_CHECKING:
-    from gduq.paper.bench_result import BenchResult
+__all__ = ["bench"]
 
-__all__ = ["bench", "write_table"]
-
-_FORMS = {".md": "markdown", ".tex": "latex", ".json": "json", ".csv": "csv"}
+_SCALES = ("smoke", "small", "paper")
+_FORMS = {ending: name for name, ending in FORMATS.items() if name != "html"}
 
 
-@app.command()
+@command()
 def bench(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table; without one, all of them are listed.", autocompletion=among(TABLES)
-        ),
-    ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="smoke (a minute), small (an hour on two cores) or paper.",
-            autocompletion=among(("smoke", "small", "paper")),
-        ),
-    ] = "smoke",
-    root: Annotated[Path, typer.Option(help="Folder of all runs and tables.")] = Path("out/bench"),
-    engine: Annotated[
-        str, typer.Option(help="local or ray.", autocompletion=among(("local", "ray")))
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes (default: one a core); 0: in this one.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="How many (default: as the scale has it).")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; auto looks for one.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Also write the table: .md, .tex, .json or .csv."),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(autocompletion=among(TABLES))] = None,
+    scale: Annotated[str, typer.Option(autocompletion=among(_SCALES))] = "smoke",
+    root: Path = Path("out/bench"),
+    engine: Annotated[str, typer.Option(autocompletion=among(("local", "ray")))] = "local",
+    workers: Annotated[int | None, typer.Option(min=0)] = None,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
+    address: str | None = None,
+    output: Output = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a table of the paper anew, its printed figures beside ours, or that of molecules.
 
     What is finished is not repeated; what was interrupted goes on. Runs that fail are shown, the
     rest goes on, and the exit code is 3.
+
+    Args:
+        name: A table; without one, all of them are listed.
+        scale: smoke (a minute), small (an hour on two cores) or paper.
+        root: Folder of all runs and tables.
+        engine: local or ray.
+        workers: Processes (default: one per core); 0: in this one.
+        seeds: How many (default: as the scale has it).
+        address: Of a Ray cluster; auto looks for one.
+        output: Also write the table: .md, .tex, .json or .csv.
     """
     if name is None:
         print_rows(_listed(), as_json)
         return
-    if output is not None:
-        check_output(output, tuple(_FORMS))
-        check_replaced(output, "bench")
+    check_replaced(output, "bench", endings=tuple(_FORMS))
     from gduq.paper.bench import bench as make
 
-    options: dict[str, Any] = {"engine": engine, "workers": workers, "seeds": seeds}
+    options: Any = {"engine": engine, "workers": workers, "seeds": seeds, "address": address}
     with going_on_later("The same command goes on with the runs that are missing"):
-        result = make(name, scale, root, progress=not as_json, address=address, **options)  # type: ignore[arg-type]
+        result = make(name, scale, root, progress=not as_json, **options)  # type: ignore[arg-type]
     if output is not None:
-        write_table(result, output)
+        getattr(result, f"to_{_FORMS[output.suffix]}")(output)
     typer.echo(result.to_json() if as_json else result.to_markdown(), nl=False)
     if result.failures:
         typer.echo(f"Note: {len(result.failures)} run(s) failed; ask again to retry.", err=True)
@@ -84,19 +66,6 @@ def _listed() -> list[dict[str, Any]]:
     from gduq.paper.specs import OWN
     from gduq.paper.tables import TABLES
 
-    tables = [
-        {"name": name, "row": "" if t.row is None else t.row, "shows": t.title}
-        for name, t in TABLES.items()
-    ]
-    return [*tables, *({"name": name, "row": "", "shows": what} for name, what in OWN.items())]
-
-
-def write_table(result: BenchResult, path: Path, form: str | None = None) -> Path:
-    """Write a table in the format that is named, or that the file's name says."""
-    form, given = form or _FORMS.get(path.suffix), form
-    if form not in _FORMS.values():
-        got = repr(given) if given else path.name
-        known = ", ".join(_FORMS.values())
-        raise InputError(f"a table as {known}", got, "Pages (html) are made of runs.")
-    getattr(result, f"to_{form}")(path)
-    return path
+    shown = {name: ("" if t.row is None else t.row, t.title) for name, t in TABLES.items()}
+    shown |= {name: ("", what) for name, what in OWN.items()}
+    return [{"name": name, "row": row, "shows": what} for name, (row, what) in shown.items()]

@@ -1,4 +1,4 @@
-"""What the shell offers after TAB; nothing heavy is imported to answer it."""
+"""What the shell offers after TAB, and names that exist; nothing heavy is imported for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ __all__ = [
     "ALL_CALIBRATORS",
     "CALIBRATORS",
     "FIXED",
+    "OF_FEATURES",
     "SCORES",
     "TABLES",
     "among",
@@ -20,53 +21,27 @@ __all__ = [
 
 # The names of gduq.paper.tables.TABLES, which takes torch to import, and the benchmark of
 # molecules; a test compares them.
-TABLES = (
-    "node-shift",
-    "node-layerwise",
-    "size-shift",
-    "graph-shift",
-    "anchor-source",
-    "ood-detection",
-    "error-prediction",
-    "rotation",
-    "feature-noise",
-    "pretrained",
-    "runtime",
-    "parameters",
-    "anchor-gaussians",
-    "ntk-spectrum",
-    "molecules",
-)
+TABLES = ("node-shift", "node-layerwise", "size-shift", "graph-shift", "anchor-source",
+          "ood-detection", "error-prediction", "rotation", "feature-noise", "pretrained", "runtime",
+          "parameters", "anchor-gaussians", "ntk-spectrum", "molecules")  # fmt: skip
 
 # By what a model answers about: gduq.calibration.methods_for and gduq.novelty.scores_for, which a
 # test compares too, and what may be asked of classes besides.
 CALIBRATORS = {
-    "classes": (
-        "temperature",
-        "ensemble_temperature",
-        "vector",
-        "matrix",
-        "dirichlet",
-        "isotonic",
-        "histogram",
-        "spline",
-        "order_invariant",
-        "density",
-        "anchor_aware",
-        "cagcn",
-        "gats",
-    ),
+    "classes": ("temperature", "ensemble_temperature", "vector", "matrix", "dirichlet", "isotonic",
+                "histogram", "spline", "order_invariant", "density", "anchor_aware", "cagcn",
+                "gats"),
     "values": ("deviation", "isotonic_levels"),
     "labels": ("per_label", "per_label_isotonic"),
-}
+}  # fmt: skip
 ALL_CALIBRATORS = tuple(name for names in CALIBRATORS.values() for name in names)
 FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
+OF_FEATURES = ("mahalanobis", "knn")
 SCORES = {
     "classes": ("novelty", "msp", "entropy", "energy", "epistemic", "spread"),
     "values": ("novelty", "std", "epistemic"),
     "labels": ("novelty", "entropy", "epistemic"),
 }
-OF_FEATURES = ("mahalanobis", "knn")
 _CLASSES = ("scaling", "calibration", "binning", "temperature", "label", "isotonic")  # end so
 
 
@@ -97,20 +72,11 @@ def among(names: Iterable[str]) -> Callable[[str], list[str]]:
         ['local']
     """
     known = tuple(names)
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in known if name.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [name for name in known if name.startswith(incomplete)]
 
 
 def datasets(incomplete: str) -> list[str]:
-    """Names of datasets.
-
-    Example:
-        >>> datasets("cbas")
-        ['cbas/color/covariate', 'cbas/color/concept', 'cbas/color/no_shift']
-    """
+    """Names of datasets that begin so."""
     from gduq.data.catalog import names
 
     return among(names())(incomplete)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, Limit, Root, Seed, app, counted, print_json, print_rows
+from gduq.cli.base import AsJson, Limit, Root, Seed, app, command, counted, print_json, print_rows
 from gduq.cli.completion import datasets
 from gduq.cli.replacing import check_replaced
 from gduq.errors import InputError
@@ -17,47 +17,45 @@ __all__ = ["data_app"]
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, describe, convert.")
 app.add_typer(data_app, name="data")
 
-
+_BY = ("size", "degree", "feature", "scaffold", "group", "time", "target", "class")
 Targets = Annotated[list[str] | None, typer.Option("--target", help="Table: target column(s).")]
-
 TableTask = Annotated[
     str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")
 ]
+Dataset = Annotated[str, typer.Argument(autocompletion=datasets)]
 
 
-@data_app.command("list")
+@command(of=data_app, called="list")
 def data_list(as_json: AsJson = False) -> None:
     """Show every dataset: name, size, task, shift, and where it comes from."""
     from gduq.data.catalog import find, names
 
-    rows = []
-    for name in names():
-        family = find(name)
-        rows.append(
-            {
-                "name": name,
-                "size": family.rows,
-                "target": f"{family.classes} classes" if family.classes else "value",
-                "task": family.task,
-                "domain": family.domain,
-                "shift": name.rsplit("/", 1)[-1],
-                "source": family.source,
-            }
-        )
+    rows = [
+        {
+            "name": name,
+            "size": family.rows,
+            "target": f"{family.classes} classes" if family.classes else "value",
+            "task": family.task,
+            "domain": family.domain,
+            "shift": name.rsplit("/", 1)[-1],
+            "source": family.source,
+        }
+        for name, family in ((name, find(name)) for name in names())
+    ]
     print_rows(rows, as_json)
     if not as_json:
         typer.echo("Any other name of the TU collection works as tu/<NAME>/size.")
 
 
-@data_app.command("prepare")
+@command(of=data_app, called="prepare")
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="As in `gduq data list`.", autocompletion=datasets)],
-    root: Root = None,
-    seed: Seed = 0,
-    limit: Limit = None,
-    as_json: AsJson = False,
+    name: Dataset, root: Root = None, seed: Seed = 0, limit: Limit = None, as_json: AsJson = False
 ) -> None:
-    """Build the cache of a dataset ahead (and download its files if need be)."""
+    """Build the cache of a dataset ahead (and download its files if need be).
+
+    Args:
+        name: As in `gduq data list`.
+    """
     from gduq.data.catalog import load
 
     splits = load(name, root, seed, limit)
@@ -65,59 +63,48 @@ def data_prepare(
     if as_json:
         print_json({"name": name, "splits": sizes, "sources": splits.sources})
         return
-    typer.echo(splits.description)
-    typer.echo(", ".join(f"{split} {size}" for split, size in sizes.items()))
-    for source in splits.sources:
-        typer.echo(f"from {source}")
+    shown = ", ".join(f"{split} {size}" for split, size in sizes.items())
+    for line in (splits.description, shown, *(f"from {source}" for source in splits.sources)):
+        typer.echo(line)
 
 
-@data_app.command("describe")
+@command(of=data_app, called="describe")
 def data_describe(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A dataset's name, or your own file or TU folder.", autocompletion=datasets
-        ),
-    ],
-    by: Annotated[
-        str,
-        typer.Option(
-            help="Own data: what to cut by "
-            "(size, degree, feature, scaffold, group, time, target, class)."
-        ),
-    ] = "size",
-    attribute: Annotated[
-        str | None,
-        typer.Option(
-            help="Own data: the attribute for --by feature (default: sum of x), group and time."
-        ),
-    ] = None,
-    test: Annotated[
-        list[str] | None,
-        typer.Option(help="Own data, --by group or class: what to leave out (default: the last)."),
-    ] = None,
-    smiles: Annotated[str, typer.Option(help="Own table: the column of SMILES.")] = "smiles",
+    name: Dataset,
+    by: str = "size",
+    attribute: str | None = None,
+    test: list[str] | None = None,
+    smiles: str = "smiles",
     target: Targets = None,
     task: TableTask = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw histograms to this image file.")] = None,
+    plot: Path | None = None,
     root: Root = None,
     seed: Seed = 0,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what moved between train and each test split: size, degree, labels, features."""
+    """Say what moved between train and each test split: size, degree, labels, features.
+
+    Args:
+        name: A dataset's name, or your own file or TU folder.
+        by: Own data: what to cut by (size, degree, feature, scaffold, group, time, target, class).
+        attribute: Own data: the attribute for --by feature (default: sum of x), group and time.
+        test: Own data, --by group or class: what to leave out (default: the last).
+        smiles: Own table: the column of SMILES.
+        plot: Draw histograms to this image file.
+    """
+    if by not in _BY:
+        raise InputError(f"--by from {', '.join(_BY)}", repr(by))
+    from gduq.data.catalog import limited, load
     from gduq.data.describe import compare
     from gduq.data.describe import plot as draw
 
     if Path(name).exists():
-        from gduq.data.catalog import limited
         from gduq.data.files import read
 
         graphs = read(name, smiles=smiles, targets=target or [], task=task)  # type: ignore[arg-type]
         splits = limited(_own_splits(graphs, by, attribute, test or [], seed), limit, seed)
     else:
-        from gduq.data.catalog import load
-
         splits = load(name, root, seed, limit)
     if plot is not None:
         draw(splits, plot)
@@ -137,20 +124,18 @@ def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], se
         return shifts.feature(graphs, attribute, seed=seed)
     if by == "target":
         return shifts.target(graphs, seed=seed, task="graph")
+    values = _values(graphs, "y" if by == "class" else attribute)
     if by == "time":
-        return shifts.time(graphs, _values(graphs, attribute), seed=seed, task="graph")
-    if by in ("group", "class"):
-        values = _values(graphs, "y" if by == "class" else attribute)
-        left_out = _named(values, test)
-        if by == "class":
-            return shifts.class_out(graphs, left_out, seed=seed, task="graph")
-        return shifts.group(graphs, values, left_out, seed=seed, task="graph")
-    known = "size, degree, feature, scaffold, group, time, target, class"
-    raise InputError(f"--by from {known}", repr(by))
+        return shifts.time(graphs, values, seed=seed, task="graph")
+    known = {str(value): value for value in values}
+    left_out = [known.get(text, text) for text in test] or [max(known.values())]
+    if by == "class":
+        return shifts.class_out(graphs, left_out, seed=seed, task="graph")
+    return shifts.group(graphs, values, left_out, seed=seed, task="graph")
 
 
 def _values(graphs: Any, attribute: str | None) -> list[Any]:
-    """One value a graph of an attribute that must be there."""
+    """Per graph the value of an attribute that must be there."""
     if attribute is None:
         raise InputError("--attribute NAME with --by group or time", "none")
     found = []
@@ -158,39 +143,34 @@ def _values(graphs: Any, attribute: str | None) -> list[Any]:
         if attribute not in graph:
             raise InputError(f"graphs with an attribute {attribute!r}", f"only {graph.keys()}")
         value = graph[attribute]
-        if not isinstance(value, str):
-            if value.numel() != 1:
-                raise InputError(f"one {attribute!r} a graph", f"shape {list(value.shape)}")
-            value = value.item()
-        found.append(value)
+        if not isinstance(value, str) and value.numel() != 1:
+            raise InputError(f"one {attribute!r} per graph", f"shape {list(value.shape)}")
+        found.append(value if isinstance(value, str) else value.item())
     return found
 
 
-def _named(values: list[Any], test: list[str]) -> list[Any]:
-    """The values that were named on the command line; none named: the last one in order."""
-    known = {str(value): value for value in values}
-    if not test:
-        return [max(known.values())]
-    return [known.get(text, text) for text in test]
-
-
-@data_app.command("convert")
+@command(of=data_app, called="convert")
 def data_convert(
-    source: Annotated[str, typer.Argument(help="A TU folder, or a .csv or .tsv with SMILES.")],
-    target: Annotated[str, typer.Argument(help="The .safetensors file to write.")],
-    smiles: Annotated[str, typer.Option(help="Table: the column of SMILES.")] = "smiles",
+    source: str,
+    target: str,
+    smiles: str = "smiles",
     column: Targets = None,
     task: TableTask = None,
-    rejects: Annotated[
-        str | None, typer.Option(help="File for unreadable rows (default: TARGET.rejects.csv).")
-    ] = None,
-    max_rejects: Annotated[
-        float, typer.Option(help="Share of unreadable rows at which to stop.")
-    ] = 0.1,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing target.")] = False,
+    rejects: str | None = None,
+    max_rejects: float = 0.1,
+    overwrite: Annotated[bool, typer.Option()] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write your own graphs as one safetensors file; unreadable rows are listed and left out."""
+    """Write your own graphs as one safetensors file; unreadable rows are listed and left out.
+
+    Args:
+        source: A TU folder, or a .csv or .tsv with SMILES.
+        target: The .safetensors file to write.
+        smiles: Table: the column of SMILES.
+        rejects: File for unreadable rows (default: TARGET.rejects.csv).
+        max_rejects: Share of unreadable rows at which to stop.
+        overwrite: Replace an existing target.
+    """
     if overwrite:
         check_replaced(Path(target).expanduser(), "data convert")
     from gduq.data.files import convert

@@ -9,11 +9,10 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from gduq.data.outputs import check_outputs
+from gduq.data.outputs import check_output, check_outputs
 from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
 
@@ -41,15 +40,25 @@ _FORMATS = {"calibrate": "gduq bundle", "data convert": "gduq.graphs"}  # of saf
 _HEAD = 10_000  # characters of a text that are looked at
 
 
-def check_replaced(path: Path, *commands: str, reads: Iterable[Path | None] = ()) -> None:
-    """Raise `InputError` unless the path is new, or was written by one of these commands.
+def check_replaced(
+    path: Path | None,
+    *commands: str,
+    endings: Sequence[str] = (),
+    reads: Iterable[Path | None] = (),
+) -> None:
+    """Raise `InputError` unless a path is new, or was written by one of these commands.
 
     Args:
-        path: The file to write.
+        path: The file to write, if any.
         commands: Names of commands, such as ``"predict"``.
+        endings: What its name may end in; anything by default.
         reads: Files that are never replaced, whatever they look like; ``None`` is skipped.
     """
+    if path is None:
+        return
     check_outputs({"the output": path}, reads)
+    if endings:
+        check_output(path, tuple(endings))
     if not path.exists():
         return
     if not path.is_file() or not any(_wrote(command, path) for command in commands):
@@ -79,46 +88,29 @@ def _wrote(command: str, path: Path) -> bool:
         return True
     if command == "export":
         return _is_export(path)
-    if path.suffix == ".parquet":
-        return _matches(command, _parquet_columns(path))
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         head = file.read(_HEAD)
     if command in _SIGNS and re.search(_SIGNS[command], head):
         return True
-    return _matches(command, _json_keys(path) if head.startswith("{") else _columns(head))
-
-
-def _matches(command: str, found: Iterable[str]) -> bool:
+    try:
+        found = _names(path, head)
+    except Exception:  # whatever it holds, no command wrote it
+        return False
     return any(keys <= set(found) for keys in _KEYS[command])
 
 
-def _columns(head: str) -> list[str]:
-    try:
+def _names(path: Path, head: str) -> Iterable[str]:
+    """Columns of a table; keys of a JSON document, or of the first of several lines."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return list(pq.read_schema(path).names)
+    if not head.startswith("{"):
         return next(csv.reader(head.splitlines()), [])
-    except csv.Error:
-        return []
-
-
-def _json_keys(path: Path) -> list[str]:
-    """Keys of a JSON document, or of the first of several lines."""
     with path.open(encoding="utf-8", errors="replace") as file:
         first = file.readline()
-        text = first if first.rstrip().endswith("}") else first + file.read()
-    try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return list(found) if isinstance(found, dict) else []
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
-        return []
+        found = json.loads(first if first.rstrip().endswith("}") else first + file.read())
+    return found if isinstance(found, dict) else ()
 
 
 def _is_export(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, status
+from gduq.cli.base import AsJson, command, print_json, status
 from gduq.cli.replacing import check_replaced, source_of
 from gduq.cli.request import check_there
 from gduq.data.outputs import FORMATS, check_output
@@ -19,27 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-Sources = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Run folders, folders of runs, or a table that `gduq bench` wrote (.json)."
-    ),
-]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
-Form = Annotated[
-    str | None,
-    typer.Option("--format", help="html, markdown, latex, json, csv (default: by the name)."),
-]
 
-
-@app.command()
+@command()
 def report(
-    runs: Sources,
-    output: Output = Path("report.html"),
-    form: Form = None,
-    title: Annotated[
-        str | None, typer.Option(help="Title of the page (default: the target and its file).")
-    ] = None,
+    runs: list[Path],
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    form: Annotated[str | None, typer.Option("--format")] = None,
+    title: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about runs that a person can read.
@@ -48,47 +34,45 @@ def report(
     that differ in the seed only are shown as one model, with means over seeds. The page needs no
     network. Of a table with several datasets the page shows the runs of the first; markdown, latex,
     json and csv show all.
+
+    Args:
+        runs: Run folders, folders of runs, or a table that `gduq bench` wrote (.json).
+        output: File to write.
+        form: html, markdown, latex, json, csv (default: by the name).
+        title: Title of the page (default: the target and its file).
     """
-    kind = _kind(output, form)
+    if form is not None and form not in FORMATS:
+        raise InputError(f"a format from {', '.join(FORMATS)}", repr(form))
+    check_output(output, tuple(FORMATS.values()) if form is None else (output.suffix,))
+    kind = form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
     check_there(runs)
     reads = [source for path in runs for source in _read_for(path)]
     check_replaced(output, "report", "bench", reads=reads)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
-        from gduq.cli.bench import write_table
+        getattr(_table(runs[0]), f"to_{kind}")(output)
+        sources = runs
+    else:
+        sources = [folder for path in runs for folder in _run_folders(path)]
+        from gduq.report import subjects_from_runs, write
 
-        _say(write_table(_table(runs[0]), output, kind), runs, as_json)
-        return
-    folders = [folder for path in runs for folder in _run_folders(path)]
-    from gduq.report import subjects_from_runs, write
-
-    with status("Reading", as_json) as line:
-        subjects = subjects_from_runs(folders, notify=lambda name: line.update(f"Reading {name}"))
-        line.update("Writing")
-        command = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
-        path = write(subjects, output, kind, title, reproduce=command)
-    _say(path, folders, as_json)
-
-
-def _kind(output: Path, form: str | None) -> str:
-    """The format, checked together with the place to write to."""
-    if form is not None and form not in FORMATS:
-        raise InputError(f"a format from {', '.join(FORMATS)}", repr(form))
-    check_output(output, tuple(FORMATS.values()) if form is None else (output.suffix,))
-    return form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
+        with status("Reading", as_json) as line:
+            subjects = subjects_from_runs(sources, notify=lambda n: line.update(f"Reading {n}"))
+            line.update("Writing")
+            again = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
+            write(subjects, output, kind, title, reproduce=again)
+    if as_json:
+        print_json({"report": output.resolve(), "runs": sources})
+    else:
+        typer.echo(f"{len(sources)} run(s) or table(s) in {output.resolve()}")
 
 
 def _read_for(path: Path) -> list[Path | None]:
     """A table, or what the runs in a folder were trained on."""
-    if path.is_file():
-        return [path]
-    return [source_of(run) for run in (path, *(file.parent for file in path.glob("*/finished")))]
+    return [path] if path.is_file() else [source_of(run) for run in (path, *_finished(path))]
 
 
-def _say(path: Path, sources: list[Path], as_json: bool) -> None:
-    if as_json:
-        print_json({"report": path.resolve(), "runs": sources})
-    else:
-        typer.echo(f"{len(sources)} run(s) or table(s) in {path.resolve()}")
+def _finished(folder: Path) -> list[Path]:
+    return [file.parent for file in folder.glob("*/finished")]
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -97,9 +81,9 @@ def _run_folders(path: Path) -> list[Path]:
         return _runs_of(_table(path), path.parent.parent)
     if (path / "config.json").is_file():
         return [path]
-    found = [child.parent for child in path.glob("*/finished")]
+    found = _finished(path)
     if not found:
-        got = f"{path}, which {'has no finished run' if path.is_dir() else 'does not exist'}"
+        got = f"{path}, which has no finished run"
         raise InputError("a run folder, or a folder of runs", got, "Make one with `gduq train`.")
     return sorted(found, key=_place)
 

@@ -1,4 +1,4 @@
-"""What the commands that answer with a saved model are asked for.
+"""What the commands that answer with a saved model are asked for: options, bundles, files.
 
 All that can be seen to be wrong is told here, before torch is imported, which takes seconds.
 """
@@ -6,97 +6,146 @@ All that can be seen to be wrong is told here, before torch is imported, which t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from gduq.cli.completion import check_calibrator, check_score
+import typer
+
+from gduq.cli.base import Natural
+from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, check_score
 from gduq.data.header import (
     SHEETS,
     find_smiles,
     first_fields,
     is_table,
+    meant,
     meant_all,
     read_header,
     unit_of,
 )
+from gduq.deploy.settings import Settings
 from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
 
-if TYPE_CHECKING:
-    from gduq.runs.folder import RunFolder
-
 __all__ = [
+    "Call",
+    "Network",
     "Request",
+    "SmilesColumn",
     "Told",
-    "bundle_of",
-    "check_bundle",
+    "bundle_file",
     "check_sources",
     "check_there",
     "files_of",
     "smiles_in",
 ]
 
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--net",
+        help="package.module:Name of a function that builds the network, for a bundle of a network "
+        "that is not gduq's own.",
+    ),
+]
+Call = Annotated[
+    str | None,
+    typer.Option(help="package.module:name of the function the model is called with, if any."),
+]
+SmilesColumn = Annotated[
+    str | None,
+    typer.Option("--smiles", help="Tables: the column of SMILES (default: as in training)."),
+]
+
 
 @dataclass(frozen=True)
 class Request:
-    """The options that make a service; see the help of ``gduq predict``."""
+    """The options of commands that answer with a saved model.
+
+    Attributes:
+        bundle: A bundle, or a run folder of `gduq train`.
+        calibration_data: Labelled graphs like those of training; sets the thresholds.
+        calibrator: Fit this calibrator first, on one half of the calibration data.
+        alpha: Accepted misses of conformal sets and intervals.
+        coverage: Share of rows like the calibration data to be answered.
+        accuracy: Accuracy of the answers, instead of --coverage.
+        per_class: Conformal sets hold every class, or yes and no of every label, that often: for
+            rare ones.
+        max_novelty: Rows above it are unlike training data; 1 for no limit.
+        max_epistemic: Hypotheses disagree above this quantile of the calibration data; 1 for no
+            limit.
+        ood_score: novelty, epistemic, mahalanobis or knn; for classes also msp, entropy, energy,
+            spread, for labels entropy, for values std (default: novelty where the model has it).
+        target: Tables: the columns of labels in the labelled data (default: as in training);
+            repeat it, or give a pattern such as 'NR-*'.
+        batch_size: Graphs in memory, and in one pass of the model, at a time.
+        device: Where to compute: cpu, cuda, ...
+    """
 
     bundle: Path
     calibration_data: Path | None = None
-    calibrator: str | None = None
-    alpha: float = 0.1
-    coverage: float = 0.9
+    calibrator: Annotated[str | None, typer.Option(autocompletion=among(ALL_CALIBRATORS))] = None
+    alpha: float = Settings.alpha
+    coverage: float = Settings.coverage
     accuracy: float | None = None
-    ood_score: str | None = None
     per_class: bool = False
-    smiles: str | None = None
-    target: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    max_novelty: float = 0.99
-    max_epistemic: float = 0.99
-    batch_size: int = 256
+    max_novelty: float = Settings.max_novelty
+    max_epistemic: float = Settings.max_epistemic
+    ood_score: str | None = None
+    smiles: SmilesColumn = None
+    target: list[str] | None = field(default=None, hash=False)
+    batch_size: Natural = 256
     device: str = "cpu"
-    net: str | None = None
-    call: str | None = None
+    net: Network = None
+    call: Call = None
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Request:
-        """From the options of a command, which are called as the attributes; others are passed
-        over."""
-        given: dict[str, Any] = {}
-        for name in (field.name for field in fields(cls)):
-            value = options.get(name)
-            if value is not None:
-                given[name] = tuple(value) if isinstance(value, list) else value
-        return cls(**given)
+    @property
+    def settings(self) -> Settings:
+        """How to decide."""
+        try:
+            return Settings(**{one.name: getattr(self, one.name) for one in fields(Settings)})
+        except InputError as error:
+            wanted = error.expected.replace("_", "-")
+            raise InputError(f"--{wanted}", error.got) from None
 
-    def check(self, sources: Sequence[Path] = ()) -> Request:
-        """The same, if nothing about bundle, files and columns is wrong that can be seen now."""
-        _check_order(self.bundle, sources)
-        check_bundle(self.bundle)
+    def check(self, sources: Sequence[Path] = (), keep: Sequence[str] = ()) -> None:
+        """Raise for all about settings, bundle, files and columns that can be seen to be wrong."""
+        _ = self.settings
+        models = [path for path in sources if _is_model(path)]
+        if models and not _is_model(self.bundle):
+            got = f"{self.bundle}, and {models[0]} after it"
+            raise InputError("the model first, then the graphs", got, "Swap the two.")
+        if not self.bundle.is_file() and not (self.bundle / "config.json").is_file():
+            got = f"{self.bundle}{'' if self.bundle.exists() else ', which does not exist'}"
+            raise InputError("a bundle, or a run folder of `gduq train`", got)
         check_sources(sources)
         told = Told.by(self.bundle)
         if self.calibrator is not None:
             check_calibrator(self.calibrator, told.kind)
         if self.ood_score is not None:
             check_score(self.ood_score, told.kind)
-        for path in sources:
-            if is_table(path):
-                meant_all(f"{path} to keep", read_header(path)[0], self.keep)
+        for path in sources if keep else ():
+            if not is_table(path):
+                got = f"{path}, which has no columns"
+                raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
+            for name in keep:
+                meant(f"{path} to keep", read_header(path)[0], name)
         smiles_in(sources, self.smiles, told)
-        known = () if self.calibration_data is None else (self.calibration_data,)
-        return self.check_labelled(known)
+        if self.calibration_data is not None:
+            self.check_labelled([self.calibration_data])
 
-    def check_labelled(self, paths: Iterable[Path]) -> Request:
-        """The same, if the columns that are needed of labelled files are there."""
+    def check_labelled(self, paths: Iterable[Path]) -> None:
+        """Raise where the columns that are needed of labelled files are not there."""
         told = Told.by(self.bundle)
         for path in paths:
             check_sources([path])
             smiles_in([path], self.smiles, told)
-            told.targets_in(path, self.target)
-        return self
+            told.targets_in(path, self.target or ())
+
+
+# -- bundles -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,27 +157,29 @@ class Told:
         names: Of labels or values.
         smiles: Column of SMILES.
         targets: Target columns.
+        ids: Columns that name a row.
     """
 
     kind: str = "classes"
     names: tuple[str, ...] = ()
     smiles: str | None = None
     targets: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
 
     @classmethod
     def by(cls, bundle: Path) -> Told:
         """Read from a bundle or run; what is damaged is told when it is loaded."""
-        file = bundle / "bundle" if bundle.is_dir() else bundle
         try:
-            document = json.loads(safetensors_metadata(file)["document"])
+            document = json.loads(safetensors_metadata(bundle_file(bundle))["document"])
             target = document["model"]["target"] or {}
             notes = document["preprocessing"] or {}
-            smiles = notes.get("smiles")
+            kind, smiles = str(target.get("kind", "classes")), notes.get("smiles")
             return cls(
-                str(target.get("kind", "classes")),
-                _texts(target.get("names")) if target.get("kind") != "classes" else (),
+                kind,
+                _texts(target.get("names")) if kind != "classes" else (),
                 smiles if isinstance(smiles, str) else None,
                 _texts(notes.get("targets")),
+                _texts(notes.get("ids")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls()
@@ -138,12 +189,11 @@ class Told:
         if not is_table(path):
             return ()
         columns, known = read_header(path)[0], self.targets or self.names
-        if wanted:
-            found = meant_all(path, columns, wanted)
-        else:
+        if not wanted:
             short = [unit_of(column)[0] for column in columns]
             there = all(name in columns or short.count(name) == 1 for name in known)
-            found = meant_all(path, columns, known) if there else ()
+            wanted = known if there else ()
+        found = meant_all(path, columns, wanted)
         most = 1 if self.kind == "classes" else len(self.names) or len(found)
         if found and len(found) != most:
             names = f" ({', '.join(known[:12])})" if known else ""
@@ -155,32 +205,21 @@ class Told:
         return found
 
 
-def bundle_of(path: Path) -> tuple[Path, RunFolder | None]:
-    """The bundle, and the run it belongs to if a run folder is given."""
-    if (path / "config.json").is_file():
-        from gduq.runs.folder import RunFolder
-
-        return path / "bundle", RunFolder(path)
-    return path, None
+def _texts(value: Any) -> tuple[str, ...]:
+    good = isinstance(value, list) and all(isinstance(text, str) for text in value)
+    return tuple(value) if good else ()
 
 
-def check_bundle(path: Path) -> None:
-    """Raise unless it is a file or the folder of a run."""
-    if not path.is_file() and not (path / "config.json").is_file():
-        got = path if path.exists() else f"{path}, which does not exist"
-        raise InputError("a bundle, or a run folder of `gduq train`", got)
-
-
-def _check_order(bundle: Path, sources: Sequence[Path]) -> None:
-    """Raise where the graphs come first and the model after them."""
-    models = [path for path in sources if _is_model(path)]
-    if models and not _is_model(bundle):
-        got = f"{bundle}, and {models[0]} after it"
-        raise InputError("the model first, then the graphs", got, "Swap the two.")
+def bundle_file(path: Path) -> Path:
+    """The bundle, which may be that of a run."""
+    return path / "bundle" if path.is_dir() else path
 
 
 def _is_model(path: Path) -> bool:
     return "document" in safetensors_metadata(path) or (path / "config.json").is_file()
+
+
+# -- files ---------------------------------------------------------------------------------------
 
 
 def check_sources(paths: Iterable[Path]) -> None:
@@ -193,7 +232,7 @@ def check_sources(paths: Iterable[Path]) -> None:
 
 
 def check_there(paths: Iterable[Path]) -> None:
-    """Runs, bundles and tables that are named exist."""
+    """Raise for a run, bundle or table that is not there."""
     for path in paths:
         if not path.exists():
             raise InputError("the folder of a run, or a file", f"{path}, which does not exist")
@@ -233,8 +272,3 @@ def smiles_in(paths: Sequence[Path], given: str | None, told: Told) -> str | Non
         got = ", ".join(f"{name!r} in {path}" for name, path in found.items())
         raise InputError("one name for the SMILES of all tables", got, "Name it with --smiles.")
     return next(iter(found), given)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    good = isinstance(value, list) and all(isinstance(text, str) for text in value)
-    return tuple(value) if good else ()

@@ -18,12 +18,7 @@ _TOLD = {
 
 
 def ranked_class(class_names: Sequence[str]) -> str:
-    """Of two classes, the one that roc_auc and average_precision are about; else nothing.
-
-    Example:
-        >>> ranked_class(["active", "inactive"])
-        "roc_auc and average_precision are those of the class 'inactive'."
-    """
+    """Of two classes, the one that roc_auc and average_precision are about; else nothing."""
     if len(class_names) != 2:
         return ""
     return f"roc_auc and average_precision are those of the class {class_names[1]!r}."
@@ -34,9 +29,7 @@ def told_of(
 ) -> list[dict[str, Any]]:
     """The few measures that say most: a row per split, calibrator and, of several, value.
 
-    Args:
-        evaluation: What was measured.
-        calibrators: Only these, and none; all without.
+    Of ``calibrators`` only these and none are told; all without.
     """
     kind, table = evaluation.settings.get("about", "classes"), evaluation.table
     held = table[(table["kind"] == "metrics") & table["measure"].isin(_TOLD[kind])]
@@ -45,12 +38,10 @@ def told_of(
         held = held[held["calibrator"].isin(("none", *calibrators))]
     if kind != "values":
         held = held[held["variant"] == ""]  # labels one by one are in the report
-    several = {key: len(set(held[key])) > 1 for key in ("calibrator", "variant")}
+    several = [name for name in ("calibrator", "variant") if held[name].nunique() > 1]
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in held.to_dict("records"):
+        shown = {"target" if n == "variant" else n: one[n] for n in ("split", *several)}
         key = (one["split"], one["calibrator"], one["variant"])
-        shown = {"split": one["split"]}
-        shown |= {"calibrator": one["calibrator"]} if several["calibrator"] else {}
-        shown |= {"target": one["variant"]} if several["variant"] else {}
         rows.setdefault(key, shown)[one["measure"]] = one["value"]
     return list(rows.values())

@@ -4,109 +4,65 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, app, print_json, print_rows
+from gduq.cli.base import AsJson, command, going_on_later, print_json, print_rows, say, status
 from gduq.cli.completion import among, datasets
-from gduq.cli.score_rows import told_of
-from gduq.cli.stopping import going_on_later
-from gduq.cli.train_own import train_own
+from gduq.cli.score_rows import ranked_class, told_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
+    from gduq.report.verdict import Verdict
     from gduq.runs.config import RunConfig
+    from gduq.runs.folder import RunFolder
 
 __all__ = ["train"]
 
+_RECIPES = ("head", "thawed", "paper")
+_KINDS = ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")
 _METHODS: dict[str, dict[str, str]] = {
     "choose": {"kind": "choose"},
     "plain": {"kind": "vanilla"},
-    "head": {"kind": "anchored", "recipe": "head"},
-    "thawed": {"kind": "anchored", "recipe": "thawed"},
-    "paper": {"kind": "anchored", "recipe": "paper"},
-    **{kind: {"kind": kind}
-       for kind in ("vanilla", "anchored", "ensemble", "mcdropout", "heads", "laplace")},
-}  # fmt: skip
+    **{recipe: {"kind": "anchored", "recipe": recipe} for recipe in _RECIPES},
+    **{kind: {"kind": kind} for kind in _KINDS},
+}
+_SHOWN = 6  # names of targets and of classes
+_ALONE = (
+    "It has one hypothesis: epistemic is 0 in every row, and hypotheses never disagree. Novelty "
+    "says what is unlike the training data; --set method.budget=1.5, or --method ensemble, lets "
+    "more hypotheses compete."
+)
 _GO_ON = "The same command goes on from the last checkpoint"
 _ENDING = (".csv", ".tsv", ".safetensors", ".toml")
 
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        help="Your data: a .csv or .tsv with SMILES, a TU folder, a .safetensors file of graphs, "
-        "package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml); or a "
-        "run folder, to train again with changes."
-    ),
-]
-Targets = Annotated[
-    list[str] | None,
-    typer.Option("--target", help="Column to learn; repeat for several, or 'NR-*' for all such."),
-]
-Units = Annotated[
-    list[str] | None,
-    typer.Option("--unit", help="Unit of each target (default: in [ ] or ( ) after its name)."),
-]
-Smiles = Annotated[
-    str | None, typer.Option(help="Column of SMILES (default: told by name or content).")
-]
-Task = Annotated[
-    str | None, typer.Option(help="values, classes or labels, where the columns do not tell.")
-]
-By = Annotated[
-    str | None,
-    typer.Option(
-        help="What the test differs in: scaffold (default for molecules), size (for other graphs), "
-        "group=COLUMN, time=COLUMN, or random for no shift."
-    ),
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change a value: --set training.epochs=50. Repeat as needed."),
-]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        help=f"{', '.join(_METHODS)} (default for your own data: choose).",
-        autocompletion=among(_METHODS),
-    ),
-]
-RecipeName = Annotated[
-    str | None,
-    typer.Option(
-        help="Anchored: head (default), thawed (default with --at) or paper.",
-        autocompletion=among(("head", "thawed", "paper")),
-    ),
-]
 
-
-@app.command()
+@command()
 def train(
-    source: Source = None,
-    target: Targets = None,
-    unit: Units = None,
-    smiles: Smiles = None,
-    task: Task = None,
-    by: By = None,
-    method: Method = None,
-    recipe: RecipeName = None,
-    at: Annotated[str | None, typer.Option(help="Anchors: head, readout, input, a layer.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="How long to train at most.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything that is random.")] = None,
-    data: Annotated[
+    source: Annotated[str | None, typer.Argument()] = None,
+    target: list[str] | None = None,
+    unit: list[str] | None = None,
+    smiles: str | None = None,
+    task: str | None = None,
+    by: str | None = None,
+    method: Annotated[
         str | None,
-        typer.Option(help="Dataset, as in `gduq data list`.", autocompletion=datasets),
+        typer.Option(
+            help=f"{', '.join(_METHODS)} (default for your own data: choose).",
+            autocompletion=among(_METHODS),
+        ),
     ] = None,
-    changes: Changes = None,
-    root: Annotated[
-        Path, typer.Option("--root", "-o", help="Folder of all runs; this one gets its own in it.")
-    ] = Path("runs"),
-    logger: Annotated[
-        str | None, typer.Option(help="Also log the epochs: csv or tensorboard.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Option(autocompletion=among(_RECIPES))] = None,
+    at: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    data: Annotated[str | None, typer.Option(autocompletion=datasets)] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set")] = None,
+    root: Annotated[Path, typer.Option("--root", "-o")] = Path("runs"),
+    logger: str | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on your data, judge it, and say how far to trust it.
@@ -115,55 +71,78 @@ def train(
     and a report go to one folder, which is found by data and settings: asked again, nothing is
     repeated; interrupted, it goes on. Rows that cannot be read are listed and left out; the exit
     code is then 3.
+
+    Args:
+        source: Your data: a .csv or .tsv with SMILES, a TU folder, a .safetensors file of graphs,
+            package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml); or
+            a run folder, to train again with changes.
+        target: Column to learn; repeat for several, or 'NR-*' for all such.
+        unit: Unit of each target (default: in [ ] or ( ) after its name).
+        smiles: Column of SMILES (default: told by name or content).
+        task: values, classes or labels, where the columns do not tell.
+        by: What the test differs in: scaffold (default for molecules), size (for other graphs),
+            group=COLUMN, time=COLUMN, or random for no shift.
+        recipe: Anchored: head (default), thawed (default with --at) or paper.
+        at: Anchors: head, readout, input, a layer.
+        epochs: How long to train at most.
+        seed: Seed of everything that is random.
+        data: Dataset, as in `gduq data list`.
+        changes: Change a value: --set training.epochs=50. Repeat as needed.
+        root: Folder of all runs; this one gets its own in it.
+        logger: Also log the epochs: csv or tensorboard.
     """
     with going_on_later(_GO_ON):
-        _train(locals(), root, logger, as_json)
-
-
-def _train(options: dict[str, Any], root: Path, logger: str | None, as_json: bool) -> None:
-    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
-    settings = {f"data.{key}": options[name] or None for key, name in own.items()}
-    settings |= {"method.recipe": options["recipe"], "method.at": _number(options["at"])}
-    settings |= {"training.epochs": options["epochs"], "seed": options["seed"]}
-    changes = {f"method.{key}": value for key, value in _method(options["method"]).items()}
-    changes |= {key: value for key, value in settings.items() if value is not None}
-    changes |= _parsed(options["changes"] or [])
-    wanted = _config(options["source"], options["data"], changes)
-    _check_root(root, wanted)
-    if wanted.data.source is None:
-        _train_named(wanted, root, logger, as_json)
-    else:
-        train_own(wanted, root, logger, as_json)
+        wanted = _config(source, data, _changes(locals()))
+        _check_root(root, wanted)
+        if wanted.data.source is None:
+            _train_named(wanted, root, logger, as_json)
+        else:
+            _train_own(wanted, root, logger, as_json)
 
 
 # -- what is asked for: all of it is checked before anything heavy is imported ---------------------
 
 
-def _method(name: str | None) -> dict[str, str]:
-    if name is not None and name not in _METHODS:
-        raise InputError(f"--method from {', '.join(_METHODS)}", repr(name))
-    return {} if name is None else _METHODS[name]
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    """The values of a config that options give; ``--set`` wins over all others."""
+    method, at = options["method"], options["at"]
+    if method is not None and method not in _METHODS:
+        raise InputError(f"--method from {', '.join(_METHODS)}", repr(method))
+    if at is not None and at.removeprefix("-").isdecimal():
+        at = int(at)
+    found = {f"method.{key}": value for key, value in _METHODS.get(method, {}).items()}
+    own = {"targets": "target", "units": "unit", "smiles": "smiles", "task": "task", "by": "by"}
+    given = {f"data.{key}": options[name] or None for key, name in own.items()}
+    given |= {"method.recipe": options["recipe"], "method.at": at}
+    given |= {"training.epochs": options["epochs"], "seed": options["seed"]}
+    found |= {key: value for key, value in given.items() if value is not None}
+    for change in options["changes"] or ():
+        key, equals, text = change.partition("=")
+        if not equals or not key:
+            raise InputError("--set key=value", repr(change))
+        try:
+            found[key.strip()] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[key.strip()] = text
+    return found
 
 
 def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> RunConfig:
     from gduq.runs.config import RunConfig
 
-    if source is not None and data is not None and not source.endswith(".toml"):
-        raise InputError("one thing to train on", f"{source} and --data {data}")
     if data is not None:
         changes["data.name"] = data
-    if source is not None and source.endswith(".toml"):
-        return RunConfig.from_toml(source, changes)
-    if source is not None and (Path(source) / "config.json").is_file():
-        return RunConfig.from_run(source, changes)
     if source is not None:
+        if source.endswith(".toml"):
+            return RunConfig.from_toml(source, changes)
+        if data is not None:
+            raise InputError("one thing to train on", f"{source} and --data {data}")
+        if (Path(source) / "config.json").is_file():
+            return RunConfig.from_run(source, changes)
         changes["data.source" if _is_own(source) else "data.name"] = source
     if not {"data.name", "data.source"} & set(changes):
-        raise InputError(
-            "your data, the name of a dataset, or a config (.toml)",
-            "none",
-            "See gduq train --help.",
-        )
+        wanted = "your data, the name of a dataset, or a config (.toml)"
+        raise InputError(wanted, "none", "See gduq train --help.")
     return RunConfig.from_values({}, changes)
 
 
@@ -195,27 +174,6 @@ def _check_root(root: Path, config: RunConfig) -> None:
         check_outputs({"--root": folder}, [Path(config.data.source)])
 
 
-def _parsed(changes: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` texts; values are read as JSON, else taken as text."""
-    found = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise InputError("--set key=value", repr(change))
-        try:
-            found[key.strip()] = json.loads(text)
-        except (ValueError, RecursionError):
-            found[key.strip()] = text
-    return found
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
-
-
-# -- datasets by name ------------------------------------------------------------------------------
-
-
 def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
     from gduq.runs.run import run
 
@@ -225,5 +183,88 @@ def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: boo
         print_json({"run": folder.path, "hash": wanted.hash, "scores": scores})
         return
     typer.echo(f"{wanted.title}: {folder.path}")
-    print_rows(scores, as_json=False)
+    print_rows(scores)
     typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
+
+
+# -- data of one's own -----------------------------------------------------------------------------
+
+
+def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
+    """Read, train, judge, report, and say how far to trust it."""
+    from gduq.runs.build import own_of
+    from gduq.runs.run import prepare, run
+
+    with status(f"Reading {wanted.data.name}", as_json):
+        own = own_of(wanted)
+    assert own is not None
+    path = prepare(wanted, root)
+    if not as_json:
+        _describe(wanted, own, path)
+    folder = run(wanted, root, progress=not as_json, logger=logger)
+    with status("Writing the report", as_json):
+        said, page = _report(folder)
+    p = folder.predictions()["id_val"]
+    scores, alone = told_of(folder.evaluation()), p.num_samples == 1 and not p.epistemic.any()
+    if as_json:
+        content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
+        content |= {"rejected": len(own.rejects), "verdict": said.headline}
+        print_json(content | {"one_hypothesis": bool(alone), "scores": scores})
+    else:
+        print_rows(scores)
+        if ranked := ranked_class(own.splits.class_names):
+            say(ranked)
+        say("")
+        say(said.headline)
+        if said.advice is not None:
+            say(f"What to do: {said.advice.text}")
+        if alone:
+            say(_ALONE)
+        say(f"Report: {page}\nNext:")
+        for command in _next(folder, said, own.splits.train.task):
+            say(f"  {command}")
+    if own.rejects:
+        raise typer.Exit(3)
+
+
+def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
+    """What is learned, what was left out, and how the rows are cut."""
+    splits, names = own.splits, own.splits.target_names or ("y",)
+    units = splits.units or ("",) * len(names)
+    learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
+    classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
+    say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
+    if own.rejects:
+        listed = path / "rejects.csv"
+        say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
+    for line in own.cut:
+        say(f"  {line}")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f", ... ({len(names)} in all)" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def _report(folder: RunFolder) -> tuple[Verdict, Path]:
+    """The verdict, and the page in the run's folder."""
+    from gduq.report import subjects_from_runs, write
+    from gduq.report.verdict import verdict
+
+    subjects = subjects_from_runs([folder])
+    page = folder.path / "report.html"
+    metrics = folder.path / "metrics.json"
+    if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
+        command = shlex.join(["gduq", "report", str(folder.path), "-o", "report.html"])
+        write(subjects, page, "html", reproduce=command)
+    return verdict(subjects), page
+
+
+def _next(folder: RunFolder, said: Verdict, rows: str) -> Iterable[str]:
+    """What to type next."""
+    run = shlex.quote(str(folder.path))
+    new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
+    advised = said.advice.command if said.advice is not None else ""
+    predict = f"gduq predict {run} {new} -o answers.csv" if rows == "graph" else ""
+    report = f"gduq report {run} -o report.html"
+    return dict.fromkeys(command for command in (advised, predict, report) if command)

@@ -48,7 +48,6 @@ class _Job:
 
     @property
     def size(self) -> int:
-        """Graphs of it."""
         return len(self.items) or len(self.graphs)
 
     def content(self) -> bytes:
@@ -68,22 +67,21 @@ class _Place(NamedTuple):
     edges: int
 
 
+_Jobs = list[_Job] | None  # none: there are no more
+
+
 class Batcher:
     """Two threads: one reads requests, one answers those that are read; many share a pass.
 
     RDKit reads in a process of its own, so the next requests are read while the model is at work.
     Only graphs with the same attributes share a pass, so nobody's graph changes what another's
     becomes; and answers do not depend on batch-mates.
-
-    Args:
-        service: The model.
-        limits: Bounds of queue, time and passes.
     """
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits, self.counts = service, limits, Counts()
-        self._asked = queue.SimpleQueue[_Jobs]()
-        self._read = queue.Queue[_Jobs](_AHEAD)
+        self._asked: queue.Queue[_Jobs] = queue.Queue()
+        self._read: queue.Queue[_Jobs] = queue.Queue(_AHEAD)
         self._submitted = self._dropped = self._begun = 0  # each is counted by one thread
         self._rdkit = RDKitProcess(limits.reading)
         self._threads = [
@@ -123,8 +121,7 @@ class Batcher:
             raise Refused(503, "the service is shutting down")
         if self.waiting >= self.limits.queue:
             raise Refused(503, "too many requests are waiting, try again in a moment")
-        loop = asyncio.get_running_loop()
-        job = _Job(items, loop.create_future())
+        job = _Job(items, asyncio.get_running_loop().create_future())
         self._submitted += 1
         self._asked.put([job])
         return job.future
@@ -135,7 +132,7 @@ class Batcher:
         going_on = True
         while going_on:
             jobs, going_on = self._take(self._asked)
-            good = self._tried(self._read_all, [job for job in jobs if not job.future.done()])
+            good = _tried(self._read_all, jobs)
             self._dropped += len(jobs) - len(good)
             self._read.put(good)
         self._read.put(None)
@@ -145,10 +142,9 @@ class Batcher:
         while going_on:
             jobs, going_on = self._take(self._read)
             self._begun += len(jobs)
-            done = self._tried(self._answer, [job for job in jobs if not job.future.done()])
-            self._tell([(job.future, job.content()) for job in done])
+            _tell([(job.future, job.content()) for job in _tried(self._answer, jobs)])
 
-    def _take(self, source: _Source) -> tuple[list[_Job], bool]:
+    def _take(self, source: queue.Queue[_Jobs]) -> tuple[list[_Job], bool]:
         """The next requests, as many as fit into a pass; and whether to go on."""
         found = list[_Job]()
         while sum(job.size for job in found) < self.limits.batch:
@@ -160,23 +156,6 @@ class Batcher:
                 return found, False
             found += jobs
         return found, True
-
-    def _tried(self, work: Callable[[list[_Job]], None], jobs: list[_Job]) -> list[_Job]:
-        """The requests with which work went well; where all together fail, each is tried alone."""
-        try:
-            work(jobs)
-            return jobs
-        except Exception as error:  # the thread must outlive whatever a network does
-            if len(jobs) > 1:
-                return [good for job in jobs for good in self._tried(work, [job])]
-            _log.exception("a request failed")
-            self._tell([(jobs[0].future, error)])
-            return []
-
-    def _tell(self, found: list[_Outcome]) -> None:
-        if found:
-            with suppress(RuntimeError):  # a loop that is closed has no more clients
-                found[0][0].get_loop().call_soon_threadsafe(_settle, found)
 
     def _read_all(self, jobs: Sequence[_Job]) -> None:
         """Note the sound graphs of requests, and the others with the reason."""
@@ -246,17 +225,32 @@ def _attributes(graph: Data) -> frozenset[tuple[Any, ...]]:
     )
 
 
-_Outcome = tuple["asyncio.Future[bytes]", "bytes | Exception"]
-_Jobs = list[_Job] | None  # none: there are no more
-_Source = queue.SimpleQueue[_Jobs] | queue.Queue[_Jobs]
+def _tried(work: Callable[[list[_Job]], None], jobs: list[_Job]) -> list[_Job]:
+    """The requests with which work went well; where all together fail, each is tried alone."""
+    jobs = [job for job in jobs if not job.future.done()]
+    try:
+        work(jobs)
+        return jobs
+    except Exception as error:  # the thread must outlive whatever a network does
+        if len(jobs) > 1:
+            return [good for job in jobs for good in _tried(work, [job])]
+        _log.exception("a request failed")
+        _tell([(jobs[0].future, error)])
+        return []
 
 
-def _settle(found: Sequence[_Outcome]) -> None:
-    """In the event loop: all answers of a pass at once, as waking the loop takes time."""
-    for future, outcome in found:
-        if future.done():  # the client has gone, or the time is over
-            continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+def _tell(found: list[tuple[asyncio.Future[bytes], bytes | Exception]]) -> None:
+    """Give out all answers of a pass at once, in the event loop, as waking it takes time."""
+
+    def settle() -> None:
+        for future, outcome in found:
+            if future.done():  # the client has gone, or the time is over
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    if found:
+        with suppress(RuntimeError):  # a loop that is closed has no more clients
+            found[0][0].get_loop().call_soon_threadsafe(settle)

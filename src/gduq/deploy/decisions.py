@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,74 +12,14 @@ from torch import Tensor
 
 from gduq.abstention import Abstention
 from gduq.conformal import ClassConditional, ConformalIntervals, ConformalLabels, SplitConformal
+from gduq.deploy.settings import Settings
 from gduq.errors import InputError
-from gduq.novelty import SCORES
 
-__all__ = ["NEEDS_FEATURES", "REASONS", "Decisions", "Settings", "endings", "too_few", "unlike"]
+__all__ = ["REASONS", "Decisions", "Settings", "too_few", "unlike"]
 
 REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
-NEEDS_FEATURES = ("mahalanobis", "knn")  # scores of representations
+_ANSWER = len(REASONS)
 _NAMED = 6  # classes in a sentence
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How predictions become decisions.
-
-    Attributes:
-        alpha: Accepted share of misses of conformal sets and intervals.
-        coverage: Share of rows like the reference that should be answered, all reasons to abstain
-            taken together; or
-        accuracy: the accuracy that answers should have; then ``coverage`` is not used.
-        ood_score: A name of `gduq.novelty.SCORES`, ``"mahalanobis"`` or ``"knn"``. ``None``:
-            ``"novelty"`` where the model knows its training data, else ``"energy"`` for classes,
-            ``"entropy"`` for labels, ``"std"`` for values.
-        per_class: Whether sets hold every class, and yes and no of every label, as often as that:
-            over all rows, sets may miss a rare class altogether. It makes no difference to values.
-        max_novelty: A row with a larger novelty is unlike the training data; 1 for no limit.
-        max_epistemic: Where the epistemic uncertainty is above this quantile of the reference,
-            the hypotheses disagree; 1 for no limit.
-    """
-
-    alpha: float = 0.1
-    coverage: float = 0.9
-    accuracy: float | None = None
-    ood_score: str | None = None
-    per_class: bool = False
-    max_novelty: float = 0.99
-    max_epistemic: float = 0.99
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1:
-            raise InputError("alpha between 0 and 1", self.alpha)
-        for name, share in (("coverage", self.coverage), ("accuracy", self.accuracy)):
-            if share is not None and not 0 < share <= 1:
-                raise InputError(f"{name} above 0 and at most 1", share)
-        for name in ("max_novelty", "max_epistemic"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} from 0 to 1", getattr(self, name))
-        if self.ood_score not in (None, *SCORES, *NEEDS_FEATURES):
-            names = ", ".join([*SCORES, *NEEDS_FEATURES])
-            raise InputError(f"an OOD score from {names}", repr(self.ood_score))
-
-    def conformal(self, kind: str) -> Any:
-        """The sets or intervals for a kind of prediction, not yet fitted."""
-        options: dict[str, Any] = {"alpha": self.alpha, "shift_level": 0}
-        if kind == "values":
-            if self.per_class:
-                raise InputError("a model of classes or labels with --per-class", "one of values")
-            return ConformalIntervals(**options)
-        if kind == "labels":
-            return ConformalLabels(
-                method="class_conditional" if self.per_class else "lac", **options
-            )
-        return (ClassConditional if self.per_class else SplitConformal)(**options)
-
-    def abstention(self, share: float = 1.0) -> Abstention:
-        """The rule for answering a share of all rows, not yet fitted."""
-        if self.accuracy is not None:
-            return Abstention(accuracy=self.accuracy)
-        return Abstention(coverage=min(1.0, self.coverage / share))
 
 
 class Decisions:
@@ -103,15 +43,14 @@ class Decisions:
 
     def __init__(self, settings: Settings, known: Any) -> None:
         known.require_target()
-        self._conformal = settings.conformal(known.kind).fit(known)
-        self._rules = [_Rule.fitted(settings, part) for part in _parts(known)]
+        self._conformal = _conformal(settings, known.kind).fit(known)
+        self._rules = [_Rule(settings, part) for part in _parts(known)]
 
     def columns(self, p: Any, class_names: Sequence[str] | None = None) -> dict[str, list[Any]]:
-        """What is decided about each row; ``abstain`` holds the reason, ``None`` where there is
-        none."""
-        found = self._held(p, class_names)
-        ends, parts = endings(p), _parts(replace(p, target=None))
-        reasons = torch.stack([r(part) for r, part in zip(self._rules, parts, strict=True)])
+        """What is decided about each row; ``abstain`` holds the reason or ``None``."""
+        p = replace(p, target=None)
+        found, ends = self._held(p, class_names), _endings(p)
+        reasons = torch.stack([r(part) for r, part in zip(self._rules, _parts(p), strict=True)])
         if len(ends) > 1:
             found |= {f"abstain{e}": _words(r) for e, r in zip(ends, reasons, strict=True)}
         whole = torch.where((reasons < _ANSWER).all(0), reasons.amin(0), _ANSWER)
@@ -119,18 +58,68 @@ class Decisions:
 
     def _held(self, p: Any, class_names: Sequence[str] | None) -> dict[str, list[Any]]:
         """Sets or intervals that hold the truth."""
-        held = self._conformal(replace(p, target=None))
+        held, ends = self._conformal(p), _endings(p)
         if p.kind == "classes":
             return {"conformal_set": _sets(held.mask, class_names)}
-        ends = endings(p)
         if p.kind == "labels":
             return {f"conformal_set{e}": _sets(held.mask[:, t]) for t, e in enumerate(ends)}
         columns: dict[str, list[Any]] = {}
         for t, end in enumerate(ends):
             one = held.column(t)
-            columns[f"conformal_low{end}"] = one.low.tolist()
-            columns[f"conformal_high{end}"] = one.high.tolist()
+            columns |= {f"conformal_low{end}": one.low.tolist()}
+            columns |= {f"conformal_high{end}": one.high.tolist()}
         return columns
+
+
+def _conformal(settings: Settings, kind: str) -> Any:
+    """The sets or intervals for a kind of prediction, not yet fitted."""
+    options: dict[str, Any] = {"alpha": settings.alpha, "shift_level": 0}
+    if kind == "values":
+        if settings.per_class:
+            raise InputError("a model of classes or labels with --per-class", "one of values")
+        return ConformalIntervals(**options)
+    if kind == "labels":
+        return ConformalLabels(
+            method="class_conditional" if settings.per_class else "lac", **options
+        )
+    return (ClassConditional if settings.per_class else SplitConformal)(**options)
+
+
+class _Rule:
+    """Whether one label or value is answered; without ``sure``, nobody knows how sure to be."""
+
+    def __init__(self, settings: Settings, known: Any) -> None:
+        self.settings, self.most_epistemic = settings, math.inf
+        if settings.max_epistemic < 1 and known.num_samples > 1 and len(known):
+            spread, share = known.epistemic.double(), settings.max_epistemic
+            self.most_epistemic = float(spread.quantile(share, interpolation="higher"))
+        rest = known[self._alarms(known) == _ANSWER]
+        self.sure: Abstention | None = None
+        if settings.accuracy is not None and len(rest):
+            self.sure = Abstention(accuracy=settings.accuracy).fit(rest)
+        elif len(rest):
+            wished = settings.coverage / (len(rest) / len(known))
+            self.sure = Abstention(coverage=min(1.0, wished)).fit(rest)
+
+    def __call__(self, p: Any) -> Tensor:
+        """Per row the number of the reason, or that of an answer ``[m]``."""
+        found = self._alarms(p)
+        kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
+        return torch.where(kept, found, found.clamp_max(REASONS.index("ambiguous")))
+
+    def _alarms(self, p: Any) -> Tensor:
+        found = torch.where(p.epistemic.double() > self.most_epistemic, 1, _ANSWER)
+        return _unlike(self.settings, p, found)
+
+
+def unlike(settings: Settings, p: Any) -> dict[str, list[Any]]:
+    """What can be decided without labelled rows: which ones are unlike the training data."""
+    answers = torch.full((len(p),), _ANSWER)
+    return {} if p.novelty is None else {"abstain": _words(_unlike(settings, p, answers))}
+
+
+def _unlike(settings: Settings, p: Any, found: Tensor) -> Tensor:
+    return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 0)
 
 
 def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -> list[str]:
@@ -145,9 +134,9 @@ def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -
     if not settings.per_class:
         return []
     least = math.ceil(1 / settings.alpha - 1 - 1e-9)
-    names, rare = class_names or (), list[str]()
-    for part, end in zip(_parts(known), endings(known), strict=True):
-        words = [f"{answer} of {end[1:]}" for answer in ("no", "yes")] if end else names
+    rare = list[str]()
+    for part, end in zip(_parts(known), _endings(known), strict=True):
+        words = [f"no of {end[1:]}", f"yes of {end[1:]}"] if end else class_names
         for number, count in enumerate(part.target.long().bincount(minlength=2).tolist()):
             if count < least:
                 rare.append(f"{words[number] if words else f'class {number}'} has {count}")
@@ -158,7 +147,7 @@ def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -
     return [f"{needed}, {', '.join(rare[:_NAMED])}{more}: every set holds it."]
 
 
-def endings(p: Any) -> list[str]:
+def _endings(p: Any) -> list[str]:
     """What the names of columns end in, per label or value: as in ``p.to_dataframe()``."""
     if p.kind == "classes" or (p.kind == "values" and p.num_values == 1):
         return [""]
@@ -168,63 +157,7 @@ def endings(p: Any) -> list[str]:
 
 def _parts(p: Any) -> list[Any]:
     """Predictions about one thing each."""
-    if p.kind == "classes":
-        return [p]
-    return [p.column(t) for t in range(len(endings(p)))]
-
-
-_ANSWER = len(REASONS)
-
-
-@dataclass(frozen=True, eq=False)
-class _Rule:
-    """Whether one label or value is answered; without ``sure``, nobody knows how sure to be."""
-
-    settings: Settings
-    most_epistemic: float
-    sure: Abstention | None
-
-    @classmethod
-    def fitted(cls, settings: Settings, known: Any) -> _Rule:
-        """Limits of the reference rows; the last one is fitted on those the others answer."""
-        most = _quantile(known, settings.max_epistemic)
-        if not len(known):
-            return cls(settings, most, None)
-        rest = known[cls(settings, most, None)._alarms(known) == _ANSWER]
-        if not len(rest):
-            return cls(settings, most, None)
-        share = len(rest) / len(known)
-        return cls(settings, most, settings.abstention(share).fit(rest))
-
-    def __call__(self, p: Any) -> Tensor:
-        """Per row the number of the reason, or that of an answer ``[m]``."""
-        found = self._alarms(p)
-        kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
-        return torch.where(kept, found, found.clamp_max(REASONS.index("ambiguous")))
-
-    def _alarms(self, p: Any) -> Tensor:
-        found = torch.where(p.epistemic.double() > self.most_epistemic, 1, _ANSWER)
-        return torch.where(_novel(self.settings, p), 0, found)
-
-
-def unlike(settings: Settings, p: Any) -> dict[str, list[Any]]:
-    """What can be decided without labelled rows: which ones are unlike the training data."""
-    if p.novelty is None:
-        return {}
-    return {"abstain": _words(torch.where(_novel(settings, p), 0, _ANSWER))}
-
-
-def _novel(settings: Settings, p: Any) -> Tensor:
-    if p.novelty is None:
-        return torch.zeros(len(p), dtype=torch.bool)
-    found: Tensor = p.novelty > settings.max_novelty
-    return found
-
-
-def _quantile(known: Any, share: float) -> float:
-    if share == 1 or known.num_samples == 1 or not len(known):
-        return math.inf
-    return float(known.epistemic.double().quantile(share, interpolation="higher"))
+    return [p] if p.kind == "classes" else [p.column(t) for t in range(len(_endings(p)))]
 
 
 def _words(reasons: Tensor) -> list[Any]:

@@ -18,7 +18,7 @@ from gduq.data.smiles import RDKitProcess
 from gduq.deploy import pages
 from gduq.deploy.batching import Batcher
 from gduq.deploy.http_reading import Query, Refused, read_query
-from gduq.deploy.running import Limits
+from gduq.deploy.running import Limits, check_installed
 from gduq.deploy.service import Service
 from gduq.errors import InputError
 
@@ -53,11 +53,14 @@ class Problem(BaseModel):
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    413: {"model": Problem, "description": "More than one request may hold."},
-    415: {"model": Problem, "description": "No JSON."},
-    422: {"model": Problem, "description": "No request that can be read."},
-    503: {"model": Problem, "description": "Too many requests are waiting."},
-    504: {"model": Problem, "description": "No answer within the time for a request."},
+    code: {"model": Problem, "description": text}
+    for code, text in {
+        413: "More than one request may hold.",
+        415: "No JSON.",
+        422: "No request that can be read.",
+        503: "Too many requests are waiting.",
+        504: "No answer within the time for a request.",
+    }.items()
 }
 
 
@@ -79,13 +82,9 @@ def make_app(
     Raises:
         InputError: FastAPI is not installed, or the model answers for edges.
     """
-    try:
-        from fastapi import FastAPI, Request
-        from fastapi.responses import JSONResponse, Response
-    except ImportError as error:
-        raise InputError(
-            "FastAPI to serve a model", "none installed", 'Install it: pip install "gduq[serve]"'
-        ) from error
+    check_installed()
+    from fastapi import FastAPI
+
     if service.rows == "edge":
         raise InputError("a model that answers for graphs or nodes", "one for edges")
     batcher = Batcher(service, limits or Limits())
@@ -106,40 +105,23 @@ def make_app(
         redoc_url=None,
         responses={500: {"model": Problem, "description": "The model failed."}},
     )
+    _add_routes(app, batcher, pencil, card)
+    return _Door(app, batcher, hosts)
+
+
+def _add_routes(
+    app: "FastAPI", batcher: Batcher, pencil: RDKitProcess, card: Mapping[str, Any]
+) -> None:
+    from fastapi import Request
+    from fastapi.responses import HTMLResponse, JSONResponse, Response
+    from starlette.concurrency import run_in_threadpool
+
+    limits = batcher.limits
+    body = {"application/json": {"schema": Query.model_json_schema()}}
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> Response:
         return JSONResponse({"error": error.reason}, error.status)
-
-    _add_predict(app)
-    _add_facts(app, batcher, card)
-    _add_pages(app, batcher.limits, pencil, card)
-    return _Door(app, batcher, hosts)
-
-
-class _Door:
-    """Knows the host names, and answers ``POST /predict`` past FastAPI, which takes most time."""
-
-    def __init__(self, app: "FastAPI", batcher: Batcher, hosts: Sequence[str] | None) -> None:
-        self.app, self.batcher = app, batcher
-        self.hosts = None if hosts is None else {host.encode() for host in hosts}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").partition(b":")[0].lower()
-        if self.hosts is not None and host not in self.hosts:
-            await _send(send, 400, to_json({"error": "expected another host name"}))
-        elif scope["path"] == "/predict" and scope["method"] == "POST":
-            await _reply(headers, receive, send, self.batcher)
-        else:
-            await self.app(scope, receive, send)
-
-
-def _add_predict(app: "FastAPI") -> None:
-    body = {"application/json": {"schema": Query.model_json_schema()}}
 
     @app.post(
         "/predict",
@@ -147,12 +129,8 @@ def _add_predict(app: "FastAPI") -> None:
         responses={200: {"model": Answers}, **_PROBLEMS},
         openapi_extra={"requestBody": {"required": True, "content": body}},
     )
-    async def predict() -> None:
+    async def predict() -> None:  # for the description only, see `_Door`
         """One entry per graph, or per node where the model answers for nodes."""
-
-
-def _add_facts(app: "FastAPI", batcher: Batcher, card: Mapping[str, Any]) -> None:
-    from fastapi.responses import JSONResponse, Response
 
     @app.get("/health", summary="Whether requests are answered, and how many were")
     async def health() -> Response:
@@ -163,13 +141,6 @@ def _add_facts(app: "FastAPI", batcher: Batcher, card: Mapping[str, Any]) -> Non
     @app.get("/model", summary="The model card: target, calibration, novelty, versions, bounds")
     async def model() -> Response:
         return JSONResponse(dict(card))
-
-
-def _add_pages(
-    app: "FastAPI", limits: Limits, pencil: RDKitProcess, card: Mapping[str, Any]
-) -> None:
-    from fastapi.responses import HTMLResponse, Response
-    from starlette.concurrency import run_in_threadpool
 
     @app.get("/draw", summary="A picture of a molecule", responses=_PROBLEMS)
     async def picture(smiles: str) -> Response:
@@ -190,6 +161,31 @@ def _add_pages(
         return HTMLResponse(*pages.docs(app.openapi()))
 
 
+class _Door:
+    """Knows the host names, and answers ``POST /predict`` past FastAPI, which takes most time."""
+
+    def __init__(self, app: Any, batcher: Batcher, hosts: Sequence[str] | None) -> None:
+        self.app, self.batcher = app, batcher
+        self.hosts = None if hosts is None else {host.encode() for host in hosts}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").partition(b":")[0].lower()
+        if self.hosts is not None and host not in self.hosts:
+            await _send(send, 400, to_json({"error": "expected another host name"}))
+        elif scope["path"] == "/predict" and scope["method"] == "POST":
+            try:
+                answer = _answer(headers, receive, self.batcher)
+                await _send(send, 200, await _in_time(answer, self.batcher.limits))
+            except Refused as error:
+                await _send(send, error.status, to_json({"error": error.reason}))
+        else:
+            await self.app(scope, receive, send)
+
+
 async def _in_time(work: Any, limits: Limits) -> Any:
     try:
         if sys.version_info < (3, 11):
@@ -198,15 +194,6 @@ async def _in_time(work: Any, limits: Limits) -> Any:
             return await work
     except _LATE:
         raise Refused(504, f"no answer within {limits.seconds:g} seconds") from None
-
-
-async def _reply(headers: Mapping[bytes, bytes], receive: Any, send: Any, batcher: Batcher) -> None:
-    """Answer a request, or say why not."""
-    try:
-        answer = _answer(headers, receive, batcher)
-        await _send(send, 200, await _in_time(answer, batcher.limits))
-    except Refused as error:
-        await _send(send, error.status, to_json({"error": error.reason}))
 
 
 async def _send(send: Any, status: int, content: bytes) -> None:
@@ -235,17 +222,15 @@ async def _answer(headers: Mapping[bytes, bytes], receive: Any, batcher: Batcher
 
 async def _body(headers: Mapping[bytes, bytes], receive: Any, most: int) -> bytes:
     """The bytes of a request, as long as they are not too many."""
-    too_long = Refused(413, f"expected at most {most} bytes, got more")
     declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > most:
-        raise too_long
+    size = int(declared) if declared.isdigit() else 0
     found, more = bytearray(), True
-    while more:
+    while more and max(size, len(found)) <= most:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Refused(400, "the client has gone")
         found += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(found) > most:
-            raise too_long
+    if max(size, len(found)) > most:
+        raise Refused(413, f"expected at most {most} bytes, got more")
     return bytes(found)

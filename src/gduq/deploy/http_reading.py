@@ -111,7 +111,10 @@ def graphs_from(
         >>> graphs_from([[item]], Limits(), RDKitProcess())
         [['expected edge_index with node numbers from 0 to 0, got 0 to 1.']]
     """
-    texts = [[v.strip() for kind, v in items if _is_text(kind, v, limits)] for items in requests]
+    texts = [
+        [value.strip() for kind, value in items if kind == "smiles" and not _flaw(value, limits)]
+        for items in requests
+    ]
     found = rdkit.read(texts) if any(texts) else [[] for _ in requests]
     return [
         [_tried(kind, value, limits, molecules) for kind, value in items]
@@ -125,8 +128,7 @@ def _tried(kind: str, value: Any, limits: Limits, molecules: Iterator[Data | str
             found = _sized(_from_arrays(value), limits)
             check_graph(found.graph)
             return found
-        _check_text(value, limits)
-        molecule = next(molecules)  # what RDKit makes is sound
+        molecule = _flaw(value, limits) or next(molecules)  # what RDKit makes is sound
         return molecule if isinstance(molecule, str) else _sized(molecule, limits)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
         return one_line(error)
@@ -140,15 +142,14 @@ def _sized(graph: Data, limits: Limits) -> Sized:
     return Sized(graph, nodes, edges)
 
 
-def _is_text(kind: str, value: Any, limits: Limits) -> bool:
-    return kind == "smiles" and isinstance(value, str) and len(value) <= limits.smiles
-
-
-def _check_text(value: Any, limits: Limits) -> None:
+def _flaw(value: Any, limits: Limits) -> str:
+    """Why something is no text to read as SMILES."""
     if not isinstance(value, str):
-        raise InputError("a SMILES text", _kind(value))
+        return f"expected a SMILES text, got {_kind(value)}."
     if len(value) > limits.smiles:
-        raise InputError(f"a SMILES string of at most {limits.smiles} characters", len(value))
+        most = f"at most {limits.smiles} characters"
+        return f"expected a SMILES string of {most}, got {len(value)}."
+    return ""
 
 
 def _from_arrays(item: Any) -> Data:

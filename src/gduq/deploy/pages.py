@@ -28,16 +28,11 @@ Page = tuple[str, int, dict[str, str]]  # content, status, headers
 
 
 def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[str, Any]:
-    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds.
-
-    Args:
-        service: The model.
-        limits: Bounds of the service.
-        info: What the bundle says.
-        name: What to call the model.
-    """
-    model, reference = service.model, service.reference
-    novelty = model.novelty
+    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds."""
+    model, reference, novelty = service.model, service.reference, service.model.novelty
+    rows = {"training_rows": len(novelty.reference), "validation_rows": len(novelty.distances)}
+    decided: dict[str, Any] = {"reference_rows": 0 if reference is None else len(reference)}
+    decided |= {**asdict(service.settings), "notes": service.notes}
     return {
         "name": name,
         "model": info.model["kind"],
@@ -49,20 +44,9 @@ def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> 
             "temperature": float(model.temperature) if model.calibration else None,
             "calibrator": info.calibrator and info.calibrator.get("name"),
         },
-        "novelty": {
-            "training_rows": len(novelty.reference),
-            "validation_rows": len(novelty.distances),
-        }
-        if novelty.fitted
-        else None,
+        "novelty": rows if novelty.fitted else None,
         "max_novelty": service.settings.max_novelty,
-        "decisions": None
-        if reference is None
-        else {
-            "reference_rows": len(reference),
-            **asdict(service.settings),
-            "notes": service.notes,
-        },
+        "decisions": None if reference is None else decided,
         "ood_score": service.score,
         "preprocessing": info.preprocessing,
         "saved_with": info.libraries,
@@ -72,40 +56,26 @@ def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> 
 
 
 def _target_of(service: Service, info: BundleInfo) -> dict[str, Any]:
-    """Columns of the training table, names of classes, labels or values, and units.
-
-    What has no name is called by its number.
-    """
-    target, noted = service.model.target, (info.preprocessing or {}).get("targets")
-    spec = {} if target is None else target.spec()
+    """Columns of the training table, names (or numbers) of classes, labels or values, and units."""
+    spec, noted = service.target, (info.preprocessing or {}).get("targets")
     count = spec.get("num_classes") or len(spec.get("rates") or spec.get("shift") or ())
     names = service.class_names or spec.get("names") or [str(number) for number in range(count)]
     known = isinstance(noted, list) and all(isinstance(name, str) for name in noted)
-    return {
-        "columns": noted if known else None,
-        "names": list(names),
-        "units": spec.get("units"),
-    }
+    return {"columns": noted if known else None, "names": list(names), "units": spec.get("units")}
 
 
 def front(card: Mapping[str, Any]) -> Page:
     """A form for SMILES, and the answers below it."""
-    return _page("page.html.jinja", card=card, told=_told(card))
+    return _page("page.html.jinja", card=card, told=_told(card["answers"], card["target"]))
 
 
-def _told(card: Mapping[str, Any]) -> str:
-    """What the model predicts, in one sentence.
-
-    Example:
-        >>> _told({"answers": "classes", "target": {"columns": ["toxic"], "names": ["0", "1"]}})
-        'Predicts toxic, which is 0 or 1, as in the training data.'
-    """
-    target = card["target"]
-    names = target["names"] or []
-    if card["answers"] == "classes":
+def _told(kind: str, target: Mapping[str, Any]) -> str:
+    """What the model predicts, in one sentence."""
+    names = target["names"]
+    if kind == "classes":
         column = ", ".join(target["columns"] or ["the class"])
         return f"Predicts {column}, which is {' or '.join(names)}, as in the training data."
-    if card["answers"] == "labels":
+    if kind == "labels":
         return f"Predicts {len(names)} labels, yes (1) or no (0) each: {', '.join(names)}."
     units = target["units"] or [""] * len(names)
     shown = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
@@ -146,7 +116,5 @@ def _template(name: str) -> tuple[str, Any]:
     from jinja2 import Environment, StrictUndefined
 
     source = files("gduq.deploy").joinpath(name).read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return source, environment.from_string(source)
+    options: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return source, Environment(undefined=StrictUndefined, **options).from_string(source)

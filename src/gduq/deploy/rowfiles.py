@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal
 
 from gduq.data.cells import safe_cell
 from gduq.data.outputs import check_output
@@ -21,28 +21,32 @@ Columns = Mapping[str, list[Any]]
 _GROUP = 16_384  # rows of a parquet row group: what is held in memory
 
 
-class RowFile(Protocol):
-    """Takes rows as columns, piece after piece."""
+class RowFile:
+    """Takes rows as columns, piece after piece; one JSON object per line."""
 
-    def write(self, columns: Columns) -> None: ...
+    def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
+        self.file: Any = path.open("w", newline="", encoding="utf-8")
 
-    def close(self) -> None: ...
+    def write(self, columns: Columns) -> None:
+        for row in zip(*columns.values(), strict=True):
+            values = dict(zip(columns, row, strict=True))
+            self.file.write(to_json(values, indent=None) + "\n")
+
+    def close(self) -> None:
+        self.file.close()
 
 
-class _Csv:
+class _Csv(RowFile):
     """Comma-separated; a set is a JSON list in one field, and no text is a formula."""
 
     def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
-        self._file: IO[str] = path.open("w", newline="", encoding="utf-8")
-        self._writer = csv.writer(self._file)
+        super().__init__(path, kinds)
+        self._writer = csv.writer(self.file)
         self._writer.writerow([safe_cell(name) for name in kinds])
 
     def write(self, columns: Columns) -> None:
         for row in zip(*columns.values(), strict=True):
             self._writer.writerow([_field(value) for value in row])
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _field(value: Any) -> Any:
@@ -51,37 +55,17 @@ def _field(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
-class _JsonLines:
-    """One JSON object a line."""
-
-    def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
-        self._file: IO[str] = path.open("w", encoding="utf-8")
-
-    def write(self, columns: Columns) -> None:
-        for row in zip(*columns.values(), strict=True):
-            values = dict(zip(columns, row, strict=True))
-            self._file.write(to_json(values, indent=None) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class _Parquet:
+class _Parquet(RowFile):
     """Columns in row groups of some ten thousand rows."""
 
     def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        types = {
-            "text": pa.string(),
-            "whole": pa.int64(),
-            "number": pa.float64(),
-            "texts": pa.list_(pa.string()),
-            "wholes": pa.list_(pa.int64()),
-        }
+        types = {"text": pa.string(), "whole": pa.int64(), "number": pa.float64()}
+        types |= {"texts": pa.list_(pa.string()), "wholes": pa.list_(pa.int64())}
         self._schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
-        self._writer = pq.ParquetWriter(path, self._schema)
+        self.file = pq.ParquetWriter(path, self._schema)
         self._kept: dict[str, list[Any]] = {name: [] for name in kinds}
 
     def write(self, columns: Columns) -> None:
@@ -93,29 +77,21 @@ class _Parquet:
     def _flush(self) -> None:
         import pyarrow as pa
 
-        self._writer.write_table(pa.table(self._kept, schema=self._schema))
+        self.file.write_table(pa.table(self._kept, schema=self._schema))
         self._kept = {name: [] for name in self._kept}
 
     def close(self) -> None:
         if next(iter(self._kept.values())):
             self._flush()
-        self._writer.close()
+        super().close()
 
 
-_WRITERS: dict[str, type[_Csv] | type[_JsonLines] | type[_Parquet]] = {
-    ".parquet": _Parquet,
-    ".csv": _Csv,
-    ".jsonl": _JsonLines,
-}
+_WRITERS = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": RowFile}
 
 
 @contextmanager
 def row_file(path: Path, kinds: Mapping[str, Kind]) -> Iterator[RowFile]:
     """A file to write rows to, its format told by its name; it is there when it is complete.
-
-    Args:
-        path: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``.
-        kinds: What each column holds.
 
     Example:
         >>> import tempfile
@@ -135,18 +111,7 @@ def row_file(path: Path, kinds: Mapping[str, Kind]) -> Iterator[RowFile]:
 
 
 def join_files(parts: Sequence[Path], output: Path) -> None:
-    """One file of the rows of several with equal columns, in their order; a piece at a time.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> for name in "ab":
-        ...     with row_file(folder / f"{name}.csv", {"name": "text"}) as rows:
-        ...         rows.write({"name": [name]})
-        >>> join_files([folder / "a.csv", folder / "b.csv"], folder / "all.csv")
-        >>> (folder / "all.csv").read_text().split()
-        ['name', 'a', 'b']
-    """
+    """One file of the rows of several with equal columns, in their order; a piece at a time."""
     with atomic_path(output) as temporary:
         if output.suffix == ".parquet":
             _join_parquet(parts, temporary)

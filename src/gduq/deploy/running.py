@@ -8,28 +8,17 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Any
 
 from gduq.errors import InputError
 
-__all__ = ["Limits", "is_loopback", "listen", "own_hosts", "run"]
+__all__ = ["Limits", "check_installed", "is_loopback", "listen", "own_hosts", "run"]
 
 
 @dataclass(frozen=True)
 class Limits:
     """Bounds of the service, so that no request can take the machine from the others.
-
-    Attributes:
-        body: Bytes of a request.
-        graphs: Graphs of a request.
-        smiles: Characters of a SMILES string.
-        nodes: Nodes of a graph, and of all graphs that are answered in one pass.
-        edges: Edges of the same.
-        batch: Graphs in one pass.
-        queue: Requests that may wait; more are told to come back.
-        seconds: Time for a request to arrive and to be answered.
-        reading: Seconds of computing for RDKit to read the SMILES of a request, or to draw one.
-        connections: Open connections.
 
     Example:
         >>> Limits(queue=0)
@@ -38,22 +27,28 @@ class Limits:
         gduq.errors.InputError: expected queue above 0, got 0.
     """
 
-    body: int = 8 * 2**20
-    graphs: int = 1000
-    smiles: int = 2000
-    nodes: int = 20_000
-    edges: int = 200_000
-    batch: int = 256
-    queue: int = 256
-    seconds: float = 30.0
-    reading: float = 5.0
-    connections: int = 1024
+    body: int = 8 * 2**20  # bytes of a request
+    graphs: int = 1000  # of a request
+    smiles: int = 2000  # characters of a SMILES string
+    nodes: int = 20_000  # of a graph, and of all graphs that are answered in one pass
+    edges: int = 200_000  # of the same
+    batch: int = 256  # graphs in one pass
+    queue: int = 256  # requests that may wait; more are told to come back
+    seconds: float = 30.0  # for a request to arrive and to be answered
+    reading: float = 5.0  # of computing for RDKit to read the SMILES of a request, or to draw one
+    connections: int = 1024  # that are open
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0:
-                raise InputError(f"{field.name} above 0", value)
+            if not getattr(self, field.name) > 0:
+                raise InputError(f"{field.name} above 0", getattr(self, field.name))
+
+
+def check_installed() -> None:
+    """Raise where the libraries of the service are missing."""
+    for name in ("fastapi", "uvicorn"):
+        if find_spec(name) is None:
+            raise InputError(f"{name} to serve", "none", 'Install it: pip install "gduq[serve]"')
 
 
 def is_loopback(host: str) -> bool:
@@ -82,20 +77,14 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
     except OSError as error:
-        reason = error.strerror or error
-        raise InputError(
-            "an address to listen on", f"{host} port {port} ({reason})", "Choose another --port."
-        ) from None
+        got = f"{host} port {port} ({error.strerror or error})"
+        raise InputError("an address to listen on", got, "Choose another --port.") from None
 
 
 def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
     """Answer requests until SIGINT or SIGTERM; those under way are answered first.
 
-    Args:
-        app: What `gduq.deploy.make_app` made.
-        place: What `listen` gave.
-        limits: Bounds of the service.
-        started: Called with the address when requests are answered.
+    ``started`` is called with the address when requests are answered.
     """
     import uvicorn
 
@@ -114,7 +103,8 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             if self.started:
-                started(_address(place))
+                host, port = place.getsockname()[:2]
+                started(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     config = uvicorn.Config(
         app,
@@ -128,8 +118,3 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         timeout_graceful_shutdown=int(limits.seconds) + 1,
     )
     Server(config).run(sockets=[place])
-
-
-def _address(place: socket.socket) -> str:
-    host, port = place.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data
 
 from gduq.baselines import as_predictor
 from gduq.calibration import Calibrator
-from gduq.deploy.decisions import NEEDS_FEATURES, Decisions, Settings, too_few, unlike
+from gduq.deploy.decisions import Decisions, Settings, too_few, unlike
 from gduq.deploy.rowfiles import Kind
 from gduq.errors import InputError, one_line
 from gduq.graph import Rows, check_graph
@@ -23,10 +23,12 @@ from gduq.prediction import predict
 __all__ = ["Service", "Settings"]
 
 _SCORE = {"classes": "energy", "labels": "entropy", "values": "std"}
+_OF_FEATURES: dict[str, Any] = {"mahalanobis": Mahalanobis, "knn": KNN}  # of representations
 # what a network may say to a graph it cannot read
 _REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
-_DIGITS = 7  # that single precision has
 _SLIPS = (KeyError, AttributeError)  # in gduq's own code these are no graph's fault
+_KINDS: dict[str, Kind] = {"label": "whole", "class": "text", "abstain": "text"}
+_DIGITS = 7  # that single precision has
 
 
 class Service:
@@ -58,33 +60,28 @@ class Service:
         settings: Settings | None = None,
     ) -> None:
         self.model, self.calibrator = as_predictor(model), calibrator
+        target = self.model.target
+        self.kind = "classes" if target is None else target.kind
+        self.target: dict[str, Any] = {} if target is None else target.spec()
         names = class_names if self.kind == "classes" else None  # others carry names of their own
         self.class_names = None if names is None else tuple(names)
         self.settings = settings or Settings()
         fallback = "novelty" if self.model.novelty.fitted else _SCORE[self.kind]
-        self.score: str = self._checked(self.settings.ood_score or fallback)
+        self.score: str = self.settings.ood_score or fallback
+        known = (*scores_for(self.kind), *_OF_FEATURES)
+        if self.score not in known:
+            wanted = f"an OOD score for {self.kind} from {', '.join(known)}"
+            raise InputError(wanted, repr(self.score))
         self.reference: Any = None
         self.notes: list[str] = []  # what a user should know of the reference
         self._score: Any = SCORES.get(self.score)
 
     @property
-    def kind(self) -> str:
-        """What the model answers about: ``"classes"``, ``"labels"`` or ``"values"``."""
-        return "classes" if self.model.target is None else self.model.target.kind
-
-    @property
     def units(self) -> dict[str, str]:
         """Of values: the unit of each that has one."""
-        spec = {} if self.model.target is None else self.model.target.spec()
-        units = spec.get("units") or ()
-        names = spec.get("names") or [str(t) for t in range(len(units))]
+        units = self.target.get("units") or ()
+        names = self.target.get("names") or [str(t) for t in range(len(units))]
         return {name: unit for name, unit in zip(names, units, strict=False) if unit}
-
-    def _checked(self, score: str) -> str:
-        names = (*scores_for(self.kind), *NEEDS_FEATURES)
-        if score not in names:
-            raise InputError(f"an OOD score for {self.kind} from {', '.join(names)}", repr(score))
-        return score
 
     @property
     def rows(self) -> Rows | None:
@@ -92,13 +89,11 @@ class Service:
         trunk = self.model.trunk
         return None if trunk is None else trunk.answers
 
-    # -- thresholds ----------------------------------------------------------------------------
-
     @property
     def needs_features(self) -> bool:
         """Whether predictions must carry representations."""
         wanted = self.calibrator is not None and self.calibrator.needs_features
-        return wanted or self.score in NEEDS_FEATURES
+        return wanted or self.score in _OF_FEATURES
 
     def refer_to(self, known: Any) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
@@ -108,9 +103,8 @@ class Service:
         """
         self._decisions = Decisions(self.settings, known)
         self.reference, self.notes = known, too_few(self.settings, known, self.class_names)
-        if self.score in NEEDS_FEATURES:
-            score = Mahalanobis() if self.score == "mahalanobis" else KNN()
-            self._score = score.fit(known)
+        if self.score in _OF_FEATURES:
+            self._score = _OF_FEATURES[self.score]().fit(known)
         self._known_scores = self._score(known).double().sort().values
         return self
 
@@ -121,10 +115,36 @@ class Service:
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             batch = Batch.from_data_list(list(graphs))
-        if self._others(batch):
+        values = [value for value in batch._store.values() if isinstance(value, Tensor)]
+        if any(v.is_floating_point() and v.dtype != self._dtype for v in values):
             batch = batch.apply(self._as_model)
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
+
+    @cached_property
+    def _dtype(self) -> torch.dtype | None:
+        """The precision of the weights."""
+        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
+
+    def _as_model(self, value: Tensor) -> Tensor:
+        """In the precision of the weights: a file may hold doubles."""
+        known = self._dtype is not None and value.is_floating_point()
+        return value.to(self._dtype) if known else value
+
+    def calibrated(self, p: Any, graph: Data | None = None) -> Any:
+        """The same with the calibrator; one that looks at neighbours needs the graph."""
+        if self.calibrator is None:
+            return p
+        if not self.calibrator.needs_graph:
+            return self.calibrator(p)
+        if graph is None:
+            raise InputError(
+                "a calibrator that reads single rows",
+                type(self.calibrator).__name__,
+                "Choose another one, such as temperature.",
+            )
+        bound: Calibrator = self.calibrator.unseen(graph)  # type: ignore[attr-defined]
+        return bound(p)
 
     def answer_each(
         self, graphs: Sequence[Data], checked: bool = False
@@ -148,22 +168,21 @@ class Service:
                 sound.append(place)
             except InputError as error:
                 yield [place], one_line(error)
-        yield from self._in_halves(graphs, sound)
+        if sound:
+            yield from self._in_halves(graphs, sound)
 
     def _in_halves(
-        self, graphs: Sequence[Data], places: Sequence[int]
+        self, graphs: Sequence[Data], places: list[int]
     ) -> Iterator[tuple[list[int], Any]]:
-        part = [_unlabelled(graphs[place]) for place in places]
         try:
-            if part:
-                yield list(places), self.answer(part)
+            yield places, self.answer([_unlabelled(graphs[place]) for place in places])
         except _REFUSALS as error:
             if not _is_refusal(error):
                 raise
-            if len(part) == 1:
-                yield list(places), one_line(error)
+            if len(places) == 1:
+                yield places, one_line(error)
                 return
-            middle = len(part) // 2
+            middle = len(places) // 2
             for half in (places[:middle], places[middle:]):
                 yield from self._in_halves(graphs, half)
 
@@ -176,39 +195,10 @@ class Service:
             raise InputError("a model that answers for graphs or nodes", f"{len(p)} rows")
         return nodes
 
-    @cached_property
-    def _dtype(self) -> torch.dtype | None:
-        """The precision of the weights."""
-        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
-
-    def _others(self, batch: Data) -> bool:
-        """Whether numbers come in another precision than that of the weights."""
-        values = (value for value in batch._store.values() if isinstance(value, Tensor))
-        return any(v.is_floating_point() and v.dtype != self._dtype for v in values)
-
-    def _as_model(self, value: Tensor) -> Tensor:
-        """In the precision of the weights: a file may hold doubles."""
-        if self._dtype is None or not value.is_floating_point():
-            return value
-        return value.to(self._dtype)
-
-    def calibrated(self, p: Any, graph: Data | None = None) -> Any:
-        """The same with the calibrator; one that looks at neighbours needs the graph."""
-        if self.calibrator is None:
-            return p
-        if not self.calibrator.needs_graph:
-            return self.calibrator(p)
-        if graph is None:
-            raise InputError(
-                "a calibrator that reads single rows",
-                type(self.calibrator).__name__,
-                "Choose another one, such as temperature.",
-            )
-        bound: Calibrator = self.calibrator.unseen(graph)  # type: ignore[attr-defined]
-        return bound(p)
+    # -- columns -------------------------------------------------------------------------------
 
     def columns(self, p: Any) -> dict[str, list[Any]]:
-        """What is written of each row; `kinds` says of what kind."""
+        """What is written of each row; `kind_of` says of what kind."""
         if self._score is None:
             raise InputError(f"reference data for the score {self.score!r}", "none")
         found = self._classes(p) if p.kind == "classes" else _said(p)
@@ -225,7 +215,9 @@ class Service:
         return {name: _short(values) for name, values in found.items()} | abstain
 
     def _classes(self, p: Any) -> dict[str, list[Any]]:
-        names = self._names(p.num_classes)
+        names = self.class_names or tuple(str(c) for c in range(p.num_classes))
+        if len(names) != p.num_classes:
+            raise InputError(f"{p.num_classes} class names, one per class", len(names))
         found: dict[str, list[Any]] = {"label": p.label.tolist()}
         if self.class_names is not None:
             found["class"] = [names[label] for label in found["label"]]
@@ -235,23 +227,11 @@ class Service:
                 found[name] = values.tolist()
         return found | {f"prob_{name}": p.probs[:, c].tolist() for c, name in enumerate(names)}
 
-    def kinds(self, columns: Iterable[str]) -> dict[str, Kind]:
-        """The kind of each column."""
-        return {name: self._kind_of(name) for name in columns}
-
-    def _kind_of(self, column: str) -> Kind:
-        start = column.partition("_")[0]
+    def kind_of(self, column: str) -> Kind:
+        """What a column of `columns` holds."""
         if column.startswith("conformal_set"):
             return "wholes" if self.class_names is None else "texts"
-        if start == "abstain" or column in ("file", "class"):
-            return "text"
-        return "whole" if start in ("row", "node", "label") else "number"
-
-    def _names(self, classes: int) -> tuple[str, ...]:
-        names = self.class_names or tuple(str(c) for c in range(classes))
-        if len(names) != classes:
-            raise InputError(f"{classes} class names, one per class", len(names))
-        return names
+        return _KINDS.get(column.partition("_")[0], "number")
 
 
 def _said(p: Any) -> dict[str, list[Any]]:

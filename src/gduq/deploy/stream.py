@@ -12,18 +12,47 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch_geometric.data import Data
+import torch
+from torch import Tensor
 
+from gduq.conformal import shift_test
 from gduq.data.outputs import check_outputs, rejects_path
 from gduq.data.rejected_rows import Reject, RejectList
 from gduq.deploy.places import Item, Places
-from gduq.deploy.rowfiles import RowFile, check_output, join_files, row_file
+from gduq.deploy.rowfiles import Kind, RowFile, check_output, join_files, row_file
 from gduq.deploy.service import Service
-from gduq.deploy.shift_sample import ShiftSample
 from gduq.errors import InputError
 from gduq.prediction.base import Hypotheses
 
-__all__ = ["Served", "join_served", "predict_files", "predict_part"]
+__all__ = ["Served", "ShiftSample", "join_served", "predict_files", "predict_part"]
+
+_KEPT = 1000  # rows to test for shift
+
+
+@dataclass
+class ShiftSample:
+    """Answered rows with the largest of random numbers, one number per row, to test for shift.
+
+    The numbers depend on the file's place among the files and on the order of its rows only, so
+    samples of single files, joined, are the sample of all of them: it does not matter how many
+    processes made them.
+    """
+
+    rows: Hypotheses | None = None
+    keys: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+
+    def add(self, p: Hypotheses, keys: Tensor) -> None:
+        """More rows with their numbers."""
+        if self.rows is not None:
+            p, keys = Hypotheses.concatenate([self.rows, p]), torch.cat([self.keys, keys])
+        kept = keys.topk(min(_KEPT, len(keys))).indices
+        self.rows, self.keys = p[kept], keys[kept]
+
+    def pvalue(self, reference: Hypotheses | None) -> float | None:
+        """Of a two-sample test against reference rows; ``None`` without rows or reference."""
+        if self.rows is None or reference is None:
+            return None
+        return float(shift_test(reference, self.rows).pvalue)
 
 
 @dataclass
@@ -42,6 +71,7 @@ class Served:
         columns: Names of the columns.
         reasons: How often each reason to abstain is given.
         units: Of values, the unit of each that has one.
+        sample: Rows for the test.
     """
 
     path: Path
@@ -53,8 +83,21 @@ class Served:
     abstained: int | None = None
     shift_pvalue: float | None = None
     columns: list[str] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = field(default_factory=Counter)
     units: dict[str, str] = field(default_factory=dict)
+    sample: ShiftSample = field(default_factory=ShiftSample, repr=False)
+
+    def _finished(self, service: Service) -> Served:
+        """With what all files together tell; an error where no graph could be answered."""
+        if not self.graphs:
+            got = f"none; the first of {self.rejected}: {self.first}" if self.rejected else "none"
+            do = f"All are listed in {self.rejects}." if self.rejected else ""
+            raise InputError("at least one graph the model can read", got, do)
+        if "abstain" in self.columns:
+            self.abstained = sum(self.reasons.values())
+        self.shift_pvalue = self.sample.pvalue(service.reference)
+        self.units = service.units
+        return self
 
 
 def predict_files(
@@ -83,15 +126,15 @@ def predict_files(
         notify: Called with the number of graphs seen so far.
     """
     path = check_output(Path(output).expanduser())
+    inputs = [Path(source).expanduser() for source in sources]
+    for source in inputs:
+        if not source.exists():
+            raise InputError("a folder or file of graphs", f"{source}, which does not exist")
     listed = rejects_path(path, rejects)
-    inputs = [_existing(source) for source in sources]
     check_outputs({"the output": path, "the rejects": listed}, inputs)
-    job = _Job(service, path, listed, places or Places.of(inputs), batch_size, notify)
-    done, sample = job.run(enumerate(inputs))
-    if not done.graphs:
-        raise _nothing(done)
-    done.shift_pvalue = sample.pvalue(service.reference)
-    return done
+    numbered, read = enumerate(inputs), places or Places.of(inputs)
+    done = _predict(service, numbered, path, listed, read, batch_size, notify)
+    return done._finished(service)
 
 
 def predict_part(
@@ -101,7 +144,7 @@ def predict_part(
     output: Path,
     places: Places | None = None,
     batch_size: int = 256,
-) -> tuple[Served, ShiftSample]:
+) -> Served:
     """`predict_files` for one of several files, to be joined by `join_served`.
 
     Args:
@@ -111,153 +154,91 @@ def predict_part(
         output: Its part of the answers; not written if no graph of it can be answered.
         places: Those of all files together: the parts must have the same columns.
         batch_size: Graphs at a time.
-
-    Returns:
-        What was done, and a sample of the answers.
     """
-    read, listed = _existing(source), rejects_path(output, None)
-    job = _Job(service, check_output(output), listed, places or Places.of([read]), batch_size)
-    done, sample = job.run([(number, read)])
-    return done, sample.closed()
+    read, listed = places or Places.of([source]), rejects_path(output, None)
+    return _predict(service, [(number, source)], output, listed, read, batch_size)
 
 
-@dataclass(frozen=True)
-class _Job:
-    """Where the answers for some files go."""
-
-    service: Service
-    path: Path
-    listed: Path
-    places: Places
-    batch_size: int
-    notify: Callable[[int], None] = lambda _: None
-
-    def run(self, sources: Iterable[tuple[int, Path]]) -> tuple[Served, ShiftSample]:
-        """Answer for all graphs of numbered files."""
-        done, writer = Served(self.path), _Writer(self.service, self.path, self.places)
-        with ExitStack() as open_files:
-            log = open_files.enter_context(RejectList(self.listed))
-            open_files.enter_context(writer)
-            for number, source in sources:
-                writer.sample.start(number)
-                for part in self.places.read(source, self.batch_size):
-                    good = [item for item in part if isinstance(item.graph, Data)]
-                    for row, graph, _ in part:
-                        if isinstance(graph, Reject):
-                            log.write(source, row, graph)
-                    for rows, p in _answered(self.service, good, source, log):
-                        writer.write(str(source), rows, p)
-                        done.graphs += len(rows)
-                    self.notify(done.graphs + log.rows)
-        done.rows, done.columns, done.reasons = writer.rows, writer.names, dict(writer.reasons)
-        done.abstained, done.rejected, done.first = writer.abstained, log.rows, log.first
-        done.rejects = log.path if log.rows else None
-        return done, writer.sample
+def join_served(
+    service: Service, parts: Sequence[Served], output: Path, rejects: Path | None = None
+) -> Served:
+    """Answers of several calls of `predict_part` as those of one; the files of the parts stay."""
+    full = [part for part in parts if part.rows]
+    lists = [part.rejects for part in parts if part.rejects is not None]
+    done = Served(output, first=next((part.first for part in parts if part.first), ""))
+    listed = rejects_path(output, rejects)
+    with RejectList(listed):  # empties a list of an earlier call
+        pass
+    if lists:
+        join_files(lists, listed)
+        done.rejects = listed
+    if full:
+        join_files([part.path for part in full], output)
+        done.columns = full[0].columns
+    for part in parts:
+        done.graphs += part.graphs
+        done.rows += part.rows
+        done.rejected += part.rejected
+        done.reasons = Counter(done.reasons) + Counter(part.reasons)
+        if part.sample.rows is not None:
+            done.sample.add(part.sample.rows, part.sample.keys)
+    return done._finished(service)
 
 
-def _nothing(done: Served) -> InputError:
-    """No graph could be answered; the list of them, if there were any, is in place."""
-    if not done.rejected:
-        return InputError("at least one graph the model can read", "none")
-    return InputError(
-        "at least one graph the model can read",
-        f"none; the first of {done.rejected}: {done.first}",
-        f"All are listed in {done.rejects}.",
-    )
-
-
-def _existing(source: str | Path) -> Path:
-    path = Path(source).expanduser()
-    if not path.exists():
-        raise InputError("a folder or file of graphs", f"{path}, which does not exist")
-    return path
+def _predict(
+    service: Service,
+    sources: Iterable[tuple[int, Path]],
+    path: Path,
+    listed: Path,
+    places: Places,
+    batch_size: int,
+    notify: Callable[[int], None] = lambda _: None,
+) -> Served:
+    """Answer for all graphs of numbered files."""
+    done, reasons = Served(path), Counter[str]()
+    rows: RowFile | None = None
+    with RejectList(listed) as log, ExitStack() as stack:
+        for number, source in sources:
+            randomness = torch.Generator().manual_seed(number)
+            for part in places.read(source, batch_size):
+                for items, p in _answered(service, part, source, log):
+                    answers = service.columns(p)
+                    nodes = service.rows_each([item.graph for item in items], p)
+                    columns = places.columns(str(source), items, nodes, answers)
+                    if rows is None:  # columns depend on the number of classes
+                        kinds = {name: _kind(service, name, answers) for name in columns}
+                        rows = stack.enter_context(row_file(path, kinds))
+                        done.columns = list(columns)
+                    rows.write(columns)
+                    done.graphs, done.rows = done.graphs + len(items), done.rows + len(p)
+                    reasons.update(r for r in answers.get("abstain", ()) if r is not None)
+                    if service.reference is not None:
+                        keys = torch.rand(len(p), generator=randomness, dtype=torch.float64)
+                        done.sample.add(p, keys)
+                notify(done.graphs + log.rows)
+    done.rejected, done.first, done.reasons = log.rows, log.first, dict(reasons)
+    done.rejects = log.path if log.rows else None
+    return done
 
 
 def _answered(
     service: Service, items: Sequence[Item], source: Path, log: RejectList
 ) -> Iterator[tuple[list[Item], Any]]:
-    """Graphs with their predictions; those that are refused are listed."""
-    graphs = [item.graph for item in items if isinstance(item.graph, Data)]
-    for places, found in service.answer_each(graphs):
-        part = [items[place] for place in places]
-        if isinstance(found, str):
-            for item in part:
-                log.write(source, item.row, Reject(source.name, 0, found))
+    """Rows with their predictions; those that cannot be read, or are refused, are listed."""
+    good = []
+    for item in items:
+        if isinstance(item.graph, Reject):
+            log.write(source, item.row, item.graph)
         else:
-            yield part, found
+            good.append(item)
+    for places, found in service.answer_each([item.graph for item in good]):
+        if isinstance(found, str):
+            log.write(source, good[places[0]].row, Reject(source.name, 0, found))
+        else:
+            yield [good[place] for place in places], found
 
 
-class _Writer:
-    """Opens the output at the first rows, since columns depend on the number of classes."""
-
-    def __init__(self, service: Service, path: Path, places: Places) -> None:
-        self.service, self.path, self.places = service, path, places
-        self.rows, self.reasons = 0, Counter[str]()
-        self.names: list[str] = []
-        self._file: RowFile | None = None
-        self._stack = ExitStack()
-        self.sample = ShiftSample()
-
-    @property
-    def abstained(self) -> int | None:
-        return sum(self.reasons.values()) if "abstain" in self.names else None
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def write(self, source: str, items: Sequence[Item], p: Hypotheses) -> None:
-        answers = self.service.columns(p)
-        graphs = [item.graph for item in items if isinstance(item.graph, Data)]
-        nodes = self.service.rows_each(graphs, p)
-        columns = self.places.columns(source, items, nodes, answers)
-        if self._file is None:
-            self.names = list(columns)
-            kinds = self.service.kinds(columns)
-            for name in set(columns) - set(answers) - {"row", "node"}:
-                kinds[name] = "text"
-            self._file = self._stack.enter_context(row_file(self.path, kinds))
-        self._file.write(columns)
-        self.rows += len(p)
-        self.reasons.update(r for r in answers.get("abstain", ()) if r is not None)
-        if self.service.reference is not None:
-            self.sample.add(p)
-
-
-def join_served(
-    found: Sequence[tuple[Served, ShiftSample]],
-    output: Path,
-    rejects: Path | None = None,
-    reference: Hypotheses | None = None,
-) -> Served:
-    """Answers of several calls of `predict_part` as those of one; the files of the parts stay."""
-    parts = [part for part, _ in found]
-    full = [part for part in parts if part.rows]
-    listed = [part.rejects for part in parts if part.rejects is not None]
-    target = rejects_path(output, rejects)
-    with RejectList(target):  # empties a list of an earlier call
-        pass
-    if listed:
-        join_files(listed, target)
-    first = next((part.first for part in parts if part.first), "")
-    rejected = sum(part.rejected for part in parts)
-    where = target if listed else None
-    if not full:
-        raise _nothing(Served(output, rejected=rejected, rejects=where, first=first))
-    join_files([part.path for part in full], output)
-    abstained = [part.abstained for part in full if part.abstained is not None]
-    reasons = sum((Counter(part.reasons) for part in full), Counter[str]())
-    return Served(
-        output,
-        sum(part.graphs for part in parts),
-        sum(part.rows for part in parts),
-        rejected,
-        where,
-        first,
-        sum(abstained) if abstained else None,
-        ShiftSample.joined(sample for _, sample in found).pvalue(reference),
-        full[0].columns,
-        dict(reasons),
-    )
+def _kind(service: Service, column: str, answers: Iterable[str]) -> Kind:
+    if column in answers:
+        return service.kind_of(column)
+    return "whole" if column in ("row", "node") else "text"
