@@ -24,6 +24,7 @@ from gduq.jobs.engines import map_cells
 from gduq.paper.comparison.cells import Cell, cells
 from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer
+from gduq.training.candidates import Candidates
 from gduq.training.choosing import mixture_weights
 from gduq.training.finishing import Judged, fit_temperature
 
@@ -66,11 +67,11 @@ def judged(job: tuple[Cell, int]) -> list[dict[str, Any]]:
     work = Work(cell, seed)
     candidates = work.candidates(BUDGETS[-1])
     found = list(candidates)
-    said = [[candidates.said(one.model, i) for i in range(candidates.sets)] for one in found]
+    said = [_said(candidates, one.model) for one in found]
     rows = []
     for kind in range(KINDS):
         unseen = [1 + 2 * kind, 2 + 2 * kind]
-        seen = [i for i in range(candidates.sets) if i not in unseen]
+        seen = [i for i in range(len(said[0])) if i not in unseen]
         for one, judgements in zip(found, said, strict=True):
             one.model.set_temperature(1.0, None)
             fit_temperature(one.model, judgements[0], [judgements[i] for i in seen[1:]])
@@ -83,6 +84,11 @@ def judged(job: tuple[Cell, int]) -> list[dict[str, Any]]:
                      "loss": loss}
                 )  # fmt: skip
     return rows
+
+
+def _said(candidates: Candidates, model: Any) -> list[Judged]:
+    evidence = candidates.evidence(model)
+    return [evidence.judged(model, rows) for rows in (evidence.val, *evidence.copies)]
 
 
 def _ways(models: list[Any], said: list[list[Judged]], seen: list[int], unseen: list[int]) -> Any:

@@ -25,8 +25,8 @@ from gduq.errors import InputError
 from gduq.jobs.engines import map_cells
 from gduq.paper.comparison.cells import Cell, cells
 from gduq.paper.comparison.methods import Work
+from gduq.training.candidates import Plan
 from gduq.training.choosing import mixture_weights
-from gduq.training.plans import Plan
 
 SEEDS = (100,)  # which no table uses
 _BASE = Plan(1.5, 1, 0.25)

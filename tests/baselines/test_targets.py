@@ -16,7 +16,7 @@ from torch_geometric.nn import GCN, global_mean_pool
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
-from gduq.baselines.joint_posterior import JointPosterior
+from gduq.baselines.posteriors import JointPosterior
 from gduq.nn import GNN
 from gduq.shifts.copies import shifted_copies
 from gduq.targets import FirstLook, Labels, Values

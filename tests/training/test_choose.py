@@ -226,7 +226,7 @@ def test_networks_of_ones_own() -> None:
 
 
 def test_what_cannot_be_made_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Candidates) -> Any:
+    def refuse(self: Candidates, rows: Any) -> Any:
         raise InputError("a head that ends in a linear map", "another")
         yield
 
@@ -259,7 +259,7 @@ class Stub:
 
 
 def _candidates(plain: gduq.Network, val: View | None = None) -> Candidates:
-    settings = FitSettings(None, None, None, 0.0, (), 0.1, "best", None, 0)
+    settings = FitSettings()
     fit = Fit(View(noisy(60, 1)), View(noisy(40, 2)) if val is None else val, settings)
     return Candidates(plain, fit, 1.2)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from itertools import combinations
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor, Supply
 
 __all__ = ["Ensemble", "mixture", "redraw", "seeded"]
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class Ensemble(Predictor):
@@ -76,12 +79,6 @@ class Ensemble(Predictor):
             raise InputError("members with equal rows and outputs", f"[rows, outputs] of {shapes}")
         return mixture(found)._replace(features=rows)
 
-    def fit_bank(self, data: Any, **options: Any) -> Ensemble:
-        """Fit the bank of every anchored member."""
-        for member in self:
-            fit_bank(member, data, options)
-        return self
-
     def spec(self) -> dict[str, Any]:
         return {"kind": self.kind, "members": [inner_spec(member) for member in self]}
 
@@ -123,13 +120,6 @@ def inner_spec(model: Predictor) -> dict[str, Any]:
     return {**model.spec(), "target": target}
 
 
-def fit_bank(model: Predictor, data: Any, options: dict[str, Any]) -> None:
-    """Fit the bank of a model that has one."""
-    method: Any = getattr(model, "fit_bank", None)
-    if method is not None:
-        method(data, **options)
-
-
 def seeded(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
     """A network made under a seed; torch's global state comes back as it was."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -137,8 +127,8 @@ def seeded(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
         return make(seed)
 
 
-def redraw(module: nn.Module) -> None:
-    """Draw all weights of a module anew, in place; raises where some cannot be.
+def redraw(module: _Module) -> _Module:
+    """The module with all weights drawn anew, in place; raises where some cannot be.
 
     Weights that were all the same number (a fresh bias, a single scale) may stay.
     """
@@ -157,6 +147,7 @@ def redraw(module: nn.Module) -> None:
                 f"{name}, which no reset_parameters changes",
                 "Give the module that holds it a method reset_parameters().",
             )
+    return module
 
 
 def _make(
@@ -181,20 +172,14 @@ def _make(
 
 
 def _check_independent(members: Sequence[nn.Module]) -> None:
-    for i, first in enumerate(members):
-        for j, second in enumerate(members[:i]):
-            if first is second:
-                raise InputError("members that are separate networks", f"{j} and {i} are one")
-            if _equal(list(first.parameters()), list(second.parameters())):
-                raise InputError(
-                    "members with initialisations of their own",
-                    f"members {j} and {i} with equal weights",
-                    "Build each anew under another seed instead of copying one.",
-                )
-
-
-def _equal(one: list[nn.Parameter], two: list[nn.Parameter]) -> bool:
-    """Whether two lists of weights, not empty, are the same numbers."""
-    if not one or [p.shape for p in one] != [p.shape for p in two]:
-        return False
-    return all(torch.equal(a, b.to(a)) for a, b in zip(one, two, strict=True))
+    weights = [list(member.parameters()) for member in members]
+    for (i, one), (j, two) in combinations(enumerate(weights), 2):
+        if members[i] is members[j]:
+            raise InputError("members that are separate networks", f"{i} and {j} are one")
+        alike = one and [p.shape for p in one] == [p.shape for p in two]
+        if alike and all(torch.equal(a, b.to(a)) for a, b in zip(one, two, strict=True)):
+            raise InputError(
+                "members with initialisations of their own",
+                f"members {i} and {j} with equal weights",
+                "Build each anew under another seed instead of copying one.",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,17 @@ from gduq.prediction.predictor import Answer, HeadJob, Predictor, Supply
 from gduq.targets import Target, Values
 from gduq.whole import whole
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = ["HeadEnsemble", "OnTrunk", "PlainHead"]
 
 
 class OnTrunk(Predictor):
     """A model that reads the rows of a frozen trunk: one of a copy of ``net``, or one that is
     shared with other models."""
+
+    settings: ClassVar[tuple[str, ...]]  # arguments, kept as attributes, that make it again
 
     def __init__(
         self, net: nn.Module | None, call: Call | None = None, trunk: Trunk | None = None
@@ -85,12 +90,20 @@ class OnTrunk(Predictor):
             "call": self._trunk.call is not None,  # of a trunk that was handed in, too
             "net": network_spec(self._trunk.net),
             "trunk": self._trunk.spec(),
+            **{name: getattr(self, name) for name in self.settings},
         }
 
-    @staticmethod
-    def trunk_from(spec: Mapping[str, Any], supply: Supply) -> Trunk:
-        """The trunk that `spec` described."""
-        return Trunk.from_spec(spec["trunk"], supply.net(spec["net"]), supply.call(spec))
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Self:
+        call = supply.call(spec)
+        trunk = Trunk.from_spec(spec["trunk"], supply.net(spec["net"]), call)
+        known = {name: spec[name] for name in cls.settings}
+        return cls(None, call=call, trunk=trunk, **known)
+
+    def __repr__(self) -> str:
+        where = "found at the first graph" if self._trunk is None else self._trunk.description
+        known = ", ".join(f"{name}={getattr(self, name)}" for name in self.settings)
+        return f"{type(self).__name__}({where}; {known})"
 
 
 class PlainHead(nn.Module):
@@ -113,10 +126,6 @@ class PlainHead(nn.Module):
         found: Tensor = self.rest(z.flatten(0, 1)).view(z.size(0), z.size(1), -1)
         return found if self.noise is None else self.noise(found, read)
 
-    def add_noise(self, values: int) -> None:
-        """Make room for log-variances of so many values."""
-        self.noise = NoiseHead(self.first.in_features, values)
-
 
 class HeadEnsemble(OnTrunk):
     """K heads on a frozen network, each started anew and all trained side by side.
@@ -134,6 +143,7 @@ class HeadEnsemble(OnTrunk):
     """
 
     kind: ClassVar[str] = "HeadEnsemble"
+    settings: ClassVar[tuple[str, ...]] = ("size", "mask", "seed")
     trained: Tensor
 
     def __init__(
@@ -145,15 +155,15 @@ class HeadEnsemble(OnTrunk):
         seed: int = 0,
         trunk: Trunk | None = None,
     ) -> None:
-        size = whole("size", size, 1)
         if not 0 <= mask < 1:
             raise InputError("mask from 0 to below 1", mask)
-        self.size, self.mask, self.seed = size, mask, seed
+        self.size, self.mask, self.seed = whole("size", size, 1), mask, seed
         super().__init__(net, call, trunk)
 
     def _build(self, trunk: Trunk) -> None:
         torch.manual_seed(self.seed)
-        self.heads = nn.ModuleList(_fresh(PlainHead(*trunk.head())) for _ in range(self.size))
+        self.heads = nn.ModuleList(redraw(PlainHead(*trunk.head())) for _ in range(self.size))
+        self.heads.requires_grad_(True)
         self.register_buffer("trained", torch.zeros((), dtype=torch.bool))
 
     def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
@@ -178,8 +188,9 @@ class HeadEnsemble(OnTrunk):
     def _widen(self, values: int, like: Tensor) -> None:
         if not self._noises:
             for head in self.heads:
-                cast(PlainHead, head).add_noise(values)
-                head.to(like.device, like.dtype)
+                plain = cast(PlainHead, head)
+                plain.noise = NoiseHead(plain.first.in_features, values)
+                plain.to(like.device, like.dtype)
 
     @property
     def _noises(self) -> list[NoiseHead]:
@@ -206,24 +217,12 @@ class HeadEnsemble(OnTrunk):
             raise NotFittedError("trained heads", "fresh ones", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        values = self._noises[0].linear.out_features if self._noises else 0
-        own = {"size": self.size, "mask": self.mask, "seed": self.seed, "values": values}
-        return super().spec() | own
+        noises = self._noises
+        return super().spec() | {"values": noises[0].linear.out_features if noises else 0}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> HeadEnsemble:
-        trunk, call = cls.trunk_from(spec, supply), supply.call(spec)
-        model = cls(None, spec["size"], spec["mask"], call, spec["seed"], trunk)
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Self:
+        model = super().from_spec(spec, supply)
         if spec["values"]:
             model._widen(spec["values"], torch.zeros(()))
         return model
-
-    def __repr__(self) -> str:
-        where = "found at the first graph" if self._trunk is None else self._trunk.description
-        return f"HeadEnsemble({self.size} heads at {where})"
-
-
-def _fresh(head: PlainHead) -> PlainHead:
-    """The head with weights drawn anew."""
-    redraw(head)
-    return head.requires_grad_(True)

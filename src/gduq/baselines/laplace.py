@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gduq.baselines.head_ensemble import OnTrunk
-from gduq.baselines.joint_posterior import JointPosterior
-from gduq.baselines.separate_posteriors import SeparatePosteriors
+from gduq.baselines.posteriors import JointPosterior, SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.nn.call import Call
@@ -19,6 +18,9 @@ from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Supply
 from gduq.targets import Labels, Values
 from gduq.whole import whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["LastLayerLaplace"]
 
@@ -47,6 +49,7 @@ class LastLayerLaplace(OnTrunk):
     """
 
     kind: ClassVar[str] = "LastLayerLaplace"
+    settings: ClassVar[tuple[str, ...]] = ("num_samples", "link", "seed")
 
     def __init__(
         self,
@@ -57,10 +60,9 @@ class LastLayerLaplace(OnTrunk):
         seed: int = 0,
         trunk: Trunk | None = None,
     ) -> None:
-        num_samples = whole("num_samples", num_samples, 1)
         if link not in ("samples", "probit"):
             raise InputError("link 'samples' or 'probit'", repr(link))
-        self.num_samples, self.link, self.seed = num_samples, link, seed
+        self.num_samples, self.link, self.seed = whole("num_samples", num_samples, 1), link, seed
         self._drawn: tuple[Tensor, Tensor] | None = None  # of which posterior, and the draws
         super().__init__(net, call, trunk)
 
@@ -74,36 +76,29 @@ class LastLayerLaplace(OnTrunk):
         self.last = steps[last].requires_grad_(False)
         self.posterior: JointPosterior | SeparatePosteriors = JointPosterior()
 
+    @torch.no_grad()
     def fit_rows(self, h: Tensor, y: Tensor) -> None:
-        with torch.no_grad():
-            phi = self.lead(h)
-            bias, target = getattr(self.last, "bias", None), self.target
-            if isinstance(target, Values):
-                self._fit_values(phi, y, target)
-            elif isinstance(target, Labels):
-                p = self.last(phi).sigmoid()
-                curvature = p * (1 - p) * ~y.isnan()
-                self._separate(phi).fit(phi, self.last.weight, bias, curvature)  # type: ignore[arg-type]
-            else:
-                joint = JointPosterior().to(phi.device)
-                self.posterior = joint.fit(phi, self.last.weight, bias)  # type: ignore[arg-type]
-
-    def _fit_values(self, phi: Tensor, y: Tensor, target: Values) -> None:
-        """In standardised units, with the noise that the network says, if it says any."""
-        count, bias = target.num_values, getattr(self.last, "bias", None)
-        weight: Tensor = self.last.weight[:count]  # type: ignore[index]
-        bias = None if bias is None else bias[:count]
-        if target.raw:
-            shift, scale = (weight.new_tensor(given) for given in (target.shift, target.scale))
-            weight = weight / scale.unsqueeze(1)
-            bias = None if bias is None else (bias - shift) / scale
-        means, logs = self._own(phi, target)
-        residuals = y - means if target.is_open else None
-        self._separate(phi).fit(phi, weight, bias, (-logs).exp(), residuals)
-
-    def _separate(self, phi: Tensor) -> SeparatePosteriors:
-        self.posterior = found = SeparatePosteriors().to(phi.device)
-        return found
+        phi, target = self.lead(h), self.target
+        weight: Any = self.last.weight
+        bias: Any = getattr(self.last, "bias", None)
+        if not isinstance(target, (Labels, Values)):
+            self.posterior = JointPosterior().to(phi.device).fit(phi, weight, bias)
+            return
+        residuals = None
+        if isinstance(target, Labels):
+            p = self.last(phi).sigmoid()
+            curvature = p * (1 - p) * ~y.isnan()
+        else:  # in standardised units, with the noise that the network says, if it says any
+            count = target.num_values
+            weight, bias = weight[:count], None if bias is None else bias[:count]
+            if target.raw:
+                shift, scale = (weight.new_tensor(given) for given in (target.shift, target.scale))
+                weight = weight / scale.unsqueeze(1)
+                bias = None if bias is None else (bias - shift) / scale
+            means, logs = self._own(phi, target)
+            curvature, residuals = (-logs).exp(), y - means if target.is_open else None
+        separate = SeparatePosteriors().to(phi.device)
+        self.posterior = separate.fit(phi, weight, bias, curvature, residuals)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
@@ -151,33 +146,18 @@ class LastLayerLaplace(OnTrunk):
             raise NotFittedError("a posterior", "none yet", "Call gduq.fit(model, train, val).")
 
     def spec(self) -> dict[str, Any]:
-        return super().spec() | {
-            "num_samples": self.num_samples,
-            "link": self.link,
-            "seed": self.seed,
-            "separate": isinstance(self.posterior, SeparatePosteriors),
-        }
+        return super().spec() | {"separate": isinstance(self.posterior, SeparatePosteriors)}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> LastLayerLaplace:
-        trunk, call = cls.trunk_from(spec, supply), supply.call(spec)
-        model = cls(None, spec["num_samples"], spec["link"], call, spec["seed"], trunk)
+    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Self:
+        model = super().from_spec(spec, supply)
         if spec["separate"]:
             model.posterior = SeparatePosteriors()
         return model
 
-    def __repr__(self) -> str:
-        where = "found at the first graph" if self.trunk is None else self.trunk.description
-        return f"LastLayerLaplace({where}; {self.link})"
-
 
 def _spaced(k: int) -> Tensor:
-    """K quantiles of the standard normal distribution, stretched to a variance of 1.
-
-    Example:
-        >>> _spaced(2)
-        tensor([-1.,  1.], dtype=torch.float64)
-    """
+    """K quantiles of the standard normal distribution, stretched to a variance of 1."""
     points = torch.special.ndtri((torch.arange(k, dtype=torch.float64) + 0.5) / k)
     found: Tensor = points / points.square().mean().sqrt()
     return found

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.ensemble import fit_bank, inner_spec, mixture
+from gduq.baselines.ensemble import inner_spec, mixture
 from gduq.baselines.network import Network
 from gduq.errors import InputError
 from gduq.nn.call import Call, evaluating
@@ -39,9 +39,8 @@ class MCDropout(Predictor):
         self, net: nn.Module, num_samples: int = 10, seed: int = 0, call: Call | None = None
     ) -> None:
         super().__init__()
-        num_samples = whole("num_samples", num_samples, 1)
         self.net = net if isinstance(net, Predictor) else Network(net, call)
-        self.num_samples, self.seed = num_samples, seed
+        self.num_samples, self.seed = whole("num_samples", num_samples, 1), seed
 
     @property
     def parts(self) -> Mapping[str, Predictor]:
@@ -68,11 +67,6 @@ class MCDropout(Predictor):
         rows = self.net.answer(graph, True).features if features else None
         found = [self.net.with_temperature(one) for one in passes]
         return mixture(found)._replace(features=rows)
-
-    def fit_bank(self, data: Any, **options: Any) -> MCDropout:
-        """Fit the bank of an anchored network."""
-        fit_bank(self.net, data, options)
-        return self
 
     def spec(self) -> dict[str, Any]:
         settings = {"num_samples": self.num_samples, "seed": self.seed}

@@ -16,6 +16,8 @@ from gduq.nn.call import evaluating
 from gduq.novelty.nearest import Novelty
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from gduq.nn.trunk import Trunk
     from gduq.targets.base import Target
 
@@ -187,6 +189,12 @@ class Predictor(nn.Module, ABC):
 
     def finish(self, batches: Any, batch_size: int) -> None:
         """After the last epoch: all that prediction needs from the training rows."""
+
+    def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
+        """Choose the anchors of every anchored model inside; see `Anchored.fit_bank`."""
+        for part in self.parts.values():
+            part.fit_bank(data, k, batch_size)
+        return self
 
     @property
     def bounded(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,11 +16,13 @@ from gduq.data.splits import overlap
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import check_loader, label_rows, row_kind, targets
-from gduq.training.fit_settings import known_by
+from gduq.targets import FirstLook, Target
+from gduq.training.fit_settings import short_hash
 
 __all__ = [
     "Batches",
     "Loader",
+    "ReadTarget",
     "as_batches",
     "described",
     "even_size",
@@ -31,6 +33,7 @@ __all__ = [
     "warn_of_overlap",
 ]
 
+ReadTarget = Callable[[FirstLook], Target]  # what the outputs of a network mean
 Shard = tuple[int, int]
 
 
@@ -50,12 +53,7 @@ class Batches(Protocol):
 class Loader:
     """A user's loader: its own batches, in an order that our generator decides where it can."""
 
-    loader: Any
-
-    @property
-    def own(self) -> Any:
-        """The loader itself, out of Fabric's, which counts epochs."""
-        return getattr(self.loader, "_dataloader", self.loader)
+    own: Any
 
     def batches(
         self,
@@ -84,9 +82,7 @@ class Loader:
 def as_batches(data: Any, name: str) -> Batches:
     """Whatever holds graphs, as something that hands out mini-batches.
 
-    Args:
-        data: A View, a ``Data``, a list of them, a PyG dataset, or a loader.
-        name: What the caller calls it, ``"train"`` or ``"val"``.
+    ``name`` is what the caller calls it, ``"train"`` or ``"val"``.
     """
     if isinstance(data, View):
         view = data
@@ -102,7 +98,7 @@ def as_batches(data: Any, name: str) -> Batches:
         check_loader(data)
         if len(data) == 0:
             raise InputError(f"at least one batch in {name}", "an empty loader")
-        return Loader(data)
+        return Loader(getattr(data, "_dataloader", data))  # out of Fabric's, which counts epochs
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if len(data) == 0:
             raise InputError(f"at least one graph in {name}", "an empty dataset")
@@ -197,9 +193,9 @@ def _check_leak(graph: Data, name: str) -> None:
 # -- labels --------------------------------------------------------------------------------------
 
 
-def labels(graph: Any) -> Tensor:
-    """The truth of the rows of a batch that count, ``[m, ...]``."""
-    y = targets(graph)
+def labels(graph: Any, rows: int | None = None) -> Tensor:
+    """The truth of the rows of a batch that count, ``[m, ...]``; of ``rows`` answers, if given."""
+    y = targets(graph, rows)
     if y is None:
         raise InputError("graphs with labels y", "a batch without")
     return y
@@ -222,9 +218,8 @@ def truths(source: Batches, name: str) -> Tensor:
 
 def described(source: Batches, y: Tensor) -> str:
     """Rows in few words: by their labels, one after the other if their order is known."""
-    if isinstance(source, View):
-        return known_by(len(source), y.tolist())
-    return known_by(y.size(0), sorted(y.flatten().tolist()))
+    known = y.tolist() if isinstance(source, View) else sorted(y.flatten().tolist())
+    return f"{y.size(0)} rows ({short_hash(known)})"
 
 
 def some(

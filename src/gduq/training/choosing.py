@@ -25,11 +25,7 @@ from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.fabric import checked_fabric
-from gduq.training.finishing import (
-    features_of_rows,
-    fit_novelty,
-    warn_of_few,
-)
+from gduq.training.finishing import warn_of_few
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 
@@ -104,17 +100,7 @@ def choose(
     """
     _check(net, val, budget, epochs)
     warn_of_overlap(train, val)
-    settings = FitSettings(
-        epochs=epochs,
-        given_lr=lr,
-        given_batch_size=batch_size,
-        weight_decay=weight_decay,
-        milestones=(),
-        gamma=0.1,
-        select="best",
-        patience=None,
-        seed=seed,
-    )
+    settings = FitSettings(epochs, lr, batch_size, weight_decay, seed=seed)
     fit = Fit(train, val, settings, None, class_names, target, progress)
     fabric = checked_fabric(None)
     with isolated(fabric.device):
@@ -157,9 +143,11 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
         weights = _weighed(table, kept)
     members = [found[j].model for j in kept]
     mixed = Stack(members, weights)
-    _finish(mixed, members, candidates)
-    shares = dict(zip(kept, weights.tolist(), strict=True))
-    mixed.leaderboard = _leaderboard(found, shares)
+    # No temperature of its own: it would take back the doubt that mixing adds, and on a kind of
+    # shift that was left out of the copies it hardly gains (docs/choices.md).
+    mixed.set_temperature(1.0, "shifted" if table.size(1) > 1 else "clean")
+    candidates.evidence(members[0]).fit_novelty(mixed, candidates.seed)
+    mixed.leaderboard = _leaderboard(found, dict(zip(kept, weights.tolist(), strict=True)))
     return mixed.eval()
 
 
@@ -167,22 +155,6 @@ def _weighed(table: Tensor, kept: Sequence[int]) -> Tensor:
     """The weights of some candidates, from the losses of all ``[J, 1 + copies, n]``."""
     prior = torch.tensor([HEAD_START if j == 0 else 0.0 for j in kept])
     return mixture_weights(-table[list(kept)], prior)
-
-
-def _finish(stack: Stack, members: Sequence[Predictor], candidates: Candidates) -> None:
-    """Say how its members were calibrated, and note what novelty is measured against.
-
-    The mixture gets no temperature of its own: it would take back the doubt that mixing adds, and
-    on a kind of shift that was left out of the copies it hardly gains (docs/choices.md).
-    """
-    stack.set_temperature(1.0, "shifted" if candidates.sets > 1 else "clean")
-    rows, seed = candidates.rows, candidates.seed
-    if rows is not None and rows.val is not None and candidates.stands(members[0]):
-        fit_novelty(stack, rows.train.h, rows.val.h, seed)
-        return
-    train = features_of_rows(stack, candidates.train, 256, seed)
-    if train is not None:
-        fit_novelty(stack, train, features_of_rows(stack, candidates.val, 256, seed), seed)
 
 
 def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,16 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import derived, seed_all
-from gduq.targets import Target, target_from
-from gduq.training.batches import Batches, described, even_size, some, truths
+from gduq.targets import FirstLook, Target, Values, target_from
+from gduq.training.batches import (
+    Batches,
+    ReadTarget,
+    described,
+    even_size,
+    labels,
+    some,
+    truths,
+)
 from gduq.training.checkpoint import (
     Checkpoint,
     RunState,
@@ -27,14 +35,31 @@ from gduq.training.checkpoint import (
 from gduq.training.epoch_bar import epoch_bar
 from gduq.training.fabric import FabricProcesses, LossStep
 from gduq.training.finishing import finish_model, judged
-from gduq.training.first_pass import ReadTarget, told_target
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History, best_epoch
 
-__all__ = ["Run"]
+__all__ = ["Run", "told_target"]
 
 _ENOUGH = 256  # rows that tell the units of a network
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
+
+
+@torch.no_grad()
+def told_target(
+    model: Predictor, batches: Iterable[Any], y: Tensor, stays: bool, read_target: ReadTarget
+) -> Target:
+    """What some batches, on the device of a model that can answer, tell of its outputs.
+
+    ``y`` is the truth of all training rows; a network that ``stays`` is not trained any more.
+    """
+    model.target = Values()  # nothing is known: these are the bare outputs
+    outputs: list[Tensor] = []
+    truth: list[Tensor] = []
+    for graph in batches:
+        outputs.append(model.sample(graph).mean(dim=0))
+        truth.append(labels(graph, outputs[-1].size(0)))
+    look = FirstLook(y, torch.cat(outputs), torch.cat(truth), stays, model.bounded)
+    return read_target(look)
 
 
 class Run:
@@ -203,8 +228,7 @@ class Run:
                 if self.kept_epoch == record.epoch:
                     self.best = weights(self.model) if self.settings.select == "best" else {}
                 self._save()
-                numbers = {k: v for k, v in asdict(record).items() if v is not None}
-                self.fabric.log_dict(numbers, step=record.epoch)
+                self.fabric.log_dict(record.figures, step=record.epoch)
                 show(record)
 
     def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -234,7 +258,7 @@ class Run:
             graph = fabric.to_device(graph)
             if self.processes.all_have_labels(graph):
                 total += self._train_step(graph)
-        total = self.processes.reduced(total, "sum")
+        total = self.processes.summed(total)
         loss = float(total[0] / total[1])
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.parameters):
             raise self.settings.diverged(loss, epoch)
@@ -244,7 +268,7 @@ class Run:
         """One step of the optimiser; the sums of weighted losses and of weights."""
         losses, counts = self.step(graph)
         # Processes average their gradients: each divides by the weight of all, times their number.
-        share = self.processes.reduced(counts.sum(), "sum") / self.fabric.world_size
+        share = self.processes.summed(counts.sum()) / self.fabric.world_size
         if float(share) == 0.0:  # no label of these rows is known
             return torch.zeros(2, dtype=torch.float64, device=counts.device)
         self.optimizer.zero_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -17,7 +17,7 @@ from gduq.errors import InputError
 from gduq.prediction.predictor import Predictor
 from gduq.training.batches import Batches, Loader, labels, truths
 
-__all__ = ["FabricProcesses", "LossStep", "checked_fabric", "evaluating_after", "fabric_for_rows"]
+__all__ = ["FabricProcesses", "LossStep", "checked_fabric", "evaluating_after"]
 
 
 class LossStep(nn.Module):
@@ -35,7 +35,7 @@ class LossStep(nn.Module):
 def checked_fabric(fabric: Fabric | None) -> Fabric:
     """The given Fabric, or one device: the first GPU, else the CPU."""
     if fabric is None:
-        return Fabric(accelerator=_accelerator(), devices=1)
+        return _one_device("cuda" if torch.cuda.is_available() else "cpu")
     if not isinstance(fabric.strategy, (SingleDeviceStrategy, DDPStrategy)):
         raise InputError(
             "a Fabric on one device or with strategy='ddp'", type(fabric.strategy).__name__
@@ -49,21 +49,9 @@ def checked_fabric(fabric: Fabric | None) -> Fabric:
     return fabric
 
 
-def fabric_for_rows(fabric: Fabric | None) -> Fabric:
-    """`checked_fabric` where nothing is set up with it, so that one serves all calls.
-
-    Making one looks through all installed packages, which takes longer than some fits.
-    """
-    return _shared_fabric(_accelerator()) if fabric is None else checked_fabric(fabric)
-
-
-@cache
-def _shared_fabric(accelerator: str) -> Fabric:
+@cache  # making one looks through all installed packages, which takes longer than some fits
+def _one_device(accelerator: str) -> Fabric:
     return Fabric(accelerator=accelerator, devices=1)
-
-
-def _accelerator() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class FabricProcesses:
@@ -72,9 +60,9 @@ class FabricProcesses:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
 
-    def reduced(self, value: Tensor, how: Literal["sum", "max"]) -> Tensor:
-        """A value of all processes together."""
-        found: Any = self.fabric.all_reduce(value, reduce_op=how)
+    def summed(self, value: Tensor) -> Tensor:
+        """The sum over all processes."""
+        found: Any = self.fabric.all_reduce(value, reduce_op="sum")
         return found  # type: ignore[no-any-return]
 
     def truths(self, train: Batches) -> Tensor:
@@ -90,7 +78,7 @@ class FabricProcesses:
         """Whether a batch has labelled rows; raises if those of some processes only have."""
         found = torch.zeros(self.fabric.world_size, dtype=torch.int64, device=self.fabric.device)
         found[self.fabric.global_rank] = labels(graph).size(0)
-        counts: list[int] = self.reduced(found, "sum").tolist()
+        counts: list[int] = self.summed(found).tolist()
         if min(counts) == 0 < max(counts):
             raise InputError(
                 "labelled rows for every process in every batch",
@@ -111,21 +99,18 @@ def evaluating_after(model: nn.Module) -> Iterator[None]:
     """However training ends, the model is in evaluation mode; a failure leaves what was fitted at
     the end of an earlier training (bank, temperature, novelty) as it was."""
     before = [(module, dict(module._buffers)) for module in model.modules()]
-    state = {name: value.clone() for name, value in _small_buffers(model)}
+    in_place = [
+        (buffer, buffer.clone())
+        for name, buffer in model.named_buffers()
+        if name.rpartition(".")[2] in ("temperature", "_calibration")
+    ]
     try:
         yield
     except BaseException:
         for module, buffers in before:
             module._buffers.update(buffers)
-        for name, value in _small_buffers(model):
-            if name in state:
-                value.copy_(state[name])
+        for buffer, value in in_place:
+            buffer.copy_(value)
         raise
     finally:
         model.eval()
-
-
-def _small_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Temperatures and how they were found, which change in place."""
-    names = ("temperature", "_calibration")
-    return [(n, b) for n, b in model.named_buffers() if n.rpartition(".")[2] in names]

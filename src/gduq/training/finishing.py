@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,23 +12,22 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.errors import warn_user
-from gduq.graph import iterate, on_device, targets
+from gduq.graph import iterate, on_device
 from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.shifts.copies import shifted_copies
 from gduq.targets.base import Part
-from gduq.training.batches import Batches
+from gduq.training.batches import Batches, labels
 
 __all__ = [
+    "Evidence",
+    "GraphRows",
     "Judged",
     "copies_of",
-    "features_of_rows",
     "finish_model",
-    "fit_novelty",
     "fit_temperature",
     "judged",
-    "settle",
     "warn_of_few",
 ]
 
@@ -38,8 +39,78 @@ class Judged(NamedTuple):
     """What a model says of rows whose truth is known, before calibration."""
 
     outputs: Tensor  # [K, n, O]
-    y: Tensor  # the truth [n]
+    y: Tensor  # the truth [n], as the target checked it
     weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence(ABC):
+    """The rows that a trained model is finished with, wherever they come from."""
+
+    train: Any
+    val: Any  # None where there are no validation rows
+    copies: Iterable[Any]  # shifted copies of the validation rows
+
+    @abstractmethod
+    def judged(self, model: Predictor, rows: Any) -> Judged:
+        """What a model says of training rows, validation rows or a copy."""
+
+    @abstractmethod
+    def features(self, model: Predictor, rows: Any) -> Tensor | None:
+        """The representations ``[n, d]`` that novelty compares."""
+
+    def calibrate(self, model: Predictor, tempered: bool = True) -> int:
+        """Note what the model leaves unexplained, and fit its temperature to the validation rows;
+        returns to how many."""
+        model.set_temperature(1.0, None)
+        assert model.target is not None
+        if model.target.is_open:
+            held = self.train if self.val is None else self.val
+            model.target = model.target.settled(*self.judged(model, held))
+        if self.val is None or not tempered:
+            return 0
+        clean = self.judged(model, self.val)
+        fit_temperature(model, clean, [self.judged(model, copy) for copy in self.copies])
+        return clean.y.size(0)
+
+    def fit_novelty(self, model: Predictor, seed: int) -> None:
+        """Note what training rows are like, and how far from them validation rows are."""
+        train = self.features(model, self.train)
+        if train is not None:
+            val = None if self.val is None else self.features(model, self.val)
+            model.novelty.fit(train, val, torch.Generator().manual_seed(seed))
+
+    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
+        """All of it. Without validation rows the model says that it is not calibrated."""
+        rows = self.calibrate(model, calibrate is not None)
+        if rows:
+            warn_of_few(rows)
+        self.fit_novelty(model, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphRows(Evidence):
+    """Rows of graphs, over which a model runs every time."""
+
+    batch_size: int
+    seed: int  # for the choice of rows that novelty looks at
+
+    def judged(self, model: Predictor, rows: Any) -> Judged:
+        return judged(model, rows, self.batch_size)
+
+    def features(self, model: Predictor, rows: Any) -> Tensor | None:
+        device, parts, seen = device_of_model(model), [], 0
+        generator = torch.Generator().manual_seed(self.seed)
+        with torch.no_grad(), evaluating(model):
+            for graph in rows.batches(self.batch_size, shuffle=True, generator=generator):
+                found = model.represented(on_device(graph, device))
+                if found is None:
+                    return None
+                parts.append(found)
+                seen += found.size(0)
+                if seen >= MOST:  # batches come in random order: data may be sorted by class
+                    break
+        return torch.cat(parts)
 
 
 def finish_model(
@@ -52,24 +123,14 @@ def finish_model(
 ) -> None:
     """Calibrate a trained model on validation rows, and note what its training rows are like.
 
-    Without validation rows the model says that it is not calibrated. The seed is for the copies and
-    the choice of reference rows.
+    The seed is for the copies and the choice of reference rows.
     """
-    model.set_temperature(1.0, None)
-    settle(model, lambda: judged(model, train if val is None else val, batch_size))
-    if val is not None and calibrate is not None:
-        clean = judged(model, val, batch_size)
-        warn_of_few(clean.y.size(0))
-        copies = copies_of(val, seed) if calibrate == "shifted" else []
-        fit_temperature(model, clean, [judged(model, copy, batch_size) for copy in copies])
-    rows = features_of_rows(model, train, batch_size, seed)
-    if rows is not None:
-        held = None if val is None else features_of_rows(model, val, batch_size, seed)
-        fit_novelty(model, rows, held, seed)
+    copies = copies_of(val, seed) if calibrate == "shifted" else ()
+    GraphRows(train, val, copies, batch_size, seed).finish(model, calibrate, seed)
 
 
 def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged:
-    """What a model says of validation rows or of a copy of them, before calibration."""
+    """What a model says of labelled rows, before calibration."""
     assert model.target is not None
     device = device_of_model(model)
     outputs, truth, weights = [], [], None
@@ -77,23 +138,13 @@ def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged
         for graph in iterate(data, batch_size):
             graph = on_device(graph, device)
             found = model.answer(graph)
-            y = targets(graph, found.outputs.size(1))
-            assert y is not None  # all labels were read before the first epoch
             outputs.append(found.outputs)
-            truth.append(model.target.check(y, "val"))
+            truth.append(model.target.check(labels(graph, found.outputs.size(1)), "val"))
             weights = found.weights
     return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights)
 
 
-def settle(model: Predictor, judge: Callable[[], Judged]) -> None:
-    """Let the target note what a trained model leaves unexplained, where it needs to know."""
-    assert model.target is not None
-    if model.target.is_open:
-        found = judge()
-        model.target = model.target.settled(found.outputs, found.y, found.weights)
-
-
-def copies_of(val: Batches, seed: int) -> Iterable[View]:
+def copies_of(val: Batches | None, seed: int) -> Iterable[View]:
     """Shifted copies; none where the data cannot be copied (a loader, a heterogeneous graph)."""
     return shifted_copies(val, seed) if isinstance(val, View) else ()
 
@@ -115,24 +166,3 @@ def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -
     parts += [(copy.outputs, copy.y, share) for copy in copies]
     value = model.target.best_temperature(parts, clean.weights)
     model.set_temperature(value, "shifted" if copies else "clean")
-
-
-def fit_novelty(model: Predictor, train: Tensor, val: Tensor | None, seed: int) -> None:
-    """Note the representations ``[n, d]`` that novelty is measured against."""
-    model.novelty.fit(train, val, torch.Generator().manual_seed(seed))
-
-
-def features_of_rows(model: Predictor, data: Batches, batch_size: int, seed: int) -> Tensor | None:
-    """Representations of the rows that count ``[n, d]``; a random choice where there are many."""
-    device, parts, seen = device_of_model(model), [], 0
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad(), evaluating(model):
-        for graph in data.batches(batch_size, shuffle=True, generator=generator):
-            found = model.represented(on_device(graph, device))
-            if found is None:
-                return None
-            parts.append(found)
-            seen += found.size(0)
-            if seen >= MOST:  # batches come in random order: data may be sorted by class
-                break
-    return torch.cat(parts)

@@ -12,7 +12,7 @@ from torch import nn
 from gduq.errors import InputError
 from gduq.whole import whole
 
-__all__ = ["FitSettings", "Select", "known_by"]
+__all__ = ["FitSettings", "Select", "short_hash"]
 
 Select = Literal["best", "last"]
 
@@ -36,10 +36,17 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**63 - 1))
-        self._whole("epochs", 0, _LONG)
-        self._whole("given_batch_size", 1, _LONG)
-        self._whole("patience", 1, _LONG)
+        whole_ones = (
+            ("seed", 0, 2**63 - 1),
+            ("epochs", 0, _LONG),
+            ("given_batch_size", 1, _LONG),
+            ("patience", 1, _LONG),
+        )
+        for name, least, most in whole_ones:
+            value = getattr(self, name)
+            if value is not None or name == "seed":
+                value = whole(name.removeprefix("given_"), value, least, most)
+                object.__setattr__(self, name, value)
         for milestone in self.milestones:
             whole("milestones", milestone, 1, _LONG)
         _check_range("lr", self.lr, self.lr > 0, "above 0")
@@ -48,17 +55,8 @@ class FitSettings:
         if self.select not in ("best", "last"):
             raise InputError("select 'best' or 'last'", repr(self.select))
 
-    def _whole(self, name: str, least: int, most: int) -> None:
-        if getattr(self, name) is not None:
-            value = whole(name.removeprefix("given_"), getattr(self, name), least, most)
-            object.__setattr__(self, name, value)
-
     def until_stopped(self, judged: bool) -> FitSettings:
-        """The same with as many epochs as validation rows ask for; without them, with a few.
-
-        Args:
-            judged: Whether there are validation rows.
-        """
+        """The same with as many epochs as validation rows ask for; with a few if there are none."""
         if not judged:
             return replace(self, epochs=_FEW_EPOCHS)
         return replace(self, epochs=_MOST_EPOCHS, patience=self.patience or _PATIENCE)
@@ -92,16 +90,11 @@ class FitSettings:
         return {**known, "train": train, "model": _signature(model), **more}
 
 
-def known_by(rows: int, labels: Any) -> str:
-    """Rows in few words, to be recognised by."""
-    return f"{rows} rows ({_short(labels)})"
-
-
 def _signature(model: nn.Module) -> str:
     """The model's class, with a hash over its modules, their plain attributes (widths, dropout,
     anchors) and the shapes of its weights."""
     modules = [
-        (name, type(module).__qualname__, sorted(_attributes(module).items()))
+        (name, type(module).__qualname__, _attributes(module))
         for name, module in model.named_modules()
     ]
     shapes = [
@@ -109,18 +102,19 @@ def _signature(model: nn.Module) -> str:
     ]
     recipe = repr(getattr(model, "recipe", None))
     name = type(getattr(model, "net", model)).__name__  # of what a plain network is wrapped in
-    return f"{name} ({_short([modules, shapes, recipe])})"
+    return f"{name} ({short_hash([modules, shapes, recipe])})"
 
 
-def _attributes(module: nn.Module) -> dict[str, object]:
-    return {
-        name: value
+def _attributes(module: nn.Module) -> list[tuple[str, object]]:
+    return sorted(
+        (name, value)
         for name, value in vars(module).items()
         if isinstance(value, (bool, int, float, str)) and name[0] != "_" and name != "training"
-    }
+    )
 
 
-def _short(value: Any) -> str:
+def short_hash(value: Any) -> str:
+    """A few characters that tell a value from others."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
 
 

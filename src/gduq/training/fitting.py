@@ -6,26 +6,30 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
+from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
+from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import isolated
 from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import Batches, as_batches, first_graph, warn_of_overlap
+from gduq.training.checkpoint import weights
 from gduq.training.epoch_bar import epoch_bar
 from gduq.training.epochs import Run
-from gduq.training.fabric import checked_fabric, evaluating_after, fabric_for_rows
+from gduq.training.fabric import checked_fabric, evaluating_after
 from gduq.training.finishing import finish_model
 from gduq.training.fit_settings import FitSettings, Select
 from gduq.training.history import History
-from gduq.training.part_jobs import PartJob, in_processes
 from gduq.training.trunk_rows import TrunkRows, fit_on_rows
 from gduq.whole import whole
 
@@ -139,20 +143,17 @@ def fit(
     """
     known = as_predictor(model, call, trains=True)
     settings = FitSettings(
-        epochs=epochs,
-        given_lr=lr,
-        given_batch_size=batch_size,
-        weight_decay=weight_decay,
-        milestones=tuple(milestones),
-        gamma=gamma,
-        select=select,
-        patience=patience,
-        seed=seed,
+        epochs, lr, batch_size, weight_decay, tuple(milestones), gamma, select, patience, seed
     )
     how = known.calibrate if calibrate == "default" else calibrate
     if how not in ("shifted", "clean", None):
         raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
-    _check_processes(known, processes, fabric)
+    if whole("processes", processes, 1) > 1 and (len(known.parts) < 2 or fabric is not None):
+        raise InputError(
+            "processes > 1 with an Ensemble and without a fabric",
+            f"processes={processes} for {type(known).__name__}",
+            "To train one model in several processes pass Fabric(devices=2, strategy='ddp').",
+        )
     if val is not None:
         warn_of_overlap(train, val)
     words = class_weights, class_names, target
@@ -179,7 +180,8 @@ class Fit:
         return tell_target(look, self.target, self.class_weights, self.class_names)
 
     @property
-    def _batches(self) -> tuple[Batches, Batches | None]:
+    def batches(self) -> tuple[Batches, Batches | None]:
+        """Training and validation data."""
         train = as_batches(self.train, "train")
         return train, None if self.val is None else as_batches(self.val, "val")
 
@@ -192,72 +194,90 @@ class Fit:
     ) -> History:
         """Any model: what it is made of is trained first."""
         if model.parts:
-            return self._parts(model, calibrate, resume)
+            return self._parts(model, calibrate, None if resume is None else Path(resume))
         model.locate(first_graph(self.train))
-        trunk = model.trunk
-        if trunk is not None and trunk.has_head and not _learns(model, trunk):
-            return self._on_rows(model, calibrate, title)
-        settings = self.settings
-        if settings.epochs is None and model.frozen:
-            settings = settings.until_stopped(self.val is not None)
-        fabric = checked_fabric(self.fabric)
+        fabric, trunk = checked_fabric(self.fabric), model.trunk
         with isolated(fabric.device), evaluating_after(model):
-            run = Run(model, *self._batches, settings, self.read_target, calibrate, fabric)
+            if trunk is not None and trunk.has_head and not _learns(model, trunk):
+                return self._on_rows(model, trunk, calibrate, fabric, title)
+            settings = self.settings
+            if settings.epochs is None and model.frozen:
+                settings = settings.until_stopped(self.val is not None)
+            run = Run(model, *self.batches, settings, self.read_target, calibrate, fabric)
             run.continue_from(resume)
             if not run.finished:
                 run.epochs(self.progress, title)
                 run.finish()
-        return run.history
+            return run.history
 
-    def _on_rows(self, model: Predictor, calibrate: Calibrate, title: str) -> History:
-        fabric, (train, val) = fabric_for_rows(self.fabric), self._batches
-        if val is None and self.settings.patience is not None:
+    def _on_rows(
+        self, model: Predictor, trunk: Trunk, calibrate: Calibrate, fabric: Fabric, title: str
+    ) -> History:
+        settings = self.settings
+        if self.val is None and settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
-        with isolated(fabric.device), evaluating_after(model):
-            fabric.strategy.precision.convert_module(model.to(fabric.device))
-            trunk = model.trunk
-            assert trunk is not None
-            rows = TrunkRows.collect(
-                trunk, train, val, self.read_target, calibrate, 256, self.settings.seed
-            )
-            epochs = self.settings.epochs
-            with epoch_bar(epochs, 0, self.progress, title or "heads") as show:
-                history = fit_on_rows(model, rows, self.settings, calibrate, show)
+        fabric.strategy.precision.convert_module(model.to(fabric.device))
+        rows = TrunkRows.collect(trunk, *self.batches, self.read_target, calibrate, settings.seed)
+        with epoch_bar(settings.epochs, 0, self.progress, title or "heads") as show:
+            history = fit_on_rows(model, rows, settings, calibrate, show)
         for record in history.records:
-            numbers = {k: v for k, v in vars(record).items() if v is not None}
-            fabric.log_dict(numbers, step=record.epoch)
+            fabric.log_dict(record.figures, step=record.epoch)
         return replace(history, overhead_seconds=history.overhead_seconds + rows.seconds)
 
-    def _parts(self, model: Predictor, calibrate: Calibrate, resume: str | Path | None) -> History:
+    def _parts(self, model: Predictor, calibrate: Calibrate, resume: Path | None) -> History:
         """The parts one by one, or in processes of their own; then the whole is calibrated."""
-        jobs = []
+        jobs: list[Job] = []
         for i, (name, part) in enumerate(model.parts.items()):
             own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
-            folder = None if resume is None else Path(resume) / name
-            jobs.append(PartJob(own, part, folder, f"{name} of {len(model.parts)}"))
+            folder = None if resume is None else resume / name
+            jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
         with evaluating_after(model):
             if self.processes > 1:
-                histories = in_processes(jobs, self.processes, self.progress)
+                histories = _in_processes(jobs, self.processes, self.progress)
             else:
-                histories = [job.run() for job in jobs]
+                histories = [own.run(part, None, place, title) for own, part, place, title in jobs]
             start = time.perf_counter()
             target = next(iter(model.parts.values())).target
             model.target = None if target is None else target.combined()
             size = min(256, 8 * self.settings.batch_size)
-            finish_model(model, *self._batches, calibrate, size, self.settings.seed)
+            finish_model(model, *self.batches, calibrate, size, self.settings.seed)
         return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
+
+
+Job = tuple[Fit, Predictor, Path | None, str]  # a part, its folder for a checkpoint and its title
+
+
+def _in_processes(jobs: Sequence[Job], processes: int, progress: bool) -> list[History]:
+    """Train parts in processes of their own; the weights come back."""
+    import joblib  # type: ignore[import-untyped]
+
+    pool, histories = joblib.Parallel(n_jobs=processes, return_as="generator"), []
+    with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
+        try:
+            found = pool(joblib.delayed(_remote)(*job) for job in jobs)
+            for (own, part, *_), (history, target, state) in zip(jobs, found, strict=True):
+                part.locate(first_graph(own.train))
+                part.load_state_dict(state)
+                part.target = target
+                part.eval()
+                histories.append(history)
+                advance()
+        except PicklingError as error:
+            raise InputError(
+                "a model and data that can be sent to another process", error, "Use processes=1."
+            ) from error
+    return histories
+
+
+def _remote(
+    own: Fit, part: Predictor, folder: Path | None, title: str
+) -> tuple[History, Target | None, dict[str, Tensor]]:
+    torch.set_num_threads(1)
+    history = replace(own, progress=False, processes=1).run(part, None, folder, title)
+    return history, part.target, weights(part)
 
 
 def _learns(model: Predictor, trunk: nn.Module) -> bool:
     """Whether the trunk itself is trained."""
     inside = {id(p) for p in trunk.parameters()}
     return any(p.requires_grad and id(p) in inside for p in model.parameters())
-
-
-def _check_processes(model: Predictor, processes: int, fabric: Fabric | None) -> None:
-    if whole("processes", processes, 1) > 1 and (len(model.parts) < 2 or fabric is not None):
-        raise InputError(
-            "processes > 1 with an Ensemble and without a fabric",
-            f"processes={processes} for {type(model).__name__}",
-            "To train one model in several processes pass Fabric(devices=2, strategy='ddp').",
-        )

@@ -28,6 +28,11 @@ class Epoch:
     val_ece: float | None = None
     val_rmse: float | None = None
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """What there is, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
 
 @dataclass(frozen=True)
 class History:

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 
 from gduq.errors import InputError
 from gduq.prediction.predictor import HeadJob
 from gduq.randomness import derived, isolated
 from gduq.targets.base import Target
 from gduq.training.fit_settings import FitSettings
-from gduq.training.history import Epoch
-from gduq.training.stacked_heads import StackedHeads
+from gduq.training.history import Epoch, History
 
-__all__ = ["TEMPERATURES", "HeadRun", "RowSet", "train_heads"]
+__all__ = ["TEMPERATURES", "RowSet", "train_heads"]
 
 _STEPS, _EPOCHS, _BLIND = 8, 25, 8  # per epoch; epochs with and without validation rows
 _CHUNK = 2**17  # numbers of a hidden layer that are judged at once: what a cache holds
@@ -37,13 +37,208 @@ class RowSet:
         return self.h.size(0)
 
 
-@dataclass(frozen=True)
-class HeadRun:
-    """What happened to one head."""
+def train_heads(
+    job: HeadJob,
+    train: RowSet,
+    val: RowSet | None,
+    target: Target,
+    settings: FitSettings,
+    tempered: bool = False,
+    on_epoch: Callable[[Epoch], None] = lambda _: None,
+) -> list[History]:
+    """Train heads of one architecture in one batched pass; each becomes what it would alone.
 
-    records: tuple[Epoch, ...] = ()  # the seconds are this head's share
-    kept_epoch: int = 0  # whose weights the head has now; 0 means those it came with
-    val_loss: float | None = None  # with these weights
+    A head's ``forward(h, c, masked)`` takes rows ``[n, d]``, anchors ``[D, 1, d]`` or ``None``,
+    and a boolean ``[D, n]`` or ``None``; it gives ``[D, n, O]``, with D = 1 without anchors. The
+    heads end in evaluation mode with the weights that were chosen; epoch 0 means those they had.
+
+    Without ``epochs`` they have 8 steps, and end when the validation likelihood of every head has
+    stopped rising for 6 of them (or as many as it takes to see every row), 25 at most; without
+    validation rows there are 8. The learning rate is then 3e-3 up to 6400 rows.
+
+    Args:
+        job: The heads, changed in place, and what they read.
+        train: Rows to learn from; a batch is one of rows.
+        val: Rows that decide when to stop and which epoch to keep, the start included; without
+            them the last epoch stays.
+        target: What the outputs mean.
+        settings: Of the training.
+        tempered: Judge every head at its best temperature: right where one is fitted afterwards,
+            since masking leaves heads too modest, which says nothing about how good they are.
+        on_epoch: Called after every epoch with the mean over the heads.
+    """
+    with isolated(train.h.device):
+        try:
+            run = _Run(job, train, val, target, settings, tempered)
+            for number in range(1, (run.settings.epochs or 0) + 1):
+                on_epoch(run.epoch(number))
+                if not run.learning:
+                    break
+            run.stack.unload(run.kept)
+        finally:
+            for head in job.heads:
+                head.eval()
+    return run.histories
+
+
+class _StackedHeads:
+    """G heads of one architecture as one: every tensor has a leading axis G."""
+
+    def __init__(self, heads: Sequence[nn.Module]) -> None:
+        self.heads, self.module = heads, heads[0]
+        self.parameters, self.buffers = stack_module_state(list(heads))
+        self.width = max(v.size(1) for v in self.parameters.values() if v.dim() > 1)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __call__(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
+        """``[G, D, n, O]``; h and c are the same for all heads, ``masked`` is ``[G, D, n]``."""
+
+        def alone(state: tuple[dict[str, Tensor], ...], masked: Tensor | None) -> Tensor:
+            out: Tensor = functional_call(self.module, state, (h, c, masked))
+            return out
+
+        axes = (0, None if masked is None else 0)
+        every = vmap(alone, axes, randomness="same")  # a head alone draws the same dropout
+        out: Tensor = every((self.parameters, self.buffers), masked)
+        return out
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+    @torch.no_grad()
+    def unload(self, state: dict[str, Tensor]) -> None:
+        """Give every head its own part of a state."""
+        for g, head in enumerate(self.heads):
+            for name, value in (*head.named_parameters(), *head.named_buffers()):
+                value.copy_(state[name][g])
+
+
+class _Run:
+    """The heads, their optimiser, and the best that each has been so far."""
+
+    def __init__(
+        self,
+        job: HeadJob,
+        train: RowSet,
+        val: RowSet | None,
+        target: Target,
+        settings: FitSettings,
+        tempered: bool,
+    ) -> None:
+        self.job, self.train, self.val, self.target = job, train, val, target
+        quick = settings.epochs is None
+        self.steps = _STEPS if quick else None
+        self.settings = settings = _automatic(settings, len(train), val is not None)
+        judging = _JUDGING if quick else None
+        self.bank = None if job.bank is None else job.bank[:judging].to(train.h).unsqueeze(1)
+        self.temperatures = TEMPERATURES if tempered else (1.0,)
+        self.stack = stack = _StackedHeads(job.heads)
+        learned = [p for p in stack.parameters.values() if p.requires_grad]
+        decay = settings.weight_decay
+        self.optimizer = torch.optim.Adam(learned, settings.lr, weight_decay=decay, fused=True)
+        # The start is a candidate too: training must not make a head worse.
+        self.lowest = self._judge() or [math.inf] * len(stack)
+        self.histories = [History()] * len(stack)
+        self.since = [0] * len(stack)
+        self.kept = {name: value.detach().clone() for name, value in stack.state.items()}
+
+    @property
+    def learning(self) -> list[int]:
+        """The heads that have not stopped."""
+        limit = self.settings.patience or math.inf
+        return [g for g, epochs in enumerate(self.since) if epochs < limit]
+
+    def epoch(self, number: int) -> Epoch:
+        """One epoch of all heads; tells the mean over them."""
+        started, heads = time.perf_counter(), len(self.stack)
+        losses = self._learn(number)
+        judged = self._judge()
+        seconds, lr = time.perf_counter() - started, self.settings.lr_at(number)
+        self._keep(
+            [
+                Epoch(number, loss, lr, seconds / heads, None if judged is None else judged[g])
+                for g, loss in enumerate(losses)
+            ]
+        )
+        val_loss = None if judged is None else sum(judged) / heads
+        return Epoch(number, sum(losses) / heads, lr, seconds, val_loss)
+
+    def _learn(self, number: int) -> list[float]:
+        """The steps of an epoch; the mean training loss of each head."""
+        seed, train = self.settings.seed, self.train
+        torch.manual_seed(derived(seed, number, 0))  # what dropout draws from
+        generator = torch.Generator().manual_seed(derived(seed, number, 1))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.lr_at(number)
+        self.stack.module.train()
+        sums = torch.zeros(2, len(self.stack), dtype=torch.float64)
+        for index in _batches(len(train), self.settings.batch_size, self.steps, generator):
+            index = index.to(train.h.device)
+            c, masked = self._references(len(index), generator)
+            outputs = self.stack(train.h[index], c, masked)
+            losses, each = self.target.weighted_losses(outputs, train.y[index], masked)
+            weighted, counts = losses.sum(dim=(1, 2)), each.sum(dim=(1, 2))
+            if not bool((counts > 0).all()):  # no label of these rows is known
+                continue
+            self.optimizer.zero_grad()
+            (weighted / counts).sum().backward()
+            self.optimizer.step()
+            sums += torch.stack([weighted.detach(), counts]).cpu()
+        means: list[float] = (sums[0] / sums[1].clamp_min(1e-300)).tolist()
+        finite = all(bool(v.isfinite().all()) for v in self.stack.parameters.values())
+        if not finite or not all(map(math.isfinite, means)):
+            raise self.settings.diverged(max(means), number)
+        return means
+
+    def _references(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """An anchor per draw ``[D, 1, d]``, and which rows lack it ``[G, D, n]``.
+
+        One anchor for all rows of a step costs n times less than one per row, and 200 steps of
+        D draws see enough of them: validation and test likelihoods came out alike.
+        """
+        draws = self.job.draws
+        c = self.job.draw(draws, generator).to(self.train.h).unsqueeze(1)
+        uniform = torch.rand(draws, rows, generator=generator, dtype=torch.float64)
+        shares = torch.tensor(self.job.masks, dtype=torch.float64).view(-1, 1, 1)
+        return c, (uniform < shares).to(c.device)
+
+    @torch.no_grad()
+    def _judge(self) -> list[float] | None:
+        """The mean negative log-likelihood of each head's mixture over the bank, at the best of
+        the temperatures."""
+        if self.val is None:
+            return None
+        self.stack.module.eval()
+        hypotheses = 1 if self.bank is None else self.bank.size(0)
+        chunk = max(1, _CHUNK // (len(self.stack) * hypotheses * self.stack.width))
+        scales = [torch.tensor(t, device=self.val.h.device) for t in self.temperatures]
+        sums = torch.zeros(len(scales), len(self.stack), dtype=torch.float64)
+        for h, y in zip(self.val.h.split(chunk), self.val.y.split(chunk), strict=True):
+            out = self.stack(h, self.bank, None)
+            found = [self.target.nll(self.target.scaled(out, t), y).sum(dim=-1) for t in scales]
+            sums += torch.stack(found).cpu()
+        lowest: list[float] = (sums.min(dim=0).values / len(self.val)).tolist()
+        return lowest
+
+    def _keep(self, records: Sequence[Epoch]) -> None:
+        """Note what the heads that still learn did, and the weights that are to be kept."""
+        best = self.settings.select == "best" and self.val is not None
+        chosen = torch.zeros(len(records), dtype=torch.bool)
+        for g in self.learning:
+            known, record = self.histories[g], records[g]
+            loss = math.inf if record.val_loss is None else record.val_loss
+            improved = loss < self.lowest[g]
+            self.lowest[g] = min(loss, self.lowest[g])
+            self.since[g] = 0 if improved else self.since[g] + 1
+            chosen[g] = improved or not best
+            kept = record.epoch if chosen[g] else known.kept_epoch
+            self.histories[g] = History((*known.records, record), kept)
+        for name, value in self.stack.state.items():
+            where = chosen.to(value.device)
+            self.kept[name][where] = value.detach()[where]
 
 
 def _automatic(settings: FitSettings, rows: int, judged: bool) -> FitSettings:
@@ -78,188 +273,3 @@ def _batches(
     orders = -(-steps * size // rows)
     order = torch.cat([torch.randperm(rows, generator=generator) for _ in range(orders)])
     yield from order[: steps * size].split(size)
-
-
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What the heads learn, and from which references."""
-
-    job: HeadJob
-    train: RowSet
-    val: RowSet | None
-    target: Target
-    bank: Tensor | None  # [K, 1, d]
-    temperatures: tuple[float, ...]  # the best of them is what a head is judged with
-
-    def references(self, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """An anchor per draw ``[D, 1, d]``, and which rows lack it ``[G, D, n]``.
-
-        One anchor for all rows of a step costs n times less than one per row, and 200 steps of
-        D draws see enough of them: validation and test likelihoods came out alike.
-        """
-        draws = self.job.draws
-        c = self.job.draw(draws, generator).to(self.train.h).unsqueeze(1)
-        uniform = torch.rand(draws, rows, generator=generator, dtype=torch.float64)
-        shares = torch.tensor(self.job.masks, dtype=torch.float64).view(-1, 1, 1)
-        return c, (uniform < shares).to(c.device)
-
-    @torch.no_grad()
-    def judge(self, stack: StackedHeads) -> list[float] | None:
-        """The mean negative log-likelihood of each head's mixture over the bank."""
-        if self.val is None:
-            return None
-        stack.module.eval()
-        hypotheses = 1 if self.bank is None else self.bank.size(0)
-        chunk = max(1, _CHUNK // (len(stack) * hypotheses * stack.width))
-        scales = [torch.tensor(t, device=self.val.h.device) for t in self.temperatures]
-        sums = torch.zeros(len(scales), len(stack), dtype=torch.float64)
-        for h, y in zip(self.val.h.split(chunk), self.val.y.split(chunk), strict=True):
-            out = stack(h, self.bank, None)
-            found = [self.target.nll(self.target.scaled(out, t), y).sum(dim=-1) for t in scales]
-            sums += torch.stack(found).cpu()
-        lowest: list[float] = (sums.min(dim=0).values / len(self.val)).tolist()
-        return lowest
-
-
-class _Run:
-    """The heads, their optimiser, and the best that each has been so far."""
-
-    def __init__(
-        self, stack: StackedHeads, task: _Task, settings: FitSettings, steps: int | None
-    ) -> None:
-        self.stack, self.task, self.settings, self.steps = stack, task, settings, steps
-        self.best = settings.select == "best" and task.val is not None
-        learned = [p for p in stack.parameters.values() if p.requires_grad]
-        decay = settings.weight_decay
-        self.optimizer = torch.optim.Adam(learned, settings.lr, weight_decay=decay, fused=True)
-        start = task.judge(stack)  # a candidate too: training must not make a head worse
-        self.lowest = start or [math.inf] * len(stack)
-        self.runs = [HeadRun(val_loss=None if start is None else loss) for loss in self.lowest]
-        self.since = [0] * len(stack)
-        self.kept = stack.copy()
-
-    @property
-    def learning(self) -> list[int]:
-        """The heads that have not stopped."""
-        limit = self.settings.patience or math.inf
-        return [g for g, epochs in enumerate(self.since) if epochs < limit]
-
-    def epoch(self, number: int) -> Epoch:
-        """One epoch of all heads; tells the mean over them."""
-        started, heads = time.perf_counter(), len(self.stack)
-        losses = self._learn(number)
-        judged = self.task.judge(self.stack)
-        seconds = time.perf_counter() - started
-        lr = self.settings.lr_at(number)
-        records = [Epoch(number, loss, lr, seconds / heads) for loss in losses]
-        mean = Epoch(number, sum(losses) / heads, lr, seconds)
-        if judged is not None:
-            records = [replace(r, val_loss=v) for r, v in zip(records, judged, strict=True)]
-            mean = replace(mean, val_loss=sum(judged) / heads)
-        self._keep(records)
-        return mean
-
-    def _learn(self, number: int) -> list[float]:
-        """The steps of an epoch; the mean training loss of each head."""
-        seed, train = self.settings.seed, self.task.train
-        torch.manual_seed(derived(seed, number, 0))  # what dropout draws from
-        generator = torch.Generator().manual_seed(derived(seed, number, 1))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.lr_at(number)
-        self.stack.module.train()
-        sums = torch.zeros(2, len(self.stack), dtype=torch.float64)
-        for index in _batches(len(train), self.settings.batch_size, self.steps, generator):
-            index = index.to(train.h.device)
-            c, masked = self.task.references(len(index), generator)
-            outputs = self.stack(train.h[index], c, masked)
-            losses, each = self.task.target.weighted_losses(outputs, train.y[index], masked)
-            weighted, counts = losses.sum(dim=(1, 2)), each.sum(dim=(1, 2))
-            if not bool((counts > 0).all()):  # no label of these rows is known
-                continue
-            self.optimizer.zero_grad()
-            (weighted / counts).sum().backward()
-            self.optimizer.step()
-            sums += torch.stack([weighted.detach(), counts]).cpu()
-        means: list[float] = (sums[0] / sums[1].clamp_min(1e-300)).tolist()
-        finite = all(bool(v.isfinite().all()) for v in self.stack.parameters.values())
-        if not finite or not all(map(math.isfinite, means)):
-            raise self.settings.diverged(max(means), number)
-        return means
-
-    def _keep(self, records: Sequence[Epoch]) -> None:
-        """Note what the heads that still learn did, and the weights that are to be kept."""
-        chosen = torch.zeros(len(records), dtype=torch.bool)
-        for g in self.learning:
-            run, record = self.runs[g], records[g]
-            loss = math.inf if record.val_loss is None else record.val_loss
-            improved = loss < self.lowest[g]
-            self.lowest[g] = min(loss, self.lowest[g])
-            self.since[g] = 0 if improved else self.since[g] + 1
-            chosen[g] = improved or not self.best
-            kept = (record.epoch, record.val_loss) if chosen[g] else (run.kept_epoch, run.val_loss)
-            self.runs[g] = HeadRun((*run.records, record), *kept)
-        for name, value in self.stack.state.items():
-            where = chosen.to(value.device)
-            self.kept[name][where] = value.detach()[where]
-
-
-def train_heads(
-    job: HeadJob,
-    train: RowSet,
-    val: RowSet | None,
-    target: Target,
-    settings: FitSettings,
-    tempered: bool = False,
-    on_epoch: Callable[[Epoch], None] = lambda _: None,
-) -> list[HeadRun]:
-    """Train heads of one architecture in one batched pass; each becomes what it would alone.
-
-    A head's ``forward(h, c, masked)`` takes rows ``[n, d]``, anchors ``[D, 1, d]`` or ``None``,
-    and a boolean ``[D, n]`` or ``None``; it gives ``[D, n, O]``, with D = 1 without anchors. The
-    heads end in evaluation mode with the weights that were chosen.
-
-    Without ``epochs`` they have 8 steps, and end when the validation likelihood of every head has
-    stopped rising for 6 of them (or as many as it takes to see every row), 25 at most; without
-    validation rows there are 8. The learning rate is then 3e-3 up to 6400 rows.
-
-    Args:
-        job: The heads, changed in place, and what they read.
-        train: Rows to learn from; a batch is one of rows.
-        val: Rows that decide when to stop and which epoch to keep, the start included; without
-            them the last epoch stays.
-        target: What the outputs mean.
-        settings: Of the training.
-        tempered: Judge every head at its best temperature: right where one is fitted afterwards,
-            since masking leaves heads too modest, which says nothing about how good they are.
-        on_epoch: Called after every epoch with the mean over the heads.
-
-    Example:
-        >>> from torch import nn
-        >>> from gduq.targets import Classes
-        >>> class Plain(nn.Linear):
-        ...     def forward(self, h, c, masked):
-        ...         return super().forward(h).unsqueeze(0)
-        >>> h = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-        >>> job = HeadJob([Plain(3, 2)], [0.0], None, lambda count, _: h[:count], 1, True)
-        >>> rows = RowSet(h, (h[:, 0] > 0).long())
-        >>> runs = train_heads(job, rows, None, Classes(2), FitSettings(epochs=2))
-        >>> len(runs[0].records), runs[0].kept_epoch
-        (2, 2)
-    """
-    own = _automatic(settings, len(train), val is not None)
-    judging, steps = (_JUDGING, _STEPS) if settings.epochs is None else (None, None)
-    bank = None if job.bank is None else job.bank[:judging].to(train.h).unsqueeze(1)
-    task = _Task(job, train, val, target, bank, TEMPERATURES if tempered else (1.0,))
-    with isolated(train.h.device):
-        try:
-            stack = StackedHeads(job.heads)
-            run = _Run(stack, task, own, steps)
-            for number in range(1, (own.epochs or 0) + 1):
-                on_epoch(run.epoch(number))
-                if not run.learning:
-                    break
-            stack.unload(run.kept)
-        finally:
-            for head in job.heads:
-                head.eval()
-    return run.runs

@@ -5,40 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gduq.errors import warn_user
-from gduq.graph import on_device, targets
+from gduq.graph import on_device
 from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
-from gduq.training.batches import Batches, labels
-from gduq.training.finishing import (
-    Judged,
-    copies_of,
-    fit_novelty,
-    fit_temperature,
-    settle,
-    warn_of_few,
-)
-from gduq.training.first_pass import ReadTarget
+from gduq.training.batches import Batches, ReadTarget, labels
+from gduq.training.finishing import Evidence, Judged, copies_of
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
-from gduq.training.side_by_side import TEMPERATURES, HeadRun, RowSet, train_heads
+from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
 
-__all__ = [
-    "Learned",
-    "TrunkRows",
-    "calibrate_on_rows",
-    "fit_on_rows",
-    "judged_on_rows",
-    "learn_on_rows",
-]
-
+__all__ = ["TrunkRows", "fit_on_rows", "learn_on_rows"]
 
 _ONE_VOICE = (
     "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the network "
@@ -55,12 +39,13 @@ class Seen(RowSet):
 
 
 @dataclass(frozen=True, eq=False)
-class TrunkRows:
+class TrunkRows(Evidence):
     """All rows that training needs, each seen once by the trunk."""
 
     train: Seen
     val: Seen | None
-    copies: tuple[Seen, ...]  # shifted copies of the validation rows
+    copies: tuple[Seen, ...]
+    trunk: Trunk
     target: Target
     seconds: float  # that the trunk took
 
@@ -72,33 +57,43 @@ class TrunkRows:
         val: Batches | None,
         read_target: ReadTarget,
         calibrate: Calibrate,
-        batch_size: int,
         seed: int,
     ) -> TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
-        first, held, copies = _seen(trunk, train, batch_size), None, []
+        first, held, copies = _seen(trunk, train), None, []
         target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
         first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
-            held = _seen(trunk, val, batch_size)
+            held = _seen(trunk, val)
             held = replace(held, y=target.check_val(held.y))
             if calibrate == "shifted":
-                found = (_seen(trunk, copy, batch_size) for copy in copies_of(val, seed))
+                found = (_seen(trunk, copy) for copy in copies_of(val, seed))
                 copies = [replace(copy, y=target.check(copy.y, "val")) for copy in found]
-        return cls(first, held, tuple(copies), target, time.perf_counter() - start)
+        return cls(first, held, tuple(copies), trunk, target, time.perf_counter() - start)
+
+    @property
+    def held(self) -> Seen:
+        """Validation rows, or training rows where there are none."""
+        return self.train if self.val is None else self.val
+
+    def judged(self, model: Predictor, rows: Any) -> Judged:
+        with torch.no_grad(), evaluating(model):
+            return Judged(model.from_rows(rows.h, rows.outputs), rows.y)
+
+    def features(self, model: Predictor, rows: Any) -> Tensor | None:
+        found: Tensor = rows.h
+        return found
 
 
-def _seen(trunk: Trunk, data: Batches, batch_size: int) -> Seen:
+def _seen(trunk: Trunk, data: Batches) -> Seen:
     device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
     parts: list[tuple[Tensor, ...]] = []
     with torch.no_grad(), evaluating(trunk):
-        for graph in data.batches(batch_size):
+        for graph in data.batches(256):
             graph = on_device(graph, device)
-            h, outputs = trunk.run(graph)
-            outputs = trunk.labelled(outputs, graph)
-            y = targets(graph, outputs.size(0))
-            parts.append((trunk.labelled(h, graph), labels(graph) if y is None else y, outputs))
+            h, outputs = (trunk.labelled(found, graph) for found in trunk.run(graph))
+            parts.append((h, labels(graph, outputs.size(0)), outputs))
     return Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -107,41 +102,22 @@ def fit_on_rows(
     rows: TrunkRows,
     settings: FitSettings,
     calibrate: Calibrate,
-    on_epoch: Callable[[Epoch], None] = lambda _: None,
+    on_epoch: Callable[[Epoch], None],
 ) -> History:
     """Train the heads of a model that reads the rows of a trunk, keep the best (or all), calibrate,
     note the training rows."""
     start = time.perf_counter()
-    learned = learn_on_rows(model, rows, settings, on_epoch, tempered=calibrate is not None)
-    if rows.val is not None and calibrate is not None:
-        warn_of_few(rows.val.y.size(0))
-    calibrate_on_rows(model, rows, calibrate)
-    fit_novelty(model, rows.train.h, None if rows.val is None else rows.val.h, settings.seed)
-    epochs = sum(record.seconds for run in learned.runs for record in run.records)
-    spent = time.perf_counter() - start - epochs
-    histories = [History(run.records, run.kept_epoch) for run in learned.runs]
-    if learned.kept is None:
-        return History(members=tuple(histories), overhead_seconds=spent)
-    best = histories.pop(learned.kept)
-    if _agrees(model, rows):
-        warn_user(_ONE_VOICE)
-    return replace(best, rejected=tuple(histories), overhead_seconds=spent)
-
-
-def _agrees(model: Predictor, rows: TrunkRows) -> bool:
-    """Whether several hypotheses say one thing of the validation rows."""
-    if rows.val is None:
-        return False
-    assert model.target is not None
-    found = judged_on_rows(model, rows.val)
-    return model.target.agree(model.calibrated(found.outputs, found.weights))
-
-
-class Learned(NamedTuple):
-    """What happened to the heads of a model, and which of them stayed (``None``: all)."""
-
-    runs: list[HeadRun]
-    kept: int | None
+    heads, kept = learn_on_rows(model, rows, settings, on_epoch, tempered=calibrate is not None)
+    rows.finish(model, calibrate, settings.seed)
+    spent = time.perf_counter() - start - sum(head.seconds for head in heads)
+    if kept is None:
+        return History(members=tuple(heads), overhead_seconds=spent)
+    if rows.val is not None:
+        assert model.target is not None
+        if model.target.agree(model.calibrated(rows.judged(model, rows.val).outputs)):
+            warn_user(_ONE_VOICE)
+    best = heads.pop(kept)
+    return replace(best, rejected=tuple(heads), overhead_seconds=spent)
 
 
 def learn_on_rows(
@@ -150,69 +126,57 @@ def learn_on_rows(
     settings: FitSettings,
     on_epoch: Callable[[Epoch], None] = lambda _: None,
     tempered: bool = True,
-) -> Learned:
-    """Train what of a model reads rows, without calibration; see `fit_on_rows`."""
+) -> tuple[list[History], int | None]:
+    """Train what of a model reads rows, without calibration.
+
+    Returns what happened to each head, and which of them stayed (``None``: all).
+    """
     before, model.target = model.target, rows.target
-    held = rows.train if rows.val is None else rows.val
-    model.adapt(held.outputs, held.y, before)
+    model.adapt(rows.held.outputs, rows.held.y, before)
     model.check_target()
     model.set_temperature(1.0, None)
     job = model.head_job(rows.train.h)
-    found = Learned([HeadRun()], 0)
+    heads: list[History] = [History()]
+    kept: int | None = 0
     if job is not None:
         job = _with_one_mask(job) if rows.val is None else job
-        # Masking leaves a head less sure of itself, and likelihood without the temperature that
-        # is fitted afterwards would blame it for that.
-        known = rows.train, rows.val, model.target
-        runs = train_heads(job, *known, settings, tempered, on_epoch)
+        heads = train_heads(job, rows.train, rows.val, model.target, settings, tempered, on_epoch)
         kept = _take(model, job, rows)
-        found = Learned(runs, None if job.keep_all else kept)
     model.fit_rows(rows.train.h, rows.train.y)
-    return found
+    return heads, kept
 
 
 def _with_one_mask(job: HeadJob) -> HeadJob:
     """Without validation rows nothing can be chosen: a small mask, which hardly ever hurts."""
-    if job.keep_all or len(job.heads) == 1:
+    if job.keep_all:
         return job
     index = min(range(len(job.masks)), key=lambda i: abs(job.masks[i] - 0.05))
     return replace(job, heads=[job.heads[index]], masks=[job.masks[index]])
 
 
-def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int:
+def _take(model: Predictor, job: HeadJob, rows: TrunkRows) -> int | None:
     """Give the model its heads; of several that compete, the most likely one."""
-    if job.keep_all or len(job.heads) == 1:
+    if job.keep_all:
         model.take_heads(job.heads)
-        return 0
-    found = []
-    for head in job.heads:
-        model.take_heads([head])
-        found.append(_loss(model, rows))
-    best = min(range(len(found)), key=found.__getitem__)
+        return None
+    best = 0
+    if len(job.heads) > 1:
+        found = []
+        for head in job.heads:
+            model.take_heads([head])
+            found.append(_loss(model, rows))
+        best = found.index(min(found))
     model.take_heads([job.heads[best]])
     return best
 
 
-def calibrate_on_rows(model: Predictor, rows: TrunkRows, calibrate: Calibrate) -> None:
-    """Fit the temperature on rows of the trunk."""
-    model.set_temperature(1.0, None)
-    held = rows.train if rows.val is None else rows.val
-    settle(model, lambda: judged_on_rows(model, held))
-    if rows.val is None or calibrate is None:
-        return
-    copies = rows.copies if calibrate == "shifted" else ()
-    fit_temperature(
-        model, judged_on_rows(model, rows.val), [judged_on_rows(model, seen) for seen in copies]
-    )
-
-
 def _loss(model: Predictor, rows: TrunkRows) -> float:
     """The mean loss of validation rows and, half and half, of their copies, at the best of a few
-    temperatures."""
-    assert rows.val is not None
+    temperatures: masking leaves a head less sure of itself, and likelihood without the temperature
+    that is fitted afterwards would blame it for that."""
     target = model.target
     assert target is not None
-    sets = [judged_on_rows(model, seen) for seen in (rows.val, *rows.copies)]
+    sets = [rows.judged(model, seen) for seen in (rows.val, *rows.copies)]
     shares = [0.5, *[0.5 / len(rows.copies)] * len(rows.copies)] if rows.copies else [1.0]
     return min(
         sum(
@@ -221,9 +185,3 @@ def _loss(model: Predictor, rows: TrunkRows) -> float:
         )
         for t in map(torch.tensor, TEMPERATURES)
     )
-
-
-def judged_on_rows(model: Predictor, seen: Seen) -> Judged:
-    """What a model says of rows that the trunk has seen, before calibration."""
-    with torch.no_grad(), evaluating(model):
-        return Judged(model.from_rows(seen.h, seen.outputs), seen.y)
