@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gduq.nn.replay import one_pass
+from gduq.nn.call import ONE_PASS
 
 __all__ = ["knowing_graphs"]
 
@@ -72,7 +72,7 @@ def knowing_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
     hold for any number of graphs does not have.
     """
     modules = [sys.modules[name] for name in _LOOKING if name in sys.modules]
-    with one_pass(), _Known(batch, graphs):
+    with ONE_PASS, _Known(batch, graphs):
         for module in modules:
             module.__dict__["int"] = _Int
         try:
