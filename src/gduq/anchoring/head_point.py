@@ -36,18 +36,14 @@ class HeadPoint(Point):
     frozen = True
 
     def __init__(self, trunk: Trunk, branch: bool, values: int = 0) -> None:
-        super().__init__()
-        self.trunk = trunk.requires_grad_(False)
-        self.rows = self.answers = trunk.answers
         first, rest = trunk.head()
-        self.channels = first.in_features
-        alone = not any(isinstance(part, LINEAR) for part in rest.modules())
-        self.branch = branch
-        plain = _branch_start(first) if branch and alone else first
-        self.tail = Tail(rest, plain.out_features, first if branch and alone else None)
+        beside = branch and not any(isinstance(part, LINEAR) for part in rest.modules())
+        plain = nn.Linear(first.in_features, _width(first)).to(first.weight) if beside else first
+        super().__init__(plain, trunk.answers, trunk.answers)
+        self.trunk, self.branch = trunk.requires_grad_(False), branch
+        self.tail = Tail(rest, plain.out_features, first if beside else None)
         if values:
             self.tail.add_noise(values)
-        self.__dict__["plain"] = plain
 
     @property
     def net(self) -> nn.Module:  # type: ignore[override]
@@ -60,16 +56,13 @@ class HeadPoint(Point):
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
         return self.tail(z, state.h)  # type: ignore[no-any-return]
 
-    @property
-    def needs_graph(self) -> bool:
-        return False
-
     def prefix_modules(self) -> list[nn.Module]:
         return [self.trunk]
 
     @property
     def description(self) -> str:
-        return f"{self.trunk.description}{self.tail.note}"
+        note = "" if self.tail.plain is None else "; a second branch reads the anchors"
+        return self.trunk.description + note
 
     def spec(self) -> dict[str, Any]:
         values = 0 if self.tail.noise is None else self.tail.noise.linear.out_features
@@ -126,19 +119,10 @@ class Tail(nn.Module):
         """Make room for log-variances of so many values."""
         self.noise = NoiseHead(self.channels, values)
 
-    @property
-    def note(self) -> str:
-        return "" if self.plain is None else "; a second branch reads the anchors"
-
 
 def _width(plain: nn.Linear) -> int:
     """The width of a branch beside a linear map."""
     return max(32, min(plain.in_features, 256))
-
-
-def _branch_start(plain: nn.Linear) -> nn.Linear:
-    """A fresh linear map, the first of a branch."""
-    return nn.Linear(plain.in_features, _width(plain)).to(plain.weight)
 
 
 class AnchoredHead(nn.Module):

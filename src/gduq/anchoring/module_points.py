@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 from gduq.anchoring.points import Point, Read, State, identity_map
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph, num_rows
-from gduq.nn.call import Call, call_network
+from gduq.nn.call import ONE_PASS, Call, call_network
 from gduq.nn.endings import Ending, as_logits, undone
-from gduq.nn.replay import InputHook, one_pass, replaying
+from gduq.nn.replay import Cut, Recorder, playing
 from gduq.nn.widths import cut_names, input_width, take_linear
 
 __all__ = ["InputPoint", "ModulePoint"]
+
+_MOST = 4096  # channels of an input that a new map is put before
 
 
 class InputPoint(Point):
     """Any module, anchored at its input: a map of width d is put before it."""
 
-    rows: Rows = "node"
+    moves = False
+    has_prefix = False
 
     def __init__(
         self, net: nn.Module, call: Call | None, answers: Rows, ending: Ending | None = None
     ) -> None:
-        super().__init__()
-        self.net, self.call, self.ending = net, call, ending
-        self.answers: Rows = answers
         width = input_width(net)
         if width is None:
             raise InputError(
@@ -39,43 +39,35 @@ class InputPoint(Point):
                 type(net).__name__,
                 "Set net.in_channels, or anchor at a layer.",
             )
-        if width > 4096:
+        if width > _MOST:
             raise InputError(
-                "an input of at most 4096 channels for a map put before the network",
+                f"an input of at most {_MOST} channels for a map put before the network",
                 f"{width}, which would add {2 * width**2:,} weights",
                 "Anchor at the linear layer that reads the input: see gduq.cut_points.",
             )
-        self.__dict__["plain"] = identity_map(width, net)
-        self.channels = width
+        super().__init__(identity_map(width, net), "node", answers)
+        self.net, self.call, self.ending = net, call, ending
 
     def prefix(self, graph: Any) -> State:
         check_graph(graph)
         x = graph.get("x")
-        if x is not None and x.size(1) != self.channels:
+        if x is None:
+            raise InputError("a graph with features x", "none")
+        if x.size(1) != self.channels:
             raise InputError(
                 f"node features of width {self.channels}, which the network's first layer reads",
                 x.size(1),
                 "If that is another layer's width, set net.in_channels before gduq.anchor.",
             )
-        if graph.get("x") is None:
-            raise InputError("a graph with features x", "none")
-        return State(graph.x.to(next(self.net.parameters()).dtype))
+        return State(x.to(next(self.net.parameters()).dtype))
 
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
-        return torch.stack([self._call(part, graph) for part in z])
-
-    def _call(self, z: Tensor, graph: Any) -> Tensor:
-        changed = copy.copy(graph)
-        changed.x = z
-        return as_logits(call_network(self.net, changed, self.call), self.ending)
-
-    @property
-    def moves(self) -> bool:
-        return False
-
-    @property
-    def has_prefix(self) -> bool:
-        return False
+        outputs = []
+        for part in z:
+            changed = copy.copy(graph)
+            changed.x = part
+            outputs.append(call_network(self.net, changed, self.call))
+        return as_logits(torch.stack(outputs), self.ending)
 
     @property
     def description(self) -> str:
@@ -88,9 +80,9 @@ class InputPoint(Point):
 class ModulePoint(Point):
     """Any module, anchored in front of one of its submodules.
 
-    A plain ``Linear`` is read for; before anything else a map of width d is put in. The first
-    pass records what the submodules before the cut return, later passes play it back, so that
-    the prefix is computed once for all anchors.
+    A plain ``Linear`` is read for; before anything else a map of width d is put in. `prefix`
+    records what the submodules before the cut return and `suffix` plays it back, so that the
+    prefix is computed once for all anchors.
     """
 
     def __init__(
@@ -102,70 +94,49 @@ class ModulePoint(Point):
         answers: Rows,
         ending: Ending | None = None,
     ) -> None:
-        super().__init__()
-        self.net, self.path, self.call, self.ending = net, path, call, ending
-        self.rows: Rows = rows
-        self.answers: Rows = answers
-        self.choices = cut_names(net)
+        choose = f"Choose one of: {', '.join(cut_names(net))}."
         width = input_width(net.get_submodule(path))
         if width is None:
             raise InputError(
                 f"a submodule whose input width can be told, to anchor at '{path}'",
                 type(net.get_submodule(path)).__name__,
-                f"Choose one of: {', '.join(self.choices)}.",
+                choose,
             )
-        plain = take_linear(net, path)
-        self.__dict__["plain"] = plain or identity_map(width, net)
-        self.channels = width
-        self._hook = InputHook(path, takes_over=plain is not None)
+        taken = take_linear(net, path)
+        super().__init__(taken or identity_map(width, net), rows, answers)
+        self.net, self.path, self.call, self.ending = net, path, call, ending
+        self._choose = choose
+        self._cut = Cut(path, takes_over=taken is not None)
         self._before: list[nn.Module] = []  # what runs before the cut, once a pass has shown it
 
     def run(self, graph: Any, read: Read) -> Tensor:
         check_graph(graph)
-        with one_pass(), self._hook.reading(self.net, lambda h: read(self._checked(h, graph))[0]):
-            out = call_network(self.net, graph, self.call)
+        out = self._cut.run(self.net, graph, self.call, lambda h: read(self._checked(h, graph))[0])
         return as_logits(out, self.ending).unsqueeze(0)
 
     def prefix(self, graph: Any) -> State:
         check_graph(graph)
-        with one_pass(), replaying(self.net, self._hook) as recorder:
-            h = self._hook.arriving(self.net, lambda: call_network(self.net, graph, self.call))
+        seen = Recorder()
+        h = self._cut.arriving(self.net, graph, self.call, seen)
         if self.frozen and not self._before:  # only a pass shows what runs before the cut
-            self._before = list(dict.fromkeys(recorder.modules))
-            for module in self._before:
-                module.requires_grad_(False)
-        return State(self._checked(h, graph), tuple(recorder.records))
+            self._before = [module.requires_grad_(False) for module in seen.modules]
+        return State(self._checked(h, graph), seen.outputs)
 
     def prefix_modules(self) -> list[nn.Module]:
         return self._before
 
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
-        return torch.stack([self._call(part, state.rest, graph) for part in z])
+        return torch.stack([self._continued(part, state, graph) for part in z])
 
-    def _call(self, z: Tensor, records: Sequence[Any], graph: Any) -> Tensor:
-        with one_pass(), self._resting() as wake:
+    def _continued(self, z: Tensor, state: State, graph: Any) -> Tensor:
+        with ONE_PASS, self._resting() as wake:
 
             def read(_: Tensor) -> Tensor:
                 wake()
                 return z
 
-            with replaying(self.net, self._hook, records), self._hook.reading(self.net, read):
-                return as_logits(call_network(self.net, graph, self.call), self.ending)
-
-    @property
-    def description(self) -> str:
-        kind = type(self.net.get_submodule(self.path)).__name__.removeprefix("_Taken")
-        note = "" if kind in ("", "PyG") else f", the input of a {kind}"
-        return f"'{self.path}'{note}, one row per {self.rows}{undone(self.ending)}"
-
-    def spec(self) -> dict[str, Any]:
-        return {
-            "kind": "module",
-            "path": self.path,
-            "rows": self.rows,
-            "answers": self.answers,
-            "ending": self.ending,
-        }
+            out = self._cut.run(self.net, graph, self.call, read, playing(state.rest))
+        return as_logits(out, self.ending)
 
     @contextmanager
     def _resting(self) -> Iterator[Callable[[], None]]:
@@ -173,14 +144,14 @@ class ModulePoint(Point):
 
         Functional dropout looks at the mode of the module it stands in.
         """
-        active = self.frozen and self.net.training
         parts = self.path.split(".")
         around = [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
         inside = [part for module in self._before for part in module.modules()]
+        active = self.frozen and self.net.training
         modes = [(module, module.training) for module in [*around, *inside] if active]
 
-        def wake() -> None:
-            for module, mode in modes[: len(around)]:
+        def wake(count: int | None = len(around)) -> None:
+            for module, mode in modes[:count]:
                 module.training = mode
 
         for module, _ in modes:
@@ -188,17 +159,12 @@ class ModulePoint(Point):
         try:
             yield wake
         finally:
-            for module, mode in modes:
-                module.training = mode
+            wake(None)
 
     def _checked(self, h: object, graph: Any) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():
             got = f"a tensor of shape {list(h.shape)}" if isinstance(h, Tensor) else type(h)
-            raise InputError(
-                f"'{self.path}' to read a float matrix [rows, d]",
-                got,
-                f"Choose one of: {', '.join(self.choices)}.",
-            )
+            raise InputError(f"'{self.path}' to read a float matrix [rows, d]", got, self._choose)
         if h.size(1) != self.channels:
             raise InputError(f"'{self.path}' to read {self.channels} channels", h.size(1))
         if torch.compiler.is_compiling():
@@ -211,3 +177,13 @@ class ModulePoint(Point):
                 "See gduq.cut_points(net, graph) for the places one can anchor at.",
             )
         return h
+
+    @property
+    def description(self) -> str:
+        kind = type(self.net.get_submodule(self.path)).__name__
+        note = "" if self._cut.takes_over else f", the input of a {kind}"
+        return f"'{self.path}'{note}, one row per {self.rows}{undone(self.ending)}"
+
+    def spec(self) -> dict[str, Any]:
+        names = ("path", "rows", "answers", "ending")
+        return {"kind": "module", **{name: getattr(self, name) for name in names}}

@@ -44,15 +44,26 @@ class Point(nn.Module, ABC):
 
     ``prefix`` gives the representation ``h`` there, ``suffix`` goes on from what the map made of
     it. Between the two, the map may be followed by a linear operator on rows (`mix`).
+
+    Args:
+        plain: The network's own map, or an identity map where a new layer is put in.
+        rows: What the rows of ``h`` are.
+        answers: What the rows of the output are.
     """
 
     net: nn.Module
-    channels: int  # d, the width of h
-    rows: Rows  # what the rows of h are
-    answers: Rows  # what the rows of the output are
-    plain: nn.Linear  # the network's own map, or an identity map where a new layer is put in
+    plain: nn.Linear
     holds_copies = False  # whether several versions of z can pass through `run` together
     frozen = False  # whether what runs before the point stays in evaluation mode
+    moves = True  # whether the representation changes as the network learns
+    has_prefix = True  # whether something that learns comes before the point
+
+    def __init__(self, plain: nn.Linear, rows: Rows, answers: Rows) -> None:
+        super().__init__()
+        self.__dict__["plain"] = plain  # not a submodule: its parameters are not the model's
+        self.channels = plain.in_features  # d, the width of h
+        self.rows: Rows = rows
+        self.answers: Rows = answers
 
     @abstractmethod
     def prefix(self, graph: Any) -> State:
@@ -87,20 +98,9 @@ class Point(nn.Module, ABC):
         """About how many numbers `suffix` holds at once for one copy of ``z`` ``[n, m]``."""
         return z.numel()
 
-    @property
-    def needs_graph(self) -> bool:
-        """Whether `suffix` reads the graph."""
-        return True
-
-    @property
-    def moves(self) -> bool:
-        """Whether the representation changes as the network learns."""
-        return True
-
-    @property
-    def has_prefix(self) -> bool:
-        """Whether something that learns comes before the point."""
-        return True
+    def prefix_modules(self) -> list[nn.Module]:
+        """The modules known to run before the point only."""
+        return []
 
     @property
     @abstractmethod
@@ -111,10 +111,6 @@ class Point(nn.Module, ABC):
     def spec(self) -> dict[str, Any]:
         """What was found in the network, as JSON holds it."""
 
-    def prefix_modules(self) -> list[nn.Module]:
-        """The modules known to run before the point only."""
-        return []
-
 
 class GNNPoint(Point):
     """A point of a `GNN`, whose chain can be entered there."""
@@ -123,14 +119,12 @@ class GNNPoint(Point):
     net: GNN
 
     def __init__(self, net: GNN, point: ChainPoint, keep: bool) -> None:
-        super().__init__()
-        self.net, self.point, self.keep = net, point, keep
-        self.answers: Rows = net.task
-        self.rows: Rows = net.task if point == "readout" else "node"
         taken = net.release(point, keep)
         plain = identity_map(net.hidden_channels, net) if taken is None else taken
-        self.__dict__["plain"] = plain  # not a submodule: its parameters are not the model's
-        self.channels = plain.in_features
+        super().__init__(plain, net.task if point == "readout" else "node", net.task)
+        self.net, self.point, self.keep = net, point, keep
+        self.moves = point != "input"
+        self.has_prefix = self.moves or len(net.embeddings) > 0
 
     def prefix(self, graph: Any) -> State:
         h, virtual = self.net.prefix(graph, self.point)
@@ -138,7 +132,7 @@ class GNNPoint(Point):
 
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
         copies = z.size(0)
-        structure = Structure.of(graph).repeat(copies) if self.needs_graph else None
+        structure = None if self.point == "readout" else Structure.of(graph).repeat(copies)
         virtual = state.rest[0] if state.rest else None
         logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point, normed)
         return logits.view(copies, -1, logits.size(-1))
@@ -163,11 +157,12 @@ class GNNPoint(Point):
         return None if layer is None or self.net.training else affine(layer.inner_norm)
 
     def cost(self, z: Tensor, graph: Any) -> int:
-        return max(z.numel(), message_size(self.net, graph) if self.needs_graph else 0)
+        return (
+            z.numel() if self.point == "readout" else max(z.numel(), message_size(self.net, graph))
+        )
 
-    @property
-    def needs_graph(self) -> bool:
-        return self.point != "readout"
+    def prefix_modules(self) -> list[nn.Module]:
+        return self.net.prefix_modules(self.point)
 
     @property
     def description(self) -> str:
@@ -177,23 +172,11 @@ class GNNPoint(Point):
     def spec(self) -> dict[str, Any]:
         return {"kind": "chain", "at": self.point, "keep": self.keep}
 
-    @property
-    def moves(self) -> bool:
-        return self.point != "input"
-
-    @property
-    def has_prefix(self) -> bool:
-        return self.point != "input" or len(self.net.embeddings) > 0
-
-    def prefix_modules(self) -> list[nn.Module]:
-        return self.net.prefix_modules(self.point)
-
 
 def identity_map(width: int, like: nn.Module) -> nn.Linear:
     """A linear map that changes nothing, on the device and in the precision of a network."""
     reference = next(like.parameters(), torch.empty(0))
     plain = nn.Linear(width, width)
-    with torch.no_grad():
-        nn.init.eye_(plain.weight)
-        nn.init.zeros_(plain.bias)
+    nn.init.eye_(plain.weight)
+    nn.init.zeros_(plain.bias)
     return plain.to(reference.device, reference.dtype)

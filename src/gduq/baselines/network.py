@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows
-from gduq.nn.call import Call, call_network, evaluating
+from gduq.nn.call import ONE_PASS, Call, call_network, evaluating
 from gduq.nn.endings import Ending, as_logits, check_logits
 from gduq.nn.network_specs import network_spec
-from gduq.nn.replay import one_pass
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain
 from gduq.nn.widths import LAZY
@@ -112,7 +111,7 @@ class Network(Predictor):
         found = self._ensure_found(graph)
         if as_chain(self.net) is not None:
             return self._checked(call_network(self.net, graph, self.call))
-        with one_pass():  # another thread may have put a hook into the network
+        with ONE_PASS:  # another thread may have put a hook into the network
             outputs = call_network(self.net, graph, self.call)
         return self._checked(as_logits(outputs, found.ending))
 

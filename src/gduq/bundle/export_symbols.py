@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from gduq.nn.replay import one_pass
+from gduq.nn.call import ONE_PASS
 
 __all__ = ["knowing_graphs"]
 
@@ -64,7 +64,7 @@ def knowing_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
     """
     found = [sys.modules.get(f"torch_geometric.{name}") for name in _LOOKING]
     modules = [module for module in found if module is not None]
-    with one_pass(), _Known(batch, graphs):
+    with ONE_PASS, _Known(batch, graphs):
         for module in modules:
             module.__dict__["int"] = _Int
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,12 +16,12 @@ from torch_geometric.nn import MessagePassing
 
 from gduq.errors import InputError
 from gduq.graph import Graph, device_of, num_graphs, row_type
-from gduq.nn.replay import one_pass
 from gduq.nn.widths import input_width
 
-__all__ = ["Call", "call_network", "evaluating"]
+__all__ = ["ONE_PASS", "Call", "call_network", "evaluating", "first_input"]
 
 Call = Callable[[nn.Module, Graph], Tensor]
+ONE_PASS = threading.RLock()  # held while a network is changed for the length of a pass
 
 _WHOLE = ("data", "graph")  # parameters that take the graph itself
 _PARTS = (  # taken from the graph where it has them, also where a default exists
@@ -69,6 +70,11 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     return _logits(out, graph)
 
 
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a submodule reads: its first argument, or the keyword ``x`` or ``input``."""
+    return args[0] if args else kwargs.get("x", kwargs.get("input"))
+
+
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Within this context the network is in evaluation mode; each module's mode comes back."""
@@ -90,7 +96,7 @@ def _uncached(net: nn.Module) -> Iterator[None]:
     if not layers:
         yield
         return
-    with one_pass():  # another thread must not find them half changed
+    with ONE_PASS:
         caches = [{k: v for k, v in vars(m).items() if k.startswith("_cached")} for m in layers]
         try:
             for layer, held in zip(layers, caches, strict=True):

@@ -22,8 +22,7 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 from torch_geometric.nn.norm import BatchNorm as PyGBatchNorm
 from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
 
-from gduq.nn.call import Call, call_network, evaluating
-from gduq.nn.replay import first_input, one_pass
+from gduq.nn.call import ONE_PASS, Call, call_network, evaluating, first_input
 
 __all__ = ["LINEAR", "Entry", "Event", "Recording", "record"]
 
@@ -189,7 +188,7 @@ def record(net: nn.Module, graph: Any, call: Call | None = None) -> tuple[Tensor
     seen = Recording()
     devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
     with (
-        one_pass(),
+        ONE_PASS,
         _kept_as_it_was(net),
         evaluating(net),
         torch.random.fork_rng(sorted(devices)),

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
-from gduq.nn.call import Call, call_network
+from gduq.nn.call import Call
 from gduq.nn.endings import Ending, as_logits, undone
 from gduq.nn.gnn import GNN
 from gduq.nn.noise import ends_linear
-from gduq.nn.replay import InputHook, one_pass
+from gduq.nn.replay import Cut
 from gduq.nn.steps import Step, build_tail
 from gduq.nn.tracing import Trace, trace
 from gduq.nn.widths import as_linear
@@ -73,7 +73,7 @@ class Trunk(nn.Module):
         self.rows: Rows = rows
         self.answers: Rows = answers
         self.ending, self.steps = ending, None if steps is None else tuple(steps)
-        self._hook = None if path is None else InputHook(path, takes_over=False)
+        self._cut = None if path is None else Cut(path)
 
     @classmethod
     def of(cls, net: nn.Module, graph: Any = None, call: Call | None = None) -> Trunk:
@@ -123,17 +123,13 @@ class Trunk(nn.Module):
 
     def forward(self, graph: Any) -> Tensor:
         """The representation ``[n, d]``; what follows does not run."""
-        if self._hook is None:
+        if self._cut is None:
             return self.net.prefix(graph, "readout")[0]  # type: ignore[operator, no-any-return]
-        with one_pass():
-            h: Tensor = self._hook.arriving(
-                self.net, lambda: call_network(self.net, graph, self.call)
-            )
-        return h
+        return self._cut.arriving(self.net, graph, self.call)  # type: ignore[no-any-return]
 
     def run(self, graph: Any) -> tuple[Tensor, Tensor]:
         """The representation ``[n, d]`` and the network's logits ``[rows, O]``, in one pass."""
-        if self._hook is None:
+        if self._cut is None:
             h = self(graph)
             return h, self.net.head(h)  # type: ignore[operator]
         seen: list[Tensor] = []
@@ -142,8 +138,7 @@ class Trunk(nn.Module):
             seen.append(h)
             return h
 
-        with one_pass(), self._hook.reading(self.net, note):
-            outputs = call_network(self.net, graph, self.call)
+        outputs = self._cut.run(self.net, graph, self.call, note)
         return seen[0], as_logits(outputs, self.ending)
 
     def labelled(self, values: Tensor, graph: Any) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn.dense import Linear as PyGLinear
@@ -67,40 +69,24 @@ def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
     return plain
 
 
-class _Absent(nn.Module):
-    """Stands for a linear layer whose reading somebody else does: its kind, without weights."""
-
-    def __init__(self, like: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features = self.in_channels = like.in_features
-        self.out_features = self.out_channels = like.out_features
-        self.weight = self.bias = None
-
-    def _save_to_state_dict(self, *_: object) -> None:
-        """There is nothing to save."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise InputError(
-            "the model that reads for this layer to be called", "a part of it called alone"
-        )
-
-
-class _Taken(_Absent, nn.Linear):  # type: ignore[misc]
-    """In the place of torch's linear layer."""
-
-
-class _TakenPyG(_Absent, PyGLinear):  # type: ignore[misc]
-    """In the place of PyG's."""
-
-
 def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
-    """`as_linear`, and in the network a stand-in without weights in its place."""
+    """`as_linear`; the network's own layer is left without weights, for others to read for it."""
     plain = as_linear(net, path)
     if plain is not None:
-        parent, _, name = path.rpartition(".")
-        kind = _Taken if type(net.get_submodule(path)) is nn.Linear else _TakenPyG
-        net.get_submodule(parent).add_module(name, kind(plain))
+        left: Any = net.get_submodule(path)
+        left.weight = left.bias = None
+        left.forward, left._save_to_state_dict = _called_alone, _save_nothing
     return plain
+
+
+def _called_alone(*_: object) -> Tensor:
+    raise InputError(
+        "the model that reads for this layer to be called", "a part of it called alone"
+    )
+
+
+def _save_nothing(*_: object) -> None:
+    """PyG's layer would save the weights that it has not."""
 
 
 def cut_names(net: nn.Module) -> list[str]:
