@@ -17,6 +17,7 @@ __all__ = [
     "as_names",
     "as_novelty",
     "as_outputs",
+    "as_samples",
     "as_weights",
     "row_index",
 ]
@@ -41,6 +42,14 @@ def as_outputs(samples: Tensor, wanted: str) -> Tensor:
             "Check the learning rate and the input features.",
         )
     return _precise(samples)
+
+
+def as_samples(samples: Tensor) -> Tensor:
+    """Logits of classes ``[K, m, C]`` with C >= 2; one logit becomes two, the first of them 0."""
+    samples = as_outputs(samples, "logits of shape [K, m, C] or [m, C] with K, C >= 1")
+    if samples.size(2) > 1:
+        return samples
+    return torch.cat([torch.zeros_like(samples), samples], dim=2)
 
 
 def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from gduq.errors import InputError
@@ -73,10 +72,7 @@ class Prediction(Discrete):
         self._set("class_names", names)
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
-        samples = checks.as_outputs(samples, "logits of shape [K, m, C] or [m, C] with K, C >= 1")
-        if samples.size(2) > 1:
-            return samples
-        return torch.cat([torch.zeros_like(samples), samples], dim=2)
+        return checks.as_samples(samples)
 
     def _checked_target(self, target: Tensor, rows: int) -> Tensor:
         return checks.as_labels(target, rows, self.num_classes)
