@@ -16,7 +16,7 @@ from torch_geometric.utils import from_networkx
 from gduq.data import View, load
 from gduq.data.laplacian import laplacian_encoding
 from gduq.paper.datasets.motif import draw_recipe
-from gduq.paper.datasets.motif_graphs import BASES, MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.motif_graphs import BASES, MOTIFS, MotifRecipe, build_motif
 from timing import Row, at_least, medians
 
 SAMPLE = 300  # graphs that networkx builds
@@ -37,7 +37,7 @@ def _generation(domain: str, repeats: int) -> Row:
     """Time a graph of 30 000 built at once, against one after the other with networkx."""
     recipe, _ = draw_recipe(domain, "covariate", torch.Generator().manual_seed(0))
     some = torch.randperm(30000, generator=torch.Generator().manual_seed(1))[:SAMPLE]
-    few = Recipe(*(values[some] for values in vars(recipe).values()))
+    few = MotifRecipe(*(values[some] for values in vars(recipe).values()))
     seconds = medians(
         {
             "ours": lambda: build_motif(recipe, torch.Generator().manual_seed(0)),
@@ -50,7 +50,7 @@ def _generation(domain: str, repeats: int) -> Row:
     return at_least(f"Motif {domain}: a graph, networkx / ours", theirs / ours, 5, note)
 
 
-def _with_networkx(recipe: Recipe) -> list[Data]:
+def _with_networkx(recipe: MotifRecipe) -> list[Data]:
     random = np.random.default_rng(0)
     out = []
     for base, width, motif, _ in zip(*(v.tolist() for v in vars(recipe).values()), strict=True):

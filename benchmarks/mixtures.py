@@ -21,7 +21,7 @@ import torch
 
 from gduq.baselines.stack import Stack
 from gduq.jobs.engines import map_cells
-from gduq.paper.comparison.cells import Cell, cells
+from gduq.paper.comparison.cells import ShiftCell, cells
 from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer
 from gduq.training.candidates import Candidates
@@ -59,7 +59,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"ratio": found.mean(), "better": found.agg(lambda r: (r < 1).mean())})
 
 
-def judged(job: tuple[Cell, int]) -> list[dict[str, Any]]:
+def judged(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
     """All ways on one cell, each kind of copies left out in turn."""
     cell, seed = job
     torch.set_num_threads(1)

@@ -23,7 +23,7 @@ import torch
 
 from gduq.errors import InputError
 from gduq.jobs.engines import map_cells
-from gduq.paper.comparison.cells import Cell, cells
+from gduq.paper.comparison.cells import ShiftCell, cells
 from gduq.paper.comparison.methods import Work
 from gduq.training.candidates import Plan
 from gduq.training.choosing import mixture_weights
@@ -77,7 +77,7 @@ def to_markdown(found: pd.DataFrame) -> str:
     )
 
 
-def tried(job: tuple[Cell, int]) -> list[dict[str, object]]:
+def tried(job: tuple[ShiftCell, int]) -> list[dict[str, object]]:
     """All ways on one cell."""
     cell, seed = job
     torch.set_num_threads(1)

@@ -3,7 +3,7 @@
 import sys
 
 from gduq.paper.bench import bench
-from gduq.paper.specs import VARIANTS, Setting, Table
+from gduq.paper.specs import VARIANTS, PaperTable, Setting
 from gduq.paper.tables import TABLES
 
 CBAS = Setting("cbas/color/covariate", conv="gcn", epochs=100, hidden=64)
@@ -12,7 +12,7 @@ CBAS = Setting("cbas/color/covariate", conv="gcn", epochs=100, hidden=64)
 VARIANTS["three-heads"] = {"method.kind": "heads", "method.size": 3}
 
 # In gduq the next lines stand in src/gduq/paper/tables.py; `gduq bench` lists them from there.
-TABLES["heads"] = Table(
+TABLES["heads"] = PaperTable(
     title="One anchored head against three plain ones",
     row=None,  # a table of our own: no row in the paper's list, no printed figures
     labels=(),

@@ -71,7 +71,7 @@ def small() -> Any:
 def table(small: Any, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     path = tmp_path_factory.mktemp("comparison") / "table.csv"
     for part in comparison_table.PARTS["smoke"]:
-        comparison_table.work(comparison_table.Job(small, 0, part, path))
+        comparison_table.work(comparison_table.ComparisonJob(small, 0, part, path))
     return comparison_table.read(path)
 
 

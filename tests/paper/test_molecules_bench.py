@@ -18,10 +18,10 @@ from gduq import metrics
 from gduq.errors import InputError
 from gduq.paper.bench import bench
 from gduq.paper.molecules import chemprop_side, ours, peer, plan
-from gduq.paper.molecules.answers import COPY, SPLITS, Answers
+from gduq.paper.molecules.answers import COPY, SPLITS, StoredAnswers
 from gduq.paper.molecules.bars import Found, bars
 from gduq.paper.molecules.molecules_table import collect, work
-from gduq.paper.molecules.plan import Job, Scale, jobs
+from gduq.paper.molecules.plan import MoleculeJob, MoleculeScale, jobs
 from gduq.paper.molecules.scoring import MEASURES, likelihood, score
 from gduq.prediction import Prediction, ValuePrediction
 
@@ -47,7 +47,7 @@ def tables(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GDUQ_DATA", str(folder))
         patch.setenv("GDUQ_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setitem(plan.SCALES, "smoke", Scale(("freesolv", "bace"), 1, 1, peer=True))
+        patch.setitem(plan.SCALES, "smoke", MoleculeScale(("freesolv", "bace"), 1, 1, peer=True))
         yield
 
 
@@ -85,7 +85,7 @@ def read(path):
 
 
 def job(root, side="ours", dataset="freesolv", shift="size", seed=0):
-    return Job(dataset, shift, seed, side, 1, root)
+    return MoleculeJob(dataset, shift, seed, side, 1, root)
 
 
 def gaussians(error, deviation, rows=400, seed=0):
@@ -120,8 +120,8 @@ def test_answers_are_read_as_written(tmp_path, kind):
     weights = torch.tensor([0.5, 0.25, 0.25])
     parts = {name: maker(torch.randn(3, 7, 2), target, weights=weights) for name in SPLITS}
     parts[f"{COPY}edge_drop3"] = maker(torch.randn(1, 7, 2), target)
-    Answers(parts, 1.5, {"why": "so"}).save(tmp_path / "a" / "one.npz")
-    back = Answers.load(tmp_path / "a" / "one.npz")
+    StoredAnswers(parts, 1.5, {"why": "so"}).save(tmp_path / "a" / "one.npz")
+    back = StoredAnswers.load(tmp_path / "a" / "one.npz")
     assert (back.seconds, dict(back.notes), list(back.parts)) == (1.5, {"why": "so"}, list(parts))
     assert len(back.copies) == 1
     for name, p in parts.items():
@@ -137,7 +137,7 @@ def test_answers_are_read_as_written(tmp_path, kind):
 def test_the_peer_sees_our_rows_and_is_scored_on_them(tmp_path, fake_chemprop):
     mve = job(tmp_path, "mve")
     peer.run(mve)
-    found = Answers.load(mve.file("chemprop-mve"))
+    found = StoredAnswers.load(mve.file("chemprop-mve"))
     test = mve.splits().ood_test
     assert torch.equal(found.parts["ood_test"].target, test.target.float())
     length = torch.tensor([float(len(graph.smiles)) for graph in test.graphs])
@@ -153,7 +153,7 @@ def test_an_ensemble_of_the_peer_is_one_model_and_two_more(tmp_path, fake_chempr
         peer.run(job(tmp_path, "ensemble"))
     peer.run(job(tmp_path, "mve"))
     peer.run(job(tmp_path, "ensemble"))
-    found = Answers.load(job(tmp_path).file("chemprop-ensemble"))
+    found = StoredAnswers.load(job(tmp_path).file("chemprop-ensemble"))
     assert found.parts["id_test"].num_samples == 3
     assert found.seconds == 6.0
     seeds = [(order["first_seed"], order["members"]) for order in fake_chemprop]
@@ -163,7 +163,7 @@ def test_an_ensemble_of_the_peer_is_one_model_and_two_more(tmp_path, fake_chempr
 def test_probabilities_of_the_peer_become_two_classes(tmp_path):
     one = job(tmp_path, "default", "bace")
     peer.run(one)
-    found = Answers.load(one.file("chemprop")).parts["id_test"]
+    found = StoredAnswers.load(one.file("chemprop")).parts["id_test"]
     length = torch.tensor([float(len(g.smiles)) for g in one.splits().id_test.graphs])
     assert torch.allclose(found.probs[:, 1], torch.sigmoid(length - 8), atol=1e-6)
 
@@ -249,7 +249,9 @@ def answers_of(test, val=None, copies=()):
     val = test if val is None else val
     parts = {"id_val": val, "id_test": test, "ood_test": test}
     names = ("edge_drop3", "feature_noise3")
-    return Answers(parts | {f"{COPY}{n}": c for n, c in zip(names, copies, strict=False)}, 1.0)
+    return StoredAnswers(
+        parts | {f"{COPY}{n}": c for n, c in zip(names, copies, strict=False)}, 1.0
+    )
 
 
 def test_levels_of_calibration_differ_as_they_should():
@@ -399,7 +401,7 @@ def test_two_calls_do_not_do_a_job_twice(tmp_path, monkeypatch):
 
 
 def test_a_failed_job_leaves_the_rest(tmp_path, monkeypatch):
-    monkeypatch.setitem(plan.SCALES, "smoke", Scale(("freesolv",), 1, 1))
+    monkeypatch.setitem(plan.SCALES, "smoke", MoleculeScale(("freesolv",), 1, 1))
     monkeypatch.setattr(plan, "SHIFTS", ("size",))
 
     def broken(python, folder):

@@ -13,7 +13,7 @@ from gduq.jobs.engines import map_cells
 from gduq.jobs.progress import heard
 from gduq.paper.bench_result import BenchResult, record, verdicts
 from gduq.paper.run_scores import add_scores, known_in, scores_in
-from gduq.paper.specs import OWN, ScaleName, Setting, Table
+from gduq.paper.specs import OWN, PaperTable, ScaleName, Setting
 from gduq.paper.tables import TABLES
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED
@@ -80,7 +80,7 @@ def bench(
     return result
 
 
-def find_table(name: str) -> Table:
+def find_table(name: str) -> PaperTable:
     """A table by name; an unknown one raises `InputError` with near names."""
     if name not in TABLES:
         known = (*TABLES, *OWN)
@@ -97,7 +97,13 @@ def results_path(root: Path, name: str, scale: str) -> Path:
 
 
 def _trained(
-    name: str, table: Table, scale: ScaleName, seeds: int | None, root: Path, command: str, do: Do
+    name: str,
+    table: PaperTable,
+    scale: ScaleName,
+    seeds: int | None,
+    root: Path,
+    command: str,
+    do: Do,
 ) -> BenchResult:
     configs = list(table.configs(scale, seeds or table.seeds_at(scale)))
     failures = _run_all(name, configs, root, do)
@@ -122,7 +128,7 @@ def _trained(
 
 
 def _cells(
-    table: Table,
+    table: PaperTable,
     setting: Setting,
     variant: str,
     scale: ScaleName,
@@ -191,7 +197,7 @@ def _done(config: RunConfig, root: Path) -> bool:
     return (path / FINISHED).is_file() and {"none", *config.calibrators} <= known_in(path)
 
 
-def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:
+def _notes(table: PaperTable, scale: ScaleName) -> tuple[str, ...]:
     labels = f"Paper: {', '.join(table.labels)}." if table.labels else ""
     ece = "The released code measures ECE in 100 bins (ece100); ece has 15."
     return tuple(filter(None, (labels, table.note, ece if "ece" in table.metrics else "")))
@@ -201,7 +207,7 @@ def _notes(table: Table, scale: ScaleName) -> tuple[str, ...]:
 
 
 def _produced(
-    name: str, table: Table, scale: ScaleName, root: Path, command: str, do: Do, alone: bool
+    name: str, table: PaperTable, scale: ScaleName, root: Path, command: str, do: Do, alone: bool
 ) -> BenchResult:
     """Made by the module of that name: its cells, their titles, numbers and figures."""
     maker = import_module(f"gduq.paper.{table.producer}")

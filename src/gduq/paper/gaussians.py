@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gduq.data import View
-from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.paper.specs import PaperTable, ScaleName, Setting
 from gduq.runs import build
 
 __all__ = ["cells", "draw", "make", "statistics", "title"]
@@ -20,7 +20,7 @@ _SHOWN = 4  # dimensions with a histogram
 _BINS = 40
 
 
-def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
+def cells(table: PaperTable, scale: ScaleName) -> Sequence[Cell]:
     """One per dataset and shift."""
     return [(setting, scale) for setting in table.settings_at(scale)]
 

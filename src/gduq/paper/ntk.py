@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from gduq.paper.specs import ScaleName, Table
+from gduq.paper.specs import PaperTable, ScaleName
 
 __all__ = ["cells", "draw", "gin", "grid", "kernel", "make", "spectrum", "title"]
 
@@ -34,7 +34,7 @@ Cell = tuple[int, int, int, int, int]  # layer, seed, T, side, width
 Params = list[tuple[Tensor, Tensor]]
 
 
-def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
+def cells(table: PaperTable, scale: ScaleName) -> Sequence[Cell]:
     """One a layer and seed; layer 0 is the input."""
     size = _SIZES[scale]
     return [(layer, seed, *size) for layer in range(LAYERS) for seed in range(_SEEDS[scale])]

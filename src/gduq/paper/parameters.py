@@ -9,7 +9,7 @@ from torch import nn
 
 from gduq.anchoring import anchor
 from gduq.nn import GNN
-from gduq.paper.specs import ScaleName, Setting, Table
+from gduq.paper.specs import PaperTable, ScaleName, Setting
 
 __all__ = ["cells", "count", "make", "title"]
 
@@ -24,7 +24,7 @@ _WIDTHS = {
 }
 
 
-def cells(table: Table, scale: ScaleName) -> Sequence[Setting]:
+def cells(table: PaperTable, scale: ScaleName) -> Sequence[Setting]:
     """One per dataset: the published ones at every scale, counted without any data."""
     return table.settings
 

@@ -12,7 +12,7 @@ from torch import nn
 from gduq.baselines import Ensemble, MCDropout, as_predictor
 from gduq.calibration import TemperatureScaling
 from gduq.data import Splits
-from gduq.paper.specs import CONTROLS, ScaleName, Setting, Table
+from gduq.paper.specs import CONTROLS, PaperTable, ScaleName, Setting
 from gduq.prediction import predict
 from gduq.prediction.predictor import Predictor
 from gduq.runs import build
@@ -48,7 +48,7 @@ class Times(NamedTuple):
     prediction: float
 
 
-def cells(table: Table, scale: ScaleName) -> Sequence[Cell]:
+def cells(table: PaperTable, scale: ScaleName) -> Sequence[Cell]:
     """One per dataset and network: all methods in one process, one after the other."""
     variants = tuple(dict.fromkeys((*CONTROLS, *table.variants)))
     return [(setting, variants, scale) for setting in table.settings_at(scale)]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gduq.nn.gnn_settings import HeadKind
 from gduq.runs.config import RunConfig
 
-__all__ = ["CONTROLS", "OWN", "SCALES", "VARIANTS", "Scale", "ScaleName", "Setting", "Table"]
+__all__ = ["CONTROLS", "OWN", "SCALES", "VARIANTS", "PaperTable", "Scale", "ScaleName", "Setting"]
 
 ScaleName = Literal["smoke", "small", "paper"]
 # benchmarks of our own, which are no tables of the paper: what they show
@@ -181,7 +181,7 @@ def _epochs(variant: str, epochs: int, extra: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """One table or figure of the paper.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gduq.paper.run_scores import CORRUPTED, DETECTORS, ESTIMATORS
-from gduq.paper.specs import Setting, Table
+from gduq.paper.specs import PaperTable, Setting
 
 __all__ = ["TABLES"]
 
@@ -96,8 +96,8 @@ _SMALL_MOTIF = (Setting("motif/basis/covariate", "gin"),)
 _SMALL_SIZE = tuple(Setting("motif/size/covariate", conv) for conv in ("gin", "gcn"))
 _SMALL_GATED = (Setting("motif/basis/covariate", "gated_gcn"),)
 
-TABLES: dict[str, Table] = {
-    "node-shift": Table(
+TABLES: dict[str, PaperTable] = {
+    "node-shift": PaperTable(
         "Node classification under concept and covariate shift",
         1,
         ("tab:good_shifts_big", "tab:good_shifts_node"),
@@ -109,7 +109,7 @@ TABLES: dict[str, Table] = {
         printed=("good_shifts_node", "good_shifts_big"),
         note=_NO_CORA + _STANDS_IN.format("cbas/color"),
     ),
-    "node-layerwise": Table(
+    "node-layerwise": PaperTable(
         "Node classification with Gaussian and shuffled anchors at hidden layers",
         2,
         ("tab:good_shifts_rand", "tab:node_gen_rand"),
@@ -121,7 +121,7 @@ TABLES: dict[str, Table] = {
         printed=("good_shifts_rand", "node_gen_rand", "good_shifts_node"),
         note="Small scale: cbas only. " + _STANDS_IN.format("cbas/color"),
     ),
-    "size-shift": Table(
+    "size-shift": PaperTable(
         "Graph classification when test graphs are larger",
         3,
         ("fig:size_gen_full", "tab:size_gen_stats"),
@@ -135,7 +135,7 @@ TABLES: dict[str, Table] = {
         "scale: the paper's anchors on PROTEINS only, with GIN and GCN. "
         + _STANDS_IN.format("motif/size"),
     ),
-    "graph-shift": Table(
+    "graph-shift": PaperTable(
         "Graph classification under concept and covariate shift",
         4,
         ("tab:good_shifts_big",),
@@ -148,7 +148,7 @@ TABLES: dict[str, Table] = {
         note=f"{_SUPERPIXELS} SST2's encoder and parser are ours. "
         + _STANDS_IN.format("motif/basis"),
     ),
-    "anchor-source": Table(
+    "anchor-source": PaperTable(
         "Shuffled against Gaussian anchors at the readout",
         5,
         ("tab:batch_vs_random_results",),
@@ -159,7 +159,7 @@ TABLES: dict[str, Table] = {
         printed=("batch_vs_random",),
         note=_STANDS_IN.format("motif/basis"),
     ),
-    "ood-detection": Table(
+    "ood-detection": PaperTable(
         "Detecting shifted graphs by maximum softmax probability",
         6,
         ("table:good-ood-detection",),
@@ -172,7 +172,7 @@ TABLES: dict[str, Table] = {
         note="Negatives are id_val, as in the paper; its figures for SST2 have the wrong sign. "
         + _STANDS_IN.format("motif/basis"),
     ),
-    "error-prediction": Table(
+    "error-prediction": PaperTable(
         "Predicting the accuracy under shift by a threshold on confidence",
         7,
         ("table:good-gengap",),
@@ -184,7 +184,7 @@ TABLES: dict[str, Table] = {
         printed=("gengap",),
         note=_STANDS_IN.format("motif/basis"),
     ),
-    "rotation": Table(
+    "rotation": PaperTable(
         "Rotated superpixel digits",
         8,
         (
@@ -202,7 +202,7 @@ TABLES: dict[str, Table] = {
         note=f"{_SUPERPIXELS} Widths and epochs are our choice. "
         + _STANDS_IN.format("motif/basis (without angles)"),
     ),
-    "feature-noise": Table(
+    "feature-noise": PaperTable(
         "Noise on the features of superpixel digits",
         9,
         ("tab:cmnist_rotation_acc",),
@@ -214,7 +214,7 @@ TABLES: dict[str, Table] = {
         note=f"{_SUPERPIXELS} Widths and epochs are our choice. "
         + _STANDS_IN.format("motif/basis (without noise)"),
     ),
-    "pretrained": Table(
+    "pretrained": PaperTable(
         "A frozen pretrained network with an anchored head, against training from scratch",
         10,
         ("fig:pretrain-oodece", "fig:pretrain-all"),
@@ -223,7 +223,7 @@ TABLES: dict[str, Table] = {
         ("gduq", "gduq-pretrained", "readout", "pretrained"),
         note="The paper shows figures without numbers. " + _STANDS_IN.format("motif/basis"),
     ),
-    "runtime": Table(
+    "runtime": PaperTable(
         "Seconds of an epoch, a training and a prediction",
         11,
         ("tab:runtimes",),
@@ -246,7 +246,7 @@ TABLES: dict[str, Table] = {
         "whole training is told, with what it does once. The paper has epochs of the first three. "
         + _STANDS_IN.format("motif/basis"),
     ),
-    "parameters": Table(
+    "parameters": PaperTable(
         "Parameters of every model",
         12,
         ("tab:num_param_per_model",),
@@ -259,7 +259,7 @@ TABLES: dict[str, Table] = {
         note="Exact, at every scale. The paper's layerwise counts of CMNIST and SST2 are those of "
         "networks without a virtual node.",
     ),
-    "anchor-gaussians": Table(
+    "anchor-gaussians": PaperTable(
         "The Gaussians that node feature anchors are drawn from",
         13,
         ("app:node_feat_gaussian",),
@@ -272,7 +272,7 @@ TABLES: dict[str, Table] = {
         note="Node tasks: over training nodes. Graph tasks: over means of training graphs, as the "
         "paper's figures say. " + _STANDS_IN.format("cbas/color"),
     ),
-    "ntk-spectrum": Table(
+    "ntk-spectrum": PaperTable(
         "Fourier spectrum of the empirical NTK under constant shifts",
         14,
         ("app:gntk", "fig:gntk"),

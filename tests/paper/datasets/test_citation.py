@@ -8,7 +8,7 @@ from torch_geometric.io import read_npz
 
 from gduq.errors import InputError
 from gduq.paper.datasets import citation
-from gduq.paper.datasets.citation import SOURCES, Source, load_citation, read_citation
+from gduq.paper.datasets.citation import SOURCES, CitationSource, load_citation, read_citation
 from tests.data.real import real
 
 NODES, WORDS = 300, 40
@@ -33,7 +33,7 @@ def tiny(tmp_path, monkeypatch):
     path = tmp_path / "tiny.npz"
     np.savez(path, labels=rng.integers(0, 4, NODES), **arrays)
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
-    monkeypatch.setitem(SOURCES, "tiny", Source("tiny.npz", NODES, WORDS))
+    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", NODES, WORDS))
     return path
 
 
@@ -81,7 +81,7 @@ def test_damaged_files_are_named(tiny, tmp_path):
 
 
 def test_a_file_of_another_graph(tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(SOURCES, "tiny", Source("tiny.npz", 301, WORDS))
+    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", 301, WORDS))
     with pytest.raises(InputError, match=r"expected 301 nodes of 40 features .* got 300 nodes"):
         read_citation("tiny", tmp_path)
 

@@ -12,7 +12,7 @@ from networkx.algorithms.isomorphism import is_isomorphic
 from gduq.errors import InputError
 from gduq.paper.datasets import motif_graphs
 from gduq.paper.datasets.motif import draw_recipe, load_motif
-from gduq.paper.datasets.motif_graphs import BASES, MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.motif_graphs import BASES, MOTIFS, MotifRecipe, build_motif
 
 SIZES = {
     "covariate": (18000, 3000, 3000, 3000, 3000),
@@ -23,7 +23,7 @@ SIZES = {
 
 def build(base, width, motif, seed=0, count=1):
     values = [torch.full((count,), v) for v in (base, width, motif, base)]
-    return build_motif(Recipe(*values), torch.Generator().manual_seed(seed))
+    return build_motif(MotifRecipe(*values), torch.Generator().manual_seed(seed))
 
 
 def networkx_base(base: str, width: int) -> nx.Graph:
@@ -61,7 +61,9 @@ def test_bases_are_those_of_networkx(base, monkeypatch):
     monkeypatch.setattr(motif_graphs, "_NOISE_EDGES", 0.0)
     widths = torch.arange(1, 76)
     same = torch.full_like(widths, base)
-    packed = build_motif(Recipe(same, widths, same % 3, same), torch.Generator().manual_seed(0))
+    packed = build_motif(
+        MotifRecipe(same, widths, same % 3, same), torch.Generator().manual_seed(0)
+    )
     for width, graph in zip(widths.tolist(), packed, strict=True):
         expected = networkx_base(BASES[base], width)
         assert graph.num_nodes == len(expected) + 5, (BASES[base], width)

@@ -17,11 +17,11 @@ from gduq.nn.gnn import GNN
 from gduq.nn.gnn_settings import Conv, HeadKind, Readout
 from gduq.paper.specs import ScaleName
 
-__all__ = ["Cell", "cells"]
+__all__ = ["ShiftCell", "cells"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class ShiftCell:
     """A dataset under shift with a network and its schedule.
 
     Args:
@@ -97,38 +97,45 @@ class Cell:
                 degree=degree,
             )
 
-    def at(self, scale: ScaleName) -> Cell:
+    def at(self, scale: ScaleName) -> ShiftCell:
         """The cell at smoke scale: a few rows and epochs, whose figures say nothing."""
         if scale != "smoke":
             return self
         return replace(self, epochs=4, limit=None if self.on_nodes else 200, hidden=16)
 
 
-def _citation(name: str, epochs: int, search: bool = False, large: bool = False) -> list[Cell]:
+_SHIFTS, _OF_MOLECULES, _CONVS = (
+    ("concept", "covariate"),
+    ("scaffold", "size"),
+    ("gin", "gcn", "pna"),
+)
+
+
+def _citation(name: str, epochs: int, search: bool = False, large: bool = False) -> list[ShiftCell]:
     return [
-        Cell(f"{name}/{domain}/{shift}", "gcn", epochs, 1e-2, search, large=large)
+        ShiftCell(f"{name}/{domain}/{shift}", "gcn", epochs, 1e-2, search, large=large)
         for domain in ("degree", "word")
-        for shift in ("concept", "covariate")
+        for shift in _SHIFTS
     ]
 
 
-_CBAS = [Cell(f"cbas/color/{s}", "gcn", 400, 3e-3, search=True) for s in ("concept", "covariate")]
+_CBAS = [ShiftCell(f"cbas/color/{s}", "gcn", 400, 3e-3, search=True) for s in _SHIFTS]
 _MOTIF = [
-    Cell(f"motif/{domain}/{shift}", "gin", 30, search=domain == "basis", limit=2000)
+    ShiftCell(f"motif/{domain}/{shift}", "gin", 30, search=domain == "basis", limit=2000)
     for domain in ("basis", "size")
-    for shift in ("concept", "covariate")
+    for shift in _SHIFTS
 ]
 _CELLS = [
     *_citation("cora-ml", 200, search=True),
     *_CBAS,
     *_citation("citeseer", 200),
-    *(Cell(f"webkb/university/{s}", "gcn", 200, 1e-2) for s in ("concept", "covariate")),
-    *(Cell("tu/PROTEINS/size", conv, 40, search=conv != "pna") for conv in ("gin", "gcn", "pna")),
+    *(ShiftCell(f"webkb/university/{s}", "gcn", 200, 1e-2) for s in _SHIFTS),
+    *(ShiftCell("tu/PROTEINS/size", conv, 40, search=conv != "pna") for conv in _CONVS),
     *_MOTIF,
-    *(Cell(f"molecules/bace/{s}", "bonds", 30, 3e-3, batch_size=64) for s in ("scaffold", "size")),
-    *(Cell(f"molecules/bbbp/{s}", "bonds", 30, 3e-3, batch_size=64) for s in ("scaffold", "size")),
-    *(Cell(f"tu/{n}/size", conv, 30, limit=2000) for n in ("NCI1", "NCI109")
-      for conv in ("gin", "gcn", "pna")),
+    *(ShiftCell(f"molecules/bace/{s}", "bonds", 30, 3e-3, batch_size=64) for s in _OF_MOLECULES),
+    *(ShiftCell(f"molecules/bbbp/{s}", "bonds", 30, 3e-3, batch_size=64) for s in _OF_MOLECULES),
+    *(ShiftCell(f"tu/{n}/size", conv, 30, limit=2000) for n in ("NCI1", "NCI109")
+      for conv in _CONVS),
     *_citation("coauthor-cs", 100, large=True),
 ]  # fmt: skip
 
@@ -151,10 +158,10 @@ _SIZES: dict[str, Any] = {
     "large": True,
 }
 _PAPER = [
-    *(Cell(f"webkb/university/{s}", "gcn", 1000, 1e-3, **_GOOD) for s in ("concept", "covariate")),
-    *(Cell(f"cbas/color/{s}", "gcn", 2000, 3e-3, **_GOOD) for s in ("concept", "covariate")),
+    *(ShiftCell(f"webkb/university/{s}", "gcn", 1000, 1e-3, **_GOOD) for s in _SHIFTS),
+    *(ShiftCell(f"cbas/color/{s}", "gcn", 2000, 3e-3, **_GOOD) for s in _SHIFTS),
     *(
-        Cell(f"tu/{name}/size", conv, 1000, lr, batch_size=batch, hidden=hidden, **_SIZES)
+        ShiftCell(f"tu/{name}/size", conv, 1000, lr, batch_size=batch, hidden=hidden, **_SIZES)
         for name, conv, lr, batch, hidden in (
             ("PROTEINS", "gcn", 1e-3, 128, 32),
             ("PROTEINS", "gin", 1e-2, 128, 32),
@@ -166,7 +173,7 @@ _PAPER = [
 ]  # fmt: skip
 
 
-def cells(scale: ScaleName) -> list[Cell]:
+def cells(scale: ScaleName) -> list[ShiftCell]:
     """All cells; at smoke scale only those of generated data, at paper scale those whose published
     networks and schedules two cores can train."""
     found = {"smoke": [*_CBAS, *_MOTIF[:1]], "small": _CELLS, "paper": _PAPER}[scale]

@@ -14,7 +14,7 @@ import torch
 
 from gduq.disk import atomic_path, locked
 from gduq.paper.comparison.bars import bars
-from gduq.paper.comparison.cells import Cell, cells
+from gduq.paper.comparison.cells import ShiftCell, cells
 from gduq.paper.comparison.comparison_result import ComparisonResult, overview, records_of
 from gduq.paper.comparison.methods import Work
 from gduq.paper.comparison.scoring import MEASURES, rows_of
@@ -48,10 +48,10 @@ _KEY = ["cell", "seed", "part"]
 
 
 @dataclass(frozen=True)
-class Job:
+class ComparisonJob:
     """What one worker does: the methods of a part on one cell and seed."""
 
-    cell: Cell
+    cell: ShiftCell
     seed: int
     part: str
     path: Path
@@ -86,7 +86,7 @@ def bench(
     path, count = table_path(root, scale), seeds or SEEDS[scale]
     order = product((False, True), range(count), PARTS[scale])
     wanted = [
-        Job(cell, seed, part, path)
+        ComparisonJob(cell, seed, part, path)
         for large, seed, part in order
         for cell in cells(scale)
         if cell.large == large and (cell.on_nodes or part != "last")
@@ -99,7 +99,7 @@ def bench(
 
 
 def collect(
-    wanted: Sequence[Job], scale: ScaleName, command: str, failures: dict[str, str]
+    wanted: Sequence[ComparisonJob], scale: ScaleName, command: str, failures: dict[str, str]
 ) -> ComparisonResult:
     """The result of the figures that are there; what is missing shows as fewer seeds."""
     keys, table = {job.key for job in wanted}, read(wanted[0].path)
@@ -123,7 +123,7 @@ def collect(
     )
 
 
-def work(job: Job) -> None:
+def work(job: ComparisonJob) -> None:
     """What a worker does with a job: all rows of it, or none, become part of the table."""
     import pandas as pd
 

@@ -21,7 +21,7 @@ from gduq.data.view import View
 from gduq.evaluation.calibrated import Whole
 from gduq.evaluation.inputs import whole_graph
 from gduq.graph import Rows
-from gduq.paper.comparison.cells import Cell
+from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.energies import GEBM, gnnsafe
 from gduq.prediction import Prediction, predict
 from gduq.shifts.copies import shifted_copies
@@ -31,7 +31,7 @@ from gduq.training.choosing import stack
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 
-__all__ = ["BUDGETS", "SPLITS", "Answers", "Work", "energies", "made"]
+__all__ = ["BUDGETS", "SPLITS", "MethodAnswers", "Work", "energies", "made"]
 
 SPLITS = ("id_val", "id_test", "ood_test")
 BUDGETS = (1.2, 1.5, 2.5)
@@ -39,7 +39,7 @@ MEMBERS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class MethodAnswers:
     """What a method says before calibration, and what its training cost.
 
     Attributes:
@@ -56,10 +56,10 @@ class Answers:
     notes: Mapping[str, Any] = field(default_factory=dict)
     whole: Whole | None = None
 
-    def mapped(self, change: Callable[[Prediction], Prediction]) -> Answers:
+    def mapped(self, change: Callable[[Prediction], Prediction]) -> MethodAnswers:
         """The same with another reading of the hypotheses."""
         parts = {name: change(p) for name, p in self.parts.items()}
-        return Answers(parts, tuple(map(change, self.copies)), self.cost, self.notes)  # no whole
+        return MethodAnswers(parts, tuple(map(change, self.copies)), self.cost, self.notes)
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class Work:
         seed: Of the split and of everything that is trained.
     """
 
-    cell: Cell
+    cell: ShiftCell
     seed: int
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -144,26 +144,26 @@ class Work:
 
     def answers(
         self, model: nn.Module, cost: float, features: bool = False, **notes: Any
-    ) -> Answers:
+    ) -> MethodAnswers:
         """What a model says of all rows; ``cost`` in seconds, the plain training not counted."""
         parts = {name: predict(model, view, features=features) for name, view in self.views.items()}
         copies = tuple(
             predict(model, view, features=features, novelty=False) for view in self.copies
         )
-        return Answers(parts, copies, 1 + cost / self.seconds["plain"], notes)
+        return MethodAnswers(parts, copies, 1 + cost / self.seconds["plain"], notes)
 
     def whole(self, model: nn.Module) -> Whole | None:
         """Of a node task, for calibrators that read the graph."""
         return whole_graph(model, {**self.views, "train": self.splits.train})
 
-    def timed(self, name: str, model: nn.Module, train: Callable[[], None]) -> Answers:
+    def timed(self, name: str, model: nn.Module, train: Callable[[], None]) -> MethodAnswers:
         """Train a model on top of the plain network, and ask it."""
         with self.clock(name):
             train()
         return self.answers(model, self.seconds[name])
 
 
-def made(work: Work, part: str) -> Iterator[tuple[str, Answers]]:
+def made(work: Work, part: str) -> Iterator[tuple[str, MethodAnswers]]:
     """All methods of a part.
 
     Args:
@@ -177,18 +177,18 @@ def made(work: Work, part: str) -> Iterator[tuple[str, Answers]]:
     )
 
 
-def _plain(work: Work) -> Answers:
+def _plain(work: Work) -> MethodAnswers:
     plain = Network(work.plain)
     work.train(plain, epochs=0)  # what its outputs mean, and novelty
     return work.answers(plain, 0.0, features=True)
 
 
-def _controls(work: Work) -> Iterator[tuple[str, Answers]]:
+def _controls(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     yield "plain", replace(_plain(work), whole=work.whole(work.plain))
     yield "ensemble of 3", _ensemble(work)
 
 
-def _methods(work: Work) -> Iterator[tuple[str, Answers]]:
+def _methods(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     net, seed = work.plain, work.seed
     yield "plain", _plain(work)
     dropout = MCDropout(net, seed=seed)
@@ -205,7 +205,7 @@ def _methods(work: Work) -> Iterator[tuple[str, Answers]]:
     yield "ensemble of 3", _ensemble(work)
 
 
-def _ensemble(work: Work) -> Answers:
+def _ensemble(work: Work) -> MethodAnswers:
     members = [work.plain]
     with work.clock("ensemble"):
         for i in range(1, MEMBERS):
@@ -217,7 +217,7 @@ def _ensemble(work: Work) -> Answers:
     return work.answers(model, work.seconds["ensemble"])
 
 
-def _chosen(work: Work) -> Iterator[tuple[str, Answers]]:
+def _chosen(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     """`gduq.choose` with every budget; candidates that several budgets share are trained once.
 
     Each candidate by itself comes too, as `gduq.choose` calibrated it: on copies.
@@ -233,7 +233,7 @@ def _chosen(work: Work) -> Iterator[tuple[str, Answers]]:
         found.append(candidate)
         spent.append(time.process_time() - start)
         parts = {name: predict(candidate.model, work.views[name]) for name in SPLITS[1:]}
-        yield f"candidate: {candidate.name}", Answers(parts, (), candidate.budget)
+        yield f"candidate: {candidate.name}", MethodAnswers(parts, (), candidate.budget)
     for budget in BUDGETS:
         within = [i for i, candidate in enumerate(found) if candidate.budget <= budget]
         with work.clock(f"stack {budget}"):
@@ -246,7 +246,7 @@ def _chosen(work: Work) -> Iterator[tuple[str, Answers]]:
         yield f"choose {budget}", work.answers(model, seconds, weights=weights)
 
 
-def _paper(work: Work) -> Iterator[tuple[str, Answers]]:
+def _paper(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     """Anchors as in the paper, from scratch and on the frozen network; and the paper's readings of
     the hypotheses."""
     _ = work.plain
@@ -258,7 +258,7 @@ def _paper(work: Work) -> Iterator[tuple[str, Answers]]:
     yield from _readings("pretrained", found)
 
 
-def _last(work: Work) -> Iterator[tuple[str, Answers]]:
+def _last(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     """Without a look at validation rows for the weights."""
     seed = 1000 * work.seed
     net = work.cell.network(work.splits, seed)
@@ -275,7 +275,7 @@ def _rows(work: Work) -> Rows:
     return "node" if work.cell.on_nodes else "graph"
 
 
-def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, Answers]]:
+def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, MethodAnswers]]:
     seed, places = 1000 * work.seed, dict[str, int | str](L1=1, L2=2)
     places = {"NFA": "input", **places} if work.cell.on_nodes else {**places, "readout": "readout"}
     for name, at in places.items():
@@ -291,7 +291,7 @@ def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, Answers]]:
         yield from _readings(name, replace(alone, whole=work.whole(model)))
 
 
-def _readings(name: str, found: Answers) -> Iterator[tuple[str, Answers]]:
+def _readings(name: str, found: MethodAnswers) -> Iterator[tuple[str, MethodAnswers]]:
     yield name, found
     yield f"{name}, mean logits", found.mapped(Prediction.mean_logits)
     for rule in ("paper", "released"):

@@ -13,7 +13,7 @@ from gduq.calibration import Calibrator, DensityAwareCalibration, TemperatureSca
 from gduq.evaluation.calibrated import Calibrated
 from gduq.metrics import ranking
 from gduq.novelty import ood_scores
-from gduq.paper.comparison.methods import Answers, Work, energies, made
+from gduq.paper.comparison.methods import MethodAnswers, Work, energies, made
 from gduq.prediction import Prediction, predict
 
 __all__ = ["CALIBRATORS", "LEVELS", "MEASURES", "rows_of"]
@@ -74,7 +74,7 @@ def rows_of(work: Work, part: str) -> Iterator[Row]:
 
 def _scored(
     method: str,
-    found: Answers,
+    found: MethodAnswers,
     calibrator: Callable[[], Calibrator],
     levels: Sequence[str] = LEVELS,
 ) -> Iterator[Row]:
@@ -87,7 +87,7 @@ def _scored(
         yield from _measured(method, level, parts)
 
 
-def _calibrated(work: Work, method: str, found: Answers) -> Iterator[Row]:
+def _calibrated(work: Work, method: str, found: MethodAnswers) -> Iterator[Row]:
     """Under every calibrator of the paper's tables of nodes, at paper scale."""
     if found.whole is None or not work.cell.calibrators:
         return
@@ -114,7 +114,7 @@ def _errors(p: Prediction, score: Tensor) -> float:
     return ranking.auroc(score[~wrong], score[wrong])
 
 
-def _detection(method: str, found: Answers) -> Iterator[Row]:
+def _detection(method: str, found: MethodAnswers) -> Iterator[Row]:
     """How well scores tell OOD test rows from ID test rows, and right rows from wrong ones."""
     home, away = (found.parts[split] for split in JUDGED)
     for name in DETECTORS:

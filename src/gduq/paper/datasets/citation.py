@@ -36,7 +36,7 @@ _URLS = {
 
 
 @dataclass(frozen=True)
-class Source:
+class CitationSource:
     """A graph's file, as PyG lays it out, and what it must hold."""
 
     path: str
@@ -45,13 +45,13 @@ class Source:
 
 
 SOURCES = {
-    "cora": Source("CitationFull/cora/raw/cora.npz", 19793, 8710),
-    "cora-ml": Source("CitationFull/cora_ml/raw/cora_ml.npz", 2995, 2879),
-    "citeseer": Source("CitationFull/citeseer/raw/citeseer.npz", 4230, 602),
-    "dblp": Source("CitationFull/dblp/raw/dblp.npz", 17716, 1639),
-    "pubmed": Source("CitationFull/pubmed/raw/pubmed.npz", 19717, 500),
-    "coauthor-cs": Source("Coauthor/CS/raw/ms_academic_cs.npz", 18333, 6805),
-    "coauthor-physics": Source("Coauthor/Physics/raw/ms_academic_phy.npz", 34493, 8415),
+    "cora": CitationSource("CitationFull/cora/raw/cora.npz", 19793, 8710),
+    "cora-ml": CitationSource("CitationFull/cora_ml/raw/cora_ml.npz", 2995, 2879),
+    "citeseer": CitationSource("CitationFull/citeseer/raw/citeseer.npz", 4230, 602),
+    "dblp": CitationSource("CitationFull/dblp/raw/dblp.npz", 17716, 1639),
+    "pubmed": CitationSource("CitationFull/pubmed/raw/pubmed.npz", 19717, 500),
+    "coauthor-cs": CitationSource("Coauthor/CS/raw/ms_academic_cs.npz", 18333, 6805),
+    "coauthor-physics": CitationSource("Coauthor/Physics/raw/ms_academic_phy.npz", 34493, 8415),
 }
 # half of CiteSeer's nodes have one neighbour: the usual cuts would leave no test split
 _COVARIATE: dict[tuple[str, str], dict[str, Any]] = {
@@ -96,7 +96,7 @@ def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path
     return Data(x=x, edge_index=tensors["edge_index"], y=tensors["y"]), path
 
 
-def _read(path: Path, source: Source) -> dict[str, Tensor]:
+def _read(path: Path, source: CitationSource) -> dict[str, Tensor]:
     expected = f"{source.nodes} nodes of {source.features} features"
     try:  # names of words and papers, which some files store as objects, are never unpickled
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

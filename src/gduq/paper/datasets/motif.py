@@ -18,7 +18,7 @@ from gduq.data.catalog import SHIFTS
 from gduq.data.laplacian import add_laplacian
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
-from gduq.paper.datasets.motif_graphs import MOTIFS, Recipe, build_motif
+from gduq.paper.datasets.motif_graphs import MOTIFS, MotifRecipe, build_motif
 from gduq.paper.datasets.raw import one_of
 from gduq.shifts.cuts import Cut, leave_out, no_shift
 from gduq.shifts.domains import DatasetRows
@@ -56,7 +56,7 @@ def load_motif(
 
 def draw_recipe(
     domain: str, shift: str, generator: torch.Generator, total: int = 30000
-) -> tuple[Recipe, Cut]:
+) -> tuple[MotifRecipe, Cut]:
     """Bases, widths and motifs of a setting, and which graphs belong to which split."""
     one_of("a Motif domain", domain, ("basis", "size"))
     one_of("a shift", shift, SHIFTS)
@@ -64,7 +64,7 @@ def draw_recipe(
     return draw(domain, generator, total)
 
 
-def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
+def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[MotifRecipe, Cut]:
     tenth = total // 10
     counts = (total - 2 * tenth, tenth, tenth)
     pools = ((0, 1, 2), (3,), (4,)) if domain == "basis" else ((6, 10, 15), (30,), (70,))
@@ -73,10 +73,10 @@ def _covariate(domain: str, generator: torch.Generator, total: int) -> tuple[Rec
         chosen = torch.tensor(pool)[_randint(0, len(pool), count, generator)]
         motif = _randint(0, 3, count, generator)
         parts.append(_recipe(domain, chosen, motif, generator))
-    return Recipe.concatenate(parts), _cut(counts, int(0.1 * total), generator)
+    return MotifRecipe.concatenate(parts), _cut(counts, int(0.1 * total), generator)
 
 
-def _concept(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
+def _concept(domain: str, generator: torch.Generator, total: int) -> tuple[MotifRecipe, Cut]:
     fifth = total // 5
     values = torch.tensor((0, 1, 2) if domain == "basis" else (10, 40, 70))
     parts = []
@@ -86,24 +86,24 @@ def _concept(domain: str, generator: torch.Generator, total: int) -> tuple[Recip
         index = torch.where(follows, motif, _randint(0, 3, fifth, generator))
         parts.append(_recipe(domain, values[index], motif, generator))
     counts = (3 * fifth, fifth, fifth)
-    return Recipe.concatenate(parts), _cut(counts, int(0.15 * counts[0]), generator)
+    return MotifRecipe.concatenate(parts), _cut(counts, int(0.15 * counts[0]), generator)
 
 
-def _no_shift(domain: str, generator: torch.Generator, total: int) -> tuple[Recipe, Cut]:
+def _no_shift(domain: str, generator: torch.Generator, total: int) -> tuple[MotifRecipe, Cut]:
     motif = torch.arange(3).repeat_interleave(total // 3)
     base = _randint(0, 5, motif.numel(), generator)
     width = 10 + _randint(-5, 6, motif.numel(), generator)
     cut = no_shift(motif.numel(), seed=generator)
-    return Recipe(base, width, motif, base if domain == "basis" else width), cut
+    return MotifRecipe(base, width, motif, base if domain == "basis" else width), cut
 
 
-def _recipe(domain: str, chosen: Tensor, motif: Tensor, generator: torch.Generator) -> Recipe:
+def _recipe(domain: str, chosen: Tensor, motif: Tensor, generator: torch.Generator) -> MotifRecipe:
     """Base (or nominal size) as chosen; the other one is free."""
     jitter = _randint(-5, 6, motif.numel(), generator)
     if domain == "basis":
-        return Recipe(chosen, 10 + jitter, motif, chosen)
+        return MotifRecipe(chosen, 10 + jitter, motif, chosen)
     base = _randint(0, 5, motif.numel(), generator)
-    return Recipe(base, chosen + jitter, motif, chosen)
+    return MotifRecipe(base, chosen + jitter, motif, chosen)
 
 
 def _cut(counts: tuple[int, int, int], holdout: int, generator: torch.Generator) -> Cut:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gduq.data.packed import Packed, ragged, to_ptr
 
-__all__ = ["BASES", "MOTIFS", "Recipe", "build_motif"]
+__all__ = ["BASES", "MOTIFS", "MotifRecipe", "build_motif"]
 
 BASES = ("wheel", "tree", "ladder", "star", "path")
 MOTIFS = ("house", "cycle", "crane")
@@ -25,7 +25,7 @@ _NOISE_LABELS = 0.1
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MotifRecipe:
     """What to build: base, width and motif of every graph ``[G]``, and the domain it stands for."""
 
     base: Tensor
@@ -34,8 +34,10 @@ class Recipe:
     domain: Tensor
 
     @staticmethod
-    def concatenate(parts: list[Recipe]) -> Recipe:
-        return Recipe(*map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True)))
+    def concatenate(parts: list[MotifRecipe]) -> MotifRecipe:
+        return MotifRecipe(
+            *map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _base(base: int, width: int) -> tuple[int, Tensor, Tensor]:
 
 
 def build_motif(
-    recipe: Recipe, generator: torch.Generator, cut: dict[str, Tensor] | None = None
+    recipe: MotifRecipe, generator: torch.Generator, cut: dict[str, Tensor] | None = None
 ) -> Packed:
     """The graphs of a recipe: ``x`` is the constant 1, ``y`` the motif with label noise.
 
@@ -105,7 +107,7 @@ def build_motif(
     the rows of each split.
 
     Example:
-        >>> recipe = Recipe(*(torch.tensor([v]) for v in (2, 4, 0, 2)))  # a ladder with a house
+        >>> recipe = MotifRecipe(*(torch.tensor([v]) for v in (2, 4, 0, 2)))  # house
         >>> graph = build_motif(recipe, torch.Generator().manual_seed(0))[0]
         >>> graph.num_nodes, graph.num_edges
         (13, 34)

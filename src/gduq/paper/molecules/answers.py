@@ -14,14 +14,14 @@ import torch
 from gduq.disk import atomic_path
 from gduq.prediction import Hypotheses, Prediction, ValuePrediction
 
-__all__ = ["COPY", "SPLITS", "Answers"]
+__all__ = ["COPY", "SPLITS", "StoredAnswers"]
 
 SPLITS = ("id_val", "id_test", "ood_test")
 COPY = "copy:"  # before the name of a shifted copy of the validation rows
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class StoredAnswers:
     """Uncalibrated predictions of a method, and what its training took.
 
     Args:
@@ -54,7 +54,7 @@ class Answers:
             np.savez_compressed(file, about=np.array(json.dumps(about)), **arrays)
 
     @classmethod
-    def load(cls, path: Path) -> Answers:
+    def load(cls, path: Path) -> StoredAnswers:
         """Read what `save` wrote."""
         with np.load(path) as arrays:
             about = json.loads(str(arrays["about"]))

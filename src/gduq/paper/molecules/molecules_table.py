@@ -11,10 +11,10 @@ from typing import Any
 from gduq.disk import locked, write_json
 from gduq.paper.bench_result import record
 from gduq.paper.molecules import ours, peer
-from gduq.paper.molecules.answers import Answers
+from gduq.paper.molecules.answers import StoredAnswers
 from gduq.paper.molecules.bars import BEST, Found, bars
 from gduq.paper.molecules.molecules_result import MoleculesResult
-from gduq.paper.molecules.plan import OURS, PEERS, Job, jobs
+from gduq.paper.molecules.plan import OURS, PEERS, MoleculeJob, jobs
 from gduq.paper.molecules.scoring import LEVELS, likelihood, score
 from gduq.paper.specs import OWN, ScaleName
 
@@ -49,7 +49,7 @@ def bench(
     return collect(wanted, scale, command, failures)
 
 
-def work(job: Job) -> None:
+def work(job: MoleculeJob) -> None:
     """What a worker does with a job, unless another call has done it meanwhile."""
     with locked(job.folder / job.side):
         if not job.done:
@@ -57,7 +57,10 @@ def work(job: Job) -> None:
 
 
 def collect(
-    wanted: list[Job], scale: ScaleName, command: str, failures: dict[str, str] | None = None
+    wanted: list[MoleculeJob],
+    scale: ScaleName,
+    command: str,
+    failures: dict[str, str] | None = None,
 ) -> MoleculesResult:
     """The table of all answers that are there; what is missing shows as fewer seeds."""
     table = _scored(wanted)
@@ -98,7 +101,7 @@ def _numbers(found: Found) -> list[tuple[dict[str, str], float]]:
     return [timed, *scored]
 
 
-def _scored(wanted: list[Job]) -> Table:
+def _scored(wanted: list[MoleculeJob]) -> Table:
     """Scores of every method that is there, by dataset, shift and seed."""
     table: Table = {}
     for job in wanted:
@@ -118,7 +121,7 @@ def _scored(wanted: list[Job]) -> Table:
     return table
 
 
-def _judged(job: Job, method: str) -> dict[str, Any]:
+def _judged(job: MoleculeJob, method: str) -> dict[str, Any]:
     """Scores of a method, and how it fares on validation rows; kept beside its answers."""
     like = job.file("vanilla")
     files = [job.file(method), *([like] if method in PEERS and like.is_file() else [])]
@@ -128,10 +131,10 @@ def _judged(job: Job, method: str) -> dict[str, Any]:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["key"] == json.loads(json.dumps(key)):
             return dict(kept)
-    answers = Answers.load(job.file(method))
+    answers = StoredAnswers.load(job.file(method))
     found = {
         "key": key,
-        "scores": score(answers, Answers.load(like) if len(files) == 2 else None),
+        "scores": score(answers, StoredAnswers.load(like) if len(files) == 2 else None),
         "likelihood": likelihood(answers),
         "seconds": answers.seconds,
     }

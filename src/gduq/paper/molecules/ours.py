@@ -17,8 +17,8 @@ from gduq.bundle import load, save
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.nn.bond_gnn import BondGNN
-from gduq.paper.molecules.answers import COPY, SPLITS, Answers
-from gduq.paper.molecules.plan import MEMBERS, Job
+from gduq.paper.molecules.answers import COPY, SPLITS, StoredAnswers
+from gduq.paper.molecules.plan import MEMBERS, MoleculeJob
 from gduq.prediction import predict
 from gduq.prediction.predictor import Predictor
 from gduq.shifts.copies import changes_of
@@ -32,7 +32,7 @@ THAWED = 4  # training goes on for this part of the epochs
 _SEVERITIES = (3, 5)
 
 
-def run(job: Job) -> None:
+def run(job: MoleculeJob) -> None:
     """All of our methods on one split; what is there already is not made again."""
     work = _Work(job, job.splits())
     with one_thread(), warnings.catch_warnings():
@@ -46,7 +46,7 @@ def run(job: Job) -> None:
 class _Work:
     """A split, and what methods share: the trained plain network."""
 
-    job: Job
+    job: MoleculeJob
     splits: Splits
 
     @property
@@ -63,7 +63,7 @@ class _Work:
             save(fresh, path)
         model, _ = load(path)
         net: nn.Module = model.get_submodule("net")
-        return net, Answers.load(self.job.file("vanilla")).seconds
+        return net, StoredAnswers.load(self.job.file("vanilla")).seconds
 
     def trained(self, seed: int) -> tuple[nn.Module, float]:
         """A network with weights of its own, trained as its docstring advises."""
@@ -80,12 +80,12 @@ class _Work:
         fit(model, self.splits.train, self.val, **chosen)  # type: ignore[arg-type]
         return time.process_time() - start
 
-    def answers(self, model: nn.Module, seconds: float, **notes: object) -> Answers:
+    def answers(self, model: nn.Module, seconds: float, **notes: object) -> StoredAnswers:
         """What a model says of all rows, before calibration."""
         views = {name: getattr(self.splits, name) for name in SPLITS}
         views |= copies_by_name(self.val, self.job.seed)
         found = {name: predict(model, view, novelty=False) for name, view in views.items()}
-        return Answers(found, seconds, notes)
+        return StoredAnswers(found, seconds, notes)
 
 
 def copies_by_name(view: View, seed: int) -> dict[str, View]:
@@ -100,19 +100,19 @@ def copies_by_name(view: View, seed: int) -> dict[str, View]:
 # -- methods ---------------------------------------------------------------------------------------
 
 
-def _vanilla(work: _Work) -> Answers:
+def _vanilla(work: _Work) -> StoredAnswers:
     work.plain()
-    return Answers.load(work.job.file("vanilla"))
+    return StoredAnswers.load(work.job.file("vanilla"))
 
 
-def _gduq(work: _Work) -> Answers:
+def _gduq(work: _Work) -> StoredAnswers:
     """An anchored head on the plain network."""
     net, seconds = work.plain()
     model = anchor(net, seed=work.job.seed, like=work.splits.train.graphs[0])
     return work.answers(model, seconds + work.fitted(model))
 
 
-def _thawed(work: _Work) -> Answers:
+def _thawed(work: _Work) -> StoredAnswers:
     """Training goes on with anchors at the last layer."""
     net, seconds = work.plain()
     like = work.splits.train.graphs[0]
@@ -121,7 +121,7 @@ def _thawed(work: _Work) -> Answers:
     return work.answers(model, seconds + work.fitted(model, epochs=epochs, batch_size=BATCH))
 
 
-def _choose(work: _Work) -> Answers:
+def _choose(work: _Work) -> StoredAnswers:
     """The mixture that validation rows choose, heads and Laplace among its candidates."""
     net, seconds = work.plain()
     start = time.process_time()
@@ -133,13 +133,13 @@ def _choose(work: _Work) -> Answers:
     return work.answers(model, seconds, weights={k: float(v) for k, v in weights.items()})
 
 
-def _laplace(work: _Work) -> Answers:
+def _laplace(work: _Work) -> StoredAnswers:
     net, seconds = work.plain()
     model = LastLayerLaplace(net, seed=work.job.seed)
     return work.answers(model, seconds + work.fitted(model))
 
 
-def _ensemble(work: _Work) -> Answers:
+def _ensemble(work: _Work) -> StoredAnswers:
     net, seconds = work.plain()
     more = [work.trained(work.job.seed * 100 + i) for i in range(1, MEMBERS)]
     model: Predictor = Ensemble([net, *(member for member, _ in more)])
@@ -147,13 +147,13 @@ def _ensemble(work: _Work) -> Answers:
     return work.answers(model, seconds + spent + sum(each for _, each in more))
 
 
-def _mcdropout(work: _Work) -> Answers:
+def _mcdropout(work: _Work) -> StoredAnswers:
     net, seconds = work.plain()
     model = MCDropout(net, seed=work.job.seed)
     return work.answers(model, seconds + work.fitted(model, epochs=0))
 
 
-_MAKERS: dict[str, Callable[[_Work], Answers]] = {
+_MAKERS: dict[str, Callable[[_Work], StoredAnswers]] = {
     "vanilla": _vanilla,
     "gduq": _gduq,
     "gduq-thawed": _thawed,

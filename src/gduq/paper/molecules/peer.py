@@ -24,8 +24,8 @@ from gduq.data.view import View
 from gduq.disk import locked
 from gduq.errors import InputError
 from gduq.paper.molecules import chemprop_side
-from gduq.paper.molecules.answers import COPY, SPLITS, Answers
-from gduq.paper.molecules.plan import MEMBERS, Job
+from gduq.paper.molecules.answers import COPY, SPLITS, StoredAnswers
+from gduq.paper.molecules.plan import MEMBERS, MoleculeJob
 from gduq.prediction import Hypotheses, Prediction, ValuePrediction
 
 __all__ = ["VERSION", "environment", "run"]
@@ -59,7 +59,7 @@ def environment() -> Path:
     return python
 
 
-def run(job: Job, python: Path | None = None) -> None:
+def run(job: MoleculeJob, python: Path | None = None) -> None:
     """Train one model of the peer and keep its answers.
 
     The ensemble is that of one model and two more: mean-variance models for values, classifiers for
@@ -79,13 +79,13 @@ def run(job: Job, python: Path | None = None) -> None:
     parts = {name: _prediction(part, _truth(splits, name)) for name, part in found.items()}
     seconds = float(times[:, 1].sum())
     if job.side == "ensemble":
-        alone = Answers.load(first)
+        alone = StoredAnswers.load(first)
         seconds += alone.seconds
         parts = {name: _joined(alone.parts[name], p) for name, p in parts.items()}
-    Answers(parts, seconds, {"clock": times[:, 0].tolist()}).save(job.file(job.methods[0]))
+    StoredAnswers(parts, seconds, {"clock": times[:, 0].tolist()}).save(job.file(job.methods[0]))
 
 
-def _trained(job: Job, splits: Splits, python: Path) -> dict[str, np.ndarray]:
+def _trained(job: MoleculeJob, splits: Splits, python: Path) -> dict[str, np.ndarray]:
     """Send rows to the other environment; what came back, by split and copy."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -121,7 +121,7 @@ def _start(python: Path, folder: Path) -> None:
         raise RuntimeError(f"Chemprop ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
-def _task(job: Job) -> str:
+def _task(job: MoleculeJob) -> str:
     if not job.is_values:
         return "classification"
     return "regression" if job.side == "default" else "regression-mve"

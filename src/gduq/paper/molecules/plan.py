@@ -12,7 +12,7 @@ from gduq.data.splits import Splits
 from gduq.errors import InputError
 from gduq.paper.specs import ScaleName
 
-__all__ = ["OURS", "PEERS", "SCALES", "Job", "Scale", "Side", "jobs"]
+__all__ = ["OURS", "PEERS", "SCALES", "MoleculeJob", "MoleculeScale", "Side", "jobs"]
 
 Side = Literal["ours", "default", "mve", "ensemble"]
 VALUES = ("esol", "freesolv", "lipo")
@@ -25,7 +25,7 @@ _SIZES = {"freesolv": 642, "esol": 1128, "bace": 1513, "bbbp": 2039, "lipo": 420
 
 
 @dataclass(frozen=True)
-class Scale:
+class MoleculeScale:
     """How much of the benchmark is done."""
 
     datasets: tuple[str, ...]
@@ -34,14 +34,14 @@ class Scale:
     peer: bool = True
 
 
-SCALES: dict[ScaleName, Scale] = {
-    "smoke": Scale(("freesolv", "bace"), 1, 2, peer=False),
-    "small": Scale((*VALUES, *CLASSES), 5, 50),
+SCALES: dict[ScaleName, MoleculeScale] = {
+    "smoke": MoleculeScale(("freesolv", "bace"), 1, 2, peer=False),
+    "small": MoleculeScale((*VALUES, *CLASSES), 5, 50),
 }
 
 
 @dataclass(frozen=True)
-class Job:
+class MoleculeJob:
     """What one worker does: all of our methods, or one training of the peer, on one split.
 
     Args:
@@ -82,7 +82,7 @@ class Job:
         return ("chemprop" if self.side == "default" else f"chemprop-{self.side}",)
 
     @property
-    def needs(self) -> tuple[Job, ...]:
+    def needs(self) -> tuple[MoleculeJob, ...]:
         """What must be done before: an ensemble of the peer begins with one of its models."""
         if self.side != "ensemble":
             return ()
@@ -100,7 +100,7 @@ class Job:
         return load(f"molecules/{self.dataset}/{self.shift}", seed=self.seed)
 
 
-def jobs(scale: ScaleName, seeds: int | None, root: Path) -> list[Job]:
+def jobs(scale: ScaleName, seeds: int | None, root: Path) -> list[MoleculeJob]:
     """All jobs, in an order that leaves something of everything when time runs out early.
 
     What is cheap comes first: small datasets, low seeds; of the peer, an ensemble comes late.
@@ -109,7 +109,7 @@ def jobs(scale: ScaleName, seeds: int | None, root: Path) -> list[Job]:
         raise InputError(f"a scale from {', '.join(SCALES)}", repr(scale))
     plan = SCALES[scale]
     found = [
-        Job(dataset, shift, seed, side, plan.epochs, root)
+        MoleculeJob(dataset, shift, seed, side, plan.epochs, root)
         for seed in range(seeds or plan.seeds)
         for dataset in plan.datasets
         for shift in SHIFTS
@@ -118,7 +118,7 @@ def jobs(scale: ScaleName, seeds: int | None, root: Path) -> list[Job]:
     return sorted(found, key=_turn)
 
 
-def _turn(job: Job) -> float:
+def _turn(job: MoleculeJob) -> float:
     late = MEMBERS if job.side == "ensemble" else 1
     return late * (job.seed + 1) * math.sqrt(_SIZES[job.dataset])
 

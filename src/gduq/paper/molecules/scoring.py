@@ -8,7 +8,7 @@ from typing import Any
 from gduq import metrics
 from gduq.calibration import Calibrator, DeviationScaling, TemperatureScaling
 from gduq.conformal import ConformalIntervals, SplitConformal
-from gduq.paper.molecules.answers import COPY, Answers
+from gduq.paper.molecules.answers import COPY, StoredAnswers
 from gduq.prediction import Hypotheses, ValuePrediction
 
 __all__ = ["HIGHER", "LEVELS", "MEASURES", "Scores", "likelihood", "score"]
@@ -39,7 +39,7 @@ ALPHA = 0.1
 _JUDGED = ("id_test", "ood_test")
 
 
-def score(answers: Answers, like: Answers | None = None) -> Scores:
+def score(answers: StoredAnswers, like: StoredAnswers | None = None) -> Scores:
     """All measures by level of calibration and split.
 
     ``conformal90`` is the share of test rows in sets or intervals that validation rows make for
@@ -61,7 +61,7 @@ def score(answers: Answers, like: Answers | None = None) -> Scores:
     return found
 
 
-def likelihood(answers: Answers) -> float:
+def likelihood(answers: StoredAnswers) -> float:
     """Mean NLL of validation rows and of their copies, half and half: what recipes are chosen by.
 
     Each is calibrated on both first, as a user of `gduq.fit` has it.
@@ -72,7 +72,9 @@ def likelihood(answers: Answers) -> float:
     return 0.5 * (rows + sum(copies) / len(copies)) if copies else rows
 
 
-def _calibrated(answers: Answers, level: str, like: Answers | None) -> Mapping[str, Hypotheses]:
+def _calibrated(
+    answers: StoredAnswers, level: str, like: StoredAnswers | None
+) -> Mapping[str, Hypotheses]:
     names = ("id_val", *_JUDGED)
     if level == "none":
         return {name: answers.parts[name] for name in names}
@@ -80,7 +82,7 @@ def _calibrated(answers: Answers, level: str, like: Answers | None) -> Mapping[s
     return {name: calibrate(answers.parts[name]) for name in names}
 
 
-def _calibrator(answers: Answers, level: str, like: Answers) -> Calibrator:
+def _calibrator(answers: StoredAnswers, level: str, like: StoredAnswers) -> Calibrator:
     rows = answers.parts["id_val"]
     made = DeviationScaling() if rows.kind == "values" else TemperatureScaling()
     names = [name for name in like.parts if name.startswith(COPY) and name in answers.parts]
