@@ -198,20 +198,15 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> di
             raise InputError("class_names, a list of texts", repr(names))
         if not isinstance(known, Classes | None):
             raise InputError("class_names for a model of classes", f"one of {known.kind}")
-        known = known or _guessed(spec, len(names))
+        if known is None:  # never fitted: as many classes as the model has outputs, or names
+            sizes = [leaf["config"]["out_channels"] for leaf in leaves(spec) if "config" in leaf]
+            known = Classes.of_outputs((sizes or [len(names)])[0])
         known = replace(known, names=tuple(names))
     if known is None:
         return dict(spec)
     found = known.spec()
     check_names(found.get("names"))
     return {**spec, "target": found}
-
-
-def _guessed(spec: Spec, names: int) -> Classes:
-    """The classes of a model that was never fitted: as many as it has outputs, or names."""
-    outputs = [leaf["config"]["out_channels"] for leaf in leaves(spec) if "config" in leaf]
-    count = outputs[0] if outputs else names
-    return Classes(max(2, count), one_logit=count == 1)
 
 
 def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:

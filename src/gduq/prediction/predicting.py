@@ -92,7 +92,7 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
             "gduq.fit has not seen this network, so its one output is taken as the logit of two "
             "classes; gduq.fit(model, train, val, epochs=0) tells what it means, and calibrates"
         )
-    return Classes(max(2, outputs), one_logit=outputs == 1)
+    return Classes.of_outputs(outputs)
 
 
 def device_of_model(model: Predictor) -> torch.device:

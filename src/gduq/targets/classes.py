@@ -52,6 +52,11 @@ class Classes(Target):
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
 
+    @classmethod
+    def of_outputs(cls, count: int) -> Classes:
+        """As many classes as outputs; one output is the logit of two."""
+        return cls(max(2, count), one_logit=count == 1)
+
     def told(self, look: FirstLook, weights: ClassWeights = None) -> Classes:
         """With these weights of the classes, or those that were given."""
         width = look.outputs.size(1)

@@ -55,7 +55,7 @@ def tell_target(
     if isinstance(given, Target):
         target = given
     elif kind == "classes":
-        target = Classes(max(2, outputs), one_logit=outputs == 1)
+        target = Classes.of_outputs(outputs)
     else:
         target = Labels() if kind == "labels" else Values()
     if class_names is not None:
