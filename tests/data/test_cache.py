@@ -25,7 +25,7 @@ from gduq.data.cache import (
 )
 from gduq.data.packed import Packed
 from gduq.errors import InputError
-from gduq.tensorfile import DamagedFile, read, write
+from gduq.tensorfile import write
 
 KEY = {"name": "some/set", "version": 1, "seed": 0}
 EDGES = torch.tensor([[0, 1], [1, 0]])
@@ -166,11 +166,6 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
         cached(tmp_path, KEY, fail)
     assert not list((tmp_path / "processed").glob("*.safetensors"))
     assert_equal(cached(tmp_path, KEY, make), Packed.pack(make()))
-
-
-def test_reading_what_is_not_there(tmp_path):
-    with pytest.raises(DamagedFile):
-        read(tmp_path / "none.safetensors")
 
 
 # -- shards ----------------------------------------------------------------------------------------
