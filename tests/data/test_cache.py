@@ -24,6 +24,7 @@ from gduq.data.cache import (
     digest,
 )
 from gduq.data.packed import Packed
+from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.tensorfile import write
 
@@ -186,6 +187,12 @@ def test_shards_join_in_order_and_are_built_once(tmp_path, workers):
     again = cached_shards(tmp_path, KEY, 4, never)
     assert_equal(again, Packed.pack(make(12)))
     assert not list((tmp_path / "processed").glob("*parts*"))
+
+
+def test_a_bar_that_is_asked_for(capsys):
+    with progress_bar("parts", 2, show=True) as advance:
+        advance()
+    assert not capsys.readouterr().out  # it is drawn on standard error
 
 
 def edgeless(i: int):
