@@ -24,8 +24,9 @@ from gduq.data.cache import (
     digest,
 )
 from gduq.data.packed import Packed
+from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
-from gduq.tensorfile import DamagedFile, read, write
+from gduq.tensorfile import write
 
 KEY = {"name": "some/set", "version": 1, "seed": 0}
 EDGES = torch.tensor([[0, 1], [1, 0]])
@@ -168,11 +169,6 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
     assert_equal(cached(tmp_path, KEY, make), Packed.pack(make()))
 
 
-def test_reading_what_is_not_there(tmp_path):
-    with pytest.raises(DamagedFile):
-        read(tmp_path / "none.safetensors")
-
-
 # -- shards ----------------------------------------------------------------------------------------
 
 
@@ -191,6 +187,12 @@ def test_shards_join_in_order_and_are_built_once(tmp_path, workers):
     again = cached_shards(tmp_path, KEY, 4, never)
     assert_equal(again, Packed.pack(make(12)))
     assert not list((tmp_path / "processed").glob("*parts*"))
+
+
+def test_a_bar_that_is_asked_for(capsys):
+    with progress_bar("parts", 2, show=True) as advance:
+        advance()
+    assert not capsys.readouterr().out  # it is drawn on standard error
 
 
 def edgeless(i: int):

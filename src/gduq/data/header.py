@@ -20,6 +20,17 @@ __all__ = ["SHEETS", "TableColumns", "find_columns", "find_smiles", "first_field
 
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _SEEN = 1000  # rows that are looked at
+_READ_AS_SMILES = 20  # fields of a column that RDKit is asked about
+_SMILES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi")  # the first is best
+_FEW_WORDS = 20  # different words up to which a column may hold classes
+_MOST_IDS = 3
+# what a column of words must be called to be taken as the target unasked
+_TARGETS = {"y", "label", "target", "class", "activity", "active", "outcome", "response"}
+# what is kept about rows and not measured: with such a word, or such a last word
+_KEPT = {"batch", "lot", "plate", "well", "barcode", "unnamed"}
+_KEPT_LAST = {"id", "cid", "sid", "split", "fold", "set", "group", "cluster", "series", "lab",
+              "laboratory", "site", "year", "date"}  # fmt: skip
+_NUMBERED = {"id", "cid", "sid", "index", "row", "nr", "no", "number"}
 
 
 def is_table(path: str | Path) -> bool:
@@ -127,27 +138,9 @@ def meant_all(path: object, names: Sequence[str], wanted: Iterable[str]) -> tupl
 
 
 def listed(names: Iterable[str]) -> str:
-    """The columns in a sentence; of many the first.
-
-    Example:
-        >>> listed(["smiles", "y"])
-        'Columns: smiles, y.'
-    """
+    """The columns in a sentence; of many the first."""
     shown = list(names)
     return f"Columns: {', '.join(shown[:20])}{', ...' if len(shown) > 20 else ''}."
-
-
-_READ_AS_SMILES = 20  # fields of a column that RDKit is asked about
-_SMILES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi")  # the first is best
-_FEW_WORDS = 20  # different words up to which a column may hold classes
-_MOST_IDS = 3
-# what a column of words must be called to be taken as the target unasked
-_TARGETS = {"y", "label", "target", "class", "activity", "active", "outcome", "response"}
-# what is kept about rows and not measured: with such a word, or such a last word
-_KEPT = {"batch", "lot", "plate", "well", "barcode", "unnamed"}
-_KEPT_LAST = {"id", "cid", "sid", "split", "fold", "set", "group", "cluster", "series", "lab",
-              "laboratory", "site", "year", "date"}  # fmt: skip
-_NUMBERED = {"id", "cid", "sid", "index", "row", "nr", "no", "number"}
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,8 @@ def try_pack(graphs: Sequence[Data]) -> Packed | None:
     transform may be random, or the set may be larger than memory."""
     if isinstance(graphs, Packed):
         return graphs
-    if not isinstance(graphs, (list, tuple, InMemoryDataset)) or getattr(graphs, "transform", None):
+    changing = getattr(graphs, "transform", None) is not None
+    if changing or not isinstance(graphs, (list, tuple, InMemoryDataset)):
         return None
     try:
         return Packed.pack(graphs)

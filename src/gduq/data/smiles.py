@@ -47,12 +47,7 @@ def molecules(texts: Sequence[str]) -> list[Data | str]:
 
 
 def readable(texts: Sequence[str]) -> list[bool]:
-    """Per text whether RDKit can read it; torch is not needed to tell.
-
-    Example:
-        >>> readable(["CCO", "nonsense"])
-        [True, False]
-    """
+    """Per text whether RDKit can read it; torch is not needed to tell."""
     return _shared(os.getpid()).readable(texts)
 
 

@@ -25,22 +25,12 @@ _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal c
 
 
 def is_gap(text: str) -> bool:
-    """Whether a field says that nothing is known.
-
-    Example:
-        >>> is_gap(""), is_gap("NaN"), is_gap("0")
-        (True, True, False)
-    """
+    """Whether a field says that nothing is known."""
     return text.lower() in ("", "nan", "na")
 
 
 def as_number(text: str) -> float | None:
-    """The finite number that a field holds, if it holds one.
-
-    Example:
-        >>> as_number("1e-3"), as_number("inf"), as_number("1,5")
-        (0.001, None, None)
-    """
+    """The finite number that a field holds, if it holds one."""
     try:
         value = float(text)
     except ValueError:
@@ -49,13 +39,7 @@ def as_number(text: str) -> float | None:
 
 
 class Column:
-    """What the fields of one column are, seen one by one.
-
-    Example:
-        >>> column = Column("grade", ["high", "low", "", "high"])
-        >>> sorted(column.words), column.is_numeric, column.names_rows
-        (['high', 'low'], False, False)
-    """
+    """What the fields of one column are, seen one by one."""
 
     def __init__(self, name: str, fields: Iterable[str] = ()) -> None:
         self.name = name

@@ -6,25 +6,25 @@
 ``graph_attributes`` may be. Sound folders give what PyG's ``TUDataset`` gives: features are
 attributes then one-hot labels, classes are numbered in order, loops and double edges are removed.
 
-The numbers of a folder are held in memory (its files need not be grouped by graph), the graphs made
-of them are not. A line that cannot be read takes its graph with it; a line that leaves open *which*
-graph is hurt stops the reading.
+All numbers of a folder are held in memory, since its files need not be grouped by graph. A line
+that cannot be read takes its graph with it; a line that leaves open *which* graph is hurt stops the
+reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch_geometric.data import Data
-from torch_geometric.utils import coalesce, remove_self_loops
+from torch_geometric.utils import coalesce
 
+from gduq.data.packed import Packed, to_ptr
 from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 
@@ -32,7 +32,6 @@ __all__ = ["TUFolder"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
-_Column = tuple[_Floats, list[int]]  # rows, and per column of labels their number; none: numbers
 
 
 class TUFolder:
@@ -60,39 +59,39 @@ class TUFolder:
         self._target_part = "graph_attributes" if has_values else "graph_labels"
         targets = self._read(self._target_part)
         self._count = max(int(owner.max()) + 1, 0 if targets is None else len(targets[0]))
-        self._order: _Ints = np.argsort(owner, kind="stable")
-        self._node_ptr = _offsets(owner, self._count)
-        self._read_edges(owner)
+        edges, edge_owner, sound = self._read_edges(owner)
         both = attributes or not self._path("node_labels").exists()
-        self._x = self._columns("node", owner, both)
-        self._edge_attr = self._columns("edge", self._edge_owner, attributes)
-        self._y = self._read_targets(found=class_names is None)
-        for graph in np.flatnonzero(np.diff(self._node_ptr) == 0).tolist():
+        x = self._features("node", owner, both)
+        edge_attr = self._features("edge", edge_owner, attributes)
+        y = self._read_targets(found=class_names is None)
+        for graph in np.flatnonzero(np.bincount(owner, minlength=self._count) == 0).tolist():
             self._blame(graph, self._target_part, graph, "it has no nodes")
+        # sorted by graph, and all graphs at once
+        order = np.argsort(owner, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(owner))
+        attr = None if edge_attr is None else edge_attr[sound].float()
+        ends, attr = coalesce(torch.from_numpy(rank[edges[sound]].T), attr, len(owner))
+        node_ptr, graphs = self._offsets(owner), torch.from_numpy(owner[order])[ends[0]]
+        packed = Packed.build(
+            node_ptr,
+            self._offsets(graphs.numpy()),
+            ends - node_ptr[graphs],
+            nodes={} if x is None else {"x": x[order]},
+            edges={} if attr is None else {"edge_attr": attr},
+            graphs={} if y is None else {"y": y},
+        )
+        self._packed = packed if x is None else replace(packed, deliver={"x": "float32"})
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         for graph in range(self._count):
-            yield graph, self._bad.get(graph) or self._graph(graph)
+            yield graph, self._bad.get(graph) or self._packed[graph]
 
-    def _graph(self, graph: int) -> Data:
-        start, stop = self._node_ptr[graph : graph + 2]
-        which = self._edge_order[slice(*self._edge_ptr[graph : graph + 2])]
-        edges = torch.from_numpy(self._edges[which].T - start)
-        edges, attr = remove_self_loops(edges, _features(self._edge_attr, which))
-        edges, attr = coalesce(edges, attr, int(stop - start))
-        values: dict[str, Any] = {
-            "x": _features(self._x, self._order[start:stop]),
-            "edge_index": edges,
-            "edge_attr": attr,
-            "y": None if self._y is None else self._y[graph : graph + 1].clone(),
-        }
-        data = Data(**{key: value for key, value in values.items() if value is not None})
-        if "x" not in data:
-            data.num_nodes = int(stop - start)
-        return data
+    def _offsets(self, owner: _Ints) -> Tensor:
+        return to_ptr(torch.from_numpy(np.bincount(owner, minlength=self._count)))
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -122,7 +121,8 @@ class TUFolder:
             raise InputError(f"whole numbers in line {broken[0] + 1} of {path}", got)
         return values.reshape(-1, width).astype(np.int64)
 
-    def _read_edges(self, owner: _Ints) -> None:
+    def _read_edges(self, owner: _Ints) -> tuple[_Ints, _Ints, npt.NDArray[np.bool_]]:
+        """Both ends of each edge, its graph, and whether it is one of that graph and no loop."""
         nodes = len(owner)
         ends = self._whole_numbers("A", 2) - 1
         inside = (ends >= 0) & (ends < nodes)
@@ -135,15 +135,11 @@ class TUFolder:
         graphs = owner[np.where(inside, ends, ends[:, ::-1])]
         for row in np.flatnonzero(~inside.all(1)).tolist():
             self._blame(int(graphs[row, 0]), "A", row, f"a node above {nodes} or below 1")
-        for row in np.flatnonzero(graphs[:, 0] != graphs[:, 1]).tolist():
+        same = graphs[:, 0] == graphs[:, 1]
+        for row in np.flatnonzero(~same).tolist():
             for graph in graphs[row].tolist():
                 self._blame(graph, "A", row, "an edge between two graphs")
-        rank = np.empty(nodes, dtype=np.int64)  # where a node stands once sorted by graph
-        rank[self._order] = np.arange(nodes)
-        self._edges: _Ints = rank[np.where(inside, ends, 0)]
-        self._edge_owner: _Ints = graphs[:, 0]
-        self._edge_order: _Ints = np.argsort(self._edge_owner, kind="stable")
-        self._edge_ptr = _offsets(self._edge_owner, self._count)
+        return ends, graphs[:, 0], inside.all(1) & same & (ends[:, 0] != ends[:, 1])
 
     def _rows(self, part: str, owner: _Ints, whole: bool) -> tuple[_Floats, _Ints] | None:
         """The numbers of a file and which rows are good; the graphs of all others are blamed."""
@@ -165,17 +161,20 @@ class TUFolder:
             self._blame(int(owner[row]), part, row, reason)
         return values, np.setdiff1d(np.arange(len(values)), list(bad))
 
-    def _columns(self, of: str, owner: _Ints, attributes: bool) -> list[_Column]:
-        """Attributes, and labels that become one-hot, of each node or edge."""
-        columns: list[_Column] = []
+    def _features(self, of: str, owner: _Ints, attributes: bool) -> Tensor | None:
+        """Attributes, then labels as one-hot bytes, of each node or edge ``[n, d]``."""
+        parts: list[Tensor] = []
         labels = self._rows(f"{of}_labels", owner, whole=True)
         if attributes and (found := self._rows(f"{of}_attributes", owner, whole=False)):
-            columns.append((found[0], []))
+            parts.append(torch.from_numpy(found[0]).float())
         if labels is not None and labels[1].size:
             values, good = labels
-            values = values - values[good].min(0)
-            columns.append((values, (values[good].max(0).astype(np.int64) + 1).tolist()))
-        return columns
+            codes = torch.zeros(values.shape, dtype=torch.long)
+            codes[good] = torch.from_numpy(values[good] - values[good].min(0)).long()
+            for column in codes.t():
+                hot = torch.zeros(len(column), int(column.max()) + 1, dtype=torch.uint8)
+                parts.append(hot.scatter_(1, column[:, None], 1))
+        return torch.cat(parts, dim=1) if parts else None
 
     def _read_targets(self, found: bool) -> Tensor | None:
         """Values, or class numbers; the classes are those found unless they were given."""
@@ -246,17 +245,3 @@ def _floats(line: str) -> list[float] | str:
 
 def _label(value: float) -> str:
     return str(int(value)) if value.is_integer() else str(value)
-
-
-def _offsets(owner: _Ints, count: int) -> _Ints:
-    return np.concatenate([[0], np.bincount(owner, minlength=count).cumsum()])
-
-
-def _features(columns: Sequence[_Column], rows: _Ints) -> Tensor | None:
-    """Rows of plain columns and of one-hot ones, side by side; ``None`` when there is no column."""
-    parts: list[Tensor] = []
-    for values, classes in columns:
-        taken = torch.from_numpy(values[rows])
-        hot = [one_hot(taken[:, i].long(), size) for i, size in enumerate(classes)]
-        parts += [part.float() for part in hot or [taken]]
-    return torch.cat(parts, dim=1) if parts else None

@@ -26,6 +26,13 @@ __all__ = ["DatasetRows", "Graphs", "Task", "attribute", "by", "degree", "featur
 
 Task = Literal["node", "graph"]
 Graphs: TypeAlias = "Data | Sequence[Data]"
+Kind = Literal["covariate", "concept", "no_shift", "tails"]
+_DESCRIBED = {
+    "covariate": "Covariate shift of {}: training and test hold different values.",
+    "tails": "Shift of {}: training on the low values, testing on the highest.",
+    "concept": "Concept shift of {}: its correlation with the label turns round.",
+    "no_shift": "No shift: a uniform cut.",
+}
 
 
 class DatasetRows:
@@ -104,15 +111,6 @@ def attribute(name: str) -> Callable[[Data], Any]:
         return graph[name]
 
     return read
-
-
-Kind = Literal["covariate", "concept", "no_shift", "tails"]
-_DESCRIBED = {
-    "covariate": "Covariate shift of {}: training and test hold different values.",
-    "tails": "Shift of {}: training on the low values, testing on the highest.",
-    "concept": "Concept shift of {}: its correlation with the label turns round.",
-    "no_shift": "No shift: a uniform cut.",
-}
 
 
 def by(

@@ -314,13 +314,6 @@ def test_noisy(tiny: Path) -> None:
         load_rotmnist("blur", tiny)
 
 
-@needs_skimage
-def test_a_root_that_cannot_be_written(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="a folder that can be written as root"):
-        load_cmnist("covariate", tmp_path / "file" / "cache")
-
-
 # -- the real files ------------------------------------------------------------------------------
 
 

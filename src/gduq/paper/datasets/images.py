@@ -53,6 +53,24 @@ MNIST: dict[str, tuple[tuple[int, ...], str]] = {
         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
 }
+ANGLES = (10, 15, 25, 35, 40)  # degrees, counter-clockwise
+NOISE = (0.1, 0.2, 0.3, 0.4)  # standard deviation of the noise on grey values
+VERSION = 1  # of the superpixel graphs; raise it when they change
+_TRAIN, _TEST, _ID_VAL = 60_000, 10_000, 5_000
+_DIGITS = tuple(str(digit) for digit in range(10))
+_RHO = (0.95, 0.9, 0.85, 0.8, 0.75)  # how often colour follows the digit, by training environment
+_RHO_VAL, _RHO_TEST = 0.3, 0.0
+_WHITE = ((1.0, 1.0, 1.0),)
+_RED, _GREEN, _BLUE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
+_YELLOW, _CYAN, _MAGENTA = (1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)
+_ROSE, _LIME, _SKY, _CREAM = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5), (0.5, 0.5, 1.0), (1.0, 1.0, 0.5)
+_BY_ENVIRONMENT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _ROSE, _MAGENTA)  # last two: the OOD splits
+_BY_DIGIT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _MAGENTA, _ROSE, _LIME, _SKY, _CREAM)
+_GRAPHS = (
+    f"MNIST images cut into about {NODES} SLIC superpixels (scikit-image, compactness "
+    f"{COMPACTNESS}), each joined to its {NEIGHBOURS} nearest neighbours in both directions. "
+    "These are not the released MoNet superpixels, so numbers are not those published with them."
+)
 
 
 def read_idx(
@@ -99,27 +117,6 @@ def read_labels(root: str | Path | None = None) -> Tensor:
     return torch.from_numpy(np.concatenate(labels)).long()
 
 
-ANGLES = (10, 15, 25, 35, 40)  # degrees, counter-clockwise
-NOISE = (0.1, 0.2, 0.3, 0.4)  # standard deviation of the noise on grey values
-VERSION = 1  # of the superpixel graphs; raise it when they change
-
-_TRAIN, _TEST, _ID_VAL = 60_000, 10_000, 5_000
-_DIGITS = tuple(str(digit) for digit in range(10))
-_RHO = (0.95, 0.9, 0.85, 0.8, 0.75)  # how often colour follows the digit, by training environment
-_RHO_VAL, _RHO_TEST = 0.3, 0.0
-_WHITE = ((1.0, 1.0, 1.0),)
-_RED, _GREEN, _BLUE = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
-_YELLOW, _CYAN, _MAGENTA = (1.0, 1.0, 0.0), (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)
-_ROSE, _LIME, _SKY, _CREAM = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5), (0.5, 0.5, 1.0), (1.0, 1.0, 0.5)
-_BY_ENVIRONMENT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _ROSE, _MAGENTA)  # last two: the OOD splits
-_BY_DIGIT = (_RED, _GREEN, _BLUE, _YELLOW, _CYAN, _MAGENTA, _ROSE, _LIME, _SKY, _CREAM)
-_GRAPHS = (
-    f"MNIST images cut into about {NODES} SLIC superpixels (scikit-image, compactness "
-    f"{COMPACTNESS}), each joined to its {NEIGHBOURS} nearest neighbours in both directions. "
-    "These are not the released MoNet superpixels, so numbers are not those published with them."
-)
-
-
 def load_cmnist(
     shift: str = "covariate",
     root: str | Path | None = None,
@@ -149,13 +146,7 @@ def load_cmnist(
 
 def colour_cut(labels: Tensor, shift: str, seed: int = 0) -> tuple[Cut, Tensor, Tensor]:
     """The rows of each split of CMNIST, the colour number of every image ``[n]``, and the palette
-    ``[colours, 3]``, given the digit of every image.
-
-    Example:
-        >>> cut, colour, _ = colour_cut(torch.arange(100) % 10, "covariate")
-        >>> {name: sorted(set(colour[rows].tolist())) for name, rows in cut.items()}["ood_val"]
-        [5]
-    """
+    ``[colours, 3]``, given the digit of every image."""
     one_of("a shift", shift, SHIFTS)
     n = labels.numel()
     generator = torch.Generator().manual_seed(seed)

@@ -21,12 +21,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 def rotate(image: _Floats, degrees: float) -> _Floats:
-    """Turn an image ``[H, W]`` counter-clockwise about its middle; what comes in is black.
-
-    Example:
-        >>> rotate(np.array([[1.0, 0.0], [0.0, 0.0]]), 90).round(6).tolist()
-        [[0.0, 0.0], [1.0, 0.0]]
-    """
+    """Turn an image ``[H, W]`` counter-clockwise about its middle; what comes in is black."""
     if degrees == 0:
         return image
     from scipy.ndimage import rotate as turn

