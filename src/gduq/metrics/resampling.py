@@ -226,8 +226,7 @@ def _few(rows: AnyRows) -> bool:
     """Whether a class that counts in a ranking, or the rest of the rows, is too small for it."""
     if isinstance(rows, LabelRows):
         return any(_few(part) for _, part in rows.parts.values())
-    if not isinstance(rows, Rows) or rows.target is None:
-        return False
-    size = rows.target.bincount(minlength=rows.num_classes)
+    rows = cast(Rows, rows)  # only classes and labels have rankings
+    size = rows.labels.bincount(minlength=rows.num_classes)
     fewest = torch.minimum(size, len(rows) - size)
     return bool(((fewest > 0) & (fewest < FEWEST)).any())
