@@ -225,6 +225,8 @@ def test_a_pattern_names_the_labels(tmp_path):
     assert {row["variant"] for row in json.loads(said.stdout)["table"]} >= {"", "big"}
     short = save([molecule_with_truth(s) for s in SMILES], tmp_path / "short.safetensors")
     refused("evaluate", saved, "--data", short, says="2 targets per graph")
+    known = table(tmp_path / "known.csv", "labels", 3)
+    assert "of the class" not in run("evaluate", saved, "--data", known).stdout
 
 
 def test_labels_are_needed_where_they_are_asked_for(tmp_path):

@@ -114,8 +114,9 @@ def evaluate(
         from gduq.bundle import describe
 
         print_rows(told_of(found))
-        if ranked := ranked_class(describe(bundle_file(run)).class_names or ()):
-            say(ranked)
+        names = describe(bundle_file(run)).class_names or ()  # labels and values have some too
+        if found.settings.get("about", "classes") == "classes" and ranked_class(names):
+            say(ranked_class(names))
         typer.echo("Everything, with intervals: -o evaluation.md, or --json.")
 
 
