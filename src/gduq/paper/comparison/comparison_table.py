@@ -84,10 +84,10 @@ def bench(
         do: `gduq.jobs.engines.map_cells` on the engine that was asked for.
     """
     path, count = table_path(root, scale), seeds or SEEDS[scale]
-    order = product((False, True), range(count), PARTS[scale])
+    order = product((False, True), PARTS[scale], range(count))
     wanted = [
         ComparisonJob(cell, seed, part, path)
-        for large, seed, part in order
+        for large, part, seed in order
         for cell in cells(scale)
         if cell.large == large and (cell.on_nodes or part != "last")
     ]
