@@ -14,8 +14,8 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
-from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.anchoring.bank import AnchorDraws
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.nn.call import evaluating
