@@ -34,12 +34,12 @@ class HeadPoint(Point):
     frozen = True
 
     def __init__(self, trunk: Trunk, branch: bool, values: int = 0) -> None:
-        first, rest = trunk.head()
+        first, rest = trunk.requires_grad_(False).head()  # what follows the first map stays, too
         beside = branch and not any(isinstance(part, LINEAR) for part in rest.modules())
         width = max(32, min(first.in_features, 256))
         plain = nn.Linear(first.in_features, width).to(first.weight) if beside else first
         super().__init__(plain, trunk.answers, trunk.answers)
-        self.trunk, self.branch = trunk.requires_grad_(False), branch
+        self.trunk, self.branch = trunk, branch
         self.tail = Tail(rest, plain.out_features, first if beside else None)
         if values:
             self.tail.noise = NoiseHead(plain.out_features, values)
