@@ -14,8 +14,8 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
-from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
+from gduq.anchoring.bank import AnchorDraws
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.nn.call import evaluating
@@ -87,6 +87,9 @@ def test_a_frozen_head_is_the_concatenation(task: str, head: str) -> None:
     model = anchored(net, "head", init="identity")
     branch = model.point.tail.out
     assert (branch is None) == (head == "mlp")
+    learns = {name for name, p in model.named_parameters() if p.requires_grad}
+    beside = {"point.tail.out.weight", "point.tail.out.bias"} if head == "linear" else set()
+    assert learns == {"linear.weight", "linear.bias"} | beside
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=_generator(p.numel())) * p.requires_grad)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gduq.anchoring.head_point import AnchoredHead, Tail, _map_of_relu, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.nn.forced_dropout import ForcedDropout
+from gduq.nn.noise import NoiseHead
 
 RESTS = {
     "relu": nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Linear(6, 3)),
@@ -71,7 +72,7 @@ def test_noise_of_values_and_forced_dropout_are_not_skipped() -> None:
     with ForcedDropout() as forced:
         assert not torch.equal(head_outputs(linear, tail, bank, h), plain)
     assert forced.calls == 1
-    tail.add_noise(3)
+    tail.noise = NoiseHead(tail.channels, 3)
     found = head_outputs(linear, tail.double().eval(), bank, h)
     assert found.shape == (5, 11, 6)
     torch.testing.assert_close(found[..., :3], plain, rtol=1e-10, atol=1e-12)

@@ -19,7 +19,7 @@ from gduq import InputError
 from gduq.data import View
 from gduq.graph import label_rows
 from gduq.nn.call import call_network
-from tests.nn.test_tracing import KINDS
+from tests.nn.test_tracing import KINDS, Gine, Gps, Hetero, Jumping, sequential
 
 
 def node_graph(nodes: int = 90) -> Data:
@@ -79,51 +79,6 @@ def hetero_data() -> tuple[View, View, View]:
 # -- networks --------------------------------------------------------------------------------------
 
 
-class Gine(nn.Module):
-    """Edge attributes, and a head of two layers with functional dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(
-            pyg.GINEConv(nn.Sequential(nn.Linear(d, 8), nn.ReLU(), nn.Linear(8, 8)), edge_dim=2)
-            for d in (4, 8)
-        )
-        self.lin1, self.lin2 = nn.Linear(8, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
-        for conv in self.convs:
-            x = conv(x, edge_index, edge_attr).relu()
-        x = self.lin1(pyg.global_add_pool(x, batch)).relu()
-        return self.lin2(F.dropout(x, 0.3, self.training))
-
-
-class Gps(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode = nn.Linear(4, 8)
-        self.gps = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2)
-        self.head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
-        return self.head(pyg.global_mean_pool(self.gps(self.encode(x), edge_index, batch), batch))
-
-
-class Jumping(nn.Module):
-    """Jumping knowledge before the head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList([pyg.GCNConv(4, 8), pyg.GCNConv(8, 8)])
-        self.jump, self.out = pyg.JumpingKnowledge("cat"), pyg.MLP([16, 8, 3], norm="batch_norm")
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        seen = []
-        for conv in self.convs:
-            x = conv(x, edge_index).relu()
-            seen.append(x)
-        return self.out(self.jump(seen))
-
-
 class Ending(nn.Module):
     """Two convolutions, or one and a linear map, and what is made of their output."""
 
@@ -169,18 +124,6 @@ class Links(nn.Module):
         return self.decode(torch.cat([one, two], dim=-1)).squeeze(-1)
 
 
-class Hetero(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        edges = [("author", "writes", "paper"), ("paper", "rev_writes", "author")]
-        widths = [(5, 4), (4, 5)]
-        convs = {e: pyg.SAGEConv(w, 8) for e, w in zip(edges, widths, strict=True)}
-        self.conv, self.lin = pyg.HeteroConv(convs), nn.Linear(8, 3)
-
-    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
-        return self.lin(self.conv(x_dict, edge_index_dict)["paper"].relu())
-
-
 class Homogeneous(nn.Module):
     """To be made heterogeneous by PyG."""
 
@@ -199,18 +142,6 @@ def to_hetero() -> nn.Module:
     with torch.no_grad():  # which shapes the lazy layers
         net(graph.x_dict, graph.edge_index_dict)
     return net
-
-
-def sequential() -> nn.Module:
-    return pyg.Sequential(
-        "x, edge_index, batch",
-        [
-            (pyg.GCNConv(4, 8), "x, edge_index -> h"),
-            nn.ReLU(),
-            (pyg.global_mean_pool, "h, batch -> g"),
-            (nn.Linear(8, 3), "g -> g"),
-        ],
-    )
 
 
 @dataclass(frozen=True)
@@ -235,10 +166,10 @@ CASES = {
     "AttentiveFP": Case(
         lambda: pyg.AttentiveFP(4, 8, 3, 2, 2, 2), "'lin2', one row per graph; a", graph_data
     ),
-    "Sequential": Case(sequential, "'module_3', one row per graph; a", graph_data),
+    "Sequential": Case(sequential, "'module_4', one row per graph; 4", graph_data),
     "GINE": Case(Gine, "'lin1', one row per graph; 4", graph_data),
-    "GPS": Case(Gps, "'head.0', one row per graph; 4", graph_data),
-    "Jumping": Case(Jumping, "'out.lins.0', one row per node; 4"),
+    "GPS": Case(lambda: Gps(stacked=True), "'head.lins.0', one row per graph; 4", graph_data),
+    "Jumping": Case(Jumping, "'head.0', one row per node; 4"),
     "linear end": Case(Ending, "'last', one row per node; a second branch reads the anchors;"),
     "conv end": Case(lambda: Ending(last="conv"), "'last', the input of a GCNConv, one"),
     "norm end": Case(lambda: Ending(nn.BatchNorm1d(3)), "'last', one row per node; a second"),

@@ -11,14 +11,13 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Data
 
 import gduq
 from gduq import InputError
 from gduq.nn.call import call_network, evaluating
 from tests.nn.test_gnn import make_graph, make_net
-
-DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
+from tests.nn.test_tracing import KINDS, graphs, sequential
 
 
 class Plain(nn.Module):
@@ -74,27 +73,12 @@ class WithGPS(nn.Module):
         return self.lin(pyg.global_max_pool(h, batch))
 
 
-def sequential() -> nn.Module:
-    return pyg.Sequential(
-        "x, edge_index, batch",
-        [
-            (pyg.GCNConv(4, 8), "x, edge_index -> h"),
-            nn.ReLU(),
-            (pyg.GCNConv(8, 8), "h, edge_index -> h"),
-            (pyg.global_mean_pool, "h, batch -> g"),
-            (nn.Linear(8, 3), "g -> g"),
-        ],
-    )
-
-
 MODELS: dict[str, Any] = {
     "GCN": lambda: pyg.GCN(4, 8, 2, 3, norm="batch_norm"),
     "GIN": lambda: pyg.GIN(4, 8, 2, 3, norm="graph_norm"),
     "GraphSAGE": lambda: pyg.GraphSAGE(4, 8, 3, 3, jk="cat"),
     "GAT": lambda: pyg.GAT(4, 8, 2, 3, heads=2, dropout=0.3),
-    "PNA": lambda: pyg.PNA(
-        4, 8, 2, 3, aggregators=["mean", "max"], scalers=["identity"], deg=DEGREE
-    ),
+    "PNA": lambda: KINDS["PNA"](4, 8, 2, 3),
     "EdgeCNN": lambda: pyg.EdgeCNN(4, 8, 2, 3, norm="layer_norm"),
     "Sequential": sequential,
     "Plain": Plain,
@@ -113,13 +97,6 @@ def make(name: str) -> nn.Module:
         for _ in range(3):  # move running statistics
             call_network(net, graphs())
     return net.eval()
-
-
-def graphs(sizes: tuple[int, ...] = (4, 5, 9)) -> Batch:
-    batch = Batch.from_data_list([make_graph(n, n) for n in sizes])
-    generator = torch.Generator().manual_seed(0)
-    batch.edge_attr = torch.rand(batch.num_edges, 2, generator=generator).double()
-    return batch
 
 
 def call(net: nn.Module, graph: Data) -> Tensor:

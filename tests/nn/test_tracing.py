@@ -124,8 +124,8 @@ def test_graph_unet_has_no_head_and_layers_that_read_all_nodes() -> None:
     assert found.layers == ("down_convs.0", "up_convs.1")  # the others read pooled nodes
 
 
-def test_pyg_sequential() -> None:
-    net = pyg.Sequential(
+def sequential() -> nn.Module:
+    return pyg.Sequential(
         "x, edge_index, batch",
         [
             (pyg.GCNConv(4, 8), "x, edge_index -> h"),
@@ -137,6 +137,10 @@ def test_pyg_sequential() -> None:
             (nn.Linear(8, 3), "g -> g"),
         ],
     )
+
+
+def test_pyg_sequential() -> None:
+    net = sequential()
     paths = [name for name, _ in net.named_children()]
     found = check(net)
     assert names(found.head) == [paths[-3], "elu", paths[-1]]
@@ -579,21 +583,22 @@ def test_rows_that_are_nothing_of_the_graph_are_an_error() -> None:
         trace(PerNode().double(), graphs(), lambda n, g: call_network(n, g)[:2])
 
 
+class Hetero(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        convs = {("author", "writes", "paper"): pyg.SAGEConv((5, 4), 8)}
+        convs["paper", "rev_writes", "author"] = pyg.SAGEConv((4, 5), 8)
+        self.conv, self.lin = pyg.HeteroConv(convs), nn.Linear(8, 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        return self.lin(self.conv(x_dict, edge_index_dict)["paper"].relu())
+
+
 def test_heterogeneous_graphs() -> None:
-    class Hetero(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            convs = {("author", "writes", "paper"): pyg.SAGEConv((3, 4), 8)}
-            convs["paper", "has", "author"] = pyg.SAGEConv((4, 3), 8)
-            self.conv, self.lin = pyg.HeteroConv(convs), nn.Linear(8, 2)
-
-        def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> Tensor:
-            return self.lin(self.conv(x_dict, edge_index_dict)["paper"].relu())
-
     graph = HeteroData()
-    graph["author"].x, graph["paper"].x = torch.rand(3, 3).double(), torch.rand(5, 4).double()
+    graph["author"].x, graph["paper"].x = torch.rand(3, 5).double(), torch.rand(5, 4).double()
     graph["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 2], [0, 4, 1]])
-    graph["paper", "has", "author"].edge_index = torch.tensor([[0, 4, 1], [0, 1, 2]])
+    graph["paper", "rev_writes", "author"].edge_index = torch.tensor([[0, 4, 1], [0, 1, 2]])
     graph["paper"].y = torch.zeros(5, dtype=torch.int64)
     found = check(Hetero(), graph)
     assert (found.rows, names(found.head), found.layers) == ("node", ["lin"], ())

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from gduq.anchoring.anchor_draws import AnchorDraws
 from gduq.anchoring.anchors import Anchors, make_source, source_from, source_name, source_spec
-from gduq.anchoring.bank import VALIDATION, Banked
+from gduq.anchoring.bank import VALIDATION, AnchorDraws, Banked
 from gduq.anchoring.head_point import AnchoredHead, HeadPoint, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.locating import make_point, needs_graph, point_from
@@ -97,6 +96,12 @@ class Anchored(Banked):
 
     def locate(self, graph: Any) -> None:
         """Find the place in the network, with the help of a graph; done once."""
+        if not isinstance(graph, (Data, HeteroData)):
+            raise InputError(
+                "one graph, a torch_geometric Data, HeteroData or Batch",
+                type(graph).__name__,
+                "Call an anchored model with the graph itself: model(data).",
+            )
         if self._waiting is not None:
             device = next((p.device for p in self._waiting.parameters()), torch.device("cpu"))
             training = self.training
@@ -120,7 +125,6 @@ class Anchored(Banked):
         In training each row or graph gets a random anchor (from ``generator``, or torch's global
         state as dropout does); in evaluation the outputs are averaged over the bank.
         """
-        _check_one_graph(graph)
         if self.training and self._waiting is not None:  # an optimiser would lack the new weights
             raise InputError(
                 "a model whose place is known before training in a loop of your own",
@@ -148,7 +152,6 @@ class Anchored(Banked):
 
         All go through one pass of the network; BatchNorm sees their mixture. See `AnchorDraws`.
         """
-        _check_one_graph(graph)
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
@@ -196,7 +199,6 @@ class Anchored(Banked):
     # -- prediction ----------------------------------------------------------------------------
 
     def answer(self, graph: Any, features: bool = False) -> Answer:
-        _check_one_graph(graph)
         self.locate(graph)
         trunk = self.trunk
         if trunk is not None:
@@ -268,13 +270,4 @@ class Anchored(Banked):
         return (
             f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
             f"{anchors} anchors ({source_name(self.source)}); {frozen})"
-        )
-
-
-def _check_one_graph(graph: Any) -> None:
-    if not isinstance(graph, (Data, HeteroData)):
-        raise InputError(
-            "one graph, a torch_geometric Data, HeteroData or Batch",
-            type(graph).__name__,
-            "Call an anchored model with the graph itself: model(data).",
         )

@@ -18,7 +18,6 @@ __all__ = [
     "Anchors",
     "FixedAnchors",
     "GaussianAnchors",
-    "Reservoir",
     "ShuffledAnchors",
     "Source",
     "make_source",
@@ -46,29 +45,9 @@ class Anchors(nn.Module, ABC):
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
         """K anchors ``[K, d]`` from a stream of training rows."""
 
-
-class Reservoir:
-    """A uniform choice of at most ``size`` rows of a stream, in memory for as many.
-
-    Every row gets a random key; the rows with the smallest keys stay.
-    """
-
-    def __init__(self, size: int, generator: torch.Generator) -> None:
-        self.size, self.generator, self.seen = size, generator, 0
-        self.rows: Tensor | None = None
-        self._keys = torch.empty(0, dtype=torch.float64, device=generator.device)
-
-    def add(self, rows: Tensor) -> None:
-        """Offer rows ``[n, d]``, dense or sparse CSR."""
-        where = self.generator.device
-        keys = torch.rand(rows.size(0), generator=self.generator, dtype=torch.float64, device=where)
-        self.seen += rows.size(0)
-        index = keys.topk(min(self.size, rows.size(0)), largest=False).indices
-        part = take_rows(rows.detach(), index.to(rows.device))
-        kept = part if self.rows is None else torch.cat([self.rows, part])
-        keys = torch.cat([self._keys, keys[index]])
-        best = keys.topk(min(self.size, keys.numel()), largest=False).indices
-        self.rows, self._keys = kept[best.to(kept.device)], keys[best]
+    def spec(self) -> dict[str, Any]:
+        """What its constructor is told, as JSON holds it."""
+        return {}
 
 
 class ShuffledAnchors(Anchors):
@@ -88,16 +67,24 @@ class ShuffledAnchors(Anchors):
         return take_rows(rows.detach(), index.to(rows.device))
 
     def bank(self, stream: Iterable[Tensor], k: int, generator: torch.Generator) -> Tensor:
-        some = Reservoir(k, generator)
-        for rows in stream:
-            some.add(rows)
-        if some.rows is None or some.seen < k:
+        kept, seen, where = None, 0, generator.device
+        keys = torch.empty(0, dtype=torch.float64, device=where)
+        for rows in stream:  # every row gets a random key, and the smallest keys stay
+            drawn = torch.rand(rows.size(0), generator=generator, dtype=keys.dtype, device=where)
+            seen += rows.size(0)
+            index = drawn.topk(min(k, rows.size(0)), largest=False).indices
+            part = take_rows(rows.detach(), index.to(rows.device))
+            keys = torch.cat([keys, drawn[index]])
+            best = keys.topk(min(k, keys.numel()), largest=False).indices
+            kept = (part if kept is None else torch.cat([kept, part]))[best.to(part.device)]
+            keys = keys[best]
+        if kept is None or seen < k:
             raise InputError(
                 f"at least {k} training rows for a bank of {k} anchors",
-                some.seen,
+                seen,
                 "Use fewer anchors, more data, or anchors='gaussian'.",
             )
-        return some.rows
+        return kept
 
 
 class FixedAnchors(Anchors):
@@ -129,18 +116,16 @@ class FixedAnchors(Anchors):
             )
         return self.values[:k].clone()
 
+    def spec(self) -> dict[str, Any]:
+        return {"shape": list(self.values.shape)}
+
 
 class GaussianAnchors(Anchors):
     r"""Draws from :math:`N(\mu, \mathrm{diag}\,\sigma^2)` fitted to training rows.
 
-    Left alone it follows the batches it sees in training, with the given momentum (as BatchNorm
-    does) or, without one, as the exact mean over all rows seen. `fit` makes one streaming pass
-    and fixes the statistics.
-
-    Args:
-        channels: d.
-        momentum: Weight of the newest batch; ``None`` weighs all rows alike.
-        floor: The deviation of a column that is constant in training.
+    Left alone it follows the batches it sees in training, with a momentum (as BatchNorm does) or,
+    without one, as the exact mean over all rows seen; `fit` makes one pass and fixes the
+    statistics. ``floor`` is the deviation of a column that is constant in training.
 
     Example:
         >>> source = GaussianAnchors(2).fit([torch.tensor([[0.0, 5.0], [2.0, 5.0]])])
@@ -218,19 +203,17 @@ class GaussianAnchors(Anchors):
         size, device = (k, self.mean.numel()), self.mean.device
         return fitted.mean + normal(size, torch.float64, device, generator) * fitted.std
 
-    def extra_repr(self) -> str:
-        return f"{self.mean.numel()}, momentum={self.momentum}"
+    def spec(self) -> dict[str, Any]:
+        momentum = None if self.momentum is None else float(self.momentum)
+        return {"channels": self.mean.numel(), "momentum": momentum, "floor": float(self.floor)}
 
 
 Source = Literal["gaussian", "shuffle"] | Anchors | Tensor
 
 
 def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
-    """The source of anchors ``[d]`` that a user asked for.
-
-    ``None`` takes shuffled rows of a representation that is ``moving``, else a Gaussian.
-    A Gaussian of a moving one forgets.
-    """
+    """The source a user asked for; ``None``: shuffled rows of a ``moving`` representation, else a
+    Gaussian, which forgets where the representation moves."""
     if isinstance(choice, Anchors):
         return copy.deepcopy(choice)
     if isinstance(choice, Tensor):
@@ -262,24 +245,17 @@ def source_spec(source: Anchors) -> dict[str, Any]:
             f"an object of class {type(source).__name__}",
             "Before saving, set model.source = gduq.anchoring.anchors.FixedAnchors(model.bank).",
         )
-    more: dict[str, Any] = {}
-    if isinstance(source, GaussianAnchors):
-        momentum = None if source.momentum is None else float(source.momentum)
-        more = {"channels": source.mean.numel(), "momentum": momentum, "floor": float(source.floor)}
-    elif isinstance(source, FixedAnchors):
-        more = {"shape": list(source.values.shape)}
-    return {"kind": _NAMES[type(source)], **more}
+    return {"kind": _NAMES[type(source)], **source.spec()}
 
 
 def source_from(spec: Mapping[str, Any]) -> Anchors:
     """The source that `source_spec` described."""
-    if spec["kind"] == "gaussian":
-        return GaussianAnchors(spec["channels"], spec["momentum"], spec["floor"])
-    if spec["kind"] == "fixed":
-        return FixedAnchors(torch.zeros(spec["shape"]))
-    if spec["kind"] == "shuffle":
-        return ShuffledAnchors()
-    raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+    options = dict(spec)
+    kinds = {name: kind for kind, name in _NAMES.items()}
+    kind = kinds.get(options.pop("kind"))
+    if kind is None:
+        raise InputError("a kind of anchors this gduq knows", repr(spec["kind"]), "Upgrade gduq.")
+    return FixedAnchors(torch.zeros(spec["shape"])) if kind is FixedAnchors else kind(**options)
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:

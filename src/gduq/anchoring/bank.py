@@ -1,4 +1,4 @@
-"""`Banked`: a model with a source of anchors, and the bank of those that prediction uses."""
+"""The anchors of a model: random ones for a training pass, and the bank of those of prediction."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import HeteroData
 
-from gduq.anchoring.anchor_draws import anchor_rows
 from gduq.anchoring.anchors import Anchors, GaussianAnchors
+from gduq.anchoring.equation import gaussian_shift
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.points import Point, State
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import chunks
-from gduq.graph import iterate, on_device
+from gduq.graph import iterate, label_rows, num_graphs, on_device, row_batch
+from gduq.graph.sparse import is_sparse, keep_rows
 from gduq.nn.call import evaluating
 from gduq.prediction.predictor import Predictor
+from gduq.randomness import generator_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["VALIDATION", "Banked"]
+__all__ = ["VALIDATION", "AnchorDraws", "Banked"]
 
 VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
 _CHUNK = 2**22  # most numbers held at once while the bank passes through the suffix
@@ -53,7 +55,8 @@ class Banked(Predictor):
     def ready(self, batches: Iterable[Any]) -> None:
         """A small bank for validation, from a few batches; the source's own statistics stay."""
         before = {k: v.clone() for k, v in self.source.state_dict().items()}
-        self._choose_bank(iter(batches), min(VALIDATION, self.recipe.num_anchors))
+        rows = self._training_rows(iter(batches), None)
+        self._choose_bank(rows, min(VALIDATION, self.recipe.num_anchors))
         self.source.load_state_dict(before)
 
     @property
@@ -71,26 +74,18 @@ class Banked(Predictor):
         return self
 
     def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
-        """Choose the K anchors of prediction from training (or other given) rows.
+        """Choose the K (default: ``num_anchors``) anchors of prediction from training rows.
 
         A temperature that was fitted to another bank is forgotten.
-
-        Args:
-            data: A View, a ``Data``, a list of graphs, a dataset or a loader.
-            k: How many; default ``num_anchors``.
-            batch_size: Graphs at a time.
         """
-        if k is not None:
-            self.recipe = self.recipe.with_(num_anchors=k)
-        self._choose_bank(data, self.recipe.num_anchors, batch_size)
+        self.recipe = self.recipe.with_(num_anchors=k)
+        self._choose_bank(self._training_rows(data, batch_size), self.recipe.num_anchors)
         return self
 
-    def _choose_bank(self, data: Any, k: int, batch_size: int | None = None) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        rows = self._training_rows(data, batch_size)
+    def _choose_bank(self, rows: Iterable[Tensor], k: int) -> None:
         if self._waiting is not None:  # the first batch shows where the place is
-            rows = iter(list(rows))
-        self.set_bank(self.source.bank(rows, k, generator))
+            rows = list(rows)
+        self.set_bank(self.source.bank(rows, k, torch.Generator().manual_seed(self.seed)))
 
     def fit_to_rows(self, h: Tensor) -> None:
         """Fit the source and choose the bank, from rows ``[n, d]`` that a frozen trunk gave."""
@@ -98,8 +93,7 @@ class Banked(Predictor):
             self.source.fit([h])  # these rows only, not those of an earlier fit
         elif not self.point.moves:
             self.source.observe(h)
-        generator = torch.Generator().manual_seed(self.seed)
-        self.set_bank(self.source.bank([h], self.recipe.num_anchors, generator))
+        self._choose_bank([h], self.recipe.num_anchors)
 
     def set_bank(self, bank: Tensor) -> None:
         """Take these anchors ``[K, d]`` for prediction."""
@@ -115,7 +109,7 @@ class Banked(Predictor):
                 self.locate(graph)
                 _check_no_leak(graph, self.point.answers == "node")
                 graph = on_device(graph, self.linear.weight.device)
-                yield anchor_rows(self.point, self.point.prefix(graph).h, graph)
+                yield _anchor_rows(self.point, self.point.prefix(graph).h, graph)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         bank = state_dict.get(prefix + "bank")
@@ -142,10 +136,8 @@ class Banked(Predictor):
 
     def bank_outputs(self, state: State, graph: Any) -> Tensor:
         """``[K, rows, O]``: ``h W_h^T`` once, the suffix in memory-bounded chunks."""
-        weight = self.linear.weight[:, : self.linear.in_features]
-        base = self.point.read(state.h, weight, graph)  # [n, m]
+        base = self.linear.biased(self.point.read(state.h, self.linear.weight_h, graph))  # [n, m]
         shift = self.linear.shift(self.anchors_in_use).unsqueeze(1)  # [K, 1, m]
-        base = self.linear.biased(base)
         scaled = self.point.affine()
         if scaled is not None:
             base, shift = torch.addcmul(scaled[1], base, scaled[0]), shift * scaled[0]
@@ -172,6 +164,83 @@ class Banked(Predictor):
     def check_ready(self) -> None:
         if self._waiting is not None or self.bank.size(0) == 0:
             raise self._not_fitted()
+
+
+def _anchor_rows(point: Point, h: Tensor, graph: Any) -> Tensor:
+    """The rows of ``h`` that anchors may come from: those that count in training."""
+    rows = label_rows(graph, h.size(0)) if point.rows == point.answers else slice(None)
+    if isinstance(rows, slice):
+        if rows.stop is None:
+            return h
+        rows = torch.arange(h.size(0), device=h.device) < rows.stop
+    return keep_rows(h, rows)
+
+
+class AnchorDraws:
+    """The anchors of one training pass: D draws for every row, or for every graph.
+
+    The point, map, source and recipe of the model count. A share ``mask`` of rows (nodes, or whole
+    graphs) has its anchor half zeroed. Without a generator torch's global state is drawn from.
+    """
+
+    def __init__(
+        self, model: Banked, graph: Any, draws: int, mask: float, generator: torch.Generator | None
+    ) -> None:
+        self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
+        self.mask_share = mask
+        self._chosen: Tensor | None = None  # [D, rows or graphs]
+        # nodes of an answered graph, and rows that share an anchor, are masked together
+        point = model.point
+        self._shared = model.recipe.scope == "graph" and point.rows != "graph"
+        self._by_graph = self._shared or point.rows != point.answers
+
+    def read(self, h: Tensor) -> Tensor:
+        """``z`` ``[D, n, m]`` for fresh anchors."""
+        model, point, rows = self.model, self.model.point, h.size(0)
+        source_rows = _anchor_rows(point, h, self.graph)
+        model.source.observe(source_rows)
+        of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
+        if self.mask_share:
+            units = rows if of_graph is None else num_graphs(self.graph)
+            where = generator_device(self.generator)
+            chosen = torch.rand(self.draws, units, generator=self.generator, device=where)
+            self._chosen = chosen.to(model.linear.weight.device) < self.mask_share
+        shift = self._shift(source_rows, rows, of_graph)
+        gain = point.gain(self.graph, shift)
+        if gain is not None and not self._shared:
+            z = point.mix(model.linear.residual(h) + shift, self.graph)
+        else:
+            z = point.read(h, model.linear.weight_h, self.graph)
+            z = z + (shift if gain is None else gain * shift)
+        return model.linear.biased(z)
+
+    def _shift(self, source_rows: Tensor, rows: int, of_graph: Tensor | None) -> Tensor:
+        """What the anchors add, ``[D, n, m]``."""
+        linear, source, masked = self.model.linear, self.model.source, self._chosen
+        owners = num_graphs(self.graph) if self._shared else rows
+        if masked is not None:  # [D, owners]
+            masked = (masked if of_graph is None or self._shared else masked[:, of_graph]).flatten()
+        count = self.draws * owners
+        wide = linear.in_features > linear.out_features
+        if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
+            source.require_rows()
+            mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
+            shift = gaussian_shift(mean, std, linear.weight, count, masked, self.generator)
+        else:
+            like = source_rows.values() if is_sparse(source_rows) else source_rows
+            c = source.draw(source_rows, count, self.generator).to(like.dtype)
+            shift = linear.shift(c, masked)
+        shift = shift.view(self.draws, owners, -1)
+        return shift[:, of_graph] if self._shared else shift
+
+    def masked(self, rows: int) -> Tensor:
+        """Which of the output's rows were masked ``[D, rows]``."""
+        device = self.model.linear.weight.device
+        if self._chosen is None:
+            return torch.zeros(self.draws, rows, dtype=torch.bool, device=device)
+        if not self._by_graph:
+            return self._chosen
+        return self._chosen[:, row_batch(self.graph, self.model.point.answers, rows)]
 
 
 def _check_no_leak(graph: Any, node_task: bool) -> None:

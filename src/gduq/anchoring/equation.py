@@ -23,7 +23,7 @@ __all__ = ["anchor_shift", "anchored_linear", "anchored_relu_map", "gaussian_shi
 
 
 def anchored_linear(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    r"""Apply a linear map to :math:`[h - c \,\|\, c]` without building the pair.
+    r"""A linear map of :math:`[h - c \,\|\, c]`, the pair not built: ``[n, m]`` or ``[K, n, m]``.
 
     Args:
         h: Representation ``[n, d]``, dense or sparse CSR.
@@ -31,9 +31,6 @@ def anchored_linear(h: Tensor, c: Tensor, weight: Tensor, bias: Tensor | None = 
             K shared ones ``[K, 1, d]``, or K per row ``[K, n, d]``.
         weight: ``[m, 2d]``; the first d columns read :math:`h - c`, the last d read :math:`c`.
         bias: ``[m]`` or ``None``.
-
-    Returns:
-        ``[n, m]``, or ``[K, n, m]`` for K anchors.
 
     Example:
         >>> h, c, w = torch.randn(5, 3), torch.randn(4, 1, 3), torch.randn(2, 6)
@@ -53,7 +50,7 @@ def anchored_relu_map(
     out_weight: Tensor,
     out_bias: Tensor | None,
 ) -> Tensor:
-    r"""Two layers for K anchors at once: :math:`\mathrm{relu}(h W_h^\top + b + s_k) V^\top + a`.
+    r"""Two layers: :math:`\mathrm{relu}(h W_h^\top + b + s_k) V^\top + a`, ``[K, n, o]``.
 
     The hidden layer is kept with one row per unit. An outer map of few outputs is then a product
     of a flat matrix with a wide one, for which processors take half the time.
@@ -61,13 +58,8 @@ def anchored_relu_map(
     Args:
         h: Representation ``[n, d]``, dense.
         shift: What each anchor adds, ``[K, m]``; see `anchor_shift`.
-        weight: :math:`W_h`, ``[m, d]``.
-        bias: ``[m]`` or ``None``.
-        out_weight: V, ``[o, m]``.
-        out_bias: ``[o]`` or ``None``.
-
-    Returns:
-        ``[K, n, o]``.
+        weight: :math:`W_h`, ``[m, d]``; with ``bias`` b ``[m]`` or ``None``.
+        out_weight: V, ``[o, m]``; with ``out_bias`` a ``[o]`` or ``None``.
 
     Example:
         >>> h, s, w, v = torch.randn(5, 3), torch.randn(4, 6), torch.randn(6, 3), torch.randn(2, 6)
@@ -89,13 +81,7 @@ def anchor_shift(c: Tensor, weight: Tensor, masked: Tensor | None = None) -> Ten
     Where ``masked`` is true the anchor half of the pair is zero, :math:`[h - c \,\|\, 0]`
     (reference masking), so the row gets :math:`-c W_h^\top`.
 
-    Args:
-        c: Anchors ``[..., d]``.
-        weight: ``[m, 2d]``.
-        masked: Boolean, shaped as ``c`` without its last axis; or ``None`` for no masking.
-
-    Returns:
-        ``[..., m]``.
+    ``c`` is ``[..., d]``, ``weight`` ``[m, 2d]``, ``masked`` ``[...]``, the output ``[..., m]``.
     """
     w_h, w_c = weight.chunk(2, dim=1)
     shift = F.linear(c, w_c - w_h)
@@ -123,16 +109,8 @@ def gaussian_shift(
     but the mean over all anchors that could have led to the shift at hand: unbiased as explicit
     draws are, and with less noise.
 
-    Args:
-        mean: ``[d]``.
-        std: ``[d]``, non-negative.
-        weight: ``[m, 2d]``; gradients flow into it.
-        rows: How many independent draws.
-        masked: ``[rows]`` boolean, rows whose anchor half is zero; or ``None``.
-        generator: Source of randomness; torch's global one if ``None``.
-
-    Returns:
-        ``[rows, m]``.
+    ``mean`` and ``std`` are ``[d]``, ``weight`` ``[m, 2d]`` (gradients flow into it), ``masked``
+    ``[rows]``, and the output ``[rows, m]``.
     """
     w_h, w_c = weight.chunk(2, dim=1)
     precise = torch.promote_types(weight.dtype, torch.float32)  # no factor of half floats exists

@@ -13,8 +13,8 @@ from gduq.anchoring.points import Point, State
 from gduq.export_mode import chunks
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.noise import NoiseHead, standardised_last
-from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
+from gduq.nn.widths import LINEAR
 from gduq.targets import Values
 
 __all__ = ["AnchoredHead", "HeadPoint", "Tail", "head_outputs"]
@@ -25,25 +25,24 @@ _BLOCK = 2**18  # numbers of a hidden layer that are computed at once: what a ca
 class HeadPoint(Point):
     """The head of a frozen network, which reads every row by itself: the cheapest point.
 
-    Args:
-        trunk: The network with the place of its head; it is shared, not changed, and frozen.
-        branch: Where the head is one linear map: keep it as it is and add a second branch of two
-            layers that starts at zero, so that there is something behind the anchors.
-        values: How many values the head gives log-variances of; see `Tail.widen`.
+    The trunk is shared, not changed. With ``branch`` a head of one linear map stays as it is and
+    gets a second branch of two layers that starts at zero, so that something is behind the anchors.
+    ``values``: how many the head gives log-variances of; see `Tail.widen`.
     """
 
     holds_copies = True
     frozen = True
 
     def __init__(self, trunk: Trunk, branch: bool, values: int = 0) -> None:
-        first, rest = trunk.head()
+        first, rest = trunk.requires_grad_(False).head()  # what follows the first map stays, too
         beside = branch and not any(isinstance(part, LINEAR) for part in rest.modules())
-        plain = nn.Linear(first.in_features, _width(first)).to(first.weight) if beside else first
+        width = max(32, min(first.in_features, 256))
+        plain = nn.Linear(first.in_features, width).to(first.weight) if beside else first
         super().__init__(plain, trunk.answers, trunk.answers)
-        self.trunk, self.branch = trunk.requires_grad_(False), branch
+        self.trunk, self.branch = trunk, branch
         self.tail = Tail(rest, plain.out_features, first if beside else None)
         if values:
-            self.tail.add_noise(values)
+            self.tail.noise = NoiseHead(plain.out_features, values)
 
     @property
     def net(self) -> nn.Module:  # type: ignore[override]
@@ -75,13 +74,8 @@ class HeadPoint(Point):
 
 
 class Tail(nn.Module):
-    """What follows the anchored map of a head.
-
-    Args:
-        rest: The steps after the head's first linear map.
-        channels: The width of what they read.
-        plain: The head's only linear map, to which a branch is added; ``None`` without a branch.
-    """
+    """What follows the anchored map of a head: the ``rest`` of it, which reads ``channels``, and
+    perhaps a branch beside its only linear map ``plain``."""
 
     def __init__(self, rest: nn.Module, channels: int, plain: nn.Linear | None) -> None:
         super().__init__()
@@ -90,7 +84,7 @@ class Tail(nn.Module):
         self.noise: NoiseHead | None = None
         if plain is not None:
             plain.requires_grad_(False)
-            self.out = nn.Linear(_width(plain), plain.out_features).to(plain.weight)
+            self.out = nn.Linear(channels, plain.out_features).to(plain.weight)
             nn.init.zeros_(self.out.weight)
             nn.init.zeros_(self.out.bias)
 
@@ -106,23 +100,13 @@ class Tail(nn.Module):
 
         They start from what the network says of some rows ``[n, T]`` and their truth.
         """
-        self.add_noise(target.num_values)
-        assert self.noise is not None
+        self.noise = NoiseHead(self.channels, target.num_values)
         self.noise.to(outputs).start(target.residual(outputs, y).to(outputs))
         if target.raw:
             ends = nn.Sequential(self.plain, self.rest) if self.plain is not None else self.rest
             shift, scale = outputs.new_tensor(target.shift), outputs.new_tensor(target.scale)
             if not standardised_last(ends, shift, scale):
                 self.noise.standardise(shift, scale)
-
-    def add_noise(self, values: int) -> None:
-        """Make room for log-variances of so many values."""
-        self.noise = NoiseHead(self.channels, values)
-
-
-def _width(plain: nn.Linear) -> int:
-    """The width of a branch beside a linear map."""
-    return max(32, min(plain.in_features, 256))
 
 
 class AnchoredHead(nn.Module):
@@ -141,8 +125,7 @@ class AnchoredHead(nn.Module):
 def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) -> Tensor:
     """Outputs ``[K, n, O]`` of a head for rows ``h`` ``[n, d]`` and anchors ``bank`` ``[K, d]``.
 
-    Rows are read by themselves, so a block of them passes with all anchors before the next one
-    starts: memory stays small, and what one step writes the next finds in the cache.
+    A block of rows passes with all anchors before the next one: it stays in the cache.
     """
     shift = linear.shift(bank)  # [K, m]
     last = _map_of_relu(tail)
@@ -152,8 +135,8 @@ def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) ->
             z = linear.biased(linear.residual(rows)) + shift.unsqueeze(1)
             parts.append(tail(z, rows))
             continue
-        weight = linear.weight[:, : linear.in_features]
-        found = anchored_relu_map(rows, shift, weight, linear.bias, last.weight, last.bias)
+        own = (linear.weight_h, linear.bias, last.weight, last.bias)
+        found = anchored_relu_map(rows, shift, *own)
         parts.append(found if tail.plain is None else found + tail.plain(rows))
     return torch.cat(parts, dim=1)
 

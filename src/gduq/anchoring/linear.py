@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
+from gduq.anchoring.equation import anchor_shift, anchored_linear
 from gduq.errors import InputError
 from gduq.graph.sparse import linear
 
@@ -84,9 +84,14 @@ class AnchoredLinear(nn.Module):
                 layer.bias.copy_(plain.bias)
         return layer
 
+    @property
+    def weight_h(self) -> Tensor:
+        """The half of the weight that reads the representation, ``[m, d]``."""
+        return self.weight[:, : self.in_features]
+
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`h W_h^\top`, the same for every anchor: ``[n, m]``."""
-        return linear(h, self.weight[:, : self.in_features])
+        return linear(h, self.weight_h)
 
     def shift(self, c: Tensor, masked: Tensor | None = None) -> Tensor:
         r""":math:`c (W_c - W_h)^\top`: ``[..., m]``; see `anchor_shift`."""
@@ -95,17 +100,6 @@ class AnchoredLinear(nn.Module):
     def biased(self, z: Tensor) -> Tensor:
         """``z + b``, where there is a bias."""
         return z if self.bias is None else z + self.bias
-
-    def gaussian_shift(
-        self,
-        mean: Tensor,
-        std: Tensor,
-        rows: int,
-        masked: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """`shift` of ``rows`` fresh Gaussian anchors, drawn in m dimensions."""
-        return gaussian_shift(mean, std, self.weight, rows, masked, generator)
 
     def forward(self, h: Tensor, c: Tensor) -> Tensor:
         for name, value in (("h", h), ("c", c)):

@@ -14,8 +14,8 @@ from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graph import Rows, check_graph
-from gduq.nn.call import Call, call_network, evaluating
-from gduq.nn.endings import check_logits
+from gduq.nn.call import Call, call_network, check_logits, evaluating
+from gduq.nn.gnn import GNN
 from gduq.nn.recording import record
 from gduq.nn.row_kinds import kind_of_rows, row_counts
 from gduq.nn.tracing import Trace, trace
@@ -23,7 +23,6 @@ from gduq.nn.trunk import Trunk, as_chain, no_place
 from gduq.nn.widths import check_complete, cut_names, input_width
 
 __all__ = ["cut_points", "make_point", "needs_graph", "point_from"]
-
 
 _FOUND = ("head", "readout")  # in any network
 
@@ -46,14 +45,13 @@ def make_point(
     The graph is one that the network takes; a `GNN` needs none. A frozen head may stand on a trunk
     that it shares with other models.
     """
-    chain = as_chain(net)
     if recipe.freeze and recipe.at in _FOUND:
         found = Trunk.of(net, graph, call) if trunk is None else trunk
         if found.has_head:
             return HeadPoint(found, branch=recipe.at == "head")
+    chain = as_chain(net)
     if chain is not None:
-        at = _chain_place(chain.points, recipe)
-        return GNNPoint(chain, at, keep=recipe.init == "identity")
+        return GNNPoint(chain, _chain_place(chain, recipe.at), keep=recipe.init == "identity")
     check_complete(net)
     seen = trace(net, graph, call)
     if seen.head is None and seen.ending is None:  # else it is known to give logits
@@ -72,15 +70,14 @@ def make_point(
     return ModulePoint(net, path, call, rows, seen.rows, seen.ending)
 
 
-def _chain_place(points: tuple[int | str, ...], recipe: Recipe) -> Any:
-    at = "readout" if recipe.at == "head" else recipe.at
-    layers = [p for p in points if isinstance(p, int)]
-    if isinstance(at, int) and not isinstance(at, bool) and at < 0:
-        inner: list[int | str] = ["input", *layers]
-        at = inner[at] if -at <= len(inner) else at
-    if at not in points or isinstance(at, bool):
-        raise InputError(f"at one of 'head', {', '.join(map(repr, points))}", repr(recipe.at))
-    return at
+def _chain_place(chain: GNN, at: int | str) -> Any:
+    place, inner = "readout" if at == "head" else at, chain.points[:-1]
+    if isinstance(place, int) and -len(inner) <= place < 0:
+        place = inner[place]
+    if place not in chain.points or isinstance(place, bool):
+        known = ", ".join(map(repr, chain.points))
+        raise InputError(f"at one of 'head', {known}", repr(at))
+    return place
 
 
 def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
@@ -92,9 +89,9 @@ def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
             return seen.layers[-1]
         raise no_place(net)
     if isinstance(at, int) and not isinstance(at, bool):
-        if -len(seen.layers) <= at < len(seen.layers) and seen.layers:
-            return seen.layers[at]
         many = len(seen.layers)
+        if -many <= at < many:
+            return seen.layers[at]
         raise InputError(
             f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
             at,
@@ -118,7 +115,7 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if path in seen.layers:
         return "node"
     do = "See gduq.cut_points(net, graph) for the places one can anchor at."
-    _, passed = record(net, graph, call)
+    passed = record(net, graph, call)
     entries = passed.entered.get(path, [])
     if len(entries) != 1:
         raise InputError(f"'{path}' to be called once in a pass", f"{len(entries)} calls", do)
@@ -126,7 +123,7 @@ def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | No
     if value is None or len(shape) != 2:
         got = f"shape {list(shape)}" if shape else "something else"
         raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
-    return kind_of_rows(net, graph, passed, entries[0], path, do)
+    return kind_of_rows(passed, entries[0], path, do)
 
 
 def point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Point:
@@ -169,7 +166,7 @@ def cut_points(
     if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
         found.append(("input", (x.size(0), x.size(1))))
     names, sizes = set(cut_names(net)), row_counts(graph).values()
-    for name, entries in record(net, graph, call)[1].entered.items():
+    for name, entries in record(net, graph, call).entered.items():
         shape = entries[0].shape
         if name not in names or len(entries) != 1 or len(shape) != 2 or shape[0] not in sizes:
             continue

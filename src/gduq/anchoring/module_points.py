@@ -13,14 +13,18 @@ from torch import Tensor, nn
 from gduq.anchoring.points import Point, Read, State, identity_map
 from gduq.errors import InputError
 from gduq.graph import Rows, check_graph, num_rows
-from gduq.nn.call import ONE_PASS, Call, call_network
-from gduq.nn.endings import Ending, as_logits, undone
+from gduq.nn.call import ONE_PASS, Call, Ending, as_logits, call_network, undone
 from gduq.nn.replay import Cut, Recorder, playing
 from gduq.nn.widths import cut_names, input_width, take_linear
 
 __all__ = ["InputPoint", "ModulePoint"]
 
 _MOST = 4096  # channels of an input that a new map is put before
+
+
+def _apart(z: Tensor) -> Iterator[Tensor]:
+    """The copies in ``z`` one by one; a network may change them in place."""
+    return (part.clone() if part.requires_grad else part for part in z)
 
 
 class InputPoint(Point):
@@ -63,7 +67,7 @@ class InputPoint(Point):
 
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
         outputs = []
-        for part in z:
+        for part in _apart(z):
             changed = copy.copy(graph)
             changed.x = part
             outputs.append(call_network(self.net, changed, self.call))
@@ -126,7 +130,7 @@ class ModulePoint(Point):
         return self._before
 
     def suffix(self, z: Tensor, state: State, graph: Any, normed: bool = False) -> Tensor:
-        return torch.stack([self._continued(part, state, graph) for part in z])
+        return torch.stack([self._continued(part, state, graph) for part in _apart(z)])
 
     def _continued(self, z: Tensor, state: State, graph: Any) -> Tensor:
         with ONE_PASS, self._resting() as wake:

@@ -16,7 +16,7 @@ from gduq.graph.sparse import linear
 from gduq.nn.gnn import GNN
 from gduq.nn.gnn_parts import message_size
 from gduq.nn.gnn_settings import ChainPoint
-from gduq.nn.layers import affine
+from gduq.nn.layers import PropagationLayer, affine
 from gduq.nn.neighbourhoods import Structure
 
 __all__ = ["GNNPoint", "Point", "Read", "State", "identity_map"]
@@ -78,21 +78,30 @@ class Point(nn.Module, ABC):
         state = self.prefix(graph)
         return self.suffix(read(state.h), state, graph)
 
+    @property
+    def layer(self) -> PropagationLayer | None:
+        """The layer whose linear operator on rows follows the map, if there is one."""
+        return None
+
     def read(self, h: Tensor, weight: Tensor, graph: Any) -> Tensor:
         """``mix(h W^T)``, in the cheaper order."""
-        return linear(h, weight)
+        layer = self.layer
+        return linear(h, weight) if layer is None else layer.read(h, weight, Structure.of(graph))
 
     def mix(self, z: Tensor, graph: Any) -> Tensor:
-        """The linear operator on rows that follows the map: ``[D, n, m]`` in and out."""
-        return z
+        """The operator that follows the map: ``[D, n, m]`` in and out."""
+        if self.layer is None:
+            return z
+        return self.layer.mix(z.flatten(0, 1), Structure.of(graph).repeat(z.size(0))).view_as(z)
 
     def gain(self, graph: Any, like: Tensor) -> Tensor | None:
         """What `mix` does to a vector that all rows share, ``[n, 1]``; ``None`` means 1."""
-        return None
+        return None if self.layer is None else self.layer.gain(Structure.of(graph), like.dtype)
 
     def affine(self) -> tuple[Tensor, Tensor] | None:
         """Scale and offset that `suffix` starts with in evaluation mode, if it does."""
-        return None
+        layer = self.layer
+        return None if layer is None or layer.training else affine(layer.inner_norm)
 
     def cost(self, z: Tensor, graph: Any) -> int:
         """About how many numbers `suffix` holds at once for one copy of ``z`` ``[n, m]``."""
@@ -137,24 +146,9 @@ class GNNPoint(Point):
         logits = self.net.suffix(z.flatten(0, 1), virtual, structure, self.point, normed)
         return logits.view(copies, -1, logits.size(-1))
 
-    def read(self, h: Tensor, weight: Tensor, graph: Any) -> Tensor:
-        layer = self.net.propagation_layer(self.point)
-        return linear(h, weight) if layer is None else layer.read(h, weight, Structure.of(graph))
-
-    def mix(self, z: Tensor, graph: Any) -> Tensor:
-        layer = self.net.propagation_layer(self.point)
-        if layer is None:
-            return z
-        structure = Structure.of(graph).repeat(z.size(0))
-        return layer.mix(z.flatten(0, 1), structure).view_as(z)
-
-    def gain(self, graph: Any, like: Tensor) -> Tensor | None:
-        layer = self.net.propagation_layer(self.point)
-        return None if layer is None else layer.gain(Structure.of(graph), like.dtype)
-
-    def affine(self) -> tuple[Tensor, Tensor] | None:
-        layer = self.net.propagation_layer(self.point)
-        return None if layer is None or self.net.training else affine(layer.inner_norm)
+    @property
+    def layer(self) -> PropagationLayer | None:
+        return self.net.propagation_layer(self.point)
 
     def cost(self, z: Tensor, graph: Any) -> int:
         return (

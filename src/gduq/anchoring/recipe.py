@@ -17,6 +17,11 @@ __all__ = ["Recipe", "Scope", "make_recipe"]
 Scope = Literal["row", "graph"]
 
 MASKS = (0.0, 0.05, 0.2)
+_CHOICES = {
+    "scope": ("row", "graph"),
+    "init": ("random", "identity"),
+    "calibrate": ("shifted", "clean", None),
+}
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,10 @@ class Recipe:
             object.__setattr__(self, "mask", tuple(self.mask))
         for name in ("num_anchors", "draws"):
             object.__setattr__(self, name, whole(name, getattr(self, name), 1))
-        if self.scope not in ("row", "graph"):
-            raise InputError("scope 'row' or 'graph'", repr(self.scope))
-        if self.init not in ("random", "identity"):
-            raise InputError("init 'random' or 'identity'", repr(self.init))
-        if self.calibrate not in ("shifted", "clean", None):
-            raise InputError("calibrate 'shifted', 'clean' or None", repr(self.calibrate))
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                *most, last = map(repr, choices)
+                raise InputError(f"{name} {', '.join(most)} or {last}", repr(getattr(self, name)))
         if not self.masks or not all(0 <= share < 1 for share in self.masks):
             raise InputError("mask from 0 to below 1", repr(self.mask))
 
@@ -125,16 +128,14 @@ def make_recipe(recipe: Recipe | str | None, at: int | str | None, rows: Rows | 
     if isinstance(recipe, Recipe):
         return recipe
     name = recipe or ("head" if at in (None, "head") else "thawed")
-    if name == "head":
-        return Recipe.head()
-    if name == "thawed":
-        return Recipe.thawed()
-    if name == "paper":
-        if rows is None:
-            raise InputError(
-                "a recipe that says what is answered for",
-                "'paper' for a network of your own",
-                "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph').",
-            )
-        return Recipe.paper(rows)
-    raise InputError("recipe 'head', 'thawed', 'paper' or a gduq.Recipe", repr(recipe))
+    if name in ("head", "thawed"):
+        return Recipe.head() if name == "head" else Recipe.thawed()
+    if name != "paper":
+        raise InputError("recipe 'head', 'thawed', 'paper' or a gduq.Recipe", repr(recipe))
+    if rows is None:
+        raise InputError(
+            "a recipe that says what is answered for",
+            "'paper' for a network of your own",
+            "Pass recipe=gduq.Recipe.paper('node') or gduq.Recipe.paper('graph').",
+        )
+    return Recipe.paper(rows)

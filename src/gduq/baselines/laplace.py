@@ -13,8 +13,8 @@ from gduq.baselines.posteriors import JointPosterior, SeparatePosteriors
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.nn.call import Call
-from gduq.nn.recording import LINEAR
 from gduq.nn.trunk import Trunk
+from gduq.nn.widths import LINEAR
 from gduq.prediction.predictor import Supply
 from gduq.targets import Labels, Values
 from gduq.whole import whole

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.graph import check_graph, label_rows
-from gduq.nn.call import ONE_PASS, Call, call_network, evaluating
-from gduq.nn.endings import Ending, as_logits, check_logits
+from gduq.nn.call import (
+    ONE_PASS,
+    Call,
+    Ending,
+    as_logits,
+    call_network,
+    check_logits,
+    evaluating,
+)
 from gduq.nn.network_specs import network_spec
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import Trunk, as_chain

@@ -11,13 +11,16 @@ are nodes, graphs or edges; what `gduq.data.View` writes on a graph says which o
 """
 
 from gduq.graph.checks import check_graph
-from gduq.graph.parts import Graph, device_of, num_graphs, on_device
 from gduq.graph.rows import (
+    Graph,
     Rows,
     as_labels,
+    device_of,
     label_rows,
     mark_rows,
+    num_graphs,
     num_rows,
+    on_device,
     row_batch,
     row_kind,
     row_marks,

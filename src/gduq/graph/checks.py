@@ -10,8 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.data import Data, HeteroData
 
 from gduq.errors import InputError
-from gduq.graph.parts import num_graphs
-from gduq.graph.rows import row_kind, row_type
+from gduq.graph.rows import num_graphs, row_kind, row_type
 
 __all__ = ["check_ends", "check_graph"]
 
@@ -35,50 +34,37 @@ def check_graph(graph: Any, channels: int | None = None) -> None:
     """
     if torch.compiler.is_compiling():  # a compiled graph has no place for looks at values
         return
-    if isinstance(graph, HeteroData):
-        _check_hetero(graph, channels)
-        return
-    if not isinstance(graph, Data):
+    if not isinstance(graph, (Data, HeteroData)):
         raise InputError("a torch_geometric Data, HeteroData or Batch", type(graph).__name__)
-    for name in ("x", "edge_index", "batch", "edge_attr", "edge_weight"):
-        _check_tensor(name, graph.get(name))
-    nodes = int(graph.num_nodes or 0) if graph.keys() else 0
-    _check_any(nodes)
-    _check_batch(graph, nodes)
-    if graph.get("edge_index") is None and graph.get("adj_t") is None:
-        raise InputError("a graph with edge_index", f"only {sorted(graph.keys())}")
-    _check_edges(graph, (nodes, nodes))
-    if graph.get("edge_label_index") is not None:
-        check_ends("edge_label_index", graph.edge_label_index, (nodes, nodes))
-        _check_judged(graph)
-    _check_features(graph, nodes, channels)
-
-
-def _check_hetero(graph: HeteroData, channels: int | None) -> None:
-    """The same for every type of nodes and of edges."""
-    for name, store in graph.node_items():
-        _check_tensor(f"x of '{name}'", store.get("x"))
-    counts = {name: int(store.num_nodes or 0) for name, store in graph.node_items()}
-    _check_any(sum(counts.values()))
-    for name, store in graph.node_items():
-        wanted = channels if channels is not None and name == row_type(graph) else None
-        _check_features(store, counts[name], wanted, f" of '{name}'")
-    for kind, store in graph.edge_items():
-        of = f" of {kind}"
-        for name in ("edge_index", "edge_attr", "edge_weight"):
-            _check_tensor(name + of, store.get(name))
+    one = isinstance(graph, Data)  # type of nodes, and of edges
+    nodes = {"": graph} if one else dict(graph.node_items())
+    edges = {("", ""): graph} if one else dict(graph.edge_items())
+    for kind, store in (nodes if one else {**nodes, **edges}).items():
+        for name in ("x", "edge_index", "batch", "edge_attr", "edge_weight"):
+            _check_tensor(name + _of(kind), store.get(name))
+    counts = {kind: int(store.num_nodes or 0) if store else 0 for kind, store in nodes.items()}
+    if not any(counts.values()):
+        raise InputError("a graph with at least one node", "none", "Drop empty graphs first.")
+    if one:
+        _check_batch(graph, counts[""])
+        if graph.get("edge_index") is None and graph.get("adj_t") is None:
+            raise InputError("a graph with edge_index", f"only {sorted(graph.keys())}")
+        _check_judged(graph, counts[""])
+    for kind, store in nodes.items():
+        known = channels is not None and (one or kind == row_type(graph))
+        _check_features(store, counts[kind], channels if known else None, _of(kind))
+    for kind, store in edges.items():
         missing = [end for end in (kind[0], kind[-1]) if end not in counts]
         if missing:
             raise InputError(f"nodes of type '{missing[0]}', which {kind} joins", "none")
-        _check_edges(store, (counts[kind[0]], counts[kind[-1]]), of)
+        _check_edges(store, (counts[kind[0]], counts[kind[-1]]), _of(kind))
 
 
-def _check_any(nodes: int) -> None:
-    if not nodes:
-        raise InputError("a graph with at least one node", "none", "Drop empty graphs first.")
+def _of(kind: str | tuple[str, ...]) -> str:
+    return f" of {kind!r}" if any(kind) else ""
 
 
-def _check_features(store: Any, nodes: int, channels: int | None, of: str = "") -> None:
+def _check_features(store: Any, nodes: int, channels: int | None, of: str) -> None:
     x = store.get("x")
     if x is None:
         return
@@ -87,6 +73,18 @@ def _check_features(store: Any, nodes: int, channels: int | None, of: str = "") 
     if channels is not None and x.size(1) != channels:
         raise InputError(f"node features{of} of width {channels}", x.size(1))
     _check_finite("x" + of, x, "node")
+
+
+def _check_judged(graph: Data, nodes: int) -> None:
+    """Edges to be judged are edges, and have one label and one mark."""
+    judged = graph.get("edge_label_index")
+    if judged is None:
+        return
+    check_ends("edge_label_index", judged, (nodes, nodes))
+    for name in ("edge_label", "edge_row_mask") if row_kind(graph) == "edge" else ():
+        value, edges = graph.get(name), judged.size(1)
+        if value is not None and len(value) != edges:
+            raise InputError(f"{name} of {edges} rows, one per edge to be judged", len(value))
 
 
 def _check_tensor(name: str, value: Any) -> None:
@@ -120,7 +118,7 @@ def _check_batch(graph: Data, nodes: int) -> None:
         )
 
 
-def _check_edges(store: Any, nodes: tuple[int, int], of: str = "") -> None:
+def _check_edges(store: Any, nodes: tuple[int, int], of: str) -> None:
     """``nodes`` are the numbers of nodes that the first and second ends may be."""
     edges = store.get("edge_index")
     if edges is None:
@@ -151,17 +149,6 @@ def check_ends(name: str, edges: Tensor, nodes: tuple[int, int]) -> None:
         if low < 0 or high >= limit:
             span = f"from 0 to {limit - 1}" if limit else "of a type that has nodes"
             raise InputError(f"{name} with node numbers {span}", f"{low} to {high}")
-
-
-def _check_judged(graph: Data) -> None:
-    """An edge that is judged has one label and one mark."""
-    if row_kind(graph) != "edge":
-        return
-    edges = graph.edge_label_index.size(1)
-    for name in ("edge_label", "edge_row_mask"):
-        value = graph.get(name)
-        if value is not None and len(value) != edges:
-            raise InputError(f"{name} of {edges} rows, one per edge to be judged", len(value))
 
 
 def _check_finite(name: str, value: Tensor, whose: str) -> None:

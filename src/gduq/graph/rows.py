@@ -1,23 +1,28 @@
-"""The rows of a graph that a model answers for: what they are, which count, their labels."""
+"""A graph as a whole, and the rows a model answers for: what they are, which count, labels."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import copy
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData  # noqa: F401  (Data for the examples)
+from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError
-from gduq.graph.parts import Graph, device_of, num_graphs
 
 __all__ = [
+    "Graph",
     "Rows",
     "as_labels",
+    "device_of",
     "label_rows",
     "mark_rows",
+    "num_graphs",
     "num_rows",
+    "on_device",
     "row_batch",
     "row_kind",
     "row_marks",
@@ -25,7 +30,43 @@ __all__ = [
     "targets",
 ]
 
+Graph: TypeAlias = Data | HeteroData  # a Batch is one of both
 Rows = Literal["node", "graph", "edge"]
+
+
+# -- a graph as a whole --------------------------------------------------------------------------
+
+
+def num_graphs(graph: Graph) -> int:
+    """How many graphs a ``Data``, a ``HeteroData`` or a ``Batch`` holds.
+
+    Example:
+        >>> num_graphs(Data(x=torch.ones(3, 1)))
+        1
+    """
+    ptr = graph.get("ptr") if isinstance(graph, Data) else None
+    if ptr is not None:
+        return ptr.numel() - 1  # type: ignore[no-any-return]
+    if isinstance(graph, Batch):
+        return int(graph.num_graphs)
+    stores = graph.node_stores if isinstance(graph, HeteroData) else [graph]
+    batches = [store.batch for store in stores if store.get("batch") is not None]
+    return max((int(b.max()) + 1 for b in batches if b.numel()), default=0 if batches else 1)
+
+
+def _tensors(graph: Graph) -> Iterator[Tensor]:
+    return (v for store in graph.stores for v in store.values() if isinstance(v, Tensor))
+
+
+def device_of(graph: Graph) -> torch.device:
+    """The device a graph's tensors are on (of the first one found; the CPU without any)."""
+    return next((t.device for t in _tensors(graph)), torch.device("cpu"))
+
+
+def on_device(graph: Graph, device: torch.device) -> Graph:
+    """The graph on a device: itself if it is there, else a copy (PyG's own ``to`` moves it)."""
+    there = all(t.device == device for t in _tensors(graph))
+    return graph if there else copy.copy(graph).to(device)
 
 
 # -- what the rows are ---------------------------------------------------------------------------
@@ -52,17 +93,8 @@ def row_kind(graph: Graph) -> Rows | None:
 
 
 def row_type(graph: HeteroData) -> str:
-    """The node type whose nodes are the rows of a ``HeteroData``.
-
-    It is ``graph.row_type`` where that was set (`gduq.data.View` sets it), else the only type
-    with labels ``y``.
-
-    Example:
-        >>> graph = HeteroData()
-        >>> graph["paper"].y, graph["author"].x = torch.zeros(2), torch.ones(3, 1)
-        >>> row_type(graph)
-        'paper'
-    """
+    """The node type whose nodes are the rows of a ``HeteroData``: ``graph.row_type`` where that was
+    set (`gduq.data.View` sets it), else the only type with labels ``y``."""
     said = _said(graph, "row_type")
     found = _labelled_types(graph)
     if said is not None and said in graph.node_types:
@@ -93,12 +125,7 @@ def _rows_store(graph: Graph) -> Any:
 
 
 def num_rows(graph: Graph, rows: Rows) -> int:
-    """How many rows of a kind there are, with or without a label.
-
-    Example:
-        >>> num_rows(Data(x=torch.ones(3, 1)), "node"), num_rows(Data(x=torch.ones(3, 1)), "graph")
-        (3, 1)
-    """
+    """How many rows of a kind there are, with or without a label."""
     if rows == "graph":
         return num_graphs(graph)
     if rows == "node":
@@ -118,15 +145,8 @@ def _judged(graph: Graph) -> Tensor:
 
 
 def row_batch(graph: Graph, rows: Rows, n: int) -> Tensor:
-    """The number of the graph that each of ``n`` rows belongs to, ``[n]``.
-
-    An edge belongs to the graph of its first end.
-
-    Example:
-        >>> graph = Data(x=torch.ones(3, 1), batch=torch.tensor([0, 0, 1]))
-        >>> row_batch(graph, "node", 3), row_batch(graph, "graph", 2)
-        (tensor([0, 0, 1]), tensor([0, 1]))
-    """
+    """The number of the graph that each of ``n`` rows belongs to, ``[n]``; an edge belongs to that
+    of its first end."""
     store = graph if rows != "node" else _rows_store(graph)
     batch = None if rows == "graph" else store.get("batch")
     if batch is not None and rows == "edge":
@@ -145,11 +165,7 @@ def row_batch(graph: Graph, rows: Rows, n: int) -> Tensor:
 def mark_rows(graph: Graph, mask: Tensor, rows: Rows, node_type: str | None = None) -> None:
     """Write on a graph, in place, which of its rows count.
 
-    Args:
-        graph: The graph, a copy of the user's.
-        mask: ``[n]`` boolean, one entry per node (of ``node_type``) or per judged edge.
-        rows: ``"node"`` or ``"edge"``.
-        node_type: For a ``HeteroData``, whose nodes are rows.
+    ``mask`` ``[n]`` is boolean, with one entry per node (of ``node_type``) or per judged edge.
 
     Example:
         >>> graph = Data(x=torch.ones(3, 1))
@@ -195,10 +211,8 @@ def label_rows(graph: Graph, rows: int) -> Tensor | slice:
 
 
 def targets(graph: Graph, labelled: int | None = None) -> Tensor | None:
-    """The labels of the rows that count, ``[m, ...]``, or ``None``; raises unless there are as many
-    as the ``labelled`` rows that a model answered for, where that is given.
-
-    They are ``edge_label`` where the rows are edges, else ``y``.
+    """The labels of the rows that count ``[m, ...]``, or ``None``: ``edge_label`` of edges, else
+    ``y``. Raises unless there are as many as the ``labelled`` rows a model answered for.
 
     Example:
         >>> targets(Data(x=torch.ones(3, 1), y=torch.arange(3), batch_size=2), labelled=2)

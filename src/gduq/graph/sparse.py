@@ -105,53 +105,38 @@ def csr(rows: Tensor, cols: Tensor, values: Tensor, size: tuple[int, int]) -> Te
 
 
 def csr_of_pointers(pointers: Tensor, cols: Tensor, values: Tensor, size: Sequence[int]) -> Tensor:
-    """A sparse CSR matrix from where each row begins; the indices are trusted, not checked.
-
-    Example:
-        >>> begins, columns = torch.tensor([0, 1, 1]), torch.tensor([2])
-        >>> csr_of_pointers(begins, columns, torch.ones(1), (2, 3)).to_dense()
-        tensor([[0., 0., 1.],
-                [0., 0., 0.]])
-    """
+    """A sparse CSR matrix from where each row begins; the indices are trusted, not checked."""
     return torch.sparse_csr_tensor(pointers, cols, values, tuple(size), check_invariants=False)
 
 
-def _row_numbers(a: Tensor) -> Tensor:
-    lengths = a.crow_indices().diff()
-    return torch.repeat_interleave(torch.arange(a.size(0), device=a.device), lengths)
-
-
 def _transpose(a: Tensor) -> Tensor:
-    cols, rows = a.col_indices().long(), _row_numbers(a)
+    rows = torch.arange(a.size(0), device=a.device).repeat_interleave(a.crow_indices().diff())
     values = a.values().clone()  # what is kept must not hold on to the matrix it is kept for
-    return csr(cols, rows, values, (a.size(1), a.size(0)))
+    return csr(a.col_indices().long(), rows, values, (a.size(1), a.size(0)))
 
 
 def take_rows(h: Tensor, index: Tensor) -> Tensor:
     """Some rows of a dense or sparse CSR matrix, dense ``[len(index), d]``."""
     if not is_sparse(h):
         return h[index]
-    pointers, columns, values = h.crow_indices().long(), h.col_indices().long(), h.values()
+    rows, columns, values = _entries(h, index)
     out = values.new_zeros(index.numel(), h.size(1))
-    starts, lengths = pointers[index], pointers[index + 1] - pointers[index]
-    rows = torch.repeat_interleave(torch.arange(index.numel(), device=h.device), lengths)
-    offset = torch.arange(rows.numel(), device=h.device) - torch.repeat_interleave(
-        lengths.cumsum(0) - lengths, lengths
-    )
-    entries = starts[rows] + offset
-    return out.index_put_((rows, columns[entries]), values[entries], accumulate=True)
+    return out.index_put_((rows, columns.long()), values, accumulate=True)
 
 
 def keep_rows(h: Tensor, mask: Tensor) -> Tensor:
     """The rows of a dense or sparse CSR matrix where ``mask`` is true, in the same layout."""
     if not is_sparse(h):
         return h[mask]
-    rows = _row_numbers(h)
-    entries = mask[rows]
-    numbers = mask.cumsum(0) - 1
-    return csr(
-        numbers[rows[entries]],
-        h.col_indices()[entries],
-        h.values()[entries],
-        (int(mask.sum()), h.size(1)),
-    )
+    index = mask.nonzero().flatten()
+    return csr(*_entries(h, index), (index.numel(), h.size(1)))
+
+
+def _entries(a: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the rows with these numbers hold: places in ``index``, columns, values."""
+    pointers = a.crow_indices().long()
+    lengths = pointers[index + 1] - pointers[index]
+    rows = torch.repeat_interleave(torch.arange(index.numel(), device=a.device), lengths)
+    skipped = pointers[index] - (lengths.cumsum(0) - lengths)
+    entries = torch.arange(rows.numel(), device=a.device) + skipped[rows]
+    return rows, a.col_indices()[entries], a.values()[entries]

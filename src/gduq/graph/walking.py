@@ -17,15 +17,9 @@ from torch.utils.data import (
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError, warn_user
-from gduq.graph.parts import Graph, device_of, num_graphs
+from gduq.graph.rows import Graph, device_of, num_graphs
 
-__all__ = [
-    "HasBatches",
-    "check_loader",
-    "iterate",
-    "join",
-    "repeat",
-]
+__all__ = ["HasBatches", "check_loader", "iterate", "join", "repeat"]
 
 _GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
 _SHUFFLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -37,9 +31,6 @@ class HasBatches(Protocol):
     """Anything that hands out mini-batches: `gduq.data.View` does."""
 
     def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
-
-
-# -- copies --------------------------------------------------------------------------------------
 
 
 def repeat(graph: Graph, copies: int) -> Graph:
@@ -92,9 +83,6 @@ def join(graphs: Sequence[Graph]) -> Graph:
     return joined
 
 
-# -- walks ---------------------------------------------------------------------------------------
-
-
 def iterate(data: Any, batch_size: int | None = None) -> Iterator[Graph]:
     """Walk mini-batches of a View, a graph, a list of graphs, a PyG dataset or a loader.
 
@@ -107,15 +95,15 @@ def iterate(data: Any, batch_size: int | None = None) -> Iterator[Graph]:
     """
     if batch_size is not None and batch_size < 1:
         raise InputError("batch_size >= 1", batch_size)
-    found = False
+    graph = None
     for graph in _walk(data, batch_size or 256):
         yield _as_graph(graph)
-        found = True
-    if not found:
+    if graph is None:
         raise InputError("at least one graph", f"an empty {type(data).__name__}")
 
 
 def _walk(data: Any, batch_size: int) -> Iterator[Any]:
+    sequence = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if isinstance(data, (Data, HeteroData)):
         yield data
     elif isinstance(data, HasBatches):
@@ -124,16 +112,11 @@ def _walk(data: Any, batch_size: int) -> Iterator[Any]:
         check_loader(data)
         _warn_of_shuffling(data)
         yield from data
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _named(data):
-        yield from _walk_sequence(data, batch_size)
-    elif isinstance(data, Iterable) and not _named(data):
-        yield from data
-    else:
+    elif isinstance(data, (Mapping, str, bytes)) or not (sequence or isinstance(data, Iterable)):
         raise InputError(_GRAPHS, type(data).__name__)
-
-
-def _walk_sequence(data: Any, batch_size: int) -> Iterator[Any]:
-    if len(data) == 1:
+    elif not sequence:
+        yield from data
+    elif len(data) == 1:
         yield data[0]
     elif len(data) and isinstance(data[0], Data) and "batch_size" in data[0].keys():  # noqa: SIM118
         yield from (data[i] for i in range(len(data)))  # neighbourhoods stay apart
@@ -144,15 +127,7 @@ def _walk_sequence(data: Any, batch_size: int) -> Iterator[Any]:
 
 
 def check_loader(loader: Any) -> None:
-    """Refuse a loader that cannot join graphs: torch's own knows nothing of PyG.
-
-    Example:
-        >>> check_loader(DataLoader([Data(x=torch.ones(3, 1))]))
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected a loader that joins graphs, got torch.utils.data.DataLoader
-        with torch's collate_fn. Use torch_geometric.loader.DataLoader.
-    """
+    """Refuse a loader that cannot join graphs: torch's own knows nothing of PyG."""
     if isinstance(loader, DataLoader) and loader.collate_fn is default_collate:
         raise InputError(
             "a loader that joins graphs",
@@ -171,10 +146,6 @@ def _warn_of_shuffling(loader: Any) -> None:
             "the loader shuffles, so rows do not come in the order of its dataset: "
             "pass the dataset itself, or a loader with shuffle=False"
         )
-
-
-def _named(data: Any) -> bool:
-    return isinstance(data, (Mapping, str, bytes))
 
 
 def _as_graph(graph: Any) -> Graph:

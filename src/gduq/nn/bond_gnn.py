@@ -13,6 +13,8 @@ from torch_geometric.nn import MessagePassing
 from gduq.errors import InputError
 from gduq.export_mode import exporting
 from gduq.graph import num_graphs, row_batch
+from gduq.nn.gnn_settings import check_sizes
+from gduq.nn.layers import two_layers
 
 __all__ = ["BondGNN"]
 
@@ -64,7 +66,7 @@ class BondGNN(nn.Module):
             "num_layers": num_layers,
             "dropout": dropout,
         }
-        _check(self.config)
+        check_sizes(self.config)
         self.atoms = _Categories(ATOMS, hidden_channels)
         self.layers = nn.ModuleList(_BondLayer(hidden_channels, dropout) for _ in range(num_layers))
         self.head = nn.Sequential(
@@ -95,15 +97,7 @@ class _BondLayer(MessagePassing):  # type: ignore[misc]
         super().__init__(aggr="add")
         self.in_channels = channels
         self.bonds = _Categories(BONDS, channels)
-        self.mlp = nn.Sequential(
-            nn.Linear(channels, 2 * channels),
-            _Norm(2 * channels),
-            nn.ReLU(),
-            nn.Linear(2 * channels, channels),
-            _Norm(channels),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-        )
+        self.mlp = two_layers(channels, dropout, _Norm)
 
     def forward(self, x: Tensor, edge_index: Tensor, bonds: Tensor) -> Tensor:
         heard = self.propagate(edge_index, x=x, bond=self.bonds(bonds))
@@ -161,11 +155,3 @@ def _columns(graph: Data, name: str, width: int) -> Tensor:
             "Read molecules with gduq.data.read, or use gduq.nn.GNN for other graphs.",
         )
     return value
-
-
-def _check(config: dict[str, Any]) -> None:
-    for name in ("out_channels", "hidden_channels", "num_layers"):
-        if config[name] < 1:
-            raise InputError(f"{name} >= 1", config[name])
-    if not 0.0 <= config["dropout"] < 1.0:
-        raise InputError("dropout in [0, 1)", config["dropout"])

@@ -1,4 +1,4 @@
-"""Calling any network with a graph: arguments are found by their names."""
+"""Calling any network with a graph: arguments by their names, and logits of what comes out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,24 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MessagePassing
 
 from gduq.errors import InputError
+from gduq.export_mode import exporting
 from gduq.graph import Graph, device_of, num_graphs, row_type
 from gduq.nn.widths import input_width
 
-__all__ = ["ONE_PASS", "Call", "call_network", "evaluating", "first_input"]
+__all__ = [
+    "ONE_PASS",
+    "Call",
+    "Ending",
+    "as_logits",
+    "call_network",
+    "check_logits",
+    "evaluating",
+    "first_input",
+    "undone",
+]
 
 Call = Callable[[nn.Module, Graph], Tensor]
+Ending = Literal["softmax", "log_softmax", "sigmoid"]  # what makes probabilities of logits
 ONE_PASS = threading.RLock()  # held while a network is changed for the length of a pass
 
 _WHOLE = ("data", "graph")  # parameters that take the graph itself
@@ -30,6 +42,7 @@ _PARTS = (  # taken from the graph where it has them, also where a default exist
 )
 _DICT = "_dict"  # of a HeteroData: one entry per type
 _NO_LOGITS = "logits of shape [rows, classes] from the network"
+_ENOUGH = 20  # rows of a single column that all lie in (0, 1): hardly by chance
 
 
 def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
@@ -37,19 +50,13 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
 
     The network gets a copy of the graph that shares its tensors, so that what it writes on it
     (``data.x = ...``) stays its own. Layers with ``cached=True`` do not use their cache: it is of
-    one graph, and this may be another.
+    one graph, and this may be another. One output per row may come as ``[rows]``. Of one tensor
+    per node type of a ``HeteroData`` that of the rows is taken (`gduq.graph.row_type`).
 
-    One output per row may come as ``[rows]``. A network on ``HeteroData`` may give one tensor per
-    node type; the one of the type that holds the rows is taken (`gduq.graph.row_type`).
-
-    Args:
-        net: Any module.
-        graph: Its input.
-        call: ``call(net, graph)`` for a network whose parameter names say too little. Otherwise
-            ``x, edge_index, edge_weight, edge_attr, batch, pos, z, edge_type, node_type,
-            edge_label_index`` are taken from the graph (for ``HeteroData``: dictionaries by type,
-            with or without ``_dict`` in the name), ``data`` or ``graph`` is the graph itself, and
-            any other required parameter is an attribute of the graph of that name.
+    Without ``call(net, graph)``, ``x, edge_index, edge_weight, edge_attr, batch, pos, z, edge_type,
+    node_type, edge_label_index`` are taken from the graph (for ``HeteroData``: dictionaries by
+    type, with or without ``_dict`` in the name), ``data`` or ``graph`` is the graph itself, and any
+    other required parameter is an attribute of the graph of that name.
 
     Example:
         >>> from torch_geometric.nn import GCN
@@ -67,7 +74,7 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
     except RuntimeError as error:
         _check_width(net, graph, error)
         raise
-    return _logits(out, graph)
+    return _matrix(out, graph)
 
 
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,7 +132,6 @@ def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:
 
 
 def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
-    found: dict[str, Any] = {}
     parameters = _parameters(net)
     if not parameters:
         raise InputError(
@@ -133,38 +139,34 @@ def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
             "none",
             "Pass call=lambda net, graph: net(graph.x, graph.edge_index), or what it takes.",
         )
-    if [name for name, required in parameters if required] == ["batch"]:
+    if [name for name, required in parameters.items() if required] == ["batch"]:
         return {"batch": graph}  # the name of a whole mini-batch
-    for name, required in parameters:
+    found: dict[str, Any] = {}
+    for name, required in parameters.items():
         if name in _WHOLE:
             found[name] = graph
         elif required or name.removesuffix(_DICT) in _PARTS:
-            value = _attribute(net, graph, name, required)
-            if value is not None:
-                found[name] = value
-    return found
+            found[name] = _attribute(net, graph, name, required)
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _parameters(net: nn.Module) -> list[tuple[str, bool]]:
-    """Names of the parameters of ``forward``, and whether each must be given."""
+def _parameters(net: nn.Module) -> dict[str, bool]:
+    """The parameters of ``forward``, and whether each must be given."""
     net = getattr(net, "_orig_mod", net)  # a compiled module shows none of its own
     signature = getattr(net, "signature", None)
     if signature is not None and hasattr(signature, "param_dict"):  # torch_geometric.nn.Sequential
-        return [(name, True) for name in signature.param_dict]
+        return dict.fromkeys(signature.param_dict, True)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [
-        (p.name, p.default is inspect.Parameter.empty)
-        for p in inspect.signature(net.forward).parameters.values()
-        if p.kind in kinds
-    ]
+    known = inspect.signature(net.forward).parameters.values()
+    return {p.name: p.default is inspect.Parameter.empty for p in known if p.kind in kinds}
 
 
 def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
     if name.startswith("edge_attr") and not required and _reads_no_edge_features(net):
         return None
-    value = _found(graph, name)
+    value = _stored(graph, name)
     if value is None and name == "edge_index":
-        value = _found(graph, "adj_t")
+        value = _stored(graph, "adj_t")
     if value is None and required:
         value = _implied(graph, name)
     if value is None and required:
@@ -176,7 +178,7 @@ def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
     return value
 
 
-def _found(graph: Graph, name: str) -> Any:
+def _stored(graph: Graph, name: str) -> Any:
     """What a graph stores under a name; a dictionary by type for what types have."""
     if not isinstance(graph, HeteroData):
         return graph.get(name)
@@ -206,23 +208,23 @@ def _reads_no_edge_features(net: nn.Module) -> bool:
 # -- output --------------------------------------------------------------------------------------
 
 
-def _logits(out: Any, graph: Graph) -> Tensor:
+def _matrix(out: Any, graph: Graph) -> Tensor:
+    """Whatever a network gave as ``[rows, outputs]``."""
     if isinstance(out, dict) and isinstance(graph, HeteroData):
         kind = row_type(graph)
         if kind not in out:
-            raise InputError(
-                f"an output for node type '{kind}'", f"only {', '.join(map(str, out))}"
-            )
+            given = ", ".join(map(str, out))
+            raise InputError(f"an output for node type '{kind}'", f"only {given}")
         out = out[kind]
-    if isinstance(out, (tuple, list)):
+    if not isinstance(out, Tensor):
+        several = isinstance(out, (tuple, list))
         raise InputError(
             _NO_LOGITS,
-            f"a {type(out).__name__} of {len(out)}",
-            "Pass call=lambda net, graph: net(...)[0], or which part it is.",
+            f"a {type(out).__name__} of {len(out)}" if several else type(out).__name__,
+            "Pass call=lambda net, graph: net(...)[0], or which part it is."
+            if several
+            else "Pass call=lambda net, graph: ... that returns them.",
         )
-    if not isinstance(out, Tensor):
-        do = "Pass call=lambda net, graph: ... that returns them."
-        raise InputError(_NO_LOGITS, type(out).__name__, do)
     if out.dim() == 1 and out.size(0) in _row_counts(graph):
         return out.unsqueeze(1)  # one logit per row
     if out.dim() != 2:
@@ -241,3 +243,39 @@ def _row_counts(graph: Graph) -> set[int]:
     counts |= {int(store["batch_size"]) for store in stores if "batch_size" in store.keys()}  # noqa: SIM118
     judged = graph.get("edge_label_index")
     return counts if judged is None else counts | {int(judged.size(1))}
+
+
+def undone(ending: Ending | None) -> str:
+    """What to say of a network that makes probabilities of its logits itself."""
+    return f"; it ends in {ending}, which is undone" if ending else ""
+
+
+def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
+    """Logits of a network whose outputs are probabilities, or nearly so."""
+    if ending == "softmax":
+        return outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
+    if ending == "sigmoid":
+        return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
+    return outputs  # of a log-softmax, too
+
+
+def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
+    """The outputs ``[rows, O]``, unless they are probabilities by means that cannot be undone.
+
+    In training they are not looked at. If it is ``known`` what made them, a single column in (0, 1)
+    is chance.
+    """
+    if exporting() or outputs.size(0) == 0 or outputs.requires_grad:
+        return outputs
+    single = outputs.size(1) == 1
+    if single and (known or outputs.size(0) < _ENOUGH):
+        return outputs
+    inside = (outputs > 0) & (outputs < 1) if single else (outputs >= 0) & (outputs <= 1)
+    if bool(inside.all()) and (single or bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all())):
+        where = "in (0, 1)" if single else "in [0, 1] and every row sums to 1"
+        raise InputError(
+            "logits from the network",
+            f"what looks like probabilities: all outputs lie {where}",
+            "Return what the sigmoid or softmax is applied to, or pass call= that undoes it.",
+        )
+    return outputs

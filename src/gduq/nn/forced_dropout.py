@@ -23,9 +23,8 @@ __all__ = ["ForcedDropout"]
 class ForcedDropout(TorchFunctionMode):
     """Within this context every dropout call draws, whatever mode its module is in.
 
-    It works on the calls and not on the modules, so functional dropout (as in ``GATConv``), that
-    of attention and that between recurrent layers are caught too, and normalisation layers stay in
-    evaluation mode. ``calls`` counts what was drawn.
+    It changes the calls, not the modules: functional dropout (as in ``GATConv``), that of attention
+    and that between recurrent layers draw too, and norms stay in evaluation mode. ``calls`` counts.
 
     One call does not tell: ``scaled_dot_product_attention(..., dropout_p=self.p if self.training
     else 0.0)`` arrives without its probability. The module that makes such a call (it alone, not
@@ -90,24 +89,18 @@ class ForcedDropout(TorchFunctionMode):
             self.calls += args[10] > 0  # its dropout probability
             kwargs["training"] = True
         if func is F.scaled_dot_product_attention:
-            self._note_attention(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
+            drops = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0) > 0
+            self.calls += drops
+            if self._open.running:
+                self._open.running[-1].drops.append(drops)
         if func in self._recurrent:
-            args = self._recurrent_arguments(args)
+            packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
+            layers = 5 if packed else 4  # then dropout, then the flag for training
+            self.calls += args[layers + 1] > 0 and args[layers] > 1
+            args = (*args[: layers + 2], True, *args[layers + 3 :])
         return func(*args, **kwargs)
 
-    def _recurrent_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a recurrent kernel, with the flag for training set."""
-        packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
-        layers, p, flag = (5, 6, 7) if packed else (4, 5, 6)
-        self.calls += args[p] > 0 and args[layers] > 1
-        return *args[:flag], True, *args[flag + 1 :]
-
     # -- attention that is told its dropout by self.training ----------------------------------
-
-    def _note_attention(self, p: float) -> None:
-        self.calls += p > 0
-        if self._open.running:
-            self._open.running[-1].drops.append(p > 0)
 
     def _before(self, module: nn.Module, args: Any) -> None:
         if not self.active():  # hooks are of all threads, contexts of one

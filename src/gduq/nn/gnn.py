@@ -12,7 +12,14 @@ from gduq.errors import InputError
 from gduq.graph import check_graph
 from gduq.graph.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
-from gduq.nn.gnn_parts import Head, check_edge_features, input_features, make_layer, make_pool
+from gduq.nn.gnn_parts import (
+    Head,
+    check_edge_features,
+    encoding,
+    input_features,
+    make_layer,
+    make_pool,
+)
 from gduq.nn.gnn_settings import (
     ChainPoint,
     Conv,
@@ -24,13 +31,8 @@ from gduq.nn.gnn_settings import (
 )
 from gduq.nn.layers import GCNLayer, PropagationLayer, VirtualNode
 from gduq.nn.neighbourhoods import Structure
-from gduq.nn.positional import encoding
 
 __all__ = ["GNN"]
-
-
-class _DetachedLinear(nn.Module):
-    """Marks the place of a map that somebody else reads with."""
 
 
 class GNN(nn.Module):
@@ -126,9 +128,8 @@ class GNN(nn.Module):
         structure, h = self._start(graph)
         if point == "input":
             return h, None
-        h = self._encode(h)
         stop = len(self.layers) if point == "readout" else int(point)
-        h, state = self._layers(h, None, structure, 0, stop)
+        h, state = self._layers(self._encode(h), None, structure, 0, stop)
         return (self._pooled(h, structure), None) if point == "readout" else (h, state)
 
     def suffix(
@@ -148,19 +149,23 @@ class GNN(nn.Module):
         if point == "readout":
             return self.head.rest(z)  # type: ignore[no-any-return]
         assert structure is not None
-        if point == "input" and self.encoder is not None:
+        if self._reads_first(point):
             return self._run(z, None, structure, 0)
         index = 0 if point == "input" else int(point)
         layer = self.layers[index]
         h = layer.after(z, normed) if isinstance(layer, PropagationLayer) else layer(z, structure)
         if state is not None and structure.copies > 1:
             state = state.repeat(structure.copies, 1)
-        state = self._next_state(h, state, structure, index)
+        h, state = self._with_state(h, state, structure, index)
         return self._run(h, state, structure, index + 1)
+
+    def _reads_first(self, point: ChainPoint) -> bool:
+        """Whether the encoder reads what is at a point."""
+        return point == "input" and self.encoder is not None
 
     def propagation_layer(self, point: ChainPoint) -> PropagationLayer | None:
         """The layer whose operator acts on the map at a point, if there is one."""
-        if point == "readout" or (point == "input" and self.encoder is not None):
+        if point == "readout" or self._reads_first(point):
             return None
         layer = self.layers[0 if point == "input" else int(point)]
         return layer if isinstance(layer, PropagationLayer) else None
@@ -174,9 +179,8 @@ class GNN(nn.Module):
         if point == "readout":
             taken, self.head.first = self.head.first, None
             return taken
-        if point == "input" and self.encoder is not None:
-            taken = self.encoder
-            self.encoder = _DetachedLinear()  # type: ignore[assignment]
+        if self._reads_first(point):
+            taken, self.encoder = self.encoder, nn.Identity()  # type: ignore[assignment]
             return taken
         layer = self.propagation_layer(point)
         return None if layer is None else layer.release(grow=point != "input", keep=keep)
@@ -196,65 +200,50 @@ class GNN(nn.Module):
     # -- its links -----------------------------------------------------------------------------
 
     def _start(self, graph: Data) -> tuple[Structure, Tensor]:
-        x_channels = len(self.embeddings) or self.in_channels
-        check_graph(graph, x_channels or None)
+        check_graph(graph, len(self.embeddings) or self.in_channels or None)
         if graph.get("edge_index") is None:
             raise InputError("a graph with edge_index", "one with adj_t only")
         if self.config["edge_channels"]:
             check_edge_features(graph, self.config["edge_channels"])
-        structure = Structure.of(graph)
         if self.config["positional"] == "peg":
             encoding(graph, self.config["positional_channels"])
+        structure = Structure.of(graph)
         return structure, input_features(self, graph, structure)
 
     def _encode(self, h: Tensor) -> Tensor:
-        if self.encoder is None:
-            return h
-        return linear(h, self.encoder.weight, self.encoder.bias)
+        return h if self.encoder is None else linear(h, self.encoder.weight, self.encoder.bias)
 
     def _layers(
         self, h: Tensor, state: Tensor | None, structure: Structure, start: int, stop: int
     ) -> tuple[Tensor, Tensor | None]:
         """Layers ``start`` to ``stop - 1``; the output is what layer ``stop`` would read."""
         for i in range(start, stop):
-            h = self.layers[i](h, structure)
-            state = self._next_state(h, state, structure, i)
-            h = self._with_state(h, state, structure, i + 1)
+            h, state = self._with_state(self.layers[i](h, structure), state, structure, i)
         return h, state
 
     def _with_state(
         self, h: Tensor, state: Tensor | None, structure: Structure, layer: int
-    ) -> Tensor:
-        if state is None or layer >= len(self.layers):
-            return h
-        return h + state[structure.batch]
-
-    def _next_state(
-        self, h: Tensor, state: Tensor | None, structure: Structure, layer: int
-    ) -> Tensor | None:
-        """The virtual nodes' state after a layer: it wakes after the first, rests at the last."""
-        if self.virtual is None:
-            return None
+    ) -> tuple[Tensor, Tensor | None]:
+        """A layer's output with the virtual nodes' state, which wakes after the first layer and
+        rests at the last."""
+        if self.virtual is None or layer == len(self.layers) - 1:
+            return h, state
         if layer == 0:
-            return self.virtual.initial(structure.graphs * structure.copies)
-        if layer == len(self.layers) - 1:
-            return state
-        assert state is not None
-        return self.virtual.update(h, state, structure.batch)
+            state = self.virtual.initial(structure.graphs * structure.copies)
+        else:
+            assert state is not None
+            state = self.virtual.update(h, state, structure.batch)
+        return h + state[structure.batch], state
 
     def _run(self, h: Tensor, state: Tensor | None, structure: Structure, start: int) -> Tensor:
-        """Layers from ``start``, readout and head; ``h`` is the output of layer ``start - 1``."""
-        if start and start <= len(self.layers):
-            h = self._with_state(h, state, structure, start)
-        if self._can_fold(start):
-            h, _ = self._layers(h, state, structure, start, len(self.layers) - 1)
-            last = self.layers[-1]
-            assert isinstance(last, GCNLayer)
-            assert self.head.first is not None
-            weight, bias = last.folded_into(self.head.first)
-            return last.read(h, weight, structure).add_(bias)
-        h, _ = self._layers(h, state, structure, start, len(self.layers))
-        return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
+        """Layers from ``start``, readout and head; ``h`` is what layer ``start`` reads."""
+        last = self.layers[-1]
+        if not self._can_fold(start):
+            h, _ = self._layers(h, state, structure, start, len(self.layers))
+            return self.head(self._pooled(h, structure))  # type: ignore[no-any-return]
+        h, _ = self._layers(h, state, structure, start, len(self.layers) - 1)
+        weight, bias = last.folded_into(self.head.first)  # type: ignore[operator]
+        return last.read(h, weight, structure).add_(bias)  # type: ignore[operator, no-any-return]
 
     def _can_fold(self, start: int) -> bool:
         """Whether the last layer and the head are one linear map, in evaluation mode."""

@@ -23,7 +23,6 @@ from gduq.graph.sparse import as_dtype, is_sparse
 from gduq.nn.gnn_settings import HeadKind, Readout
 from gduq.nn.layers import ConvLayer, GCNLayer, GINLayer
 from gduq.nn.neighbourhoods import Structure
-from gduq.nn.positional import encoding, with_random_signs
 
 if TYPE_CHECKING:
     from gduq.nn.gnn import GNN
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Head",
     "check_edge_features",
+    "encoding",
     "input_features",
     "make_layer",
     "make_pool",
@@ -76,8 +76,25 @@ def input_features(net: GNN, graph: Data, structure: Structure) -> Tensor:
         parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
     if net.config["positional"] == "laplacian":
         pe = encoding(graph, net.config["positional_channels"]).to(dtype)
-        parts.append(with_random_signs(pe, structure) if net.training else pe)
+        if net.training:  # the sign of an eigenvector means nothing
+            signs = torch.randint(0, 2, (structure.graphs, pe.size(1)), device=pe.device) * 2 - 1
+            pe = pe * signs[structure.batch]
+        parts.append(pe)
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def encoding(graph: Any, channels: int) -> Tensor:
+    """The encoding stored on a graph as ``pe``, ``[n, channels]``."""
+    pe = graph.get("pe")
+    if pe is None or tuple(pe.shape) != (graph.num_nodes, channels):
+        raise InputError(
+            f"graphs with an encoding pe of shape [{graph.num_nodes}, {channels}]",
+            "none" if pe is None else list(pe.shape),
+            f"Apply torch_geometric.transforms.AddLaplacianEigenvectorPE({channels}, 'pe').",
+        )
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(pe).all()):
+        raise InputError("finite encodings pe", "NaN or infinite values")
+    return pe  # type: ignore[no-any-return]
 
 
 def message_size(net: GNN, graph: Data) -> int:

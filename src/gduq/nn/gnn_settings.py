@@ -6,7 +6,16 @@ from typing import Any, Literal, get_args
 
 from gduq.errors import InputError
 
-__all__ = ["ChainPoint", "Conv", "HeadKind", "Positional", "Readout", "Task", "check_settings"]
+__all__ = [
+    "ChainPoint",
+    "Conv",
+    "HeadKind",
+    "Positional",
+    "Readout",
+    "Task",
+    "check_settings",
+    "check_sizes",
+]
 
 Conv = Literal["gcn", "gin", "pna", "gated_gcn", "gps"]
 Task = Literal["node", "graph"]
@@ -18,6 +27,15 @@ ChainPoint = int | Literal["input", "readout"]
 _CHOICES = {"conv": Conv, "task": Task, "readout": Readout, "head": HeadKind}
 
 
+def check_sizes(config: dict[str, Any]) -> None:
+    """Raise for widths below 1 and for a dropout that leaves nothing."""
+    for name in ("hidden_channels", "out_channels", "num_layers"):
+        if config[name] < 1:
+            raise InputError(f"{name} >= 1", config[name])
+    if not 0.0 <= config["dropout"] < 1.0:
+        raise InputError("dropout in [0, 1)", config["dropout"])
+
+
 def check_settings(config: dict[str, Any]) -> None:
     """Raise `InputError` for constructor arguments that make no network."""
     for name, kinds in _CHOICES.items():
@@ -25,13 +43,9 @@ def check_settings(config: dict[str, Any]) -> None:
             raise InputError(f"{name} one of {', '.join(get_args(kinds))}", repr(config[name]))
     if config["positional"] not in (None, *get_args(Positional)):
         raise InputError("positional None, 'laplacian' or 'peg'", repr(config["positional"]))
-    for name in ("hidden_channels", "out_channels", "num_layers"):
-        if config[name] < 1:
-            raise InputError(f"{name} >= 1", config[name])
+    check_sizes(config)
     if config["in_channels"] < (config["positional"] != "laplacian"):
         raise InputError("in_channels >= 1 (0 only with positional='laplacian')", 0)
-    if not 0.0 <= config["dropout"] < 1.0:
-        raise InputError("dropout in [0, 1)", config["dropout"])
     if config["conv"] == "pna" and config["degree"] is None:
         raise InputError(
             "degree= for conv='pna', the histogram of training degrees",

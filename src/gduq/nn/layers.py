@@ -20,16 +20,17 @@ from torch import Tensor, nn
 
 from gduq.graph.sparse import is_sparse, linear
 from gduq.nn.neighbourhoods import Kind, Structure, scattered
-from gduq.nn.positional import EdgeGate
 
 __all__ = [
     "ConvLayer",
+    "EdgeGate",
     "GCNLayer",
     "GINLayer",
     "PropagationLayer",
     "VirtualNode",
     "affine",
     "folded",
+    "two_layers",
 ]
 
 
@@ -46,6 +47,37 @@ def affine(norm: nn.BatchNorm1d) -> tuple[Tensor, Tensor]:
     return scale, norm.bias - mean * scale
 
 
+def two_layers(
+    channels: int, dropout: float, norm: type[nn.BatchNorm1d] = nn.BatchNorm1d
+) -> nn.Sequential:
+    """Linear(H, 2H), BN, ReLU, Linear(2H, H), BN, ReLU, dropout."""
+    wide = 2 * channels
+    first = [nn.Linear(channels, wide), norm(wide), nn.ReLU()]
+    return nn.Sequential(
+        *first, nn.Linear(wide, channels), norm(channels), nn.ReLU(), nn.Dropout(dropout)
+    )
+
+
+class EdgeGate(nn.Module):
+    r"""A weight in (0, 1) for each edge from the distance of its ends' encodings.
+
+    .. math::
+        w_{uv} = \mathrm{sigmoid}\bigl(\mathrm{MLP}(\lVert p_u - p_v \rVert^2)\bigr)
+
+    Distances do not change when eigenvectors flip sign or turn within an eigenspace, so the layer
+    is equivariant and stable in the sense of PEG (Wang et al., ICLR 2022).
+    """
+
+    def __init__(self, hidden: int = 16) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, pe: Tensor, edge_index: Tensor) -> Tensor:
+        source, target = edge_index
+        distance = (pe[source] - pe[target]).square().sum(dim=-1, keepdim=True)
+        return self.mlp(distance).sigmoid().squeeze(-1)  # type: ignore[no-any-return]
+
+
 class PropagationLayer(nn.Module, ABC):
     """Base of GCN and GIN: ``after(mix(h W^T) + b)``.
 
@@ -54,21 +86,21 @@ class PropagationLayer(nn.Module, ABC):
     """
 
     kind: Kind
-    linear: nn.Linear | None
-    inner_norm: nn.BatchNorm1d
 
-    def __init__(self, dropout: float, last: bool, gated: bool) -> None:
+    def __init__(self, channels: int, inner: int, dropout: float, last: bool, gated: bool) -> None:
         super().__init__()
         self.dropout, self.last = dropout, last
         self.gate = EdgeGate() if gated else None
-
-    # -- the operator --------------------------------------------------------------------------
+        self.linear: nn.Linear | None = nn.Linear(channels, inner)
+        self.inner_norm = nn.BatchNorm1d(inner)
 
     def mix(self, z: Tensor, structure: Structure) -> Tensor:
         """The neighbourhood operator on rows ``[copies * nodes, m]``."""
         if self.gate is None:
             return structure.mix(z, self.kind)
-        return scattered(z, structure, *self._gated_edges(structure, z.dtype))
+        edges, weight = structure.edges(self.kind, z.dtype)
+        gates = self.gate(structure.graph.pe.to(z.dtype), edges)
+        return scattered(z, structure, edges, weight * gates)
 
     def gain(self, structure: Structure, dtype: torch.dtype) -> Tensor:
         """Row sums of the operator ``[nodes, 1]``."""
@@ -77,18 +109,11 @@ class PropagationLayer(nn.Module, ABC):
         ones = torch.ones(structure.nodes, 1, dtype=dtype, device=structure.device)
         return self.mix(ones, structure.repeat(1))
 
-    def _gated_edges(self, structure: Structure, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        assert self.gate is not None
-        edges, weight = structure.edges(self.kind, dtype)
-        return edges, weight * self.gate(structure.graph.pe.to(dtype), edges)
-
     def read(self, h: Tensor, weight: Tensor, structure: Structure) -> Tensor:
         """``mix(h W^T)`` in the cheaper order; bias-free."""
         if not is_sparse(h) and h.size(1) < weight.size(0):
             return F.linear(self.mix(h, structure), weight)
         return self.mix(linear(h, weight), structure)
-
-    # -- the layer -----------------------------------------------------------------------------
 
     def forward(self, h: Tensor, structure: Structure) -> Tensor:
         assert self.linear is not None
@@ -129,11 +154,10 @@ class GCNLayer(PropagationLayer):
     def __init__(
         self, in_channels: int, out_channels: int, dropout: float, last: bool, gated: bool = False
     ) -> None:
-        super().__init__(dropout, last, gated)
-        self.linear = nn.Linear(in_channels, out_channels)
+        super().__init__(in_channels, out_channels, dropout, last, gated)
+        assert self.linear is not None
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
-        self.inner_norm = nn.BatchNorm1d(out_channels)
 
     def after(self, z: Tensor, normed: bool = False) -> Tensor:
         return self._finish(z if normed else self.inner_norm(z))
@@ -152,9 +176,7 @@ class GINLayer(PropagationLayer):
         h' = \mathrm{dropout}(\mathrm{relu}(\mathrm{BN}(W_2\,\mathrm{relu}(\mathrm{BN}(
         (A + I) h W_1^\top + b_1)) + b_2)))
 
-    Args:
-        in_channels: d.
-        out_channels: H; the inner width is 2H.
+    The inner width is twice ``out_channels``.
     """
 
     kind: Kind = "gin"
@@ -162,10 +184,8 @@ class GINLayer(PropagationLayer):
     def __init__(
         self, in_channels: int, out_channels: int, dropout: float, last: bool, gated: bool = False
     ) -> None:
-        super().__init__(dropout, last, gated)
         inner = 2 * out_channels
-        self.linear = nn.Linear(in_channels, inner)
-        self.inner_norm = nn.BatchNorm1d(inner)
+        super().__init__(in_channels, inner, dropout, last, gated)
         self.outer = nn.Linear(inner, out_channels)
         self.norm = nn.BatchNorm1d(out_channels)
 
@@ -241,24 +261,15 @@ class ConvLayer(nn.Module):
 
 
 class VirtualNode(nn.Module):
-    """One extra state a graph, read by all its nodes and fed by their sum.
+    """One extra state per graph, read by all its nodes and fed by their sum.
 
-    The state starts from one learned vector. `update` is the same for all layers:
-    Linear(H, 2H), BN, ReLU, Linear(2H, H), BN, ReLU, dropout.
+    The state starts from one learned vector; the MLP that updates it is the same for all layers.
     """
 
     def __init__(self, channels: int, dropout: float) -> None:
         super().__init__()
         self.start = nn.Embedding(1, channels)
-        self.mlp = nn.Sequential(
-            nn.Linear(channels, 2 * channels),
-            nn.BatchNorm1d(2 * channels),
-            nn.ReLU(),
-            nn.Linear(2 * channels, channels),
-            nn.BatchNorm1d(channels),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-        )
+        self.mlp = two_layers(channels, dropout)
 
     def initial(self, graphs: int) -> Tensor:
         """The start state for so many graphs, ``[graphs, H]``."""

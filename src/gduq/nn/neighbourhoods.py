@@ -30,15 +30,9 @@ class Structure:
 
     Rows of tensors go copy by copy: with ``copies`` D, row ``k * nodes + i`` is node i of copy k.
     Copies share one adjacency, so D versions of a representation can pass through a layer together.
-
-    Args:
-        graph: The ``Data`` or ``Batch`` of one copy.
-        nodes: Nodes of one copy.
-        graphs: Graphs in one copy.
-        copies: D.
     """
 
-    graph: Data
+    graph: Data  # of one copy, as are the numbers
     nodes: int
     graphs: int
     copies: int = 1
@@ -57,16 +51,12 @@ class Structure:
         batch = self.graph.get("batch")
         if batch is None:
             batch = torch.zeros(self.nodes, dtype=torch.int64, device=self.device)
-        return self._stack(batch, self.graphs)
+        return self._stacked(batch, self.graphs)
 
     @cached_property
     def edge_index(self) -> Tensor:
         """Edges over all copies, ``[2, copies * E]``."""
-        edges: Tensor = self.graph.edge_index
-        if self.copies == 1:
-            return edges
-        offsets = torch.arange(self.copies, device=edges.device) * self.nodes
-        return (edges.unsqueeze(1) + offsets.view(1, -1, 1)).flatten(1)
+        return self._stacked(self.graph.edge_index, self.nodes)
 
     @cached_property
     def edge_attr(self) -> Tensor | None:
@@ -81,11 +71,12 @@ class Structure:
     def device(self) -> torch.device:
         return self.graph.edge_index.device  # type: ignore[no-any-return]
 
-    def _stack(self, numbers: Tensor, step: int) -> Tensor:
+    def _stacked(self, numbers: Tensor, step: int) -> Tensor:
+        """Numbers ``[..., n]`` of one copy as those of all, ``[..., copies * n]``."""
         if self.copies == 1:
             return numbers
         offsets = torch.arange(self.copies, device=numbers.device) * step
-        return (numbers.unsqueeze(0) + offsets.unsqueeze(1)).flatten()
+        return (numbers.unsqueeze(-2) + offsets.unsqueeze(1)).flatten(-2)
 
     # -- neighbourhood operators ---------------------------------------------------------------
 

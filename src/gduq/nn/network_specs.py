@@ -18,12 +18,7 @@ _OWN: dict[str, type[GNN | BondGNN]] = {"GNN": GNN, "BondGNN": BondGNN}
 
 
 def network_spec(net: nn.Module) -> dict[str, Any]:
-    """How a network is made again; exact types only, as a subclass may do anything.
-
-    Example:
-        >>> network_spec(nn.Linear(2, 2))
-        {'kind': 'other', 'class': 'torch.nn.modules.linear.Linear'}
-    """
+    """How a network is made again; exact types only, as a subclass may do anything."""
     if isinstance(net, (GNN, BondGNN)) and type(net) in _OWN.values():
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in net.config.items()}
         return {"kind": type(net).__name__, "config": plain}

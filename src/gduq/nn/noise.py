@@ -7,12 +7,13 @@ from torch import Tensor, nn
 
 __all__ = ["NoiseHead", "ends_linear", "standardised_last"]
 
+_SILENT = (nn.Identity, nn.Dropout, nn.Sequential)
+
 
 class NoiseHead(nn.Module):
     """Reads what the last layer of a head reads, and adds T log-variances to its T means.
 
-    It starts at one log-variance for all rows. The means are standardised on the way, unless the
-    head gives standardised ones already. ``channels`` is the width of what it reads.
+    It starts at one log-variance for all rows, and standardises means that come in other units.
     """
 
     shift: Tensor
@@ -67,18 +68,10 @@ def standardised_last(head: nn.Module, shift: Tensor, scale: Tensor) -> bool:
 
 
 def ends_linear(head: nn.Module) -> bool:
-    """Whether a linear map is the last that changes anything.
-
-    Example:
-        >>> ends_linear(nn.Sequential(nn.Linear(2, 1), nn.Dropout())), ends_linear(nn.Softplus())
-        (True, False)
-    """
+    """Whether a linear map is the last that changes anything."""
     return isinstance(_last(head), nn.Linear)
 
 
 def _last(head: nn.Module) -> nn.Module | None:
     parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
     return parts[-1] if parts else None
-
-
-_SILENT = (nn.Identity, nn.Dropout, nn.Sequential)

@@ -18,15 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from torch_geometric.nn.dense import Linear as PyGLinear
 from torch_geometric.nn.norm import BatchNorm as PyGBatchNorm
 from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
 
 from gduq.nn.call import ONE_PASS, Call, call_network, evaluating, first_input
+from gduq.nn.widths import LINEAR
 
-__all__ = ["LINEAR", "Entry", "Event", "Recording", "record"]
-
-LINEAR = (nn.Linear, PyGLinear)
+__all__ = ["Entry", "Event", "Recording", "record"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +32,7 @@ class Event:
     """One call in a pass: of a function, or of a module that is recorded as a whole."""
 
     name: str  # of the function, without the underscore of an in-place version; empty: a module
-    path: str  # that module, or the innermost module that called the function
+    path: str  # of that module
     read: tuple[int, ...]  # numbers of the values it read
     before: tuple[int, ...]  # shape of the first of them
     made: tuple[int, ...]  # numbers of the values it made
@@ -48,6 +46,11 @@ class Event:
         """Whether it made one value out of one."""
         return self.tensors == len(self.read) == len(self.made) == 1
 
+    @property
+    def over(self) -> Any:
+        """Its argument ``dim``, or the first one without a name."""
+        return self.kwargs.get("dim", self.args[0] if self.args else None)
+
 
 class Entry(NamedTuple):
     """What a module read first in one of its calls; nothing where that is no tensor of floats."""
@@ -57,24 +60,20 @@ class Entry(NamedTuple):
 
 
 class Recording(TorchFunctionMode):
-    """Notes what happens while it is entered.
+    """Notes what happens to a network and a graph while it is entered."""
 
-    Attributes:
-        events: All calls, in order.
-        makers: The call that made a value, by the value's number.
-        entered: The calls of each module by its path, in the order of first calls.
-    """
+    out: Tensor  # what the network gave [rows, O]
 
-    def __init__(self) -> None:
+    def __init__(self, net: nn.Module, graph: Any) -> None:
         super().__init__()
-        self.events: list[Event] = []
-        self.makers: dict[int, Event] = {}
-        self.entered: dict[str, list[Entry]] = {}
+        self.net, self.graph = net, graph
+        self.events: list[Event] = []  # all calls, in order
+        self.makers: dict[int, Event] = {}  # the call that made a value, by the value's number
+        self.entered: dict[str, list[Entry]] = {}  # calls by module, in the order of first calls
         self._numbers: dict[tuple[int, int], int] = {}
         self._count = itertools.count()
         self._kept: list[Tensor] = []  # a tensor that lives keeps its id to itself
-        self._stack: list[str] = [""]
-        self._whole: tuple[str, Entry] | None = None  # the module that is recorded as a whole
+        self._whole = ""  # the module that is at work and recorded as a whole
 
     def number(self, tensor: Tensor) -> int:
         """The number of the value that a tensor is now."""
@@ -90,47 +89,43 @@ class Recording(TorchFunctionMode):
             self._numbers[id(tensor), tensor._version] = number
         return number
 
-    # -- functions -----------------------------------------------------------------------------
+    def _note(
+        self, out: Any, name: str, path: str, read: Any, before: tuple[int, ...], **more: Any
+    ) -> None:
+        """Note a call by what it made."""
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if made:
+            numbers = tuple(self._new(tensor) for tensor in made)
+            event = Event(name, path, read, before, numbers, tuple(made[0].shape), **more)
+            self.events.append(event)
+            self.makers |= dict.fromkeys(numbers, event)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._whole is not None:  # inside a module that is recorded as a whole
+        if self._whole:
             return func(*args, **kwargs)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         read = tuple(dict.fromkeys(self.number(tensor) for tensor in given))
         before = tuple(given[0].shape) if given else ()
         out = func(*args, **kwargs)
-        name = _plain_name(func)
+        name = str(getattr(func, "__name__", func))
+        name = name if name.endswith("__") else name.rstrip("_")
         if isinstance(out, Tensor) and any(out is t for t in given) and self.number(out) in read:
             if "dropout" not in name:
                 return out  # nothing happened
             out = out.detach()  # dropout in evaluation mode: a name of its own for its value
         plain = tuple(a for a in args if not isinstance(a, Tensor))
         named = {k: v for k, v in kwargs.items() if v is not None and not isinstance(v, Tensor)}
-        more = {"tensors": len(given), "args": plain, "kwargs": named}
-        self._note(out, name, self._stack[-1], read, before, **more)
+        self._note(out, name, "", read, before, tensors=len(given), args=plain, kwargs=named)
         return out
 
-    def _note(self, out: Any, *about: Any, **more: Any) -> None:
-        """Note a call by what it made."""
-        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-        if made:
-            numbers = tuple(self._new(tensor) for tensor in made)
-            name, path, read, before = about
-            after = tuple(made[0].shape)
-            event = Event(name, path, read, before, numbers, after, **more)
-            self.events.append(event)
-            self.makers |= dict.fromkeys(numbers, event)
-
-    # -- modules -------------------------------------------------------------------------------
-
     @contextmanager
-    def watching(self, net: nn.Module) -> Iterator[None]:
+    def watching(self) -> Iterator[None]:
         """Within this context the calls of all submodules are noted."""
         with ExitStack() as ends:
-            for path, module in net.named_modules():
+            for path, module in self.net.named_modules():
                 if path and not isinstance(module, torch.jit.ScriptModule):
                     enter, leave = self._hooks(path, _is_whole(module))
                     before = module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
@@ -144,22 +139,15 @@ class Recording(TorchFunctionMode):
             known = isinstance(h, Tensor) and h.is_floating_point()
             entry = Entry(tuple(h.shape), self.number(h)) if known else Entry()
             self.entered.setdefault(path, []).append(entry)
-            self._stack.append(path)
-            if whole and self._whole is None and known:
-                self._whole = path, entry
+            if whole and known and not self._whole:
+                self._whole = path
 
         def leave(_: nn.Module, __: Any, out: Any) -> None:
-            self._stack.pop()
-            if self._whole is not None and self._whole[0] == path:
-                entry, self._whole = self._whole[1], None
+            if self._whole == path:
+                self._whole, entry = "", self.entered[path][-1]
                 self._note(out, "", path, (entry.value,), entry.shape)
 
         return enter, leave
-
-
-def _plain_name(func: Any) -> str:
-    name = str(getattr(func, "__name__", func))
-    return name if name.endswith("__") else name.rstrip("_")
 
 
 def _is_whole(module: nn.Module) -> bool:
@@ -177,15 +165,9 @@ def _is_whole(module: nn.Module) -> bool:
     return type(module) in (*LINEAR, nn.PReLU)
 
 
-# -- the pass --------------------------------------------------------------------------------------
-
-
-def record(net: nn.Module, graph: Any, call: Call | None = None) -> tuple[Tensor, Recording]:
-    """The output ``[rows, O]`` of a network in evaluation mode, and how it came about.
-
-    The network, and torch's randomness, stay as they were.
-    """
-    seen = Recording()
+def record(net: nn.Module, graph: Any, call: Call | None = None) -> Recording:
+    """A pass of a network in evaluation mode; it, and torch's randomness, stay as they were."""
+    seen = Recording(net, graph)
     devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
     with (
         ONE_PASS,
@@ -194,11 +176,11 @@ def record(net: nn.Module, graph: Any, call: Call | None = None) -> tuple[Tensor
         torch.random.fork_rng(sorted(devices)),
         torch.inference_mode(False),
         torch.no_grad(),
-        seen.watching(net),
+        seen.watching(),
         seen,
     ):
-        out = call_network(net, copy.copy(graph), call)
-    return out, seen
+        seen.out = call_network(net, copy.copy(graph), call)
+    return seen
 
 
 @contextmanager

@@ -23,8 +23,9 @@ __all__ = ["Cut", "Recorder", "playing"]
 _ADVICE = "See gduq.cut_points(net, graph) for the places where it can be cut."
 _PLAIN = (Tensor, int, float, str, bool, type(None))
 
-# What stands in for a submodule before the cut: it gets the module, its forward and arguments.
-Before = Callable[[nn.Module, Callable[..., Any], Any, Any], Any]
+Forward = Callable[..., Any]
+# What is called in the place of a module's forward: with the module, that forward, arguments.
+Instead = Callable[[nn.Module, Forward, Any, Any], Any]
 
 
 class _Reached(Exception):
@@ -48,13 +49,12 @@ class Cut:
         graph: Graph,
         call: Call | None,
         reader: Callable[[Any], Any],
-        before: Before | None = None,
+        before: Instead | None = None,
     ) -> Tensor:
         """The output of a pass in which ``reader`` is asked what to do with the value here."""
-        module, calls = net.get_submodule(self.path), 0
-        inner = module.forward
+        target, calls = net.get_submodule(self.path), 0
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def at_the_cut(_: nn.Module, own: Forward, args: Any, kwargs: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls > 1:
@@ -63,28 +63,23 @@ class Cut:
             if self.takes_over:
                 return z
             if args:
-                return inner(z, *args[1:], **kwargs)
-            return inner(**{**kwargs, "x" if "x" in kwargs else "input": z})
+                return own(z, *args[1:], **kwargs)
+            return own(**{**kwargs, "x" if "x" in kwargs else "input": z})
 
-        def watched(part: nn.Module) -> Callable[..., Any]:
-            own = part.forward
+        def earlier(module: nn.Module, own: Forward, args: Any, kwargs: Any) -> Any:
+            if calls or before is None:
+                return own(*args, **kwargs)
+            return before(module, own, args, kwargs)
 
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                if calls or before is None:
-                    return own(*args, **kwargs)
-                return before(part, own, args, kwargs)
-
-            return forward
-
-        earlier = () if before is None else _outside(net, module)
-        with ONE_PASS, _forwards({module: forward, **{part: watched(part) for part in earlier}}):
+        parts = () if before is None else _outside(net, target)
+        with ONE_PASS, _instead({target: at_the_cut, **dict.fromkeys(parts, earlier)}):
             out = call_network(net, graph, call)
         if not calls:
             raise self._uncalled("no call")
         return out
 
     def arriving(
-        self, net: nn.Module, graph: Graph, call: Call | None, before: Before | None = None
+        self, net: nn.Module, graph: Graph, call: Call | None, before: Instead | None = None
     ) -> Any:
         """What arrives here in a pass, which goes no further.
 
@@ -117,7 +112,7 @@ class Recorder:
         self.modules: dict[nn.Module, None] = {}
         self._outputs: list[Any] | None = []
 
-    def __call__(self, module: nn.Module, forward: Callable[..., Any], args: Any, kw: Any) -> Any:
+    def __call__(self, module: nn.Module, forward: Forward, args: Any, kw: Any) -> Any:
         self.modules[module] = None
         out = forward(*args, **kw)
         if not all(isinstance(leaf, _PLAIN) for leaf in tree_leaves(out)):
@@ -132,11 +127,11 @@ class Recorder:
         return tuple(self._outputs or ())
 
 
-def playing(outputs: Iterable[Any]) -> Before:
+def playing(outputs: Iterable[Any]) -> Instead:
     """Plays copies of recorded outputs; modules that nothing is left for run."""
     left, end = iter(outputs), object()
 
-    def play(_: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def play(_: nn.Module, forward: Forward, args: Any, kwargs: Any) -> Any:
         out = next(left, end)
         return forward(*args, **kwargs) if out is end else _copied(out)
 
@@ -148,16 +143,20 @@ def _copied(value: Any) -> Any:
 
 
 @contextmanager
-def _forwards(changes: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Within this context modules have other ``forward``s."""
+def _instead(changes: dict[nn.Module, Instead]) -> Iterator[None]:
+    """Within this context something is called in the place of modules' ``forward``s."""
+
+    def changed(module: nn.Module, own: Forward) -> Forward:
+        return lambda *args, **kwargs: changes[module](module, own, args, kwargs)
+
     before = [(module, module.__dict__.get("forward")) for module in changes]
-    for module, forward in changes.items():
-        module.__dict__["forward"] = forward
+    for module in changes:
+        module.__dict__["forward"] = changed(module, module.forward)
     try:
         yield
     finally:
         for module, own in before:
-            module.__dict__.pop("forward")
+            del module.__dict__["forward"]
             if own is not None:
                 module.__dict__["forward"] = own
 

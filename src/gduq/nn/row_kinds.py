@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.graph import Rows, num_rows, row_kind
@@ -15,13 +15,9 @@ __all__ = ["kind_of_rows", "row_counts"]
 
 # What the attributes of a graph are: rows, or (in capitals) numbers of rows.
 _ATTRIBUTES = {
-    "x": "node",
-    "pos": "node",
-    "z": "node",
-    "batch": "GRAPHS",
-    "ptr": "GRAPHS",
-    "edge_index": "ENDS",
-    "adj_t": "ENDS",
+    **dict.fromkeys(("x", "pos", "z"), "node"),
+    **dict.fromkeys(("batch", "ptr"), "GRAPHS"),
+    **dict.fromkeys(("edge_index", "adj_t"), "ENDS"),
     "edge_label_index": "JUDGED",
 }
 _GATHERED = {"GRAPHS": "node", "ENDS": "message", "JUDGED": "edge"}  # x[index]
@@ -45,14 +41,13 @@ def row_counts(graph: Any) -> dict[Rows, int]:
     return found
 
 
-def kind_of_rows(
-    net: nn.Module, graph: Any, seen: Recording, entry: Entry, path: str | None, do: str
-) -> Rows:
+def kind_of_rows(seen: Recording, entry: Entry, path: str | None, do: str) -> Rows:
     """What the rows are that a network gives, or that the submodule at ``path`` reads.
 
     Told from their number or, where that fits several kinds, from how they were computed (and,
     of an output, from the graph). ``do`` is what to say where it fits none.
     """
+    graph = seen.graph
     count, sizes = entry.shape[0], row_counts(graph)
     where = "of the output" if path is None else f"at '{path}'"
     fits = [kind for kind, size in sizes.items() if size == count]
@@ -63,7 +58,7 @@ def kind_of_rows(
         raise InputError(
             f"one row per node, graph or judged edge ({have}) {where}", f"{count} rows", do
         )
-    kinds = [None if entry.value is None else _computed_rows(net, seen, graph, entry.value)]
+    kinds = [None if entry.value is None else _computed_rows(seen, entry.value)]
     if path is None:
         kinds += [row_kind(graph), "node" if graph.get("train_mask") is not None else None]
     for kind in kinds:
@@ -76,10 +71,10 @@ def kind_of_rows(
     )
 
 
-def _computed_rows(net: nn.Module, seen: Recording, graph: Any, value: int) -> Rows | None:
+def _computed_rows(seen: Recording, value: int) -> Rows | None:
     """What the rows of a value with this number are; ``None`` where the pass does not show it."""
-    known = {seen.number(weight): "" for weight in (*net.parameters(), *net.buffers())}
-    for name, tensor in ((n, v) for store in graph.stores for n, v in store.items()):
+    known = {seen.number(weight): "" for weight in (*seen.net.parameters(), *seen.net.buffers())}
+    for name, tensor in ((n, v) for store in seen.graph.stores for n, v in store.items()):
         if name in _ATTRIBUTES and isinstance(tensor, Tensor):
             known[seen.number(tensor)] = _ATTRIBUTES[name]
     for event in seen.events:
@@ -115,7 +110,7 @@ def _kept(event: Event, kind: str) -> str | None:
         first = event.args[0] if event.args else None
         first = first[0] if isinstance(first, tuple) and first else first
         return kind if first is Ellipsis or first == slice(None) else None
-    over = event.kwargs.get("dim", event.args[0] if event.args else None)
+    over = event.over
     over = over[0] if isinstance(over, (tuple, list)) and len(over) == 1 else over
     if event.name in _SUMMARIES and over in (0, None, -len(event.before)):
         return "graph" if kind == "node" else None

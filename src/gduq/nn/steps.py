@@ -77,10 +77,9 @@ class Step:
         if not isinstance(value, Mapping) or set(value) != {"kind", "name", "arguments"}:
             raise InputError("a step with kind, name and arguments", repr(value))
         kind, name, given = value["kind"], value["name"], value["arguments"]
-        if kind not in ("module", "function") or not isinstance(name, str):
-            raise InputError("a step that is a module or a function", repr(value))
-        if kind == "function" and name not in _FUNCTIONS:
-            raise InputError(f"a function out of {', '.join(_FUNCTIONS)}", repr(name))
+        named = isinstance(name, str) and (kind == "module" or name in _FUNCTIONS)
+        if kind not in ("module", "function") or not named:
+            raise InputError(f"a module, or a function out of {', '.join(_FUNCTIONS)}", repr(value))
         known = _FUNCTIONS[name][1] if kind == "function" else {}
         arguments = _fitting(known, given) if isinstance(given, Mapping) else None
         if arguments is None:
@@ -90,20 +89,16 @@ class Step:
 
 def _fitting(known: Mapping[str, Plain], given: Mapping[Any, Any]) -> Any:
     """All arguments of a function in order, or ``None`` where one is unknown or no plain value."""
-    if not set(given) <= set(known):
-        return None
-    found: list[tuple[str, Plain]] = []
-    for name, default in known.items():
-        value = given.get(name, default)
-        if isinstance(default, str) != isinstance(value, str):
+    found = {**known, **given}
+    for name, value in found.items():
+        if name not in known or isinstance(known[name], str) != isinstance(value, str):
             return None
         if not isinstance(value, str):
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not number or not math.isfinite(value):
                 return None
-            value = float(value)
-        found.append((name, value))
-    return tuple(found)
+            found[name] = float(value)
+    return tuple(found.items())
 
 
 def function_step(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step | None:
@@ -140,11 +135,7 @@ def _scale_step(over: bool, given: list[Any]) -> Step | None:
 
 
 def build_tail(net: nn.Module, steps: Sequence[Step]) -> nn.Sequential:
-    """What follows the first linear map of a head, as modules of its own.
-
-    Modules are deep copies of the network's, functions become modules that do the same. With
-    ``h`` what the first map reads, ``tail(first(h))`` are the logits ``[rows, O]``.
-    """
+    """What follows the first linear map of a head: copies of modules, and functions as modules."""
     tail = nn.Sequential(*[_built(net, step) for step in steps])
     tail.training = net.training
     return tail

@@ -7,21 +7,20 @@ the network in front of its head, `replay` in front of any other part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torch_geometric.nn import DeepGCNLayer, GPSConv, MessagePassing
 from torch_geometric.nn import Sequential as PyGSequential
 
 from gduq.graph import Rows, check_graph
-from gduq.nn.call import Call
-from gduq.nn.endings import Ending
-from gduq.nn.recording import LINEAR, Entry, Event, Recording, record
+from gduq.nn.call import Call, Ending
+from gduq.nn.recording import Entry, Event, Recording, record
 from gduq.nn.row_kinds import kind_of_rows, row_counts
 from gduq.nn.steps import Step, function_step
-from gduq.nn.widths import as_linear, check_complete, input_width
+from gduq.nn.widths import LINEAR, check_complete, input_width, is_plain_linear
 
 __all__ = ["FoundHead", "Trace", "trace"]
 
@@ -37,40 +36,22 @@ _IDLE = Step("function", "dropout", (("p", 0.0),))
 
 @dataclass(frozen=True)
 class FoundHead:
-    """The last part of a network that reads every row by itself.
+    """The last part of a network that reads every row by itself."""
 
-    Attributes:
-        path: The first linear map; what it reads is the representation ``h`` ``[rows, d]``.
-        steps: What follows it, up to the logits.
-    """
-
-    path: str
-    steps: tuple[Step, ...]
+    path: str  # the first linear map, which reads the representation h [rows, d]
+    steps: tuple[Step, ...]  # what follows it, up to the logits
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one pass of a network showed.
+    """What one pass of a network showed."""
 
-    Attributes:
-        rows: What the rows of the output are.
-        layers: Paths of the layers of message passing in the order of their calls. Each is called
-            once and reads one row of floats per node.
-        head: The last chain of linear maps, activations, dropout and norms, or ``None`` where the
-            output comes from something else.
-        ending: The function the network ends in that makes probabilities of logits, if any.
-        bounded: Whether something bounds the output, which then comes neither from a sum nor
-            from a linear map.
-        rescaled: Without a head: the first linear map of what would be one, if the network did not
-            multiply or shift its outputs by constants at the end.
-    """
-
-    rows: Rows
-    layers: tuple[str, ...]
-    head: FoundHead | None
-    ending: Ending | None
-    bounded: bool
-    rescaled: str | None = None
+    rows: Rows  # what the rows of the output are
+    layers: tuple[str, ...]  # of message passing in the order of calls; each reads nodes, and once
+    head: FoundHead | None  # the last chain of linear maps, activations, dropout and norms
+    ending: Ending | None  # the function at the end that makes probabilities of logits
+    bounded: bool  # whether the output comes neither from a sum nor from a linear map
+    rescaled: str | None = None  # where a head would start but for constants behind it
 
 
 def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
@@ -89,80 +70,72 @@ def trace(net: nn.Module, graph: Any, call: Call | None = None) -> Trace:
     """
     check_graph(graph)
     check_complete(net)
-    out, seen = record(net, graph, call)
+    seen = record(net, graph, call)
+    value = seen.number(seen.out)
     do = "Pass call=lambda net, graph: ... that returns one row for each."
-    entry = Entry(tuple(out.shape), seen.number(out))
-    rows = kind_of_rows(net, graph, seen, entry, None, do)
-    value, ending = _without_ending(seen, seen.number(out))
-    head = _head(net, seen, value, out.size(0))
+    rows = kind_of_rows(seen, Entry(tuple(seen.out.shape), value), None, do)
+    value, ending = _without_ending(seen, value)
+    head = _head(seen, value)
     layers = _layers(net, "", seen, row_counts(graph).get("node", -1))
     order = tuple(sorted(layers, key=list(seen.entered).index))
-    rescaled = None if head is not None else _rescaled(net, seen, value, out.size(0))
+    rescaled = None if head is not None else _rescaled(seen, value)
     return Trace(rows, order, head, ending, not _is_sum(seen, value), rescaled)
 
 
 # -- the end ---------------------------------------------------------------------------------------
 
 
-def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape, 1) if len(shape) == 1 else shape
-
-
-def _is_shape(event: Event, exactly: bool) -> bool:
-    """Whether a call gives the same numbers in the same shape, or as a vector instead of a column
-    (``exactly=False``)."""
+def _is_shape(event: Event, exactly: bool = False) -> bool:
+    """Whether a call gives the same numbers in the same shape, or as a vector of a column."""
     if event.name not in _SHAPES or not event.is_straight:
         return False
-    return event.before == event.after or (
-        not exactly and _matrix(event.before) == _matrix(event.after)
-    )
+    shapes = {event.before, event.after}
+    return len(shapes if exactly else {s if len(s) != 1 else (*s, 1) for s in shapes}) == 1
+
+
+def _back(seen: Recording, value: int, through: Callable[[Event], bool]) -> int:
+    """The value that calls one looks through began with: what they read first of what was made."""
+    while (event := seen.makers.get(value)) is not None and through(event):
+        value = next((number for number in event.read if number in seen.makers), event.read[0])
+    return value
 
 
 def _without_ending(seen: Recording, value: int) -> tuple[int, Ending | None]:
     """The number of the logits, and what the network makes of them."""
-    last = value
-    while last in seen.makers and _is_shape(seen.makers[last], exactly=False):
-        last = seen.makers[last].read[0]
-    event = seen.makers.get(last)
-    if event is None or not event.is_straight:
-        return value, None
-    if event.name == "sigmoid":
-        return event.read[0], "sigmoid"
-    over = event.kwargs.get("dim", event.args[0] if event.args else None)
-    if event.name in ("softmax", "log_softmax") and len(event.before) == 2 and over in (1, -1):
-        return event.read[0], event.name  # type: ignore[return-value]
+    event = seen.makers.get(_back(seen, value, _is_shape))
+    if event is not None and event.is_straight:
+        flat = len(event.before) == 2 and event.over in (1, -1)
+        if event.name == "sigmoid" or (event.name in ("softmax", "log_softmax") and flat):
+            return event.read[0], event.name  # type: ignore[return-value]
     return value, None
 
 
 def _is_sum(seen: Recording, value: int) -> bool:
     """Whether a value comes from a sum or a linear map; shapes, parts and dropout aside."""
-    event = seen.makers.get(value)
-    while event is not None and (
-        event.name in ("__getitem__", "dropout") or _is_shape(event, exactly=False)
-    ):
-        event = seen.makers.get(event.read[0])
-    if event is None:
-        return False
-    name = event.name.strip("_")
-    return not name or name in _SUMS or (name in _OF_TWO and event.tensors > 1)
+    parts = ("__getitem__", "dropout")
+    event = seen.makers.get(_back(seen, value, lambda e: e.name in parts or _is_shape(e)))
+    name = "" if event is None else event.name.strip("_")
+    return event is not None and (
+        not name or name in _SUMS or (name in _OF_TWO and event.tensors > 1)
+    )
 
 
 # -- the head --------------------------------------------------------------------------------------
 
 
-def _head(net: nn.Module, seen: Recording, value: int, rows: int) -> FoundHead | None:
+def _head(seen: Recording, value: int) -> FoundHead | None:
     """The head that made the logits: found on the way back from them, call by call."""
     steps: list[Step] = []
     event = seen.makers.get(value)
     while event is not None:
         functions_only = all(step.kind == "function" for step in steps)
         if not _is_shape(event, exactly=not functions_only):
-            step = _step(net, seen, event, rows)
+            step = _step(seen, event)
             if step is None:
                 break
             steps.insert(0, step)
         event = seen.makers.get(event.read[0])
-    linear = [step.kind == "module" and _is_linear(net, step.name) for step in steps]
+    linear = [step.kind == "module" and _is_linear(seen.net, step.name) for step in steps]
     if not any(linear):
         return None
     first = linear.index(True)
@@ -170,18 +143,14 @@ def _head(net: nn.Module, seen: Recording, value: int, rows: int) -> FoundHead |
     return FoundHead(steps[first].name, rest)
 
 
-def _rescaled(net: nn.Module, seen: Recording, value: int, rows: int) -> str | None:
+def _rescaled(seen: Recording, value: int) -> str | None:
     """Where the head starts behind products and sums with constants, which no call made."""
-    event = seen.makers.get(value)
-    while event is not None and (
-        event.name.strip("_") in _RESCALES or _is_shape(event, exactly=False)
-    ):
-        made = [number for number in event.read if number in seen.makers]
-        if len(made) != 1:
-            return None
-        value = made[0]
-        event = seen.makers.get(value)
-    head = _head(net, seen, value, rows)
+
+    def constant(event: Event) -> bool:
+        made = sum(number in seen.makers for number in event.read)
+        return made == 1 and (event.name.strip("_") in _RESCALES or _is_shape(event))
+
+    head = _head(seen, _back(seen, value, constant))
     return None if head is None else head.path
 
 
@@ -189,17 +158,18 @@ def _is_linear(net: nn.Module, path: str) -> bool:
     return type(net.get_submodule(path)) in LINEAR
 
 
-def _step(net: nn.Module, seen: Recording, event: Event, rows: int) -> Step | None:
+def _step(seen: Recording, event: Event) -> Step | None:
     """A call as a step of a head, or ``None`` where it is none."""
-    if not event.is_straight or len(event.after) not in (1, 2) or event.after[0] != rows:
+    if not event.is_straight or len(event.after) not in (1, 2):
+        return None
+    if event.after[0] != seen.out.size(0):
         return None
     if event.name:
         return function_step(event.name, event.args, event.kwargs)
     if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
         return None  # weights that are used twice do not belong to the head alone
-    with torch.random.fork_rng([]):  # the copy starts with weights drawn at random
-        if _is_linear(net, event.path) and as_linear(net, event.path) is None:
-            return None
+    if _is_linear(seen.net, event.path) and not is_plain_linear(seen.net, event.path):
+        return None
     return Step("module", event.path)
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from gduq.errors import InputError
 from gduq.graph import Rows, label_rows, num_graphs, row_batch
-from gduq.nn.call import Call
-from gduq.nn.endings import Ending, as_logits, undone
+from gduq.nn.call import Call, Ending, as_logits, undone
 from gduq.nn.gnn import GNN
 from gduq.nn.noise import ends_linear
 from gduq.nn.replay import Cut
@@ -48,14 +47,9 @@ def no_place(net: nn.Module) -> InputError:
 class Trunk(nn.Module):
     """A network, and the representation that its last part reads.
 
-    Args:
-        net: Any network.
-        path: The submodule that reads the representation; ``None`` for the head of a `GNN`.
-        rows: What the rows of the representation are.
-        answers: What the rows of the network's output are.
-        call: As in `call_network`.
-        ending: What the network ends in, where its outputs are no logits.
-        steps: What follows the linear map at ``path``, where that and they are the head.
+    The submodule at ``path`` reads it (``None``: the head of a `GNN`), and ``steps`` follow where
+    both are a head. ``rows`` are those of the representation, ``answers`` those of the output,
+    which is no logits where the network has an ``ending``.
     """
 
     def __init__(
@@ -69,10 +63,10 @@ class Trunk(nn.Module):
         steps: Sequence[Step] | None = None,
     ) -> None:
         super().__init__()
-        self.net, self.path, self.call = net, path, call
+        self.net, self.path, self.call, self.ending = net, path, call, ending
         self.rows: Rows = rows
         self.answers: Rows = answers
-        self.ending, self.steps = ending, None if steps is None else tuple(steps)
+        self.steps = None if steps is None else tuple(steps)
         self._cut = None if path is None else Cut(path)
 
     @classmethod
@@ -92,13 +86,11 @@ class Trunk(nn.Module):
     @classmethod
     def seen(cls, net: nn.Module, found: Trace, call: Call | None = None) -> Trunk | None:
         """The trunk that a trace of the network shows, or ``None`` where it shows none."""
-        if found.head is not None:
-            return cls(
-                net, found.head.path, found.rows, found.rows, call, found.ending, found.head.steps
-            )
-        if not found.layers:
-            return None
-        return cls(net, found.layers[-1], "node", found.rows, call, found.ending)
+        head, rows = found.head, found.rows
+        if head is not None:
+            return cls(net, head.path, rows, rows, call, found.ending, head.steps)
+        last = found.layers[-1:]
+        return cls(net, last[0], "node", rows, call, found.ending) if last else None
 
     @property
     def has_head(self) -> bool:
@@ -151,13 +143,9 @@ class Trunk(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         """What was found, as JSON holds it."""
-        return {
-            "path": self.path,
-            "rows": self.rows,
-            "answers": self.answers,
-            "ending": self.ending,
-            "steps": None if self.steps is None else [step.to_json() for step in self.steps],
-        }
+        names = ("path", "rows", "answers", "ending")
+        steps = None if self.steps is None else [step.to_json() for step in self.steps]
+        return {**{name: getattr(self, name) for name in names}, "steps": steps}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any], net: nn.Module, call: Call | None) -> Trunk:
@@ -185,13 +173,8 @@ def answer_features(h: Tensor, graph: Any, rows: Rows, answers: Rows) -> Tensor:
     if rows == answers:
         return h[label_rows(graph, h.size(0))]
     if answers == "graph":
-        return _mean_by_graph(h, graph)
+        batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
+        total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
+        return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)
     ends = graph.edge_label_index
     return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
-
-
-def _mean_by_graph(h: Tensor, graph: Any) -> Tensor:
-    """The mean of the nodes of each graph, ``[G, d]``."""
-    batch, graphs = row_batch(graph, "node", h.size(0)), num_graphs(graph)
-    total = h.new_zeros(graphs, h.size(1)).index_add_(0, batch, h)
-    return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""How many channels a module reads, told from its attributes without running it."""
+"""How many channels a module reads, told from its attributes; and its plain linear layers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ from torch_geometric.nn.dense import Linear as PyGLinear
 
 from gduq.errors import InputError
 
-__all__ = ["LAZY", "as_linear", "check_complete", "cut_names", "input_width", "take_linear"]
+__all__ = [
+    "LAZY",
+    "LINEAR",
+    "as_linear",
+    "check_complete",
+    "cut_names",
+    "input_width",
+    "is_plain_linear",
+    "take_linear",
+]
 
-_WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
 LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+LINEAR = (nn.Linear, PyGLinear)
+_WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
 
 
 def check_complete(net: nn.Module) -> None:
@@ -44,28 +54,40 @@ def input_width(module: nn.Module) -> int | None:
     return first
 
 
-def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
-    """A copy of the submodule as a plain linear layer, if it is nothing but that.
+def cut_names(net: nn.Module) -> list[str]:
+    """Submodules a network can be cut at, as far as can be told without running it."""
+    return [
+        name
+        for name, module in net.named_modules()
+        if name
+        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        and input_width(module) is not None
+    ]
 
-    Hooks, parametrisations and weights that other modules share make it more.
-    """
+
+def is_plain_linear(net: nn.Module, path: str) -> bool:
+    """Whether a submodule is nothing but a linear layer: without hooks, parametrisations or
+    weights that other modules share."""
     module = net.get_submodule(path)
-    if type(module) not in (nn.Linear, PyGLinear) or isinstance(module.weight, LAZY):
+    if type(module) not in LINEAR or isinstance(module.weight, LAZY):
+        return False
+    if module._forward_pre_hooks or module._forward_hooks or "forward" in module.__dict__:
+        return False
+    every = [id(p) for _, p in net.named_parameters(remove_duplicate=False)]
+    return all(every.count(id(p)) == 1 for p in module.parameters(recurse=False))
+
+
+def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
+    """A copy of the submodule as a plain linear layer, if it is nothing but that."""
+    if not is_plain_linear(net, path):
         return None
-    if module._forward_pre_hooks or module._forward_hooks:
-        return None
-    own = dict(module.named_parameters(recurse=False)).values()
-    names = [p for _, p in net.named_parameters(remove_duplicate=False)]
-    if any(sum(p is other for other in names) > 1 for p in own):
-        return None
-    weight, bias = module.weight, module.bias
-    assert isinstance(weight, Tensor)
-    plain = nn.Linear(weight.size(1), weight.size(0), bias is not None)
-    plain = plain.to(weight.device, weight.dtype)
+    own: Any = net.get_submodule(path)
+    plain = nn.Linear(own.weight.size(1), own.weight.size(0), own.bias is not None)
+    plain = plain.to(own.weight.device, own.weight.dtype)
     with torch.no_grad():
-        plain.weight.copy_(weight)
-        if isinstance(bias, Tensor):
-            plain.bias.copy_(bias)
+        plain.weight.copy_(own.weight)
+        if own.bias is not None:
+            plain.bias.copy_(own.bias)
     return plain
 
 
@@ -80,21 +102,8 @@ def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
 
 
 def _called_alone(*_: object) -> Tensor:
-    raise InputError(
-        "the model that reads for this layer to be called", "a part of it called alone"
-    )
+    raise InputError("the model that reads for this layer to be called", "a part called alone")
 
 
 def _save_nothing(*_: object) -> None:
     """PyG's layer would save the weights that it has not."""
-
-
-def cut_names(net: nn.Module) -> list[str]:
-    """Submodules a network can be cut at, as far as can be told without running it."""
-    return [
-        name
-        for name, module in net.named_modules()
-        if name
-        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-        and input_width(module) is not None
-    ]
