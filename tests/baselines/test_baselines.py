@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -95,13 +94,9 @@ def test_members_made_from_seeds() -> None:
         (lambda seed: make_net(seed), 0, "size >= 1"),
         ([make_net(0), make_net(1)], 3, "size=2"),
         ([make_net(0), make_net(0)], None, "members 0 and 1 with equal weights"),
-        (
-            [make_net(0), make_net(1), copy.deepcopy(make_net(1))],
-            None,
-            "members 1 and 2 with equal",
-        ),
+        ([make_net(0), make_net(1), make_net(1)], None, "members 1 and 2 with equal"),
         (lambda seed: make_net(7), 2, "equal weights"),
-        ([make_net(0)] * 2, None, "equal weights|are one"),
+        ([make_net(0)] * 2, None, "0 and 1 are one"),
         (make_net(0), None, "several networks"),
         (make_net(0), 3, "several networks"),
         ([make_net(0), "net"], None, "torch modules, got str"),
@@ -111,12 +106,6 @@ def test_members_made_from_seeds() -> None:
 def test_bad_ensembles(members: object, size: int | None, match: str) -> None:
     with pytest.raises(InputError, match=match):
         Ensemble(members, size)  # type: ignore[arg-type]
-
-
-def test_the_same_network_twice() -> None:
-    net = make_net(0)
-    with pytest.raises(InputError, match="0 and 1 are one"):
-        Ensemble([net, net])
 
 
 def test_members_of_different_architectures(batch: Batch) -> None:

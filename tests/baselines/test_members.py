@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -147,16 +146,6 @@ def test_the_learning_rate_of_a_head_falls_at_milestones() -> None:
         assert rates == pytest.approx([0.02, 0.02 * gamma, *[0.02 * gamma**2] * 2])
         fitted[gamma] = history.records[-1].loss
     assert len(set(fitted.values())) == 3
-
-
-def test_a_leaderboard_is_saved(tmp_path: Path) -> None:
-    model = gduq.choose(gnn(0), noisy(60, 1), noisy(40, 2), progress=False)
-    gduq.save(model, tmp_path / "bundle")
-    loaded, _ = gduq.load(tmp_path / "bundle")
-    assert isinstance(loaded, Stack)
-    assert model.leaderboard is not None
-    assert loaded.leaderboard is not None
-    pd.testing.assert_frame_equal(loaded.leaderboard, model.leaderboard)
 
 
 @pytest.mark.parametrize("calibrate", ["clean", "shifted", None])

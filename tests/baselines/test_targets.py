@@ -332,8 +332,9 @@ def test_choose_mixes_models_of_every_target(kind: str, outputs: int, tmp_path: 
         mean = sum(s * part.mean for s, part in zip(stack.shares, parts, strict=True))
         torch.testing.assert_close(p.mean, mean)  # a temperature leaves the mean alone
     gduq.save(stack, tmp_path / "bundle")
-    again = gduq.predict(gduq.load(tmp_path / "bundle")[0], new)
-    assert torch.equal(again.samples, gduq.predict(stack, new).samples)
+    loaded: Any = gduq.load(tmp_path / "bundle")[0]
+    assert torch.equal(gduq.predict(loaded, new).samples, gduq.predict(stack, new).samples)
+    assert loaded.leaderboard.equals(board)
 
 
 def test_choose_scores_a_network_as_fit_calibrates_it() -> None:

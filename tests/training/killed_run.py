@@ -18,32 +18,21 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 import gduq
 import gduq.training.checkpoint
 import gduq.training.epochs
 from gduq.nn import GNN
+from tests.training.ddp_run import graphs
 
 EPOCHS = 4
 gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
 
 
-def graphs(count: int, seed: int = 0) -> list[Data]:
-    """Random graphs of three classes."""
-    generator = torch.Generator().manual_seed(seed)
-    found = []
-    for i in range(count):
-        x = torch.randn(4, 3, generator=generator) + i % 3
-        edges = torch.randint(4, (2, 8), generator=generator)
-        found.append(Data(x=x, edge_index=edges, y=torch.tensor([i % 3])))
-    return found
-
-
 def network(seed: int) -> GNN:
     torch.manual_seed(seed)
-    return GNN(3, 6, 3, num_layers=2, head="mlp")
+    return GNN(4, 6, 3, num_layers=2, head="mlp").double()
 
 
 def anchored(seed: int, at: int | str, **options: Any) -> nn.Module:

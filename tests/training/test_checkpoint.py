@@ -205,15 +205,8 @@ def test_a_head_is_trained_anew(tmp_path: Path) -> None:
 def run_killed(seed: int, *cases: str) -> None:
     root, script = Path(__file__).parents[2], Path(__file__).with_name("killed_run.py")
     done = subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "ignore",
-            str(script),
-            str(seed),
-            *cases,
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        [sys.executable, "-W", "ignore", str(script), str(seed), *cases],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{root}/src"},
         capture_output=True,
         text=True,
         timeout=500,

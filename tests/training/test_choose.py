@@ -19,24 +19,15 @@ import gduq
 from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.targets import Classes
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.choosing import mixture_weights, stack
-from gduq.training.finishing import finish_model
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 from tests.training.ddp_run import Net, graphs
 from tests.training.test_calibrated_fit import Links, linked, noisy
 
 QUIET: dict[str, Any] = {"progress": False}
-COLUMNS = [
-    "candidate",
-    "score",
-    "standard_error",
-    "weight",
-    "training_seconds",
-    "prediction_cost",
-]
+COLUMNS = ["candidate", "score", "standard_error", "weight", "training_seconds", "prediction_cost"]
 HEADS = [f"anchored head, mask {mask}" for mask in (0.0, 0.05, 0.2)]
 CHEAP = {"plain", *HEADS, "Laplace"}  # without epochs
 PER_GRAPH = "anchors at input, one anchor per graph"
@@ -147,19 +138,6 @@ def test_the_leaderboard() -> None:
     assert model.shares.sum().item() == pytest.approx(1.0)
     assert len(model.members) == (board["weight"] > 0).sum()
     assert sorted(model.shares.tolist()) == pytest.approx(sorted(w for w in board["weight"] if w))
-
-
-def test_the_score_is_that_of_the_calibrated_network() -> None:
-    """Half of it from validation rows, half from copies of them."""
-    own, val = gduq.Network(net()), View(noisy(60, 2))
-    own.target = Classes(3)
-    board = choose(net(), val=val).leaderboard
-    finish_model(own, View(noisy(60, 1)), val, "shifted", 256, 0)
-    parts = [gduq.predict(own, v) for v in (val, *gduq.shifts.copies.shifted_copies(val, 0))]
-    clean, *spoilt = (metrics.nll(p) for p in parts)
-    assert board is not None
-    found = board.set_index("candidate").loc["plain", "score"]
-    assert found == pytest.approx(0.5 * clean + 0.5 * sum(spoilt) / len(spoilt), abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -364,14 +364,6 @@ def test_neighbourhoods_count_their_seed_nodes_only(at: int | str | None) -> Non
         assert models[0].sample(batches[0]).shape == (4, 5, 3)
 
 
-def test_loaders_with_a_generator_of_their_own() -> None:
-    nets = [Net(), Net()]
-    for i, net in enumerate(nets):
-        own = torch.Generator().manual_seed(i)
-        fit(net, DataLoader(graphs(9), 4, shuffle=True, generator=own), epochs=2, **QUIET)
-    assert equal(*nets)
-
-
 def test_batches_without_labels_are_passed_over() -> None:
     rows = torch.zeros(sum(g.num_nodes for g in graphs(8)), dtype=torch.bool)
     data = [copy.copy(g) for g in graphs(8)]
@@ -499,34 +491,24 @@ def ensemble(**options: Any) -> gduq.Ensemble:
     return gduq.Ensemble([gnn(seed, **options) for seed in range(3)])
 
 
-def test_members_are_trained_as_on_their_own() -> None:
-    model = ensemble()
-    history = fit(model, graphs(9), graphs(5), epochs=2, seed=4, **QUIET)
-    assert len(history.members) == 3
-    assert not model.training
-    for i, member in enumerate(model.members):
-        alone = gnn(i)
-        found = fit(alone, graphs(9), graphs(5), epochs=2, seed=4 + i, **QUIET)
-        assert equal(alone, member.net)
-        assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
-
-
 def test_recipes_are_each_members_own() -> None:
-    """Draws, masks and what is frozen belong to the members, whatever is around them."""
-    data, options = graphs(9), {"epochs": 2, "seed": 4, **QUIET}
+    """Members are trained as on their own, with their draws, masks and frozen parts."""
+    data, options = (graphs(9), graphs(5, seed=2)), {"epochs": 2, "seed": 4, **QUIET}
 
     def members() -> list[nn.Module]:
         deep = gduq.anchor(gnn(head="mlp"), num_anchors=4, mask=0.2)
         return [deep, anchored(1, seed=1, draws=2), anchored(seed=2, mask=0.3), gnn(3)]
 
     together = gduq.Ensemble(members())
-    fit(together, data, **options)
+    history = fit(together, *data, **options)
+    assert not together.training
     for i, alone in enumerate(members()):
-        fit(alone, data, **{**options, "seed": 4 + i})
+        found = fit(alone, *data, **{**options, "seed": 4 + i})
         member = together.members[i]
         assert equal(alone, member if i < 3 else member.net)
+        assert [r.loss for r in found.records] == [r.loss for r in history.members[i].records]
     inside = gduq.MCDropout(members()[0])
-    fit(inside, data, **options)
+    fit(inside, *data, **options)
     assert equal(inside.net, together.members[0])
 
 
@@ -609,6 +591,10 @@ def test_a_graph_with_masks_must_be_cut() -> None:
             [Data(x=g.x, edge_index=g.edge_index, y=g.y + 0.5) for g in graphs(4)],
             "a network with 3",
         ),
+        (
+            [Data(x=g.x, edge_index=g.edge_index, y=torch.zeros(1, 5)) for g in graphs(4)],
+            "one output per column of y: 5",
+        ),
         ([Data(x=g.x / 0, edge_index=g.edge_index, y=g.y) for g in graphs(4)], "finite node"),
         ([torch.ones(3), torch.ones(3)], "Data objects"),
         (7, "a View, a Data, a list"),
@@ -624,14 +610,6 @@ def test_data_that_cannot_be_trained_on(train: Any, message: str) -> None:
     assert equal(net, before)
 
 
-def test_several_labels_a_graph() -> None:
-    data = graphs(4)
-    for graph in data:
-        graph.y = torch.zeros(1, 5)
-    with pytest.raises(InputError, match="one output per column of y: 5"):
-        fit(Net(), DataLoader(data, 2), epochs=1, **QUIET)
-
-
 def test_validation_data_that_cannot_be_used() -> None:
     with pytest.raises(InputError, match="at least one graph in val"):
         fit(Net(), graphs(6), [], epochs=1, **QUIET)
@@ -640,40 +618,26 @@ def test_validation_data_that_cannot_be_used() -> None:
     fit(Net(), graphs(6), graphs(3, classes=1), epochs=1, **QUIET)  # one class will do here
 
 
-@given(
-    st.sampled_from(
-        [
-            ("epochs", -1),
-            ("epochs", 1.5),
-            ("epochs", True),
-            ("lr", 0.0),
-            ("lr", -1.0),
-            ("lr", float("nan")),
-            ("lr", float("inf")),
-            ("batch_size", 0),
-            ("weight_decay", -1e-3),
-            ("milestones", [0]),
-            ("milestones", [1.5]),
-            ("gamma", 0.0),
-            ("gamma", 2.0),
-            ("select", "first"),
-            ("patience", 0),
-            ("calibrate", "both"),
-            ("seed", -1),
-            ("seed", None),
-            ("class_weights", "even"),
-            ("class_weights", torch.ones(2)),
-            ("class_weights", torch.tensor([1.0, 0.0, 1.0])),
-            ("class_weights", torch.tensor([1.0, float("nan"), 1.0])),
-        ]
-    )
-)
-@settings(max_examples=40, deadline=None)
-def test_wrong_settings(option: tuple[str, Any]) -> None:
-    name, value = option
-    options = {"epochs": 1, **QUIET, name: value}
-    with pytest.raises(InputError, match=name):
-        fit(Net(), graphs(6), graphs(6), **options)
+WRONG: dict[str, list[Any]] = {
+    "epochs": [-1, 1.5, True],
+    "lr": [0.0, -1.0, float("nan"), float("inf")],
+    "batch_size": [0],
+    "weight_decay": [-1e-3],
+    "milestones": [[0], [1.5]],
+    "gamma": [0.0, 2.0],
+    "select": ["first"],
+    "patience": [0],
+    "calibrate": ["both"],
+    "seed": [-1, None],
+    "class_weights": ["even", [1.0, 1.0], [1.0, 0.0, 1.0], [1.0, float("nan"), 1.0]],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings(name: str) -> None:
+    for value in WRONG[name]:
+        with pytest.raises(InputError, match=name):
+            fit(Net(), graphs(6), graphs(6), **{"epochs": 1, **QUIET, name: value})
 
 
 def test_fewer_rows_than_anchors() -> None:

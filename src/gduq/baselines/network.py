@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.graph import check_graph, label_rows
 from gduq.nn.call import (
     ONE_PASS,
@@ -161,24 +160,14 @@ class Network(Predictor):
             self._fitted = _fingerprint(self.net)
         elif not _same(self._fitted, _fingerprint(self.net)):
             self._forget()
-            warnings.warn(
+            warn_user(
                 "the network's weights have changed since gduq.fit: not calibrated any more, "
-                "and without novelty, until gduq.fit is called again",
-                UserWarning,
-                stacklevel=4,
+                "and without novelty, until gduq.fit is called again"
             )
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
         self._fitted = None
-
-    def called(self, call: Call) -> Network:
-        """The same network and calibration with another call."""
-        other = copy.copy(self)
-        other.call = call
-        if as_chain(self.net) is None:
-            other._found = None
-        return other
 
     # -- training ------------------------------------------------------------------------------
 
@@ -248,11 +237,14 @@ def as_predictor(model: nn.Module, call: Call | None = None, trains: bool = Fals
 
 
 def _wrapped(model: nn.Module, call: Call | None, trains: bool) -> Network:
-    known = model.__dict__.get("_gduq_network")
-    other = isinstance(known, Network) and call is not None and known.call is not call
-    if isinstance(known, Network) and other and not trains:
-        return known.called(call)  # type: ignore[arg-type]
-    if not isinstance(known, Network) or other:
-        known = Network(model, call)
-        model.__dict__["_gduq_network"] = known  # beside its modules: state_dict stays its own
-    return known
+    known: Any = model.__dict__.get("_gduq_network")
+    if isinstance(known, Network) and (call is None or known.call is call):
+        return known
+    if isinstance(known, Network) and not trains:  # the same calibration with another call
+        other = copy.copy(known)
+        other.call = call
+        other._found = known._found if as_chain(model) is not None else None
+        return other
+    made = Network(model, call)
+    model.__dict__["_gduq_network"] = made  # beside its modules: state_dict stays its own
+    return made

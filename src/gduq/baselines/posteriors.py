@@ -145,13 +145,9 @@ class JointPosterior(Posterior):
         bias: Tensor | None = None,
         structure: Literal["auto", "full", "kron"] = "auto",
     ) -> JointPosterior:
-        """Fit to the features of training rows and a trained layer.
+        """Fit to the features ``[n, d]`` of training rows and a trained layer ``[C, d]``.
 
-        Args:
-            phi: Features ``[n, d]`` that the layer reads.
-            weight: ``[C, d]``; C = 1 is the one logit of a yes/no question.
-            bias: ``[C]`` or ``None``.
-            structure: ``"auto"`` takes the whole matrix up to 256 weights.
+        C = 1 is the one logit of a yes/no question; ``"auto"`` keeps H whole up to 256 weights.
         """
         phi, theta = self._take(phi, weight, bias)
         diagonal, probs = _output_curvature(phi @ theta.T)
@@ -248,15 +244,10 @@ class SeparatePosteriors(Posterior):
         curvature: Tensor,
         residuals: Tensor | None = None,
     ) -> SeparatePosteriors:
-        r"""Fit to the features of training rows and a trained layer.
+        r"""Fit to the features ``[n, d]`` of training rows and a trained layer ``[T, d]``.
 
-        Args:
-            phi: Features ``[n, d]`` that the layer reads.
-            weight: ``[T, d]``.
-            bias: ``[T]`` or ``None``.
-            curvature: :math:`\lambda`, ``[n, T]``; 0 where an entry is missing.
-            residuals: Truth less output ``[n, T]``, for values whose noise is to be found;
-                ``None`` leaves :math:`s = 1`.
+        The curvature :math:`\lambda` ``[n, T]`` is 0 where an entry is missing. Residuals (truth
+        less output, ``[n, T]``) are for values whose noise is to be found, else :math:`s = 1`.
         """
         phi, theta = self._take(phi, weight, bias)
         curvature = curvature.detach().double()

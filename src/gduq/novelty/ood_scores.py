@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +29,7 @@ __all__ = [
 ]
 
 
-class Score(Protocol):
-    """Anything that gives each row of a prediction a number, larger = more OOD."""
-
-    def __call__(self, p: Any, /) -> Tensor: ...
+Score = Callable[[Any], Tensor]  # gives each row of a prediction a number, larger = more OOD
 
 
 def auroc(p_id: Any, p_ood: Any, score: str | Score | None = None, train: Any = None) -> float:
@@ -173,27 +170,16 @@ def _novelty(p: Any) -> Tensor:
     return novelty
 
 
-def _spread(p: Any) -> Tensor:
-    return _of_samples(p, "spread").mean(dim=-1)
-
-
 def _of_rows(p: Any, name: str) -> Tensor:
-    """One number per row: of labels their mean; several values have units of their own."""
-    found = _of_samples(p, name)
-    if found.dim() == 1:
-        return found
-    if kind_of(p) == "values":
+    """One number per row: of labels or classes their mean; values have units of their own."""
+    if not hasattr(p, name):
+        raise InputError(f"a Prediction with {name!r}", type(p).__name__)
+    found: Tensor = getattr(p, name)
+    if found.dim() > 1 and kind_of(p) == "values":
         raise InputError(
             f"one value per row for {name!r}", p.size, "Take p.column(t), or the score 'novelty'."
         )
-    return found.mean(dim=1)
-
-
-def _of_samples(p: Any, name: str) -> Tensor:
-    if not hasattr(p, name):
-        raise InputError(f"a Prediction with {name!r}", type(p).__name__)
-    values: Tensor = getattr(p, name)
-    return values
+    return found if found.dim() == 1 else found.mean(dim=1)
 
 
 SCORES: dict[str, Score] = {
@@ -202,7 +188,7 @@ SCORES: dict[str, Score] = {
     "entropy": _entropy,
     "energy": _energy,
     "epistemic": lambda p: _of_rows(p, "epistemic"),
-    "spread": _spread,
+    "spread": lambda p: _of_rows(p, "spread"),
     "std": lambda p: _of_rows(p, "std"),
 }
 _BY_KIND = {

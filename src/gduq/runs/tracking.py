@@ -14,7 +14,6 @@ from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
 from gduq.errors import InputError
 from gduq.jobs.progress import tell
-from gduq.training.epoch_bar import numbers
 from gduq.training.history import Epoch
 
 __all__ = ["EpochNews", "Logger", "fabric_with"]
@@ -83,7 +82,7 @@ class EpochNews(Logger):
         if not {"epoch", "loss", "lr", "seconds"} <= set(known):
             return  # whatever else is logged is no epoch
         record = Epoch(**known)
-        tell(f"epoch {record.epoch}{self._of}{numbers(record)}")
+        tell(f"epoch {record.epoch}{self._of}  {record}")
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Nothing to tell."""

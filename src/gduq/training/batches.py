@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,19 +34,6 @@ __all__ = [
 ]
 
 ReadTarget = Callable[[FirstLook], Target]  # what the outputs of a network mean
-Shard = tuple[int, int]
-
-
-class Batches(Protocol):
-    """Hands out mini-batches; `View.batches` describes the arguments."""
-
-    def batches(
-        self,
-        batch_size: int | None = None,
-        shuffle: bool = False,
-        generator: torch.Generator | None = None,
-        shard: Shard | None = None,
-    ) -> Iterator[Data]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +47,7 @@ class Loader:
         batch_size: int | None = None,
         shuffle: bool = False,
         generator: torch.Generator | None = None,
-        shard: Shard | None = None,
+        shard: tuple[int, int] | None = None,
     ) -> Iterator[Data]:
         loader = self.own
         sampler = getattr(loader, "sampler", None)
@@ -79,6 +66,9 @@ class Loader:
         yield from loader
 
 
+Batches = View | Loader  # what hands out mini-batches; `View.batches` describes the arguments
+
+
 def as_batches(data: Any, name: str) -> Batches:
     """Whatever holds graphs, as something that hands out mini-batches.
 
@@ -93,7 +83,7 @@ def as_batches(data: Any, name: str) -> Batches:
             "Pass gduq.data.View(data, mask, node_type=...).",
         )
     elif isinstance(data, Data):
-        view = _own_view(data, name)
+        view = _own_view([copy.copy(data)], name)
     elif hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):
         check_loader(data)
         if len(data) == 0:
@@ -102,7 +92,7 @@ def as_batches(data: Any, name: str) -> Batches:
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if len(data) == 0:
             raise InputError(f"at least one graph in {name}", "an empty dataset")
-        view = _own_view(data[0], name, data) if len(data) == 1 else View(data)
+        view = _own_view(data, name) if len(data) == 1 else View(data)
     else:
         raise InputError(
             f"a View, a Data, a list of graphs, a PyG dataset or a loader as {name}",
@@ -127,7 +117,7 @@ def _rows_of(source: Batches) -> View | None:
     """The rows of training data; ``None`` for a loader that does not show them."""
     if isinstance(source, View):
         return source
-    loader: Any = source.own if isinstance(source, Loader) else None
+    loader = source.own
     data, seeds = getattr(loader, "data", None), getattr(loader, "input_data", None)
     nodes = getattr(seeds, "node", None)
     if isinstance(nodes, Tensor) and isinstance(data, (Data, HeteroData)):  # NeighborLoader
@@ -142,17 +132,15 @@ def first_graph(data: Any) -> Any:
     return next(iter(as_batches(data, "train").batches(8)))
 
 
-def _own_view(graph: Any, name: str, data: Any = None) -> View:
+def _own_view(graphs: Any, name: str) -> View:
     """A lone graph: all its nodes (or seed nodes) or judged edges, where it labels these."""
-    whole = copy.copy(graph) if data is None else data
-    if not isinstance(graph, Data):
-        return View(whole)
-    if row_kind(graph) == "edge":
-        return View(whole, edges=True)
-    if not _labels_nodes(graph):
-        return View(whole)
+    graph = graphs[0]
+    if isinstance(graph, Data) and row_kind(graph) == "edge":
+        return View(graphs, edges=True)
+    if not isinstance(graph, Data) or not _labels_nodes(graph):
+        return View(graphs)
     _check_leak(graph, name)
-    return View(whole, torch.arange(graph.y.size(0))[label_rows(graph, graph.y.size(0))])
+    return View(graphs, torch.arange(graph.y.size(0))[label_rows(graph, graph.y.size(0))])
 
 
 def _labels_nodes(graph: Data) -> bool:
@@ -216,7 +204,7 @@ def truths(source: Batches, name: str) -> Tensor:
     return found
 
 
-def described(source: Batches, y: Tensor) -> str:
+def described(source: Batches | None, y: Tensor) -> str:
     """Rows in few words: by their labels, one after the other if their order is known."""
     known = y.tolist() if isinstance(source, View) else sorted(y.flatten().tolist())
     return f"{y.size(0)} rows ({short_hash(known)})"

@@ -83,13 +83,7 @@ class Candidate:
 
 
 class Candidates:
-    """All candidates that a budget allows, the plain network first.
-
-    Args:
-        plain: The network, located.
-        fit: Data and settings.
-        budget: As in `gduq.choose`.
-    """
+    """All candidates that a budget allows, the plain network (which is located) first."""
 
     def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
         self.plain, self.fit, self.budget = plain, fit, budget

@@ -28,6 +28,7 @@ __all__ = ["Checkpoint", "RunState", "optimizer_tensors", "restore_optimizer", "
 FORMAT = 4  # no other one is read
 _NAME = "checkpoint.safetensors"
 _GROUPS = ("last", "optimizer", "best", "final")  # of tensors
+_FACTS = ("finished", "target", "overhead_seconds")
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
@@ -47,18 +48,23 @@ class RunState:
 
 
 class Checkpoint:
-    """The checkpoint of one run in a folder.
+    """The checkpoint of one run in a folder, which is made if need be.
 
-    Args:
-        folder: Where it is; made if need be. Raises `InputError` if it cannot be written.
-        identity: What must be the same in a run that goes on from it, as JSON values.
+    The ``identity`` is what must be the same in a run that goes on from it, as JSON values.
     """
 
     def __init__(self, folder: str | Path, identity: Mapping[str, Any]) -> None:
         self.path = Path(folder).expanduser().absolute() / _NAME
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self._written = (-math.inf, 0.0)  # when the last one was, and in how long
-        _check_writable(self.path.parent)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path.parent):  # rights alone do not always tell
+                pass
+        except OSError as error:
+            raise InputError(
+                "a folder that can be written as resume=", f"{self.path.parent} ({error.strerror})"
+            ) from error
 
     @property
     def is_due(self) -> bool:
@@ -70,16 +76,9 @@ class Checkpoint:
         """Write the state; until the last byte is on disk, the one before stays in place."""
         start = time.perf_counter()
         tensors = {f"{g}/{k}": v for g in _GROUPS for k, v in getattr(state, g).items()}
-        text = json.dumps(
-            {
-                "identity": self.identity,
-                "records": [asdict(record) for record in state.records],
-                "finished": state.finished,
-                "target": state.target,
-                "overhead_seconds": state.overhead_seconds,
-            }
-        )
-        header = {"gduq_checkpoint": str(FORMAT), "state": text}
+        known = {"identity": self.identity, "records": [asdict(r) for r in state.records]}
+        known |= {name: getattr(state, name) for name in _FACTS}
+        header = {"gduq_checkpoint": str(FORMAT), "state": json.dumps(known)}
         try:
             tensorfile.write(self.path, tensors, header)
         except OSError as error:
@@ -101,17 +100,21 @@ class Checkpoint:
             tensors, header = tensorfile.read(self.path)
             version = int(header["gduq_checkpoint"])
         except (tensorfile.DamagedFile, KeyError, ValueError, OSError) as error:
-            raise self._damaged(str(error)) from error
+            raise InputError(
+                f"a sound checkpoint in {self.path}", f"a damaged one ({error})", _AFRESH
+            ) from error
         if version != FORMAT:
             raise InputError(
                 f"a checkpoint of format {FORMAT} in {self.path}", f"format {version}", _AFRESH
             )
         known = json.loads(header["state"])
         self._check_identity(known["identity"])
-        return _state(known, tensors)
-
-    def _damaged(self, why: str) -> InputError:
-        return InputError(f"a sound checkpoint in {self.path}", f"a damaged one ({why})", _AFRESH)
+        groups: dict[str, Any] = {group: {} for group in _GROUPS}
+        for key, value in tensors.items():
+            group, _, name = key.partition("/")
+            groups[group][name] = value.clone()  # the file may be replaced while it is mapped
+        records = tuple(Epoch(**record) for record in known["records"])
+        return RunState(records, **groups, **{name: known[name] for name in _FACTS})
 
     def _check_identity(self, found: Mapping[str, Any]) -> None:
         keys = [k for k in {**found, **self.identity} if found.get(k) != self.identity.get(k)]
@@ -121,27 +124,6 @@ class Checkpoint:
             raise InputError(
                 f"the run that the checkpoint in {self.path.parent} is of ({there})", here, _AFRESH
             )
-
-
-def _state(known: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> RunState:
-    groups: dict[str, Any] = {group: {} for group in _GROUPS}
-    for key, value in tensors.items():
-        group, _, name = key.partition("/")
-        groups[group][name] = value.clone()  # the file may be replaced while it is mapped
-    records = tuple(Epoch(**record) for record in known["records"])
-    rest = {name: known[name] for name in ("finished", "overhead_seconds", "target")}
-    return RunState(records, **groups, **rest)
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # rights alone do not tell on all file systems
-            pass
-    except OSError as error:
-        raise InputError(
-            "a folder that can be written as resume=", f"{folder} ({error.strerror})"
-        ) from error
 
 
 # -- tensors of a model and its optimiser --------------------------------------------------------

@@ -25,7 +25,7 @@ from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.fabric import checked_fabric
-from gduq.training.finishing import warn_of_few
+from gduq.training.finishing import half_and_half, warn_of_few
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 
@@ -136,11 +136,12 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     warn_of_few(table.size(2))
     # What says the same as the plain network would only make it dearer.
     others = [j for j in range(1, len(found)) if not torch.allclose(table[j], table[0])]
-    kept = [0, *others]
-    weights = _weighed(table, kept)
-    while bool((weights < SMALL).any()):  # once more without the members that hardly count
-        kept = [j for j, weight in zip(kept, weights.tolist(), strict=True) if weight >= SMALL]
-        weights = _weighed(table, kept)
+    kept, small = [0, *others], [True]
+    while any(small):  # once more without the members that hardly count
+        prior = torch.tensor([HEAD_START if j == 0 else 0.0 for j in kept])
+        weights = mixture_weights(-table[kept], prior)
+        small = (weights < SMALL).tolist()
+        kept = [j for j, little in zip(kept, small, strict=True) if not little]
     members = [found[j].model for j in kept]
     mixed = Stack(members, weights)
     # No temperature of its own: it would take back the doubt that mixing adds, and on a kind of
@@ -151,12 +152,6 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     return mixed.eval()
 
 
-def _weighed(table: Tensor, kept: Sequence[int]) -> Tensor:
-    """The weights of some candidates, from the losses of all ``[J, 1 + copies, n]``."""
-    prior = torch.tensor([HEAD_START if j == 0 else 0.0 for j in kept])
-    return mixture_weights(-table[list(kept)], prior)
-
-
 def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:
     r"""Weights of a mixture that make rows most likely, by an interior-point method.
 
@@ -165,22 +160,13 @@ def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:
     (a_j + \mu) \log w_j`, where the barrier :math:`\mu` falls to a billionth of a row. EM has the
     same goal, but takes thousands of rounds where models are alike.
 
-    Args:
-        log_likelihood: ``[J, 1 + copies, n]``: of J models for n rows, clean first. Half of the
-            weight is on clean rows, half on their copies.
-        prior: Rows that speak for each model before any is seen, ``[J]``.
-
-    Example:
-        >>> good, bad = torch.zeros(1, 50), torch.full((1, 50), -3.0)
-        >>> mixture_weights(torch.stack([bad, good]), torch.zeros(2)).round(decimals=2)
-        tensor([0., 1.], dtype=torch.float64)
+    Log-likelihoods ``[J, 1 + copies, n]`` are of J models for n rows: half of the weight is on
+    clean rows, which come first, half on their copies. The prior ``[J]`` counts in rows.
     """
     table = log_likelihood.double()
     models, sets, rows = table.shape
-    share = table.new_ones(sets, rows)
-    if sets > 1:
-        share[0], share[1:] = 0.5, 0.5 / (sets - 1)
-    odds, share = (table - table.amax(dim=0)).exp().flatten(1), share.flatten()
+    share = table.new_tensor(half_and_half(sets - 1)).repeat_interleave(rows)
+    odds = (table - table.amax(dim=0)).exp().flatten(1)
     weights = table.new_full((models,), 1 / models)
     for power in range(10):
         weights = _climbed(weights, odds, share, prior.to(table) + 10.0**-power)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,10 @@ from gduq.training.checkpoint import (
     restore_optimizer,
     weights,
 )
-from gduq.training.epoch_bar import epoch_bar
 from gduq.training.fabric import FabricProcesses, LossStep
 from gduq.training.finishing import finish_model, judged
 from gduq.training.fit_settings import FitSettings
-from gduq.training.history import Epoch, History, best_epoch
+from gduq.training.history import Epoch, History, best_epoch, epoch_bar
 
 __all__ = ["Run", "told_target"]
 
@@ -79,15 +78,6 @@ class Run:
         calibrate: Calibrate,
         fabric: Fabric,
     ) -> None:
-        self.model, self.train, self.val = model, train, val
-        self.settings, self.fabric, self.processes = settings, fabric, FabricProcesses(fabric)
-        self.calibrate: Calibrate = calibrate
-        self.records: tuple[Epoch, ...] = ()
-        self.best: dict[str, Tensor] = {}
-        self.checkpoint: Checkpoint | None = None
-        self.finished = False
-        self.overhead_seconds = 0.0  # seconds outside of epochs
-        self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         if settings.epochs is None:
             raise InputError(
                 "epochs=, how long to train",
@@ -95,7 +85,18 @@ class Run:
                 "Only a head on a frozen network (gduq.anchor(net), without at=) needs none. Pass "
                 "epochs=100, for example, or epochs=0 to calibrate a trained model as it is.",
             )
-        self.epochs_asked = settings.epochs
+        if val is None and settings.patience is not None:
+            raise InputError("validation data with patience", "none", "Pass val.")
+        self.model, self.train, self.val = model, train, val
+        self.settings, self.fabric, self.processes = settings, fabric, FabricProcesses(fabric)
+        self.epochs_asked, self.calibrate = settings.epochs, calibrate
+        self.records: tuple[Epoch, ...] = ()
+        self.best: dict[str, Tensor] = {}  # weights of the epoch that is kept; empty: the last
+        self.checkpoint: Checkpoint | None = None
+        self.finished = False
+        self.overhead_seconds = 0.0  # outside of epochs
+        self.batch_size = even_size(train, settings.batch_size, fabric.world_size)
+        self.eval_size = min(256, 8 * settings.batch_size)  # no gradients: more fit in memory
         model.to(fabric.device)
         seed_all(derived(settings.seed, _DRY))
         self.y = self.processes.truths(train)
@@ -104,41 +105,64 @@ class Run:
         self.y_val = None if val is None else truths(val, "val")
         if self.y_val is not None:
             self._target.check_val(self.y_val)
-        self._set_up()
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise InputError("a network with parameters to train", "none that requires_grad")
+        decay = settings.weight_decay
+        optimizer = torch.optim.Adam(self.parameters, settings.lr, weight_decay=decay, fused=True)
+        # from here on the model has the Fabric's precision
+        self.step, self.optimizer = fabric.setup(LossStep(model), optimizer)
 
     # -- before the first epoch ----------------------------------------------------------------
-
-    def continue_from(self, folder: str | Path | None) -> None:
-        """Start, or go on from the checkpoint in a folder."""
-        saved = None
-        if self.val is None and self.settings.patience is not None:
-            raise InputError("validation data with patience", "none", "Pass val.")
-        if folder is not None:
-            self.checkpoint = Checkpoint(folder, self._identity)
-            saved = self.checkpoint.load()
-            self.fabric.barrier()  # all have looked before the first writes
-        if saved is not None:
-            self._restore(saved)
-        if not self.finished:
-            self._start(saved)
-
-    @property
-    def _identity(self) -> dict[str, Any]:
-        """What a run that goes on from a checkpoint must have in common with this one."""
-        val = self.val
-        return self.settings.identity(
-            self.model,
-            described(self.train, self.y),
-            val=None if val is None or self.y_val is None else described(val, self.y_val),
-            processes=self.fabric.world_size,
-            calibrate=self.calibrate,
-            target=self._target.spec(),
-        )
 
     @property
     def _target(self) -> Target:
         assert self.model.target is not None
         return self.model.target
+
+    def _some_batches(self, rows: int) -> list[Any]:
+        generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
+        found = some(self.train, rows, self.settings.batch_size, generator)
+        return [self.fabric.to_device(graph) for graph in found]
+
+    def _dry_pass(self, read_target: ReadTarget) -> None:
+        """What the outputs mean, from a pass without consequences."""
+        model = self.model
+        model.locate(self.probe[0])
+        model.to(self.fabric.device)
+        model.set_temperature(1.0, None)  # epochs are judged by what the weights say
+        model.ready(self.probe)
+        known = self.y, self.epochs_asked == 0 or model.frozen, read_target
+        found = told_target(model, self.probe[:1], *known)
+        if found.kind == "values":  # a few rows do not tell the units of a network
+            found = told_target(model, self._some_batches(_ENOUGH), *known)
+        model.target = found
+        model.check_target()
+        with torch.no_grad():
+            model.sample(self.probe[0])  # logits are looked at, now that they are some
+
+    def continue_from(self, folder: str | Path | None) -> None:
+        """Start, or go on from the checkpoint in a folder."""
+        saved = None
+        if folder is not None:
+            identity = self.settings.identity(
+                self.model,
+                described(self.train, self.y),
+                val=None if self.y_val is None else described(self.val, self.y_val),
+                processes=self.fabric.world_size,
+                calibrate=self.calibrate,
+                target=self._target.spec(),
+            )
+            self.checkpoint = Checkpoint(folder, identity)
+            saved = self.checkpoint.load()
+            self.fabric.barrier()  # all have looked before the first writes
+        if saved is not None:
+            self._restore(saved)
+        else:
+            start = time.perf_counter()
+            self.model.prepare(self.train, self.eval_size)
+            self.overhead_seconds += time.perf_counter() - start
+            self._save()
 
     def _restore(self, saved: RunState) -> None:
         self.records, self.overhead_seconds = saved.records, saved.overhead_seconds
@@ -154,49 +178,8 @@ class Run:
             self.model.load_state_dict({**saved.last, **saved.best, **saved.final})
             assert saved.target is not None
             self.model.target = target_from(saved.target)
-
-    def _set_up(self) -> None:
-        """Optimiser and processes; from here on the model has the Fabric's precision."""
-        settings = self.settings
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        if not self.parameters:
-            raise InputError("a network with parameters to train", "none that requires_grad")
-        optimizer = torch.optim.Adam(
-            self.parameters, settings.lr, weight_decay=settings.weight_decay, fused=True
-        )
-        self.step, self.optimizer = self.fabric.setup(LossStep(self.model), optimizer)
-
-    def _start(self, saved: RunState | None) -> None:
-        """What the model needs to know of all rows, and the optimiser's past."""
-        size, world = self.settings.batch_size, self.fabric.world_size
-        self.batch_size = even_size(self.train, size, world)
-        if saved is not None:
+        else:
             restore_optimizer(self.optimizer.optimizer, saved.optimizer)
-            return
-        start = time.perf_counter()
-        self.model.prepare(self.train, self.eval_size)
-        self.overhead_seconds += time.perf_counter() - start
-        self._save()
-
-    def _some_batches(self, rows: int) -> list[Any]:
-        generator = torch.Generator().manual_seed(derived(self.settings.seed, _DRY))
-        found = some(self.train, rows, self.settings.batch_size, generator)
-        return [self.fabric.to_device(graph) for graph in found]
-
-    def _dry_pass(self, read_target: ReadTarget) -> None:
-        """What the outputs mean, from a pass without consequences."""
-        self.model.locate(self.probe[0])
-        self.model.to(self.fabric.device)
-        self.model.set_temperature(1.0, None)  # epochs are judged by what the weights say
-        self.model.ready(self.probe)
-        known = self.y, self.settings.epochs == 0 or self.model.frozen, read_target
-        found = told_target(self.model, self.probe[:1], *known)
-        if found.kind == "values":  # a few rows do not tell the units of a network
-            found = told_target(self.model, self._some_batches(_ENOUGH), *known)
-        self.model.target = found
-        self.model.check_target()
-        with torch.no_grad():
-            self.model.sample(self.probe[0])  # logits are looked at, now that they are some
 
     # -- epochs --------------------------------------------------------------------------------
 
@@ -230,9 +213,6 @@ class Run:
                 self._save()
                 self.fabric.log_dict(record.figures, step=record.epoch)
                 show(record)
-
-    def _kept(self, last: dict[str, Tensor]) -> dict[str, Tensor]:
-        return self.best if self.kept_epoch != len(self.records) else last
 
     def _epoch(self, epoch: int) -> Epoch:
         start, lr = time.perf_counter(), self.settings.lr_at(epoch)
@@ -285,26 +265,12 @@ class Run:
         found = judged(self.model, self.val, self.eval_size)
         return self._target.figures(found.outputs, found.y, found.weights)
 
-    # -- files ---------------------------------------------------------------------------------
-
-    def _save(self, always: bool = False, **more: Any) -> None:
-        """Write a checkpoint if one is due; the final state is always written."""
-        if self.checkpoint is None or not self.fabric.is_global_zero:
-            return
-        if not (always or more or self.checkpoint.is_due):
-            return
-        best = self._kept({})
-        last = more.pop("last", None) or weights(self.model)
-        optimizer = optimizer_tensors(self.optimizer.optimizer)
-        state = RunState(
-            self.records, last, optimizer, best, overhead_seconds=self.overhead_seconds, **more
-        )
-        self.checkpoint.save(state)
+    # -- after the last epoch ------------------------------------------------------------------
 
     def finish(self) -> None:
         """Keep the chosen weights, fit what prediction needs, calibrate, and say so on disk."""
         last = weights(self.model)
-        self.model.load_state_dict(self._kept(last))
+        self.model.load_state_dict(self.best or last)
         kept = weights(self.model)
         self.optimizer.zero_grad()
         seed_all(derived(self.settings.seed, _DRY))
@@ -318,5 +284,16 @@ class Run:
             for name, value in weights(self.model).items()
             if name not in kept or not torch.equal(value, kept[name])
         }
-        self._save(last=last, final=final, finished=True, target=self._target.spec())
+        self._save(last, final=final, finished=True, target=self._target.spec())
         self.finished = True
+
+    def _save(self, last: Mapping[str, Tensor] | None = None, **more: Any) -> None:
+        """Write a checkpoint if one is due; the final state is always written."""
+        if self.checkpoint is None or not self.fabric.is_global_zero:
+            return
+        if more or self.checkpoint.is_due:
+            last = weights(self.model) if last is None else last
+            best = self.best if self.kept_epoch != len(self.records) else {}
+            tensors = last, optimizer_tensors(self.optimizer.optimizer), best
+            spent = self.overhead_seconds
+            self.checkpoint.save(RunState(self.records, *tensors, overhead_seconds=spent, **more))

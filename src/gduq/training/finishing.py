@@ -27,6 +27,7 @@ __all__ = [
     "copies_of",
     "finish_model",
     "fit_temperature",
+    "half_and_half",
     "judged",
     "warn_of_few",
 ]
@@ -158,11 +159,15 @@ def warn_of_few(rows: int) -> None:
         )
 
 
+def half_and_half(copies: int) -> list[float]:
+    """How much validation rows and each copy of them count."""
+    return [0.5, *[0.5 / copies] * copies] if copies else [1.0]
+
+
 def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:
     """Set the temperature that fits validation rows, half of the weight on their copies."""
     assert model.target is not None
-    share = 0.5 / len(copies) if copies else 0.0
-    parts: list[Part] = [(clean.outputs, clean.y, 0.5 if copies else 1.0)]
-    parts += [(copy.outputs, copy.y, share) for copy in copies]
+    sets = zip((clean, *copies), half_and_half(len(copies)), strict=True)
+    parts: list[Part] = [(one.outputs, one.y, share) for one, share in sets]
     value = model.target.best_temperature(parts, clean.weights)
     model.set_temperature(value, "shifted" if copies else "clean")

@@ -24,12 +24,11 @@ from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import Batches, as_batches, first_graph, warn_of_overlap
 from gduq.training.checkpoint import weights
-from gduq.training.epoch_bar import epoch_bar
 from gduq.training.epochs import Run
 from gduq.training.fabric import checked_fabric, evaluating_after
 from gduq.training.finishing import finish_model
 from gduq.training.fit_settings import FitSettings, Select
-from gduq.training.history import History
+from gduq.training.history import History, epoch_bar
 from gduq.training.trunk_rows import TrunkRows, fit_on_rows
 from gduq.whole import whole
 
@@ -75,30 +74,23 @@ def fit(
     shifted copies of them; and a sample of the training rows is kept, against which ``novelty``
     is measured. Without ``val`` the model is not calibrated, and its predictions say so.
 
-    Over several processes gradients are those of the whole batch; BatchNorm statistics, dropout
-    and random anchors are each process's own, as in any data-parallel training.
-
-    Only labelled rows count. Graph tasks see mini-batches in random order; a single graph (node
-    tasks) makes one step per epoch; a last batch of one to three graphs joins the others.
-
-    A second call goes on from where the first one ended; anchor again to start afresh.
-
-    The same seed gives the same bits on one thread. Global random states are left as they were.
-    Interrupted or not, the model ends in evaluation mode, on the device it was trained on.
+    Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
+    goes on from where the first one ended; anchor again to start afresh. The same seed gives the
+    same bits on one thread, and global random states are left as they were. Interrupted or not, the
+    model ends in evaluation mode, on the device it was trained on. Over several processes gradients
+    are those of the whole batch; BatchNorm, dropout and random anchors are each process's own.
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
             seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`.
-        train: A View, a ``Data``, a list of them, a PyG dataset, or a loader; ``NeighborLoader``
-            batches (seed nodes first) are fine. A loader keeps its own batch size.
+        train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
+            too), which keeps its own batch size.
         val: Data to judge every epoch by, to choose with and to calibrate on.
-        epochs: Passes over ``train``; 0 takes a trained network, ensemble or dropout model as it is
-            and only calibrates it. ``None``, for a frozen network only: until validation rows say
-            stop.
-        lr: Learning rate of Adam; default 0.001, and one that fits the number of rows for a head
-            without ``epochs``.
-        batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32;
-            for a head without ``epochs`` by the number of rows.
+        epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
+            model. ``None``, for a frozen network only: until validation rows say stop.
+        lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
+            ``epochs``.
+        batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
         class_names: A name per class, label or value; predictions and bundles carry them.
@@ -107,8 +99,7 @@ def fit(
             ``y``, see `gduq.targets.tell_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        select: ``"best"`` keeps the weights of the lowest validation loss (without ``val``: the
-            last ones); ``"last"`` keeps the last.
+        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a loader, a
@@ -122,9 +113,6 @@ def fit(
             it had never stopped. A head on a frozen network is trained anew; it takes seconds.
         fabric: Where to train; default: the first GPU, else the CPU. Its loggers get every
             epoch's figures. For several processes ``Fabric(devices=2, strategy="ddp")``, launched.
-
-    Returns:
-        The epochs, with losses, times and validation figures.
 
     Example:
         >>> import torch

@@ -1,14 +1,16 @@
-"""`History`: what happened in each epoch of a training run."""
+"""`History`: what happened in each epoch of a training run, kept and shown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Epoch", "History", "best_epoch"]
+__all__ = ["Epoch", "History", "best_epoch", "epoch_bar"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,12 @@ class Epoch:
     def figures(self) -> dict[str, float]:
         """What there is, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        text = f"loss {self.loss:.3f}"
+        if self.val_accuracy is not None:
+            text += f"  val accuracy {self.val_accuracy:.3f}  ECE {self.val_ece:.3f}"
+        return text if self.val_rmse is None else f"{text}  val RMSE {self.val_rmse:.4g}"
 
 
 @dataclass(frozen=True)
@@ -96,3 +104,31 @@ def best_epoch(records: tuple[Epoch, ...]) -> int | None:
     """The first epoch of the lowest validation loss."""
     judged = [r for r in records if r.val_loss is not None]
     return min(judged, key=lambda r: r.val_loss or 0.0).epoch if judged else None
+
+
+@contextmanager
+def epoch_bar(
+    epochs: int | None, done: int, show: bool, title: str = ""
+) -> Iterator[Callable[[Epoch], None]]:
+    """A bar on standard error, moved on by the function it yields; nothing off a terminal.
+
+    ``done`` of the ``epochs`` were before; the title says what is trained, for one run of several.
+    """
+    if not show:
+        yield lambda record: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("epoch {task.completed}/{task.total}  {task.fields[numbers]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (console.is_terminal or console.is_jupyter),
+    )
+    with bar:
+        task = bar.add_task(title or "training", total=epochs, completed=done, numbers="")
+        yield lambda record: bar.update(task, completed=record.epoch, numbers=str(record))

@@ -56,16 +56,10 @@ def train_heads(
     stopped rising for 6 of them (or as many as it takes to see every row), 25 at most; without
     validation rows there are 8. The learning rate is then 3e-3 up to 6400 rows.
 
-    Args:
-        job: The heads, changed in place, and what they read.
-        train: Rows to learn from; a batch is one of rows.
-        val: Rows that decide when to stop and which epoch to keep, the start included; without
-            them the last epoch stays.
-        target: What the outputs mean.
-        settings: Of the training.
-        tempered: Judge every head at its best temperature: right where one is fitted afterwards,
-            since masking leaves heads too modest, which says nothing about how good they are.
-        on_epoch: Called after every epoch with the mean over the heads.
+    ``val`` decides when to stop and which epoch to keep, the start included; without it the last
+    epoch stays. ``tempered`` judges every head at its best temperature: right where one is fitted
+    afterwards, since masking leaves heads too modest, which says nothing about how good they are.
+    ``on_epoch`` hears the mean over the heads after every epoch.
     """
     with isolated(train.h.device):
         try:

@@ -17,7 +17,7 @@ from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
 from gduq.training.batches import Batches, ReadTarget, labels
-from gduq.training.finishing import Evidence, Judged, copies_of
+from gduq.training.finishing import Evidence, Judged, copies_of, half_and_half
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
@@ -177,11 +177,10 @@ def _loss(model: Predictor, rows: TrunkRows) -> float:
     target = model.target
     assert target is not None
     sets = [rows.judged(model, seen) for seen in (rows.val, *rows.copies)]
-    shares = [0.5, *[0.5 / len(rows.copies)] * len(rows.copies)] if rows.copies else [1.0]
     return min(
         sum(
             share * float(target.nll(target.scaled(one.outputs, t), one.y).mean())
-            for share, one in zip(shares, sets, strict=True)
+            for share, one in zip(half_and_half(len(rows.copies)), sets, strict=True)
         )
         for t in map(torch.tensor, TEMPERATURES)
     )
