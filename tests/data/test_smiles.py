@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 from torch_geometric.utils import from_smiles
 
 from gduq.data.smiles import RDKitProcess, molecules, readable
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 
 pytest.importorskip("rdkit")
 
@@ -114,7 +114,7 @@ def test_a_table_with_such_a_text_is_read_to_its_end(rdkit, tmp_path, monkeypatc
     monkeypatch.setattr("gduq.data.smiles._shared", lambda _: rdkit)
     path = tmp_path / "new.csv"
     path.write_text(f"smiles\nCCO\n{BUSY}\nCCC\n")
-    one, bad, two = (item for _, item in Table(path))
+    one, bad, two = (item for _, item in MoleculeTable(path))
     assert bad.reason == "RDKit did not end within 0.5 seconds"
     assert bad.line == 3
     assert [one.smiles, two.smiles] == ["CCO", "CCC"]

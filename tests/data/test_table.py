@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from gduq import shifts
 from gduq.data import convert, read, save
 from gduq.data.rejected_rows import Reject
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 from gduq.errors import InputError
 
 needs_rdkit = pytest.mark.usefixtures("_rdkit")
@@ -32,7 +32,7 @@ def table(folder: Path, text: str, name: str = "mols.csv") -> Path:
 
 
 def items(path: Path, **options: object) -> list[Data | Reject]:
-    return [item for _, item in Table(path, **options)]  # type: ignore[arg-type]
+    return [item for _, item in MoleculeTable(path, **options)]  # type: ignore[arg-type]
 
 
 @needs_rdkit
@@ -69,7 +69,7 @@ def test_one_target(
     class_names: tuple[str, ...],
 ) -> None:
     rows = "".join(f"C,{value}\n" for value in column)
-    found = Table(table(tmp_path, "smiles,y\n" + rows), targets=["y"])
+    found = MoleculeTable(table(tmp_path, "smiles,y\n" + rows), targets=["y"])
     graphs = [item for _, item in found if isinstance(item, Data)]
     assert [g.y.item() for g in graphs] == values
     assert {g.y.dtype for g in graphs} == {dtype}
@@ -96,7 +96,7 @@ def test_no_target_and_tabs_and_blank_lines(tmp_path: Path) -> None:
 @needs_rdkit
 def test_class_names_without_targets(tmp_path: Path) -> None:
     """As when a trained model, which knows its classes, meets molecules without labels."""
-    found = Table(table(tmp_path, "smiles\nC\n"), class_names=["no", "yes"])
+    found = MoleculeTable(table(tmp_path, "smiles\nC\n"), class_names=["no", "yes"])
     assert found.class_names == ("no", "yes")
     assert all("y" not in item for _, item in found if isinstance(item, Data))
 
@@ -177,7 +177,7 @@ def test_words_that_are_no_classes(tmp_path: Path) -> None:
 def test_without_rdkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdkit", None)
     with pytest.raises(InputError, match=r'pip install "gduq\[molecules\]"'):
-        Table(table(tmp_path, "smiles\nC\n"))
+        MoleculeTable(table(tmp_path, "smiles\nC\n"))
 
 
 @needs_rdkit
@@ -238,12 +238,12 @@ def column(folder: Path, fields: list[str]) -> Path:
 def test_many_whole_numbers_are_values_and_it_is_said(tmp_path: Path) -> None:
     path = column(tmp_path, [str(i) for i in range(21)])
     with pytest.warns(UserWarning, match=r"'y' holds more than 20 .* pass task='classes'"):
-        found = Table(path, targets=["y"])
+        found = MoleculeTable(path, targets=["y"])
     assert found.task == "values"
     assert all(item.y.is_floating_point() for _, item in found if isinstance(item, Data))
-    classes = Table(path, targets=["y"], task="classes")  # and no warning
+    classes = MoleculeTable(path, targets=["y"], task="classes")  # and no warning
     assert [int(item.y) for _, item in classes if isinstance(item, Data)] == list(range(21))
-    assert Table(path, targets=["y"], task="values").task == "values"
+    assert MoleculeTable(path, targets=["y"], task="values").task == "values"
 
 
 @needs_rdkit
@@ -251,7 +251,7 @@ def test_numbers_that_do_not_count_are_names_and_it_is_said(tmp_path: Path) -> N
     path = column(tmp_path, ["5", "100.0", "3", "NA", "5"])
     said = r"'y' holds 3 different whole numbers from 3 to 100, taken as names .* task='values'"
     with pytest.warns(UserWarning, match=said):
-        found = Table(path, targets=["y"])
+        found = MoleculeTable(path, targets=["y"])
     assert (found.task, found.class_names) == ("classes", ("3", "5", "100"))
     graphs = [item for _, item in found]
     assert [int(g.y) for g in graphs if isinstance(g, Data)] == [1, 2, 0, 1]
@@ -261,7 +261,7 @@ def test_numbers_that_do_not_count_are_names_and_it_is_said(tmp_path: Path) -> N
     assert isinstance(bad, Reject)
     numbered = items(test, targets=["y"], class_names=())  # of a training set without names
     assert [int(g.y) for g in numbered if isinstance(g, Data)] == [100, 7]
-    assert Table(path, targets=["y"], task="values").task == "values"  # and no warning
+    assert MoleculeTable(path, targets=["y"], task="values").task == "values"  # and no warning
     words = items(column(tmp_path, ["weak", "strong"]), targets=["y"], class_names=())
     assert [int(g.y) for g in words if isinstance(g, Data)] == [1, 0]
 
@@ -270,7 +270,7 @@ def test_numbers_that_do_not_count_are_names_and_it_is_said(tmp_path: Path) -> N
 @pytest.mark.parametrize("gap", ["", "NA", "na", "NaN", "nan"])
 def test_gaps_among_words_are_no_class(tmp_path: Path, gap: str) -> None:
     path = column(tmp_path, ["weak", gap, "strong"])
-    found = Table(path, targets=["y"])
+    found = MoleculeTable(path, targets=["y"])
     assert found.class_names == ("strong", "weak")
     rows = [item for _, item in found]
     assert rows[1].line == 3
@@ -286,9 +286,9 @@ def test_decimal_commas_are_named(tmp_path: Path, fields: list[str], task: str |
     path = table(tmp_path, "smiles;y\n" + "".join(f"C;{field}\n" for field in fields))
     said = r"decimal point in column 'y' of .*, got decimal commas such as '.*'. Write '.*\..*'"
     with pytest.raises(InputError, match=said):
-        Table(path, targets=["y"], task=task)  # type: ignore[arg-type]
+        MoleculeTable(path, targets=["y"], task=task)  # type: ignore[arg-type]
     if fields[0] == "0,5":  # names after all
-        assert Table(path, targets=["y"], task="classes").class_names == ("-1,25", "0,5")
+        assert MoleculeTable(path, targets=["y"], task="classes").class_names == ("-1,25", "0,5")
     slip = table(tmp_path, "smiles;y\n" + "C;0\nC;1\n" * 10 + "C;0,5\n")
     assert isinstance(items(slip, targets=["y"])[-1], Reject)
 
@@ -296,7 +296,7 @@ def test_decimal_commas_are_named(tmp_path: Path, fields: list[str], task: str |
 @needs_rdkit
 def test_labels_keep_their_gaps(tmp_path: Path) -> None:
     path = table(tmp_path, "smiles,a,b,c\nC,1,,0\nCC,0,NaN,\nCCC,,1,1\nCO,2,1,1\n")
-    found = Table(path, targets=["a", "b", "c"], task="labels")
+    found = MoleculeTable(path, targets=["a", "b", "c"], task="labels")
     rows = [item for _, item in found]
     assert "label 'a' is 2, neither 0 nor 1 nor empty" in rows[3].reason
     y = torch.cat([item.y for item in rows if isinstance(item, Data)])
@@ -304,8 +304,8 @@ def test_labels_keep_their_gaps(tmp_path: Path) -> None:
     expected = torch.tensor([[1, nan, 0], [0, nan, nan], [nan, 1, 1]])
     assert torch.equal(y.nan_to_num(-1), expected.nan_to_num(-1))
     assert found.target_names == ("a", "b", "c")
-    assert Table(path, targets=["b", "c"]).task == "labels"
-    assert Table(path, targets=["a", "b"]).task == "values"  # because of the 2
+    assert MoleculeTable(path, targets=["b", "c"]).task == "labels"
+    assert MoleculeTable(path, targets=["a", "b"]).task == "values"  # because of the 2
     (one, *_) = items(path, targets=["b"], task="labels")
     assert one.y.shape == (1, 1)
     assert math.isnan(one.y)

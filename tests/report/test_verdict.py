@@ -15,7 +15,7 @@ from gduq.prediction import Prediction, ValuePrediction
 from gduq.report import Subject, build
 from gduq.report.comparing import clear, difference
 from gduq.report.verdict import nearer_words, verdict
-from gduq.report.wording import Judged
+from gduq.report.wording import JudgedSplit
 from tests.report.cases import (
     evaluated,
     judged,
@@ -183,7 +183,7 @@ def test_no_better_word_within_the_interval(gap, now, down, up):
     change = abs(now) - abs(gap)
     found = Interval(change, change - down, change + up)
     ends = Interval(gap, gap, gap), Interval(now, now, now)
-    words = nearer_words(found, *ends, abs(gap), Judged(three()[0], "ood_test").words)
+    words = nearer_words(found, *ends, abs(gap), JudgedSplit(three()[0], "ood_test").words)
     better = any(word in words for word in ("Halves", "Cuts", "closes"))
     assert better == (found.high < 0)
     assert ("further off" in words) == (found.low > 0)

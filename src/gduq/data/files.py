@@ -25,7 +25,7 @@ from gduq.data.graphfile import read_graphs, write_graphs, write_parts
 from gduq.data.outputs import check_outputs, rejects_path
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import Reject, RejectLog
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 from gduq.data.truth import Task
 from gduq.data.tufolder import TUFolder
 from gduq.errors import InputError
@@ -112,7 +112,7 @@ def open_source(
     if not path.is_file():
         raise InputError("a folder or a regular file of graphs", f"{path}, which is neither")
     if path.suffix in (".csv", ".tsv"):
-        return Table(path, smiles, targets, class_names, task)
+        return MoleculeTable(path, smiles, targets, class_names, task)
     if path.suffix == ".safetensors":
         return _GraphFile(path, class_names)
     if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):

@@ -25,14 +25,14 @@ from gduq.data.smiles import molecules
 from gduq.data.truth import Task, Truth
 from gduq.errors import InputError
 
-__all__ = ["Table"]
+__all__ = ["MoleculeTable"]
 
 _Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
 _Used = tuple[str, Tensor | None]  # SMILES and truth of a row
 _AT_A_TIME = 64  # rows
 
 
-class Table:
+class MoleculeTable:
     """The molecules of a table, read line by line.
 
     Args:

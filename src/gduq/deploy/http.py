@@ -37,7 +37,7 @@ class Rejected(BaseModel):
     reason: str
 
 
-class Answers(BaseModel):
+class PredictResponse(BaseModel):
     """One entry per graph, or per node where the model answers for nodes."""
 
     answers: list[dict[str, Any]] = Field(
@@ -126,7 +126,7 @@ def _add_routes(
     @app.post(
         "/predict",
         summary="Answers for molecules or graphs",
-        responses={200: {"model": Answers}, **_PROBLEMS},
+        responses={200: {"model": PredictResponse}, **_PROBLEMS},
         openapi_extra={"requestBody": {"required": True, "content": body}},
     )
     async def predict() -> None:  # for the description only, see `_Door`

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from gduq.data.files import Reject, open_source, stream
 from gduq.data.header import is_table, read_header
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 from gduq.deploy.rowfiles import Columns
 
 __all__ = ["Item", "Places"]
@@ -60,7 +60,7 @@ class Places:
         items = stream(source, smiles=self.smiles)
         kept: Any = repeat(("",) * len(self.keep))
         if self.keep and is_table(source):
-            table = Table(source, self.smiles)
+            table = MoleculeTable(source, self.smiles)
             kept = zip(*(table.column(name) for name in self.keep), strict=True)
         rows = (Item(row, graph, own) for (row, graph), own in zip(items, kept, strict=False))
         while part := list(islice(rows, size)):

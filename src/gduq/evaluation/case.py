@@ -11,13 +11,13 @@ from torch import Tensor
 
 from gduq.evaluation.calibrated import Calibrated
 
-__all__ = ["Case", "Record", "Settings"]
+__all__ = ["Case", "EvaluationSettings", "Record"]
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """What an evaluation is made with; see `gduq.evaluate`."""
 
     fit_on: str
@@ -42,7 +42,7 @@ class Case:
 
     calibrator: str
     answers: Calibrated
-    settings: Settings
+    settings: EvaluationSettings
     columns: Mapping[str, Mapping[str, Tensor]] | None = None
 
     @property

@@ -15,7 +15,7 @@ from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import Calibrated, Whole
-from gduq.evaluation.case import Settings
+from gduq.evaluation.case import EvaluationSettings
 from gduq.metrics.structure import graph_columns
 from gduq.prediction import Hypotheses, predict
 from gduq.shifts.copies import shifted_copies
@@ -177,7 +177,7 @@ def ood_names(
 
 
 def check_settings(
-    settings: Settings, predictions: Mapping[str, Hypotheses], negatives: str | None
+    settings: EvaluationSettings, predictions: Mapping[str, Hypotheses], negatives: str | None
 ) -> None:
     """Raise for settings that fit no such predictions."""
     if len(kinds := {p.kind for p in predictions.values()}) > 1:

@@ -15,7 +15,7 @@ from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation import measures
 from gduq.evaluation.calibrated import Calibrated
-from gduq.evaluation.case import Case, Record, Settings
+from gduq.evaluation.case import Case, EvaluationSettings, Record
 from gduq.evaluation.evaluation import COLUMNS, Evaluation
 from gduq.evaluation.inputs import answers_of, check_settings, group_columns, ood_names, views_of
 from gduq.evaluation.named_calibrators import FIXED, check_name
@@ -95,7 +95,7 @@ def evaluate(
     if not isinstance(answers, Calibrated):
         answers = answers_of(answers, views, fit_on, corrupted, batch_size, seed)
     raw = answers.raw
-    settings = Settings(
+    settings = EvaluationSettings(
         fit_on=answers.fit_on,
         negatives=negatives or ("id_test" if "id_test" in raw else "id_val"),
         ood=ood_names(ood, raw, splits),

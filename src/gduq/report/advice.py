@@ -15,7 +15,7 @@ from gduq.evaluation.named_calibrators import make_calibrator
 from gduq.metrics import Interval, nll
 from gduq.report.comparing import change, clear, columns_of, difference
 from gduq.report.subject import Subject, home_of
-from gduq.report.wording import Judged
+from gduq.report.wording import JudgedSplit
 
 __all__ = ["SMALL", "Advice", "advise"]
 
@@ -33,7 +33,7 @@ class Advice:
     command: str = ""
 
 
-def advise(subjects: Sequence[Subject], here: Judged) -> Advice:
+def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
     """What to do about the first subject; the first rule that applies.
 
     * switch: another one, judged on the same rows, has a clearly lower NLL, and no clearly lower
@@ -50,7 +50,7 @@ def advise(subjects: Sequence[Subject], here: Judged) -> Advice:
     if not here.skill:
         return _without_skill(first)
     home = home_of(first, split)
-    there = here if home is None else Judged(first, home)
+    there = here if home is None else JudgedSplit(first, home)
     off_at_home = home is not None and _off(there.gap)
     shifted = not split.startswith(("id", "test"))
     tried = _tried(first.first, split) if _off(gap) or off_at_home else None

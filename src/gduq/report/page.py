@@ -17,7 +17,7 @@ from gduq.report.charts import MOST, charts_of
 from gduq.report.scorecards import card_of, label_table, scorecards
 from gduq.report.subject import Subject, checked, main_split
 from gduq.report.verdict import verdict
-from gduq.report.wording import Judged
+from gduq.report.wording import JudgedSplit
 from gduq.text_tables import Table, plain, to_latex, to_markdown
 
 __all__ = ["FORMATS", "build", "write"]
@@ -58,7 +58,7 @@ def build(
         data=first.splits,
         split=split,
         verdict=verdict(found),
-        gaps=[(s.name, *Judged(s, split).sure_and_right) for s in shown if split is not None],
+        gaps=[(s.name, *JudgedSplit(s, split).sure_and_right) for s in shown if split is not None],
         scorecards=scorecards(found),
         card=card_of(found),
         level=100 * first.sampling["level"],

@@ -8,17 +8,17 @@ from typing import Literal, NamedTuple
 
 from gduq.report.comparing import change, clear, spread
 from gduq.report.subject import Subject, main_split, splits_of
-from gduq.report.wording import Judged
+from gduq.report.wording import JudgedSplit
 from gduq.text_tables import Cell, Style, Table, count, number
 
-__all__ = ["ACCURACY", "BALANCED", "COVERAGE", "ECE", "RMSE", "Column", "apart", "card_of",
+__all__ = ["ACCURACY", "BALANCED", "COVERAGE", "ECE", "RMSE", "ScoreColumn", "apart", "card_of",
            "label_table", "scorecards"]  # fmt: skip
 
 _SIDE_BY_SIDE = 3  # subjects in the table of labels
 _FEW = "“–” instead of an interval: too few positives, or too few rows of a class, to resample."
 
 
-class Column(NamedTuple):
+class ScoreColumn(NamedTuple):
     """A column of a table; ``better`` says whether more or less is better, or nearer to 0."""
 
     measure: str
@@ -32,25 +32,25 @@ class Column(NamedTuple):
         return f"{title}: {subject.name}" if named else title
 
 
-ACCURACY = Column("accuracy", "Accuracy,\u00a0%", "share", "up")
-BALANCED = Column("balanced_accuracy", "Balanced accuracy,\u00a0%", "share", "up")
-ECE = Column("ece", "ECE")
-RMSE = Column("rmse", "RMSE{unit}")
-COVERAGE = Column("coverage_90", "90\u00a0% intervals hold,\u00a0%", "share", "")
-_GAP = Column("gap", "Gap,\u00a0points", "points", "near")
-_NLL = Column("nll", "NLL")
-_BRIER = Column("brier", "Brier score")
+ACCURACY = ScoreColumn("accuracy", "Accuracy,\u00a0%", "share", "up")
+BALANCED = ScoreColumn("balanced_accuracy", "Balanced accuracy,\u00a0%", "share", "up")
+ECE = ScoreColumn("ece", "ECE")
+RMSE = ScoreColumn("rmse", "RMSE{unit}")
+COVERAGE = ScoreColumn("coverage_90", "90\u00a0% intervals hold,\u00a0%", "share", "")
+_GAP = ScoreColumn("gap", "Gap,\u00a0points", "points", "near")
+_NLL = ScoreColumn("nll", "NLL")
+_BRIER = ScoreColumn("brier", "Brier score")
 _RANKED = (
-    Column("roc_auc", "ROC-AUC", better="up"),
-    Column("average_precision", "Average precision", better="up"),
+    ScoreColumn("roc_auc", "ROC-AUC", better="up"),
+    ScoreColumn("average_precision", "Average precision", better="up"),
 )
 _CARDS = {
-    "classes": (ACCURACY, BALANCED, _GAP, ECE, _NLL, _BRIER, Column("aurc", "AURC")),
+    "classes": (ACCURACY, BALANCED, _GAP, ECE, _NLL, _BRIER, ScoreColumn("aurc", "AURC")),
     "rare classes": (ACCURACY, BALANCED, *_RANKED, _GAP, ECE, _NLL, _BRIER),
     "labels": (*_RANKED, ACCURACY, BALANCED, _GAP, ECE, _NLL),
     "values": (
-        RMSE, COVERAGE, _GAP, Column("width_90", "Their width{unit}", better=""), _NLL,
-        Column("crps", "CRPS"), Column("miscalibration_area", "Miscalibration area"),
+        RMSE, COVERAGE, _GAP, ScoreColumn("width_90", "Their width{unit}", better=""), _NLL,
+        ScoreColumn("crps", "CRPS"), ScoreColumn("miscalibration_area", "Miscalibration area"),
     ),
 }  # fmt: skip
 _OF_LABEL = (*_RANKED, BALANCED, ECE)
@@ -62,7 +62,7 @@ def card_of(subjects: Sequence[Subject]) -> str:
     if first.kind != "classes" or split is None:
         return first.kind
     classes = first.labelled(split).num_classes
-    ranked = classes == 2 or Judged(first, split).uneven(classes)
+    ranked = classes == 2 or JudgedSplit(first, split).uneven(classes)
     return "rare classes" if ranked else "classes"
 
 
@@ -85,13 +85,13 @@ def scorecards(subjects: Sequence[Subject]) -> list[Table]:
                 called = f"{split}: {name}" if name else split
                 title = f"{called} ({' or '.join(f'{n:,}' for n in sizes)} rows)"
                 few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
-                note = " ".join(filter(None, (_always(Judged(shown[0], split)), few)))
+                note = " ".join(filter(None, (_always(JudgedSplit(shown[0], split)), few)))
                 heads = ("Model", *(column.head(every[0]) for column in columns))
                 tables.append(Table(title, heads, rows, note))
     return tables
 
 
-def _always(judged: Judged) -> str:
+def _always(judged: JudgedSplit) -> str:
     """What one answer for all rows would reach."""
     if judged.subject.kind == "values":
         return ""
@@ -102,7 +102,7 @@ def _always(judged: Judged) -> str:
 
 
 def _rows(
-    subject: Subject, first: Subject, split: str, columns: Sequence[Column]
+    subject: Subject, first: Subject, split: str, columns: Sequence[ScoreColumn]
 ) -> Iterator[tuple[Cell, ...]]:
     table = subject.result.table
     table = table[(table["kind"] == "metrics") & (table["split"] == split)]
@@ -113,16 +113,16 @@ def _rows(
         yield Cell(subject.name if plain else f"{subject.name} + {calibrator}"), *cells
 
 
-def _cell(column: Column, subject: Subject, split: str, calibrator: str, mark: str) -> Cell:
+def _cell(column: ScoreColumn, subject: Subject, split: str, calibrator: str, mark: str) -> Cell:
     found = [s.value(split, column.measure, calibrator) for s in (subject, *subject.runs)]
     return number(found[0], column.style, mark, spread(run.value for run in found[1:]))
 
 
 def _marks(
-    first: Subject, subject: Subject, split: str, columns: Sequence[Column]
-) -> dict[Column, str]:
+    first: Subject, subject: Subject, split: str, columns: Sequence[ScoreColumn]
+) -> dict[ScoreColumn, str]:
     """Where a subject is better or worse than the first one, beyond the interval."""
-    marks: dict[Column, str] = {}
+    marks: dict[ScoreColumn, str] = {}
     for column in columns:
         name = "distance" if column.better == "near" else column.measure
         found = change(name, first, subject, split) if column.better else None

@@ -12,7 +12,7 @@ from gduq.metrics import Interval
 from gduq.report.advice import SMALL, Advice, advise
 from gduq.report.comparing import change, clear
 from gduq.report.subject import Subject, home_of, main_split, shift_name
-from gduq.report.wording import Judged, Words, points, ranged, signed, state
+from gduq.report.wording import JudgedSplit, Words, points, ranged, signed, state
 
 __all__ = ["Verdict", "cost_ratios", "nearer_words", "verdict"]
 
@@ -23,7 +23,7 @@ _COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"
 
 
 @dataclass(frozen=True)
-class Point:
+class Statement:
     """One statement: about whom, what, and whether that is good."""
 
     about: str
@@ -37,7 +37,7 @@ class Verdict:
 
     headline: str
     tone: Tone
-    points: tuple[Point, ...]
+    points: tuple[Statement, ...]
     note: str
     advice: Advice | None = None
 
@@ -58,7 +58,7 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     if split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
-    here = Judged(first, split)
+    here = JudgedSplit(first, split)
     within = {"classes": _classes, "labels": _labels, "values": _values}[first.kind]
     found = [*_at_home(here), *within(here), *(_changed(here, other) for other in subjects[1:])]
     headline = f"{shift_name(first, split)}, {here.promise}."
@@ -75,7 +75,7 @@ def _tone(gap: Interval) -> Tone:
     return "care" if gap.value >= SMALL or gap.value <= -_MUCH else "neutral"
 
 
-def _note(subjects: Sequence[Subject], here: Judged) -> str:
+def _note(subjects: Sequence[Subject], here: JudgedSplit) -> str:
     level, rows = 100 * here.subject.sampling["level"], len(here.subject.labelled(here.split))
     several = [bool(s.runs) for s in subjects]
     seeds = ", with the spread over training seeds where there are several" if any(several) else ""
@@ -89,25 +89,25 @@ def _note(subjects: Sequence[Subject], here: Judged) -> str:
 # -- about the first subject ---------------------------------------------------------------------
 
 
-def _at_home(here: Judged) -> Iterator[Point]:
+def _at_home(here: JudgedSplit) -> Iterator[Statement]:
     """The same without shift, if there is such a split."""
     if (home := home_of(here.subject, here.split)) is not None:
-        there = Judged(here.subject, home)
+        there = JudgedSplit(here.subject, home)
         said = f"{there.words.who} {there.state} ({ranged(there.gap)}): {there.held()}"
-        yield Point(here.subject.name, f"On data like its training data ({home}) {said}.")
+        yield Statement(here.subject.name, f"On data like its training data ({home}) {said}.")
 
 
-def _values(here: Judged) -> Iterator[Point]:
+def _values(here: JudgedSplit) -> Iterator[Statement]:
     """Each of several values by itself."""
     for part, name in zip(here.subject.parts, here.subject.names, strict=True):
         if name:
-            one = Judged(part, here.split)
+            one = JudgedSplit(part, here.split)
             error = f"RMSE {one.value('rmse').value:.3g}{part.unit and f' {part.unit}'}."
             text = f"{one.held('Its {}')}: {one.state} ({ranged(one.gap)}). {error}"
-            yield Point(f"{part.name}: {name}", text, _tone(one.gap))
+            yield Statement(f"{part.name}: {name}", text, _tone(one.gap))
 
 
-def _classes(here: Judged) -> Iterator[Point]:
+def _classes(here: JudgedSplit) -> Iterator[Statement]:
     """What becomes of rare classes, where some are rare or hardly found."""
     found, balanced = here.recalls, here.value("balanced_accuracy")
     lost = min(r.share for r in found) < here.value("accuracy").value / 2
@@ -124,10 +124,10 @@ def _classes(here: Judged) -> Iterator[Point]:
         f"{', its weakest classes' if many else ''}. Always answering “{here.common_class}” would "
         f"be right {100 * here.common_share:.0f} % of the time."
     )
-    yield Point(here.subject.name, text, "bad" if lost else "neutral")
+    yield Statement(here.subject.name, text, "bad" if lost else "neutral")
 
 
-def _labels(here: Judged) -> Iterator[Point]:
+def _labels(here: JudgedSplit) -> Iterator[Statement]:
     """How far labels are told apart, and which are not."""
     values = [part.value(here.split, "roc_auc") for part in here.subject.parts]
     named = zip(here.subject.names, values, strict=True)
@@ -144,22 +144,22 @@ def _labels(here: Judged) -> Iterator[Point]:
         text += f"Of {len(known)} labels, {len(weak)} may be ranked by chance: {names}{more}. "
     share = f"{100 * here.common_share:.0f} % of the time"
     text += f"Always giving the more common answer would be right {share}."
-    yield Point(here.subject.name, text, "bad" if len(weak) == len(known) else "neutral")
+    yield Statement(here.subject.name, text, "bad" if len(weak) == len(known) else "neutral")
 
 
 # -- what another subject changes ----------------------------------------------------------------
 
 
-def _changed(here: Judged, other: Subject) -> Point:
+def _changed(here: JudgedSplit, other: Subject) -> Statement:
     """What another subject changes; good only where nothing is worse."""
     first, split = here.subject, here.split
     if other.labelled(split) is None:
-        return Point(other.name, f"It has no labelled predictions on {split}.")
+        return Statement(other.name, f"It has no labelled predictions on {split}.")
     nearer = change("distance", first, other, split)
     if nearer is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
-        return Point(other.name, text)
-    there = Judged(other, split)
+        return Statement(other.name, text)
+    there = JudgedSplit(other, split)
     # gaps of several runs may cancel, so their sizes are averaged
     before = fmean(abs(run.value(split, "gap").value) for run in first.each_run)
     signs, told = (_errors if first.kind == "values" else _answers)(here, there)
@@ -168,7 +168,7 @@ def _changed(here: Judged, other: Subject) -> Point:
     )))  # fmt: skip
     signs = [-_sign(nearer), *signs]
     tones: tuple[Tone, ...] = ("neutral", "good", "bad")  # of 0, 1 and -1
-    return Point(other.name, text, tones[(max(signs) > 0) - (min(signs) < 0)])
+    return Statement(other.name, text, tones[(max(signs) > 0) - (min(signs) < 0)])
 
 
 def _sign(change: Interval | None) -> int:
@@ -176,7 +176,7 @@ def _sign(change: Interval | None) -> int:
     return 0 if change is None or not clear(change) else 1 if change.value > 0 else -1
 
 
-def _answers(here: Judged, there: Judged) -> tuple[list[int], str]:
+def _answers(here: JudgedSplit, there: JudgedSplit) -> tuple[list[int], str]:
     """Accuracy, and balanced accuracy where it tells another story; 1 is better."""
     both = here.subject, there.subject, here.split
     plain, fair = (change(measure, *both) for measure in ("accuracy", "balanced_accuracy"))
@@ -197,7 +197,7 @@ def _in_points(name: str, change: Interval) -> str:
     return _told(name, change, unclear, f"{points(abs(change.value))} {{}} ({ranged(change)})")
 
 
-def _errors(here: Judged, there: Judged) -> tuple[list[int], str]:
+def _errors(here: JudgedSplit, there: JudgedSplit) -> tuple[list[int], str]:
     """RMSE of one value; of several, which have units of their own, the NLL; 1 is better."""
     measure = "rmse" if len(here.subject.names) == 1 else "nll"
     differs = change(measure, here.subject, there.subject, here.split)

@@ -13,7 +13,7 @@ from gduq.metrics import Interval
 from gduq.report.comparing import clear
 from gduq.report.subject import Subject
 
-__all__ = ["Judged", "Recall", "Words", "points", "ranged", "signed", "state"]
+__all__ = ["JudgedSplit", "Recall", "Words", "points", "ranged", "signed", "state"]
 
 _UNEVEN = 1.5  # times its fair share of the rows make a class so common that others are rare
 
@@ -47,7 +47,7 @@ class Recall(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedSplit:
     """A subject on a split whose truth is known."""
 
     subject: Subject

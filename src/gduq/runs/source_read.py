@@ -17,7 +17,7 @@ from gduq.data.files import open_source
 from gduq.data.header import is_table, unit_of
 from gduq.data.objects import find_object
 from gduq.data.rejected_rows import Reject
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def read_source(data: DataConfig) -> Read:
 
 def _table(data: DataConfig) -> Read:
     assert data.smiles is not None
-    table = Table(Path(str(data.source)), data.smiles, data.targets, task=data.task)
+    table = MoleculeTable(Path(str(data.source)), data.smiles, data.targets, task=data.task)
     column = (data.by or "").partition("=")[2]
     texts = list(table.column(column)) if column else None
     ids = list(table.column(data.ids[0])) if data.ids else None

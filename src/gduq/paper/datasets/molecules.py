@@ -18,7 +18,7 @@ from gduq.data.cache import cached, digest
 from gduq.data.packed import Packed
 from gduq.data.rejected_rows import RejectLog
 from gduq.data.splits import Splits
-from gduq.data.table import Table
+from gduq.data.table import MoleculeTable
 from gduq.paper.datasets.raw import one_of, raw_file
 from gduq.shifts.groups import scaffold_ranks
 
@@ -108,7 +108,7 @@ def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: 
 
 def _read(path: Path, source: _Source) -> Packed:
     log = RejectLog(None, max_rejects=0.1)
-    graphs = list(log.good(Table(path, source.smiles, (source.target,))))
+    graphs = list(log.good(MoleculeTable(path, source.smiles, (source.target,))))
     if log.rejected:
         warnings.warn(str(log), stacklevel=2)
     ranks = scaffold_ranks([graph.smiles for graph in graphs])
