@@ -12,7 +12,7 @@ import pytest
 import gduq
 from gduq.cli.base import print_rows
 from gduq.data import save
-from gduq.data.cells import printable
+from gduq.data.safe_text import printable
 from gduq.errors import InputError
 from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored, bundle, refused, rings, run

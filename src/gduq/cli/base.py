@@ -25,7 +25,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from gduq.data.cells import printable
+from gduq.data.safe_text import printable
 from gduq.disk import to_json
 from gduq.errors import InputError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gduq.data.cells import safe_cell
+from gduq.data.safe_text import safe_cell
 from gduq.disk import atomic_path
 from gduq.errors import InputError
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from gduq.data.cells import safe_cell
 from gduq.data.outputs import check_output
+from gduq.data.safe_text import safe_cell
 from gduq.disk import atomic_path, to_json
 
 __all__ = ["Columns", "Kind", "RowFile", "check_output", "join_files", "row_file"]

@@ -268,7 +268,7 @@ TABLES: dict[str, PaperTable] = {
         metrics=tuple(f"{s}_{m}" for m in ("mu", "std") for s in ("min", "max", "mean", "std")),
         seeds=1,
         printed=("gaussians",),
-        producer="gaussians",
+        producer="anchor_gaussians",
         note="Node tasks: over training nodes. Graph tasks: over means of training graphs, as the "
         "paper's figures say. " + _STANDS_IN.format("cbas/color"),
     ),
