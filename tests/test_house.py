@@ -292,6 +292,16 @@ def test_there_is_no_room_for_odds_and_ends():
     assert not [name for name in FILES if re.search(r"\.(utils?|helpers?|common|misc)$", name)]
 
 
+def test_every_public_class_has_a_name_of_its_own():
+    homes: dict[str, list[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    assert homes["Prediction"] == ["gduq.prediction.result"]  # it sees classes
+    assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
 def test_importing_gduq_is_light():
     code = "import sys, gduq; print(sorted({m.split('.')[0] for m in sys.modules}))"
     env = {k: v for k, v in os.environ.items() if not k.startswith("COV")}

@@ -50,7 +50,7 @@ def anchor(
             last), or the dotted path of a submodule; see `Recipe` and `gduq.cut_points`.
         recipe: ``"head"`` (default), ``"thawed"`` (default with another ``at``), ``"paper"``, or a
             `Recipe`. The arguments from here to ``calibrate`` change single choices of it.
-        freeze: Train only what reads anchors and what follows.
+        freeze: Train only what reads anchors, see `Recipe`.
         init: ``"identity"`` (start as the network) or ``"random"``.
         anchors: ``"gaussian"``, ``"shuffle"``, fixed ones ``[k, d]``, or an `Anchors` object.
         scope: Who shares an anchor in training: ``"row"`` or ``"graph"``.

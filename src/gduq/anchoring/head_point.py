@@ -110,7 +110,7 @@ class Tail(nn.Module):
 
 
 class AnchoredHead(nn.Module):
-    """The part of a frozen model that learns: the map that reads the pair, and what follows."""
+    """The head of a frozen model: the map that reads the pair, which learns, and what follows."""
 
     def __init__(self, linear: AnchoredLinear, tail: Tail) -> None:
         super().__init__()

@@ -33,7 +33,8 @@ class Recipe:
             and gets a second branch), ``"readout"`` (the same without that branch),
             ``"input"``, a layer of message passing by its number (1 is the second; -1 the last),
             or the dotted path of a submodule.
-        freeze: Train only what reads anchors and what follows; the rest stays as it is.
+        freeze: Train only the map that reads anchors and, behind a layer, what follows; the rest
+            stays as it is. Of a head its first map is trained.
         init: ``"identity"``: the model starts as the network, for any anchor; or ``"random"``.
         anchors: ``"gaussian"`` or ``"shuffle"`` (rows of the batch), fixed ones ``[k, d]``, or an
             `Anchors` object. ``None``: a Gaussian at the input, shuffled rows elsewhere.
