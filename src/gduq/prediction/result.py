@@ -49,6 +49,7 @@ class Prediction(Discrete):
         features, weights, novelty, calibrated: As in `Hypotheses`.
 
     Example:
+        >>> import torch
         >>> p = Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]]), target=torch.tensor([0]))
         >>> p.probs, p.label
         (tensor([[0.7499, 0.2501]]), tensor([0]))
@@ -130,6 +131,7 @@ class Prediction(Discrete):
         The temperature was fitted to the mixture, not to it: ``calibrated`` is ``None``.
 
         Example:
+            >>> import torch
             >>> Prediction(torch.tensor([[[9.0, 0.0]], [[0.0, 0.0]]])).mean_logits().samples
             tensor([[[4.5000, 0.0000]]])
         """
