@@ -494,3 +494,8 @@ def test_a_stack_is_asked_through_predict(batch: Batch) -> None:
         Stack([Network(make_net(0))], [1.0])(batch)
     with pytest.raises(InputError, match="one weight per member"):
         Stack([], [])
+
+
+def test_a_bank_needs_anchors():
+    with pytest.raises(InputError, match=r"gduq\.anchor"):
+        gduq.Network(torch.nn.Linear(2, 2)).fit_bank([])

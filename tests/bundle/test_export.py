@@ -227,6 +227,24 @@ def test_networks_of_pyg(name: str, tmp_path: Path) -> None:
     check(anchored_net(name), tmp_path / "m.pt2", data(3, 5, "labels"), odd("labels"))
 
 
+class _PyGMiddle(nn.Module):
+    """A linear map of PyG's between a convolution and the head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.GCNConv(4, 8)
+        self.mid, self.head = pyg.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = pyg.global_mean_pool(self.conv(x, edge_index).relu(), batch)
+        return self.head(self.mid(h).relu())
+
+
+def test_anchors_at_a_linear_map_of_pyg(tmp_path: Path) -> None:
+    model = gduq.anchor(_PyGMiddle(), at="mid", num_anchors=2)
+    check(fitted(model, "classes"), tmp_path / "m.pt2", data(3, 5, "classes"), odd("classes"))
+
+
 @pytest.mark.slow
 def test_anchors_inside_a_users_network(tmp_path: Path) -> None:
     model = gduq.anchor(NETS["gcn"](), at="two", init="random", num_anchors=2)

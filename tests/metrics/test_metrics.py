@@ -562,3 +562,15 @@ def test_a_separation_of_very_few_rows_has_no_interval():
         assert found.auroc.value == metrics.auroc(*sets)
         assert all(math.isnan(end) for one in found for end in (one.low, one.high))
     assert metrics.separation(many, many + 1, resamples=20).auroc.high < 1
+
+
+@pytest.mark.parametrize("form", [list, np.asarray, torch.tensor])
+def test_labels_of_any_form(form):
+    logits, target = make(m=6)
+    assert metrics.accuracy(logits, form(target.tolist())) == metrics.accuracy(logits, target)
+
+
+def test_probabilities_that_overflow_are_refused():
+    p = Prediction(torch.tensor([[3e38, -3e38], [0.0, 1.0]]), torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="finite logits"):
+        metrics.nll(p)

@@ -326,3 +326,19 @@ def test_killed_in_training_it_goes_on(root, tmp_path):
         assert torch.equal(p.samples, resumed.predictions()[split].samples)
     losses = [[r.loss for r in folder.history.records] for folder in (resumed, whole)]
     assert losses[0] == losses[1]
+
+
+def test_a_calibrator_that_cannot_be_fitted_leaves_the_run_as_it_was(root):
+    config = RunConfig(
+        data={"name": "motif/basis/covariate", "limit": 60},
+        model={"conv": "gin", "hidden_channels": 8},
+        method={"calibrate": "none"},
+        training={"epochs": 1},
+        calibrators=(),
+        resamples=5,
+    )
+    folder = go(config, root)
+    with pytest.raises(InputError, match="cagcn"):
+        recalibrate(folder, ["cagcn"])
+    assert RunFolder(folder.path).config.calibrators == ()
+    assert not folder.evaluation().settings["skipped"]

@@ -276,3 +276,14 @@ def test_classes_and_groups_alone_or_in_tensors():
     assert set(found.ood_test.target.tolist()) == {0, 2}
     with pytest.raises(InputError, match="number or text each"):
         shifts.group(graphs, [["a"]] * 40, test="a")
+
+
+@pytest.mark.parametrize("value", [0, 3])
+def test_what_is_neither_a_name_nor_a_function_is_no_feature(value):
+    with pytest.raises(InputError, match="attribute"):
+        shifts.feature(dots(range(1, 41)), value)
+
+
+def test_sizes_are_of_graphs():
+    with pytest.raises(TypeError, match="task"):
+        shifts.size(dots(range(1, 41)), task="node")

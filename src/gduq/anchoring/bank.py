@@ -73,6 +73,9 @@ class Banked(Predictor):
             self.source.fit(self._training_rows(data, batch_size))
         return self
 
+    def reads_anchors(self) -> bool:
+        return True
+
     def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the K (default: ``num_anchors``) anchors of prediction from training rows.
 

@@ -154,8 +154,8 @@ class ModulePoint(Point):
         active = self.frozen and self.net.training
         modes = [(module, module.training) for module in [*around, *inside] if active]
 
-        def wake(count: int | None = len(around)) -> None:
-            for module, mode in modes[:count]:
+        def wake() -> None:
+            for module, mode in modes[: len(around)]:
                 module.training = mode
 
         for module, _ in modes:
@@ -163,7 +163,8 @@ class ModulePoint(Point):
         try:
             yield wake
         finally:
-            wake(None)
+            for module, mode in modes:
+                module.training = mode
 
     def _checked(self, h: object, graph: Any) -> Tensor:
         if not isinstance(h, Tensor) or h.dim() != 2 or not h.is_floating_point():

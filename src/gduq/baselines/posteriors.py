@@ -149,6 +149,8 @@ class JointPosterior(Posterior):
 
         C = 1 is the one logit of a yes/no question; ``"auto"`` keeps H whole up to 256 weights.
         """
+        if structure not in ("auto", "full", "kron"):
+            raise InputError("structure 'auto', 'full' or 'kron'", repr(structure))
         phi, theta = self._take(phi, weight, bias)
         diagonal, probs = _output_curvature(phi @ theta.T)
         if structure == "full" or (structure == "auto" and theta.numel() <= _LARGEST):

@@ -47,7 +47,8 @@ def export(
     answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by name, what
     `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the hypotheses,
     ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of classes and
-    labels ``probs``, ``confidence`` and ``entropy``. Inputs are not checked.
+    labels ``probs``, ``confidence`` and ``entropy``. ``samples`` of values are means, then
+    log-variances. Inputs are not checked.
 
     The file tells inputs, outputs, names and units itself, and how SMILES become inputs:
     ``gduq.json`` among the extra files of a ``.pt2``, ``gduq`` in the metadata of an ``.onnx``.

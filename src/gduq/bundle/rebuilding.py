@@ -108,7 +108,8 @@ def _groups(spec: Spec) -> Iterator[list[Spec]]:
     for i, part in enumerate(parts):
         if leaders[i] == i:  # others stand on the trunk of an earlier one
             own = list(_groups(part))
-            own[0] += [parts[j]["net"] for j in range(i + 1, len(parts)) if leaders[j] == i]
+            if own:  # a model of a user's own may have no network in its spec
+                own[0] += [parts[j]["net"] for j in range(i + 1, len(parts)) if leaders[j] == i]
             yield from own
 
 

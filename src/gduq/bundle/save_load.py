@@ -249,7 +249,7 @@ def _as_bundle_errors(file: Path) -> Iterator[None]:
     """Whatever goes wrong in making a model from a sound file is said to be the bundle's fault."""
     try:
         yield
-    except BundleError:
+    except (BundleError, MemoryError, OSError, ImportError, Warning):
         raise
     except InputError as error:
         raise BundleError(error.expected, error.got, error.do) from error

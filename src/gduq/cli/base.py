@@ -135,7 +135,7 @@ def command(
         if is_dataclass(made):
             del own[0]
             shared = [one for one in _parameters(made) if not names or one.name in names]
-            helps |= _helps(made)[1]
+            helps = _helps(made)[1] | helps  # what the command says of an option comes first
 
         def run(**given: Any) -> None:
             first = {one.name: given.pop(one.name) for one in shared}

@@ -17,10 +17,10 @@ from gduq.cli.base import Natural
 from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, check_score
 from gduq.data.header import (
     SHEETS,
+    check_kept,
     find_smiles,
     first_fields,
     is_table,
-    meant,
     meant_all,
     read_header,
     unit_of,
@@ -126,12 +126,7 @@ class Request:
             check_calibrator(self.calibrator, told.kind)
         if self.ood_score is not None:
             check_score(self.ood_score, told.kind)
-        for path in sources if keep else ():
-            if not is_table(path):
-                got = f"{path}, which has no columns"
-                raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
-            for name in keep:
-                meant(f"{path} to keep", read_header(path)[0], name)
+        check_kept(sources, keep)
         smiles_in(sources, self.smiles, told)
         if self.calibration_data is not None:
             self.check_labelled([self.calibration_data])

@@ -52,7 +52,8 @@ def calibrate(
     from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
-    names, folder = _calibrators(method or ["temperature"], corrupted), RunFolder(run)
+    usual = {"values": "deviation", "labels": "per_label"}.get(Told.by(run).kind, "temperature")
+    names, folder = _calibrators(method or [usual], corrupted), RunFolder(run)
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
     with status("Calibrating", as_json):
@@ -79,6 +80,7 @@ def evaluate(
     kept.
 
     Args:
+        bundle: A run folder of `gduq train`; with --data also a bundle.
         data: Judge on this instead: a dataset's name, or a file of labelled graphs; split=FILE for
             several.
         subgroups: Also groups by degree, size, homophily, distance to training nodes.

@@ -43,7 +43,7 @@ def serve(
     from gduq.deploy.running import Limits, check_installed, is_loopback, listen, own_hosts, run
 
     request.check()
-    check_installed()
+    check_installed("fastapi", "uvicorn")
     limits = Limits(
         body=int(max_megabytes * 2**20),
         graphs=max_graphs,

@@ -49,7 +49,7 @@ def cache_root(root: str | Path | None = None) -> Path:
     folder = Path(root).expanduser().absolute()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         do = "Pass root= or set GDUQ_CACHE."
         raise InputError("a folder that can be written as root", folder, do)
     return folder
@@ -143,6 +143,8 @@ def cached_shards(
     in another process for more than one worker (``None``: one per core), so hand over small
     arguments: ``functools.partial`` of a module-level function.
     """
+    if n_shards < 1:
+        raise InputError("n_shards >= 1", n_shards)
     path, text = cache_path(root, key), _key_text(key)
     folder = path.with_suffix(f".{n_shards}-parts")
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import Protocol
 
 from torch_geometric.data import Data
 
@@ -29,9 +29,6 @@ from gduq.data.table import MoleculeTable
 from gduq.data.truth import Task
 from gduq.data.tufolder import TUFolder
 from gduq.errors import InputError
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["Converted", "Reject", "Source", "convert", "open_source", "read", "save", "stream"]
 
@@ -45,15 +42,6 @@ class Source(Protocol):
     target_names: tuple[str, ...]
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]: ...
-
-
-class Reading(TypedDict, total=False):
-    """How a source is read, see `open_source`."""
-
-    smiles: str
-    targets: Sequence[str]
-    class_names: Sequence[str] | None
-    task: Task | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,14 @@ def open_source(
     raise InputError(_FORMATS, path)
 
 
-def stream(path: str | Path, **how: Unpack[Reading]) -> Iterator[tuple[int, Data | Reject]]:
+def stream(
+    path: str | Path,
+    *,
+    smiles: str = "smiles",
+    targets: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    task: Task | None = None,
+) -> Iterator[tuple[int, Data | Reject]]:
     """Walk over the rows of a source as ``(index, graph or Reject)``, one in memory at a time.
 
     Indices count all rows from 0, readable or not. See `open_source` for the arguments.
@@ -135,15 +130,19 @@ def stream(path: str | Path, **how: Unpack[Reading]) -> Iterator[tuple[int, Data
         >>> [(index, graph.y.item()) for index, graph in stream(path)]
         [(0, 0), (1, 1)]
     """
-    return iter(open_source(path, **how))
+    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
+    return iter(source)
 
 
 def read(
     path: str | Path,
     *,
+    smiles: str = "smiles",
+    targets: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
-    **how: Unpack[Reading],
 ) -> Packed:
     """All graphs of a source, as a sequence of ``Data``; a safetensors file is memory-mapped.
 
@@ -153,9 +152,9 @@ def read(
         path: A folder or a file.
         rejects: CSV file to list unreadable rows in; without one they raise a warning.
         max_rejects: Share of rows, 0 to 1, that may be unreadable before reading stops.
-        how: ``smiles``, ``targets``, ``class_names`` and ``task``, see `open_source`.
+        smiles, targets, class_names, task: See `open_source`.
     """
-    source = open_source(path, **how)
+    source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
     if isinstance(source, _GraphFile):
         packed = source.packed
     else:
@@ -200,11 +199,14 @@ def convert(
     source: str | Path,
     target: str | Path,
     *,
+    smiles: str = "smiles",
+    targets: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    task: Task | None = None,
     rejects: str | Path | None = None,
     max_rejects: float = 0.1,
     chunk: int = 1024,
     overwrite: bool = False,
-    **how: Unpack[Reading],
 ) -> Converted:
     """Write any source as one safetensors file of graphs, ``chunk`` graphs in memory at a time.
 
@@ -217,14 +219,14 @@ def convert(
             nothing is written but the rejects.
         chunk: Graphs held in memory.
         overwrite: Replace an existing target.
-        how: ``smiles``, ``targets``, ``class_names`` and ``task``, see `open_source`.
+        smiles, targets, class_names, task: See `open_source`.
     """
     path = _target(target)
     if path.exists() and not overwrite:
         raise InputError("a new file as target", f"{path}, which exists", "Pass overwrite=True.")
     if chunk < 1:
         raise InputError("chunk >= 1", chunk)
-    opened = open_source(source, **how)
+    opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names, task=task)
     listed = rejects_path(path, rejects)
     check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
     log = RejectLog(listed, max_rejects)

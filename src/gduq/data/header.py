@@ -15,8 +15,8 @@ from gduq.data.smiles import readable
 from gduq.data.truth import Column, Task, as_number
 from gduq.errors import InputError, did_you_mean
 
-__all__ = ["SHEETS", "TableColumns", "find_columns", "find_smiles", "first_fields", "is_table",
-           "listed", "meant", "meant_all", "read_header", "unit_of"]  # fmt: skip
+__all__ = ["SHEETS", "TableColumns", "check_kept", "find_columns", "find_smiles", "first_fields",
+           "is_table", "listed", "meant", "meant_all", "read_header", "unit_of"]  # fmt: skip
 
 SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _SEEN = 1000  # rows that are looked at
@@ -115,6 +115,16 @@ def meant(path: object, names: Sequence[str], name: str, any_case: bool = False)
     short = {unit_of(column)[0]: column for column in names}
     do = listed(names) if name in names else did_you_mean(name, short, listed(names))
     raise InputError(f"one column {name!r} in {path}", got, do)
+
+
+def check_kept(sources: Iterable[Path], names: Sequence[str]) -> None:
+    """Raise where some source has not all of the columns that answers are to keep."""
+    for path in sources if names else ():
+        if not is_table(path):
+            got = f"{path}, which has no columns"
+            raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
+        for name in names:
+            meant(f"{path} to keep", read_header(path)[0], name)
 
 
 def meant_all(path: object, names: Sequence[str], wanted: Iterable[str]) -> tuple[str, ...]:

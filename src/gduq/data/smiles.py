@@ -9,9 +9,7 @@ it: it holds Python's lock. So another process works, with a clock that ends it.
 from __future__ import annotations
 
 import atexit
-import io
 import json
-import marshal
 import os
 import signal
 import subprocess
@@ -20,10 +18,12 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any
+
+from gduq.data.smiles_work import HEAD, OTHER
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -47,7 +47,12 @@ def molecules(texts: Sequence[str]) -> list[Data | str]:
 
 
 def readable(texts: Sequence[str]) -> list[bool]:
-    """Per text whether RDKit can read it; torch is not needed to tell."""
+    """Per text whether RDKit can read it; torch is not needed to tell.
+
+    Example:
+        >>> readable(["CCO", "nonsense"])
+        [True, False]
+    """
     return _shared(os.getpid()).readable(texts)
 
 
@@ -60,7 +65,18 @@ def _shared(process: int) -> RDKitProcess:
 
 
 class RDKitProcess:
-    """Reads and draws SMILES, with ``seconds`` of computing time per group of texts or picture."""
+    """Reads and draws SMILES.
+
+    Args:
+        seconds: Computing time for the texts of a group, or for a picture.
+
+    Example:
+        >>> rdkit = RDKitProcess(seconds=20)
+        >>> [[methanol, other]] = rdkit.read([["CO", "nonsense"]])
+        >>> rdkit.close()
+        >>> methanol.edge_index.tolist(), other
+        ([[0, 1], [1, 0]], "'nonsense' is no valid SMILES")
+    """
 
     def __init__(self, seconds: float = 5.0) -> None:
         self.seconds = seconds
@@ -70,8 +86,11 @@ class RDKitProcess:
         self._lock = threading.Lock()
 
     def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
-        """Per text its graph, or why there is none. Where a group takes too long, the text it ended
-        with and those behind it in the group have none; other groups are not touched."""
+        """Per text its graph, or why there is none.
+
+        Where a group takes too long, the text it ended with and those behind it in the group have
+        none; other groups are not touched.
+        """
         return self._ask("read", groups)
 
     def readable(self, texts: Iterable[str]) -> list[bool]:
@@ -94,8 +113,7 @@ class RDKitProcess:
 
     def _ask(self, what: str, groups: Iterable[Sequence[str]]) -> list[list[Any]]:
         left, found = deque(groups), list[list[Any]]()
-        with self._lock, ExitStack() as interrupted:
-            interrupted.callback(self._end)  # or the next to ask would get the answers to this
+        with self._lock, self._ended_by_errors():
             while left:
                 answers, ended = self._tried(what, left)
                 while left:
@@ -107,23 +125,28 @@ class RDKitProcess:
                         part.append(ended)
                         part += [late] * (len(texts) - len(part))
                         break
-            interrupted.pop_all()
         return found
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """Who is interrupted, by Ctrl-C say, must not get the answers to the last question next."""
+        try:
+            yield
+        except BaseException:
+            self._end()
+            raise
 
     def _tried(self, what: str, groups: Iterable[Sequence[str]]) -> tuple[Iterator[Any], str]:
         """Answers for all texts, or for those before the process ended; and why it did."""
         process, answers = self._running()
-        assert process.stdin is not None
         assert process.stdout is not None
-        asked: list[list[Any]] = [[what, self.seconds, *groups]]
-        if what == "read" and not self._knows_lists:
-            from torch_geometric.utils.smiles import e_map, x_map
-
-            asked.insert(0, ["lists", x_map, e_map])
-            self._knows_lists = True
         with suppress(BrokenPipeError):
-            process.stdin.write(b"".join(json.dumps(line).encode() + b"\n" for line in asked))
-            process.stdin.flush()
+            if what == "read" and not self._knows_lists:
+                from torch_geometric.utils.smiles import e_map, x_map
+
+                _send(process, ["lists", x_map, e_map])
+                self._knows_lists = True
+            _send(process, [what, self.seconds, *groups])
         done = process.stdout.read(1)
         answers.seek(0)
         content = answers.read()
@@ -164,23 +187,40 @@ class RDKitProcess:
             self._answers = None
 
 
+def _send(process: subprocess.Popen[bytes], content: Any) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(content).encode() + b"\n")
+    process.stdin.flush()
+
+
 def _received(content: bytes, texts: Iterable[str]) -> Iterator[Data | bytes | str]:
     """Graphs, pictures and reasons, as `work` writes them."""
-    answers = io.BytesIO(content)
+    place = 0
     for text in texts:
-        if answers.tell() == len(content):
+        if place == len(content):
             return
-        made = marshal.load(answers)  # of our own process
-        yield _graph(text, *made) if isinstance(made, tuple) else made
+        atoms, size = HEAD.unpack_from(content, place)
+        place += HEAD.size
+        if atoms > 0:
+            yield _graph(content, place, atoms, size, text)
+            place += 9 * atoms + (8 + 3) * size
+        else:
+            made = content[place : place + size]
+            place += size
+            yield made if atoms == OTHER else made.decode()
 
 
-def _graph(text: str, atoms: bytes, ends: bytes, bonds: bytes) -> Data:
+def _graph(content: bytes, place: int, atoms: int, bonds: int, text: str) -> Data:
     import numpy as np
     import torch
     from torch_geometric.data import Data
 
-    def numbers(raw: bytes, kind: str, to: Any, *shape: int) -> torch.Tensor:
-        return torch.from_numpy(np.frombuffer(raw, kind).astype(to).reshape(shape))
-
-    x, edge_attr = numbers(atoms, "u1", "f4", -1, 9), numbers(bonds, "u1", "f4", -1, 3)
-    return Data(x, numbers(ends, "i4", "i8", 2, -1), edge_attr, smiles=text)
+    x = np.frombuffer(content, "u1", 9 * atoms, place).astype(np.float32)
+    ends = np.frombuffer(content, "<i4", 2 * bonds, place + 9 * atoms).astype(np.int64)
+    edge_attr = np.frombuffer(content, "u1", 3 * bonds, place + 9 * atoms + 8 * bonds)
+    return Data(
+        torch.from_numpy(x.reshape(-1, 9)),
+        torch.from_numpy(ends.reshape(2, -1)),
+        torch.from_numpy(edge_attr.astype(np.float32).reshape(-1, 3)),
+        smiles=text,
+    )

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import array
 import json
-import marshal
 import os
 import signal
+import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gduq.errors import InputError, one_line
 
-__all__ = ["Answer", "work"]
+__all__ = ["HEAD", "OTHER", "work"]
 
-Answer = tuple[bytes, bytes, bytes] | bytes | str  # a graph, a picture, or why there is none
+HEAD = struct.Struct("<ii")  # atoms and directed bonds; or one of the next two, and bytes
+_REASON, OTHER = -1, -2
 _MOST = 200  # atoms: drawing takes more than linear time
 _Lists = Mapping[str, Sequence[Any]]  # PyG's values of each column
 _ATOM = {
@@ -38,9 +39,11 @@ _BOND = {"bond_type": "GetBondType", "stereo": "GetStereo", "is_conjugated": "Ge
 def work(answers: int) -> None:
     """Take a line of groups of texts and write an answer per text, until nobody asks any more.
 
-    ``answers`` is the open file they are written to; a dot on standard output says that all are.
+    Args:
+        answers: Number of the open file they are written to; a dot on standard output says that
+            all are.
     """
-    make: dict[str, Callable[[str], Answer]] = {"parse": _parse, "draw": _draw}
+    make: dict[str, Callable[[str], bytes]] = {"parse": _parse, "draw": _draw}
     try:
         from rdkit import RDLogger
         from rdkit.Chem import Draw  # noqa: F401  # before the clock runs
@@ -58,7 +61,7 @@ def work(answers: int) -> None:
             # this clock ends the process whatever RDKit does
             signal.setitimer(signal.ITIMER_PROF, seconds)
             for text in group:
-                os.write(answers, marshal.dumps(_answer(make[what], text)))
+                os.write(answers, _answer(make[what], text))
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.write(1, b".")
 
@@ -67,21 +70,22 @@ def _missing(text: str) -> bytes:
     raise ValueError("RDKit, which reads SMILES, is not installed: pip install 'gduq[molecules]'")
 
 
-def _answer(make: Callable[[str], Answer], text: str) -> Answer:
+def _answer(make: Callable[[str], bytes], text: str) -> bytes:
     try:
         return make(text)
     except (RuntimeError, ValueError) as error:
-        return one_line(error).encode(errors="backslashreplace").decode()
+        reason = one_line(error).encode(errors="backslashreplace")
+        return HEAD.pack(_REASON, len(reason)) + reason
 
 
-def _reader(x_map: _Lists, e_map: _Lists) -> Callable[[str], Answer]:
-    """What makes ``x``, ``edge_index`` (32 bits) and ``edge_attr`` of a text."""
+def _reader(x_map: _Lists, e_map: _Lists) -> Callable[[str], bytes]:
+    """What makes ``x``, ``edge_index`` and ``edge_attr`` of a text."""
     from rdkit import Chem
 
     atom_columns = _columns(Chem.Atom, _ATOM, x_map)
     bond_columns = _columns(Chem.Bond, _BOND, e_map)
 
-    def read(text: str) -> Answer:
+    def read(text: str) -> bytes:
         molecule = _molecule(text)
         atoms = [_row(atom, atom_columns) for atom in molecule.GetAtoms()]
         bonds = []
@@ -91,14 +95,17 @@ def _reader(x_map: _Lists, e_map: _Lists) -> Callable[[str], Answer]:
             bonds += [(i, j, row), (j, i, row)]
         bonds.sort()
         ends = array.array("i", [i for i, _, _ in bonds] + [j for _, j, _ in bonds])
-        return b"".join(atoms), ends.tobytes(), b"".join(row for _, _, row in bonds)
+        if sys.byteorder == "big":
+            ends.byteswap()
+        parts = [HEAD.pack(len(atoms), len(bonds)), *atoms, ends.tobytes()]
+        return b"".join([*parts, *(row for _, _, row in bonds)])
 
     return read
 
 
 def _parse(text: str) -> bytes:
     _molecule(text)
-    return b""
+    return HEAD.pack(OTHER, 0)
 
 
 def _molecule(text: str) -> Any:
@@ -153,4 +160,5 @@ def _draw(text: str) -> bytes:
     options.clearBackground = False
     rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
-    return canvas.GetDrawingText().encode()
+    picture = canvas.GetDrawingText().encode()
+    return HEAD.pack(OTHER, len(picture)) + picture

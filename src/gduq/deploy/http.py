@@ -82,7 +82,7 @@ def make_app(
     Raises:
         InputError: FastAPI is not installed, or the model answers for edges.
     """
-    check_installed()
+    check_installed("fastapi")
     from fastapi import FastAPI
 
     if service.rows == "edge":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch_geometric.data import Data
 
 from gduq.data.files import Reject, open_source, stream
-from gduq.data.header import is_table, read_header
+from gduq.data.header import check_kept, is_table, read_header
 from gduq.data.table import MoleculeTable
 from gduq.deploy.rowfiles import Columns
 
@@ -46,6 +46,7 @@ class Places:
 
         ``ids``, columns that name a row, are kept where all sources have them.
         """
+        check_kept(sources, keep)
         tables = [source for source in sources if is_table(source) and source.is_file()]
         headers = [read_header(source)[0] for source in tables]
         whole = bool(tables) and len(tables) == len(sources)

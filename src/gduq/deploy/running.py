@@ -44,9 +44,9 @@ class Limits:
                 raise InputError(f"{field.name} above 0", getattr(self, field.name))
 
 
-def check_installed() -> None:
-    """Raise where the libraries of the service are missing."""
-    for name in ("fastapi", "uvicorn"):
+def check_installed(*names: str) -> None:
+    """Raise where one of these libraries of the service is missing."""
+    for name in names:
         if find_spec(name) is None:
             raise InputError(f"{name} to serve", "none", 'Install it: pip install "gduq[serve]"')
 

@@ -37,12 +37,16 @@ class Rows(WeightedRows):
         if target is not None and given is not None:
             raise InputError("targets once", "targets in the prediction and as target=")
         logits = p.log_probs if hasattr(p, "log_probs") else getattr(p, "logits", p)
-        if not hasattr(p, "samples"):  # a Prediction is checked already
+        if not hasattr(p, "samples"):  # the shape of a Prediction is checked already
             logits = _as_logits(logits)
         check_some(logits)
+        if not torch.isfinite(logits.sum()) and not torch.isfinite(logits).all():
+            raise InputError("finite logits", "NaN or infinite values")
         decided = None if getattr(p, "threshold", None) is None else p.label
         target = given if target is None else target
-        return cls(logits, None if target is None else as_labels(target, *logits.shape), decided)
+        if target is not None:
+            target = as_labels(target, *logits.shape)
+        return cls(logits, target, decided)
 
     def __len__(self) -> int:
         return self.logits.size(0)

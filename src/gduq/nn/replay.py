@@ -58,7 +58,7 @@ class Cut:
             nonlocal calls
             calls += 1
             if calls > 1:
-                raise self._uncalled("a second call")
+                raise self._not_called_once("a second call")
             z = reader(first_input(args, kwargs))
             if self.takes_over:
                 return z
@@ -75,7 +75,7 @@ class Cut:
         with ONE_PASS, _instead({target: at_the_cut, **dict.fromkeys(parts, earlier)}):
             out = call_network(net, graph, call)
         if not calls:
-            raise self._uncalled("no call")
+            raise self._not_called_once("no call")
         return out
 
     def arriving(
@@ -98,7 +98,7 @@ class Cut:
             self.run(net, graph, call, stop, before)
         return arrived[0]
 
-    def _uncalled(self, got: str) -> InputError:
+    def _not_called_once(self, got: str) -> InputError:
         return InputError(f"'{self.path}' to be called once in a pass", got, _ADVICE)
 
 

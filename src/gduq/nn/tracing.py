@@ -89,8 +89,12 @@ def _is_shape(event: Event, exactly: bool = False) -> bool:
     """Whether a call gives the same numbers in the same shape, or as a vector of a column."""
     if event.name not in _SHAPES or not event.is_straight:
         return False
-    shapes = {event.before, event.after}
-    return len(shapes if exactly else {s if len(s) != 1 else (*s, 1) for s in shapes}) == 1
+    before, after = event.before, event.after
+    if exactly:
+        return before == after
+    return (before if len(before) != 1 else (*before, 1)) == (
+        after if len(after) != 1 else (*after, 1)
+    )
 
 
 def _back(seen: Recording, value: int, through: Callable[[Event], bool]) -> int:

@@ -97,6 +97,7 @@ def take_linear(net: nn.Module, path: str) -> nn.Linear | None:
     if plain is not None:
         left: Any = net.get_submodule(path)
         left.weight = left.bias = None
+        left.out_features = plain.out_features  # PyG's layer calls it out_channels
         left.forward, left._save_to_state_dict = _called_alone, _save_nothing
     return plain
 

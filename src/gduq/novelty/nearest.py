@@ -133,7 +133,10 @@ class Novelty(nn.Module):
     def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
         """Distances of all training rows, those of the reference without themselves."""
         kept, block, among = reference.size(0), _block(reference), _Similar(reference)
-        parts = [self._far(take_rows(train.detach(), order[kept:]), reference)]
+        parts = [
+            self._far(take_rows(train.detach(), rows), reference)
+            for rows in order[kept:].split(block)
+        ]
         for start in range(0, kept, block):
             similar = among(reference[start : start + block])
             similar.diagonal(start).fill_(-torch.inf)

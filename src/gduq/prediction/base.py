@@ -163,7 +163,11 @@ class Hypotheses(ABC):
     # -- out -----------------------------------------------------------------------------------
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One line per row, with everything that is said of it."""
+        """One line per row, with everything that is said of it.
+
+        ``spread`` is a mean over classes; ``novelty`` is there if known; each value has its 90 %
+        interval.
+        """
         import pandas as pd
 
         found = self._columns().items()

@@ -59,6 +59,7 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
         >>> as_labels(torch.tensor([[0.0], [1.0]]), rows=2, classes=2)
         tensor([0, 1])
     """
+    target = torch.as_tensor(target)
     if target.dim() == 2 and target.size(1) == 1:
         target = target.squeeze(1)
     if target.shape != (rows,):
@@ -70,7 +71,7 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
         raise InputError(
             f"labels from 0 to {classes - 1}",
             f"{int(labels.min())} to {int(labels.max())}",
-            "Mark the rows that have labels with gduq.data.View(data, rows), or delete y.",
+            "Of a graph, mark the rows that have labels with gduq.data.View(data, rows).",
         )
     return labels
 

@@ -192,9 +192,17 @@ class Predictor(nn.Module, ABC):
 
     def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the anchors of every anchored model inside; see `Anchored.fit_bank`."""
-        for part in self.parts.values():
+        anchored = [part for part in self.parts.values() if part.reads_anchors()]
+        if not anchored:
+            do = "Wrap the network with gduq.anchor first."
+            raise InputError("a model with anchors", type(self).__name__, do)
+        for part in anchored:
             part.fit_bank(data, k, batch_size)
         return self
+
+    def reads_anchors(self) -> bool:
+        """Whether it is an anchored model, or there is one inside."""
+        return any(part.reads_anchors() for part in self.parts.values())
 
     @property
     def bounded(self) -> bool:

@@ -19,6 +19,7 @@ from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
 from gduq.data.rejected_rows import RejectList
 from gduq.disk import locked, write_json
+from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.prediction import Prediction, predict
 from gduq.prediction.predictor import Predictor
@@ -211,8 +212,10 @@ def recalibrate(
 ) -> RunFolder:
     """Add calibrators to a finished run, which its evaluation then has; nothing is trained.
 
+    Where one cannot be fitted, an `InputError` says why, and the run stays as it is.
+
     Args:
-        folder: The run. Its config names all calibrators that were ever asked for.
+        folder: The run. Its config names all of its calibrators.
         methods: Names of `gduq.calibration.METHODS`, of `gduq.evaluation.named_calibrators.FIXED`,
             or of those that take copies with ``+corrupted``, which are fitted on shifted copies of
             the rows too.
@@ -222,24 +225,32 @@ def recalibrate(
     with locked(path):
         found = RunFolder(path)
         found.check_finished()
-        known = found.config.calibrators
+        known, metrics = found.config.calibrators, path / "metrics.json"
         config = found.config.with_({"calibrators": (*known, *methods)})
-        if config.calibrators != known:
+        more = config.calibrators[len(known) :]
+        result = None
+        if evaluate and (more or not metrics.is_file()):
+            result = evaluated(found, more)
+            for name in more:
+                if name in result.settings["skipped"]:
+                    reason = result.settings["skipped"][name]
+                    raise InputError(f"calibrators that fit this run, not {name}", reason)
+        if more:
+            metrics.unlink(missing_ok=True)
             write_json(path / "config.json", config.model_dump(mode="json"))
-            (path / "metrics.json").unlink(missing_ok=True)
-            found = RunFolder(path)
-        if evaluate and not (path / "metrics.json").is_file():
+        if result is not None:
             temporary = path / ".metrics.json"
-            evaluated(found).to_json(temporary)
-            temporary.replace(path / "metrics.json")
-    return found
+            result.to_json(temporary)
+            temporary.replace(metrics)
+    return RunFolder(path)
 
 
-def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
+def evaluated(folder: RunFolder, more: Iterable[str] = (), subgroups: bool = False) -> Evaluation:
     """Everything measured of a run, with every calibrator of its config; nothing is written.
 
     Args:
         folder: A finished run.
+        more: Other calibrators beside those.
         subgroups: Also measure groups of rows, see `gduq.evaluate`.
     """
     run = CalibratedRun(folder)
@@ -247,7 +258,7 @@ def evaluated(folder: RunFolder, subgroups: bool = False) -> Evaluation:
     return evaluate(
         run,
         run.views if subgroups else None,
-        folder.config.calibrators,
+        (*folder.config.calibrators, *more),
         ood=[split for split in run.raw if split.startswith("ood") or split in severe],
         resamples=folder.config.resamples,
         subgroups=subgroups,

@@ -143,7 +143,12 @@ def by(
         >>> splits.domains["ood_test"]
         tensor([16, 17, 18, 19])
     """
-    rows = data if isinstance(data, DatasetRows) else DatasetRows(data, task)
+    return _by(DatasetRows(data, task), values, kind, seed, name, options)
+
+
+def _by(
+    rows: DatasetRows, values: Values, kind: Kind, seed: int, name: str, options: dict[str, Any]
+) -> Splits:
     values = as_values(values)
     if len(values) != len(rows):
         raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
@@ -160,7 +165,7 @@ def by(
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
     rows = DatasetRows(data, "graph")
-    return by(rows, rows.sizes, kind, seed=seed, name="size", **options)
+    return _by(rows, rows.sizes, kind, seed, "size", options)
 
 
 def target(
@@ -226,7 +231,7 @@ def degree(
     """
     rows = DatasetRows(data, task)
     options |= {"descending": descending} if kind == "covariate" else {}
-    return by(rows, rows.scalar(_degrees), kind, seed=seed, name="degree", **options)
+    return _by(rows, rows.scalar(_degrees), kind, seed, "degree", options)
 
 
 def feature(
@@ -251,9 +256,11 @@ def feature(
         options: Further arguments of the cut.
     """
     name = value if isinstance(value, str) else "feature"
-    function = attribute(value) if isinstance(value, str) else value or _feature_sum
+    function = _feature_sum if value is None else value
+    if not callable(function):
+        function = attribute(function)
     rows = DatasetRows(data, task)
-    return by(rows, rows.scalar(function), kind, seed=seed, name=name, **options)
+    return _by(rows, rows.scalar(function), kind, seed, name, options)
 
 
 def time(

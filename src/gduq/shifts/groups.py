@@ -44,15 +44,16 @@ def group(
     names, test, val = _plain(labels), _plain(test), _plain(val)
     if len(names) != len(rows):
         raise InputError(f"one group for each of the {len(rows)} rows", len(names))
-    unknown = [g for g in [*test, *val] if g not in set(names)]
+    known = set(names)
+    unknown = [g for g in [*test, *val] if g not in known]
     if unknown or not test:
-        raise InputError(f"test groups among {_some(set(names))}", unknown or "none")
+        raise InputError(f"test groups among {_some(known)}", unknown or "none")
     if both := set(test) & set(val):
         raise InputError("val and test without a common group", f"{_some(both)} in both")
     held, held_val = _positions(names, test), _positions(names, val)
     if not val:
         held_val, held = held[: len(held) // 2], held[len(held) // 2 :]
-    pool = _positions(names, set(names) - set(test) - set(val))
+    pool = _positions(names, known - set(test) - set(val))
     cut = leave_out(pool, held_val, held, int(holdout * len(rows)), seed)
     return rows.splits(
         cut, _codes(names), name="group", description=f"Groups left out for testing: {_some(test)}."

@@ -114,6 +114,9 @@ def fit(
         fabric: Where to train; default: the first GPU, else the CPU. Its loggers get every
             epoch's figures. For several processes ``Fabric(devices=2, strategy="ddp")``, launched.
 
+    Returns:
+        The epochs, with losses, times and validation figures.
+
     Example:
         >>> import torch
         >>> from torch_geometric.data import Data

@@ -85,6 +85,7 @@ def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: 
     Molecules that occur twice stay. Rows without a valid SMILES are left out: a warning says so
     when the table is read for the first time, the description always.
     """
+    one_of("a dataset of molecules", name, MOLECULES)
     one_of("a shift", shift, _CUTS)
     source = MOLECULES[name]
     path = raw_file(f"MoleculeNet/{source.file}", root)
