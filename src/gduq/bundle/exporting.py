@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -91,7 +92,9 @@ def export(
     told = json.dumps(_about(known, inputs, said, graphs, notes))
     with atomic_path(target) as unfinished:
         if target.suffix == ".pt2":
-            torch.export.save(program, unfinished, extra_files={"gduq.json": told})
+            content = io.BytesIO()  # a file would have to be called .pt2
+            torch.export.save(program, content, extra_files={"gduq.json": told})
+            unfinished.write_bytes(content.getbuffer())
         else:
             _write_onnx(program, list(inputs.tensors), list(said), told, unfinished)
     return target

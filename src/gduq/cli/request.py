@@ -117,7 +117,8 @@ class Request:
         if models and not _is_model(self.bundle):
             got = f"{self.bundle}, and {models[0]} after it"
             raise InputError("the model first, then the graphs", got, "Swap the two.")
-        if not self.bundle.is_file() and not (self.bundle / "config.json").is_file():
+        no_run = not self.bundle.is_file() and not (self.bundle / "config.json").is_file()
+        if no_run or is_table(self.bundle):
             got = f"{self.bundle}{'' if self.bundle.exists() else ', which does not exist'}"
             raise InputError("a bundle, or a run folder of `gduq train`", got)
         check_sources(sources)

@@ -61,6 +61,8 @@ def calibrate(
         if output is not None:
             export(folder, names[0], output)
     print_rows(told_of(found, names), as_json)
+    if output is not None and not as_json:
+        say(f"Written to {output}")
 
 
 @command("bundle", "smiles", "target", "net", "call")

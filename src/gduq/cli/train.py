@@ -91,6 +91,8 @@ def train(
         root: Folder of all runs; this one gets its own in it.
         logger: Also log the epochs: csv or tensorboard.
     """
+    if logger not in (None, "csv", "tensorboard"):
+        raise InputError("--logger csv or tensorboard", repr(logger))
     with going_on_later(_GO_ON):
         wanted = _config(source, data, _changes(locals()))
         _check_root(root, wanted)

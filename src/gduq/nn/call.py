@@ -225,7 +225,7 @@ def _matrix(out: Any, graph: Graph) -> Tensor:
             if several
             else "Pass call=lambda net, graph: ... that returns them.",
         )
-    if out.dim() == 1 and out.size(0) in _row_counts(graph):
+    if out.dim() == 1 and (exporting() or out.size(0) in _row_counts(graph)):
         return out.unsqueeze(1)  # one logit per row
     if out.dim() != 2:
         raise InputError(

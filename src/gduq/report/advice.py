@@ -20,6 +20,7 @@ from gduq.report.wording import JudgedSplit
 __all__ = ["SMALL", "Advice", "advise"]
 
 SMALL = 0.02  # a gap below two points is left alone, however clear it is
+_LARGER = 1.5  # times the errors at home, from which on it is said
 _FINDS = 0.7  # an AUROC from which on a score is called one that finds shifted rows
 _TRIED = {"classes": "temperature", "labels": "per_label", "values": "deviation"}
 
@@ -38,7 +39,8 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
 
     * switch: another one, judged on the same rows, has a clearly lower NLL, and no clearly lower
       balanced accuracy;
-    * collect: it does no better than one answer for all rows would;
+    * collect: it does no better than one answer for all rows would (where all of these rows have
+      one truth: at home);
     * calibrate: it is clearly off, by two points or more, to the same side at home, and a
       calibrator fitted on validation rows clearly lowers its NLL here, and raises it nowhere;
     * collect: it promises clearly too much, by two points or more;
@@ -51,6 +53,8 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
         return _without_skill(first)
     home = home_of(first, split)
     there = here if home is None else JudgedSplit(first, home)
+    if first.kind != "values" and here.common_share == 1 and not there.skill:
+        return _without_skill(first)
     off_at_home = home is not None and _off(there.gap)
     shifted = not split.startswith(("id", "test"))
     tried = _tried(first.first, split) if _off(gap) or off_at_home else None
@@ -61,6 +65,7 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
         text = f"Keep it: {small if clear(gap) else none}"
         if off_at_home:  # what is off at home is said, and no more
             text += f" On {home}, {words.who} {there.state}.{worse}"
+        text += _larger_errors(here, there)
         return Advice("keep", text, _command(first, "predict"))
     same = _off(there.gap) and there.gap.value * gap.value > 0  # under shift only: no calibrator's
     why = tried.helps if tried is not None and same else ""
@@ -75,6 +80,16 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
     where = "under shift " if shifted else ""
     text = f"Keep it: {where}{words.who} {words.under}, which is on the safe side.{worse}"
     return Advice("keep", text, _command(first, "predict"))
+
+
+def _larger_errors(here: JudgedSplit, there: JudgedSplit) -> str:
+    """How much larger errors of values are than at home, if that is much."""
+    if here.subject.kind != "values" or len(here.subject.names) > 1:
+        return ""
+    ratio = here.value("rmse").value / max(there.value("rmse").value, 1e-12)
+    if not _LARGER <= ratio < float("inf"):
+        return ""
+    return f" But its errors (RMSE) are {ratio:.1f} times those on {there.split}."
 
 
 def _off(gap: Interval) -> bool:

@@ -101,7 +101,7 @@ class JudgedSplit:
         if not self.skill:
             return f"{self._no_skill}; {self.held()}"
         if self.subject.kind != "values":
-            return f"{name} is {self.state}: {self.held()}"
+            return f"{name} is {self.state}: {self.held()}{self._one_answer}"
         mean = f" (mean of {many} values)" if many > 1 else ""
         return f"{self.held(f'the {{}} of {name}')}{mean}: they are {self.state}"
 
@@ -145,6 +145,16 @@ class JudgedSplit:
         if self.subject.kind == "values":
             return not self.value("r2").value <= 0
         return self.common_share == 1 or self.value("accuracy").value > self.common_share
+
+    @property
+    def _one_answer(self) -> str:
+        """That the rows cannot show whether anything is told apart, where all have one truth."""
+        if self.common_share < 1:
+            return ""
+        truth = "one truth per label"
+        if self.subject.kind == "classes":
+            truth = f"the class “{self.common_class}”"
+        return f", but all of these rows have {truth}, so they cannot show whether others are found"
 
     @property
     def _no_skill(self) -> str:
