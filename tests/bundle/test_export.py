@@ -240,6 +240,27 @@ class _PyGMiddle(nn.Module):
         return self.head(self.mid(h).relu())
 
 
+class _Squeezed(nn.Module):
+    """One value per graph, as a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = pyg.GCNConv(4, 8), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = pyg.global_mean_pool(self.conv(x, edge_index).relu(), batch)
+        return self.head(h).squeeze(-1)
+
+
+def test_a_network_that_squeezes_its_outputs(tmp_path: Path) -> None:
+    graphs = data(55, 1, "values")
+    for graph in graphs:
+        graph.y = graph.y[:, 0]
+    model = gduq.anchor(_Squeezed(), num_anchors=2)
+    gduq.fit(model, graphs[:30], graphs[30:], **QUIET)
+    check(model, tmp_path / "m.pt2", graphs[:3], odd("values"))
+
+
 def test_anchors_at_a_linear_map_of_pyg(tmp_path: Path) -> None:
     model = gduq.anchor(_PyGMiddle(), at="mid", num_anchors=2)
     check(fitted(model, "classes"), tmp_path / "m.pt2", data(3, 5, "classes"), odd("classes"))

@@ -163,6 +163,7 @@ MISTAKES = {
     "my.csv --by group": "--by group=COLUMN",
     "my.csv --by group=labs": "Did you mean 'lab' or",
     "my.csv --method magic": "--method from choose",
+    "my.csv --logger wandb": "--logger csv or tensorboard",
     "my.csv --task regression": "'data.task'",
     "my.csv --unit a --unit b": "1 units, one per target",
     "my.csv --epochs 0": "'training.epochs'",

@@ -64,6 +64,22 @@ def test_the_headline_says_what_is_promised_and_held_or_that_there_is_no_skill(p
     assert ("than always answering" in said.headline) == ("than always answering" in words)
 
 
+def test_rows_of_one_class_are_no_praise():
+    sure = 9.0 * torch.eye(2)[torch.zeros(40).long()]
+    shifted, home = Prediction(sure, torch.zeros(40).long()), torch.arange(40) % 8 == 0
+    said = verdict([judged("m", {"id_test": Prediction(sure, home.long()), "ood_test": shifted})])
+    assert "all of these rows have the class “0”" in said.headline
+    assert said.advice.action == "collect"
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(2.0, True), (1.2, False)])
+def test_larger_errors_than_at_home_are_said(wrong, said):
+    away = values(m=2000, wrong=wrong, scale=wrong)  # its intervals know
+    advice = verdict([judged("m", {"id_test": values(m=2000), "ood_test": away})]).advice
+    assert advice.action == "keep"
+    assert ("But its errors (RMSE) are 2.0 times those on id_test." in advice.text) == said
+
+
 @pytest.mark.parametrize(
     ("factor", "rows", "tone", "action"),
     [(4.0, 2000, "bad", "calibrate"), (0.3, 2000, "care", "calibrate"),
