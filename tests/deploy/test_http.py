@@ -399,7 +399,7 @@ def test_routes_are_described(client):
     for example in body["schema"]["examples"]:
         assert client.post("/predict", json=example).status_code == 200
     answer = schema["paths"]["/predict"]["post"]["responses"]["200"]["content"]
-    assert answer["application/json"]["schema"]["$ref"].endswith("/Answers")
+    assert answer["application/json"]["schema"]["$ref"].endswith("/PredictResponse")
     page = client.get("/docs")
     assert "POST /predict" in page.text
     assert "script-src 'none'" in page.headers["content-security-policy"]

@@ -192,12 +192,12 @@ class Predictor(nn.Module, ABC):
 
     def fit_bank(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
         """Choose the anchors of every anchored model inside; see `Anchored.fit_bank`."""
-        anchored = [part for part in self.parts.values() if part.reads_anchors()]
-        if not anchored:
+        if not self.parts:
             do = "Wrap the network with gduq.anchor first."
             raise InputError("a model with anchors", type(self).__name__, do)
-        for part in anchored:
-            part.fit_bank(data, k, batch_size)
+        for part in self.parts.values():
+            if part.reads_anchors():
+                part.fit_bank(data, k, batch_size)
         return self
 
     def reads_anchors(self) -> bool:
