@@ -380,7 +380,8 @@ def _published_table(cells: dict[str, Any], columns: dict[str, tuple[str, str]])
             if f"{method}|none" in known:
                 found = [known.get(key.format(method), {}).get(n) for n, key in columns.values()]
                 numbers = map(_number, [*found, *_printed(cell, method)])
-                rows.append([f"{cell} ({of['seeds']} seeds)", method, *numbers])
+                seeds = f"{of['seeds']} seed{'s' * (of['seeds'] > 1)}"
+                rows.append([f"{cell} ({seeds})", method, *numbers])
     return markdown(["cell", "network", *columns, "paper's ECE", "paper's accuracy"], rows)
 
 

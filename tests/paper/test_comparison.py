@@ -194,7 +194,7 @@ def test_pages_are_made_of_any_table(table: pd.DataFrame) -> None:
     paper = table[table["part"] == "paper"]
     published = pd.concat([paper, table.assign(part="controls")])
     made = results.pages(json.loads(json.dumps(results.summary(table, published))))
-    assert "(1 seeds) | NFA" in made["docs/replication.md"]
+    assert "(1 seed) | NFA" in made["docs/replication.md"]
     assert "gduq.choose(budget=1.2)" in made["RESULTS.md"]
     assert "1 of 1 cells" in made["docs/replication.md"] + made["RESULTS.md"]
     for name, text in made.items():
