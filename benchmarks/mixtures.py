@@ -11,41 +11,27 @@ validation rows are shifted test rows of the table's seeds.
 
 from __future__ import annotations
 
-import argparse
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
 from gduq.baselines.stack import Stack
-from gduq.jobs.engines import map_cells
-from gduq.paper.comparison.cells import ShiftCell, cells
+from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer
 from gduq.training.candidates import Candidates
 from gduq.training.choosing import mixture_weights
 from gduq.training.finishing import Judged, fit_temperature
+from recipes import searched
 
-SEEDS = (100,)  # which no table uses
 KINDS = 4  # of copies, each at two severities
 STARTS = (2.0, 0.1)  # head start of the plain network: rows, or a share of the rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, default=None)
-    parser.add_argument("-o", "--output", type=Path, default=Path("out/mixtures.csv"))
-    options = parser.parse_args()
-    jobs = [(cell, seed) for seed in SEEDS for cell in cells("small") if cell.search]
-    found = map_cells(jobs, judged, workers=options.workers, title="mixtures", name=str)
-    for outcome in found:
-        if outcome.error:
-            print(outcome.error)
-    table = pd.DataFrame([row for outcome in found for row in outcome.value or ()])
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(options.output, index=False, float_format="%.5f")
+    table, _ = searched(judged, "mixtures")
     print(summary(table).to_string(float_format="%.3f"))
 
 

@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -42,21 +44,29 @@ WAYS = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    table, output = searched(tried, "recipes")
+    text = to_markdown(summary(table))
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def searched(
+    job: Callable[[tuple[ShiftCell, int]], list[dict[str, Any]]], title: str
+) -> tuple[pd.DataFrame, Path]:
+    """A job on all cells of the search, its rows as a table, and the file they were written to."""
+    parser = argparse.ArgumentParser(description=f"The search of {title}.")
     parser.add_argument("--workers", type=int, default=None)
-    parser.add_argument("-o", "--output", type=Path, default=Path("out/recipes.csv"))
+    parser.add_argument("-o", "--output", type=Path, default=Path(f"out/{title}.csv"))
     options = parser.parse_args()
     jobs = [(cell, seed) for seed in SEEDS for cell in cells("small") if cell.search]
-    found = map_cells(jobs, tried, workers=options.workers, title="recipes", name=str)
+    found = map_cells(jobs, job, workers=options.workers, title=title, name=str)
     for outcome in found:
         if outcome.error:
             print(outcome.error)
     table = pd.DataFrame([row for outcome in found for row in outcome.value or ()])
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(options.output, index=False, float_format="%.4f")
-    text = to_markdown(summary(table))
-    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+    table.to_csv(options.output, index=False, float_format="%.5f")
+    return table, options.output
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +87,7 @@ def to_markdown(found: pd.DataFrame) -> str:
     )
 
 
-def tried(job: tuple[ShiftCell, int]) -> list[dict[str, object]]:
+def tried(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
     """All ways on one cell."""
     cell, seed = job
     torch.set_num_threads(1)

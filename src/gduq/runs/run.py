@@ -239,9 +239,7 @@ def recalibrate(
             metrics.unlink(missing_ok=True)
             write_json(path / "config.json", config.model_dump(mode="json"))
         if result is not None:
-            temporary = path / ".metrics.json"
-            result.to_json(temporary)
-            temporary.replace(metrics)
+            result.to_json(metrics)
     return RunFolder(path)
 
 
