@@ -91,6 +91,8 @@ def bench(
         for cell in cells(scale)
         if cell.large == large and (cell.on_nodes or part != "last")
     ]
+    if scale == "paper":  # it takes many hours: each seed of all cells before the next one
+        wanted.sort(key=lambda job: job.seed)
     done = _done(path)
     todo = [job for job in wanted if job.key not in done]
     outcomes = do(todo, work, title=NAME, name=lambda job: job.title)
