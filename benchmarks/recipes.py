@@ -39,7 +39,7 @@ WAYS = [
     *(replace(_BASE, at=at, scope=scope, mask=mask)
       for at, scope in _PLACES for mask in (0.0, 0.1, 0.2)),
     *(replace(_BASE, at=at, scope=scope, draws=4) for at, scope in _PLACES[2:]),
-    *(replace(_BASE, at=at, scope=scope, share=0.75, fresh=True) for at, scope in _PLACES),
+    *(replace(_BASE, at=at, scope=scope, share=0.75, fresh=1) for at, scope in _PLACES),
 ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def tried(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
             continue
         start = time.process_time()
         try:
-            ((_, model),) = candidates.anchored(way)
+            model = candidates.planned(way)
         except InputError as error:
             print(cell.name, way, error)
             continue

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
-from gduq.baselines.ensemble import Ensemble, redraw, seeded
+from gduq.baselines.ensemble import redraw, seeded
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.network import Network
 from gduq.errors import InputError, warn_user
@@ -29,7 +29,6 @@ from gduq.training.epochs import told_target
 from gduq.training.finishing import Evidence, GraphRows, copies_of, judged
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
-from gduq.training.side_by_side import train_heads
 from gduq.training.trunk_rows import TrunkRows, learn_on_rows
 
 __all__ = ["PLANS", "Candidate", "Candidates", "Plan"]
@@ -38,34 +37,33 @@ _ANCHORS = 3  # as many passes as an ensemble of three; more cost time and chang
 _BATCH = 256
 _ROWS = 256  # that tell what the outputs of a network mean
 
-Made = Iterator[tuple[str, Predictor]]  # what to add to the name, and the model
+_HEAD = Recipe.head(mask=0.05)  # other shares gain nothing in a mixture
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training with anchors that `gduq.choose` may do."""
+    """A training that `gduq.choose` may do."""
 
     budget: float  # the least one that has it
-    at: int | str  # where the anchors are, as in `Recipe`
+    at: int | str | None  # where the anchors are, as in `Recipe`; None: no anchors
     share: float  # of the epochs that the network was trained for
     scope: Scope = "row"  # who shares an anchor
     mask: float = 0.05  # share of masked rows
     draws: int = 1  # anchors per row and step
-    fresh: bool = False  # whether it starts with other weights, not from the trained network
+    fresh: int = 0  # 0: it goes on from the trained network; 1, 2, ...: from weights drawn anew
 
     def __str__(self) -> str:
+        if self.at is None:
+            return f"network {self.fresh + 1}"
         layer = "the last layer" if self.at == -1 else f"layer {self.at}"
         place = self.at if isinstance(self.at, str) else layer
         shared = ", one anchor per graph" if self.scope == "graph" else ""
         return f"{'from scratch' if self.fresh else 'trained on'}, anchors at {place}{shared}"
 
 
-_NODES = (Plan(1.2, -1, 0.08), Plan(1.5, 1, 0.125), Plan(2.5, 1, 0.75, fresh=True))
-_GRAPHS = (
-    Plan(1.2, "input", 0.08, "graph"),
-    Plan(1.5, "input", 0.15),
-    Plan(2.5, "input", 0.75, "graph", fresh=True),
-)
+_MORE = (Plan(2.5, None, 1.0, fresh=1), Plan(3.5, None, 1.0, fresh=2))
+_NODES = (Plan(1.2, -1, 0.05), Plan(1.5, 1, 0.125), *_MORE)
+_GRAPHS = (Plan(1.5, "input", 0.08, "graph"), Plan(1.5, "input", 0.1), *_MORE)
 # By what is answered for, the cheapest first; docs/choices.md has the search.
 PLANS: Mapping[Rows, Sequence[Plan]] = {"node": _NODES, "edge": _NODES, "graph": _GRAPHS}
 
@@ -95,7 +93,7 @@ class Candidates:
         if trunk is not None and trunk.has_head:
             trunk.requires_grad_(False)
             self.rows = TrunkRows.collect(
-                trunk, self.train, self.val, fit.read_target, "shifted", self.seed
+                trunk, self.train, self.val, fit.read_target, self._graphs.copies
             )
             plain.target = self.rows.target
         else:
@@ -110,35 +108,32 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Train and judge them; what the network does not allow is left out, with a warning."""
+        model: Predictor = self.plain
         for name, budget, make in self._plans():
             if budget > self.budget:
                 continue
             start = time.perf_counter()
             try:
-                for suffix, model in make():
-                    yield self.judged(name + suffix, budget, model, time.perf_counter() - start)
-                    start = time.perf_counter()
+                model = make()
+                found = self.judged(name, budget, model, time.perf_counter() - start)
             except InputError as error:
-                if make == self._plain:
+                if model is self.plain:
                     raise
                 warn_user(f"choose leaves out '{name}': {error}")
+                continue
+            yield found
 
-    def _plans(self) -> Iterator[tuple[str, float, Callable[[], Made]]]:
+    def _plans(self) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
         """Name, least budget and making of every candidate, the cheapest first."""
         epochs, target = self.fit.settings.epochs, self.plain.target
-        # Heads need no epochs. Where these are known, training on is the better buy for classes
-        # and labels; real values lost by it.
-        heads_first = not epochs or (target is not None and target.kind == "values")
-        yield "plain", 1.0, self._plain
+        # Training on made real values worse as often as better: it comes later for them.
+        least = 1.5 if target is not None and target.kind == "values" else 1.0
+        yield "plain", 1.0, lambda: self.plain
         if self.rows is not None:
             yield "Laplace", 1.0, partial(self._laplace, self.rows)
-            budget = 1.0 if heads_first else 1.5
-            yield "anchored head", budget, partial(self._heads, self.rows)
+            yield "anchored head", 1.0, partial(self._head, self.rows)
         for plan in self._plans_here if epochs else ():
-            budget = max(plan.budget, 1.5) if heads_first else plan.budget
-            yield str(plan), budget, partial(self.anchored, plan)
-        if epochs:
-            yield "ensemble of 3", 5.0, self._ensemble
+            yield str(plan), max(plan.budget, least), partial(self.planned, plan)
 
     @property
     def _plans_here(self) -> Iterator[Plan]:
@@ -148,7 +143,7 @@ class Candidates:
         for plan in PLANS["graph" if trunk is None else trunk.answers]:
             place = layers - 1 if plan.at == -1 else plan.at
             key = place, plan.scope, plan.fresh
-            if key not in seen and (isinstance(place, str) or 0 <= place < layers):
+            if key not in seen and (not isinstance(place, int) or 0 <= place < layers):
                 seen.add(key)
                 yield plan
 
@@ -162,42 +157,28 @@ class Candidates:
 
     # -- making --------------------------------------------------------------------------------
 
-    def _plain(self) -> Made:
-        yield "", self.plain
-
-    def _heads(self, rows: TrunkRows) -> Made:
-        """One candidate per mask: all of them are trained side by side."""
-        recipe = Recipe.head()
-        first = self._on_trunk(rows, recipe)
-        job = first.head_job(rows.train.h)
-        assert job is not None
-        assert first.target is not None
-        train_heads(job, rows.train, rows.val, first.target, self._head_settings, tempered=True)
-        for mask, head in zip(recipe.masks, job.heads, strict=True):
-            model = self._on_trunk(rows, recipe.with_(mask=mask))
-            model.set_bank(first.bank)
-            model.take_heads([head])
-            yield f", mask {mask}", model
-
-    def _on_trunk(self, rows: TrunkRows, recipe: Recipe) -> Anchored:
-        model = Anchored(rows.trunk.net, recipe, self.plain.call, self.seed, trunk=rows.trunk)
-        model.target = rows.target
-        model.adapt(rows.held.outputs, rows.held.y)
-        return model
-
-    def _laplace(self, rows: TrunkRows) -> Made:
+    def _laplace(self, rows: TrunkRows) -> Predictor:
         model = LastLayerLaplace(None, call=self.plain.call, seed=self.seed, trunk=rows.trunk)
         learn_on_rows(model, rows, self._head_settings)
-        yield "", model
+        return model
+
+    def _head(self, rows: TrunkRows) -> Predictor:
+        net, trunk = rows.trunk.net, rows.trunk
+        model = Anchored(net, _HEAD, self.plain.call, self.seed, trunk=trunk)
+        learn_on_rows(model, rows, self._head_settings)
+        return model
 
     @property
     def _head_settings(self) -> FitSettings:
         """Heads are trained until validation rows say stop."""
         return replace(self.fit.settings, epochs=None, given_lr=None, given_batch_size=None)
 
-    def anchored(self, plan: Plan) -> Made:
-        """The network with anchors, trained on or anew, for a part of the epochs."""
-        net = self.plain.net
+    def planned(self, plan: Plan) -> Predictor:
+        """The network trained on with anchors, or another one of its kind."""
+        net, call = self.plain.net, self.plain.call
+        net = _fresh(net, self.seed + 100 * plan.fresh) if plan.fresh else _learning(net)
+        if plan.at is None:
+            return self._trained(Network(net, call), plan.share)
         # What a network of one's own makes of its input first may be an embedding of categories.
         embeds = plan.at == "input" and as_chain(net) is None
         recipe = Recipe.thawed(
@@ -209,21 +190,7 @@ class Candidates:
             mask=plan.mask,
             draws=plan.draws,
         )
-        net = _fresh(net, self.seed + 1) if plan.fresh else _learning(net)
-        model = Anchored(net, recipe, self.plain.call, self.seed, self.first)
-        yield "", self._trained(model, plan.share)
-
-    def _ensemble(self) -> Made:
-        """The network and two more of its kind."""
-        members: list[Predictor] = [copy.deepcopy(self.plain)]
-        members[0].set_temperature(1.0, None)
-        for i in (1, 2):
-            member = Network(_fresh(self.plain.net, self.seed + 100 + i), self.plain.call)
-            members.append(self._trained(member, 1.0))
-        model = Ensemble(members)
-        assert self.plain.target is not None
-        model.target = self.plain.target.combined()
-        yield "", model
+        return self._trained(Anchored(net, recipe, call, self.seed, self.first), plan.share)
 
     def _trained(self, model: Predictor, share: float) -> Predictor:
         settings = self.fit.settings
@@ -249,15 +216,14 @@ class Candidates:
         """Calibrate a model, and note the losses of validation rows and copies."""
         evidence = self.evidence(model)
         model.eval()
-        evidence.calibrate(model)
+        sets = evidence.calibrate(model)
         assert model.target is not None
-        start, found = time.perf_counter(), []
-        predicting = self.pass_seconds if evidence is self.rows else 0.0
-        for i, rows in enumerate((evidence.val, *evidence.copies)):
-            outputs, y, weights = evidence.judged(model, rows)
-            found.append(model.target.nll(model.calibrated(outputs, weights), y, weights))
-            if i == 0:
-                predicting += time.perf_counter() - start
+        start = time.perf_counter()
+        evidence.judged(model, evidence.val)
+        predicting = time.perf_counter() - start
+        if evidence is self.rows:
+            predicting += self.pass_seconds
+        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w in sets]
         losses = torch.stack(found).double().cpu()
         return Candidate(name, budget, model, seconds, losses, predicting)
 

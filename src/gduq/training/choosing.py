@@ -1,8 +1,9 @@
 r"""`choose`: let validation rows and shifted copies of them decide, within a cost.
 
 Candidates are calibrated one by one. Their mixture :math:`\sum_j w_j p_j` takes the weights that
-make validation rows and their copies (half and half) most likely. The plain network has a head
-start worth some validation rows: without evidence against it, it keeps most of the weight.
+make validation rows and their copies (half and half) most likely. Before any row is seen, a tenth
+of them speaks for an even mixture: candidates that are about as likely share the weight, and do not
+lose it to chance. Two rows more speak for the plain network.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from gduq.training.fitting import Fit
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["choose", "mixture_weights", "stack"]
+__all__ = ["choose", "mixture_weights", "prior_rows", "stack"]
 
 HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
+EVEN = 0.1  # share of the validation rows that speaks for an even mixture before any is seen
 SMALL = 0.02  # members of less weight are dropped
 
 _ALONE = (
@@ -66,11 +68,11 @@ def choose(
         train: The data it was trained on.
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
-            1.2: Laplace, and with ``epochs`` a twelfth of the training more, with anchors (one
-            epoch at least). From 1.5: anchors in a second way, and anchored heads on the frozen
-            network. From 2.5: anchored from scratch. From 5: an ensemble of three as well.
+            1.2: Laplace and an anchored head; of nodes and edges, with ``epochs``, also the network
+            trained on with anchors, for a twentieth of its epochs (one at least). From 1.5:
+            trained on with anchors in two ways. From 2.5: another network; from 3.5 a third one.
         epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there are
-            anchored heads and Laplace, which leave the network as it is.
+            Laplace and an anchored head, which leave the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.
@@ -138,8 +140,7 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     others = [j for j in range(1, len(found)) if not torch.allclose(table[j], table[0])]
     kept, small = [0, *others], [True]
     while any(small):  # once more without the members that hardly count
-        prior = torch.tensor([HEAD_START if j == 0 else 0.0 for j in kept])
-        weights = mixture_weights(-table[kept], prior)
+        weights = mixture_weights(-table[kept], prior_rows(len(kept), table.size(2), kept[0] == 0))
         small = (weights < SMALL).tolist()
         kept = [j for j, little in zip(kept, small, strict=True) if not little]
     members = [found[j].model for j in kept]
@@ -150,6 +151,13 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     candidates.evidence(members[0]).fit_novelty(mixed, candidates.seed)
     mixed.leaderboard = _leaderboard(found, dict(zip(kept, weights.tolist(), strict=True)))
     return mixed.eval()
+
+
+def prior_rows(models: int, rows: int, plain: bool = True) -> Tensor:
+    """How many rows speak for each model ``[J]`` before any is seen; the plain one comes first."""
+    found = torch.full((models,), EVEN * rows / models)
+    found[0] += HEAD_START * plain
+    return found
 
 
 def mixture_weights(log_likelihood: Tensor, prior: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -60,19 +61,19 @@ class Evidence(ABC):
     def features(self, model: Predictor, rows: Any) -> Tensor | None:
         """The representations ``[n, d]`` that novelty compares."""
 
-    def calibrate(self, model: Predictor, tempered: bool = True) -> int:
+    def calibrate(self, model: Predictor, tempered: bool = True) -> list[Judged]:
         """Note what the model leaves unexplained, and fit its temperature to the validation rows;
-        returns to how many."""
+        returns what it said of them, and of their copies."""
         model.set_temperature(1.0, None)
         assert model.target is not None
         if model.target.is_open:
             held = self.train if self.val is None else self.val
             model.target = model.target.settled(*self.judged(model, held))
         if self.val is None or not tempered:
-            return 0
-        clean = self.judged(model, self.val)
-        fit_temperature(model, clean, [self.judged(model, copy) for copy in self.copies])
-        return clean.y.size(0)
+            return []
+        sets = [self.judged(model, rows) for rows in chain((self.val,), self.copies)]
+        fit_temperature(model, sets[0], sets[1:])
+        return sets
 
     def fit_novelty(self, model: Predictor, seed: int) -> None:
         """Note what training rows are like, and how far from them validation rows are."""
@@ -83,9 +84,9 @@ class Evidence(ABC):
 
     def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
         """All of it. Without validation rows the model says that it is not calibrated."""
-        rows = self.calibrate(model, calibrate is not None)
-        if rows:
-            warn_of_few(rows)
+        sets = self.calibrate(model, calibrate is not None)
+        if sets:
+            warn_of_few(sets[0].y.size(0))
         self.fit_novelty(model, seed)
 
 

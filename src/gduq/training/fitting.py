@@ -26,7 +26,7 @@ from gduq.training.batches import Batches, as_batches, first_graph, warn_of_over
 from gduq.training.checkpoint import weights
 from gduq.training.epochs import Run
 from gduq.training.fabric import checked_fabric, evaluating_after
-from gduq.training.finishing import finish_model
+from gduq.training.finishing import copies_of, finish_model
 from gduq.training.fit_settings import FitSettings, Select
 from gduq.training.history import History, epoch_bar
 from gduq.training.trunk_rows import TrunkRows, fit_on_rows
@@ -208,7 +208,9 @@ class Fit:
         if self.val is None and settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         fabric.strategy.precision.convert_module(model.to(fabric.device))
-        rows = TrunkRows.collect(trunk, *self.batches, self.read_target, calibrate, settings.seed)
+        train, val = self.batches
+        copies = copies_of(val, settings.seed) if calibrate == "shifted" else ()
+        rows = TrunkRows.collect(trunk, train, val, self.read_target, copies)
         with epoch_bar(settings.epochs, 0, self.progress, title or "heads") as show:
             history = fit_on_rows(model, rows, settings, calibrate, show)
         for record in history.records:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gduq.data.view import View
 from gduq.errors import warn_user
 from gduq.graph import on_device
 from gduq.nn.call import evaluating
@@ -17,7 +18,7 @@ from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
 from gduq.training.batches import Batches, ReadTarget, labels
-from gduq.training.finishing import Evidence, Judged, copies_of, half_and_half
+from gduq.training.finishing import Evidence, Judged, half_and_half
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
@@ -56,21 +57,19 @@ class TrunkRows(Evidence):
         train: Batches,
         val: Batches | None,
         read_target: ReadTarget,
-        calibrate: Calibrate,
-        seed: int,
+        copies: Iterable[View] = (),
     ) -> TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
-        first, held, copies = _seen(trunk, train), None, []
+        first, held = _seen(trunk, train), None
         target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
         first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
             held = _seen(trunk, val)
             held = replace(held, y=target.check_val(held.y))
-            if calibrate == "shifted":
-                found = (_seen(trunk, copy) for copy in copies_of(val, seed))
-                copies = [replace(copy, y=target.check(copy.y, "val")) for copy in found]
-        return cls(first, held, tuple(copies), trunk, target, time.perf_counter() - start)
+        found = (_seen(trunk, copy) for copy in copies)
+        shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
+        return cls(first, held, shifted, trunk, target, time.perf_counter() - start)
 
     @property
     def held(self) -> Seen:
