@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch_geometric.utils import to_dense_adj
 
 import gduq
 import results
+from gduq.disk import to_json
 from gduq.paper.bench import bench
 from gduq.paper.comparison import comparison_table
 from gduq.paper.comparison.bars import bars
@@ -22,8 +24,10 @@ from gduq.paper.comparison.comparison_result import overview
 from gduq.paper.comparison.energies import GEBM, diffused, gnnsafe
 from gduq.paper.comparison.methods import Work, made
 from gduq.paper.comparison.scoring import LEVELS, MEASURES
+from replication_pictures import MISSING, replication_pictures, sizes
 
 ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "docs/pictures"
 RING = torch.stack([torch.arange(6), torch.arange(6).roll(1)])
 EDGES = torch.cat([RING, RING.flip(0)], dim=1)  # node 6 has no neighbour
 
@@ -189,34 +193,131 @@ def test_means_are_of_cells_not_of_seeds() -> None:
 # -- pages -----------------------------------------------------------------------------------------
 
 
-def test_pages_are_made_of_any_table(table: pd.DataFrame) -> None:
-    """One cell and one seed; every figure that is named in the notes is there."""
+@pytest.fixture(scope="module")
+def found(table: pd.DataFrame) -> dict[str, Any]:
+    """The summary of one cell and one seed, as it comes from its file."""
     paper = table[table["part"] == "paper"]
     published = pd.concat([paper, table.assign(part="controls")])
-    made = results.pages(json.loads(json.dumps(results.summary(table, published))))
-    assert "(1 seed) | NFA" in made["docs/replication.md"]
+    return results.unpacked(results.packed(results.summary(table, published)))
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    """The summary in the repository."""
+    if not results.SUMMARY.is_file():
+        pytest.skip("gduq bench comparison has not run yet")
+    return results.unpacked(results.SUMMARY.read_text(encoding="utf-8"))
+
+
+def test_pages_are_made_of_any_table(found: dict[str, Any]) -> None:
+    """Every figure that is named in the notes is there."""
+    made = results.pages(found)
+    assert "cbas/color/concept gcn, 1 seed" in made["results/comparison.html"]
     assert "gduq.choose(budget=1.2)" in made["RESULTS.md"]
-    assert "1 of 1 cells" in made["docs/replication.md"] + made["RESULTS.md"]
+    assert "1 of 1 cells" in made["docs/replication.md"]
     for name, text in made.items():
-        assert "nan" not in text.lower().split(), name
+        assert not {"nan", ">nan<"} & set(text.lower().split()), name
+        assert "None" not in text, name
 
 
-FIGURES = ROOT / "results/comparison-small.csv"
-measured = pytest.mark.skipif(not FIGURES.is_file(), reason="gduq bench comparison has not run yet")
+def test_counts_are_those_of_the_table(table: pd.DataFrame, found: dict[str, Any]) -> None:
+    rows = table[table["split"] == "ood_test"].set_index(["method", "level"])["ece"]
+    plain, ours = rows["plain", "none"], rows["NFA", "none"]
+    count = found["claims"]["nfa_ece"]
+    assert (count["won"], count["of"]) == (int(ours < plain), 1)
+    assert (count["theirs"], count["ours"]) == (round(plain, 3), round(ours, 3))
+    assert found["pairs"]["nfa_ece"] == {
+        "cbas/color/concept gcn": {"theirs": round(plain, 3), "ours": round(ours, 3)}
+    }
+    assert "readout_ece" not in found["claims"]
 
 
-@measured
-def test_pages_say_what_the_summary_says() -> None:
+def test_a_summary_is_read_as_it_was_written(table: pd.DataFrame) -> None:
+    made = results.summary(table, table.iloc[:0])
+    assert made["published"] == {}
+    assert results.unpacked(results.packed(made)) == json.loads(to_json(made))
+
+
+def test_what_is_not_measured_is_said_in_the_picture(
+    table: pd.DataFrame, found: dict[str, Any]
+) -> None:
+    """Without published networks, without the paper's networks, and with one cell alone."""
+    own = table[table["part"] == "methods"]
+    none = results.unpacked(results.packed(results.summary(own, table.iloc[:0])))
+    pictures = replication_pictures(none)
+    assert len(pictures) == 10
+    assert all(MISSING in text for text in pictures.values())
+    results.pages(none)
+    some = replication_pictures(found)
+    missing = {name.rpartition("-")[2][:-4] for name, text in some.items() if MISSING in text}
+    assert missing >= {"sizes", "readout", "frozen", "published"}
+    assert not missing & {"input"}
+
+
+def test_sizes_are_those_of_published_networks_where_they_are(found: dict[str, Any]) -> None:
+    row = dict.fromkeys(("nll", "ece", "accuracy"), 0.5)
+    small = dict.fromkeys(("ece|none", "accuracy|none"), 0.5)
+    cells = {"tu/NCI1/size pna": {"plain": small, "L1": small}}
+    seeds = found["seeds"] | {"tu/NCI1/size pna": {"methods": 3, "paper": 3}}
+    one = found | {"paper": cells, "seeds": seeds}
+    assert sizes(one).count("small scale, 3 seeds") == 1
+    assert sizes(one).count(MISSING) == 8
+    figures = {"tu/NCI1/size pna": {"plain|none": row, "readout|none": row}}
+    both = one | {"published": figures, "published_seeds": {"tu/NCI1/size pna": 1}}
+    assert sizes(both).count("published, 1 seed") == 1
+    assert "small scale" not in sizes(both)
+
+
+def test_every_section_of_the_replication_has_a_picture_of_its_own() -> None:
+    text = (ROOT / "docs/replication.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    named = [re.findall(r"!\[[^]]+\]\(([^)]+)\)", section) for section in sections]
+    assert [len(names) for names in named] == [1] * 10
+    assert len({names[0] for names in named}) == 10
+    files = {f"docs/{names[0]}" for names in named}
+    assert files == {str(path.relative_to(ROOT)) for path in PICTURES.glob("replication-*.svg")}
+
+
+def test_pictures_are_small_and_readable(kept: dict[str, Any]) -> None:
+    """No letters below 6 pt; the same file every time."""
+    made = replication_pictures(kept)
+    for name, text in made.items():
+        assert len(text) < 150_000, name
+        letters = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", text)]
+        assert letters, name
+        assert min(letters) >= 6, name
+    assert replication_pictures(kept) == made
+
+
+def test_the_page_stands_alone(found: dict[str, Any]) -> None:
+    page = results.pages(found)["results/comparison.html"]
+    assert "prefers-color-scheme: dark" in page
+    assert not re.search(r"<script|<link|<img|<iframe|@import|url\(|https?:|//\w", page)
+    assert not re.search(r"\son\w+=|javascript:", page)
+    links = set(re.findall(r"href=\"([^\"]+)\"", page))
+    for link in links:
+        inside = link.startswith("#") and f'id="{link[1:]}"' in page
+        assert inside or (ROOT / "results" / link).is_file(), link
+    assert len(re.findall(r" id=\"", page)) == len(set(re.findall(r" id=\"([^\"]+)", page)))
+
+
+def test_the_summary_stays_small() -> None:
+    assert results.SUMMARY.stat().st_size < 200_000
+
+
+def test_pages_say_what_the_summary_says(kept: dict[str, Any]) -> None:
     """Made again from results/summary.json they are what is in the repository."""
-    found = json.loads((ROOT / "results/summary.json").read_text(encoding="utf-8"))
-    for name, text in results.pages(found).items():
+    for name, text in results.pages(kept).items():
         if not name.endswith(".svg"):  # which Matplotlib's version may change
             assert (ROOT / name).read_text(encoding="utf-8") == text, name
 
 
-@measured
 def test_the_summary_is_that_of_the_table() -> None:
-    table = comparison_table.read(FIGURES)
-    found = json.loads((ROOT / "results/summary.json").read_text(encoding="utf-8"))
-    published = comparison_table.read(FIGURES.with_name("comparison-paper.csv"))
-    assert json.loads(json.dumps(results.summary(table, published))) == found
+    table, published = (
+        comparison_table.read(comparison_table.table_path(ROOT / "results", scale))
+        for scale in ("small", "paper")
+    )
+    if not len(table):
+        pytest.skip("gduq bench comparison has not run yet")
+    made = results.packed(results.summary(table, published))
+    assert made == results.SUMMARY.read_text(encoding="utf-8")

@@ -1,0 +1,112 @@
+"""From the summary to the Markdown that people read; its words stand in ``results/notes.toml``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gduq.paper.comparison.comparison_result import SHOWN
+from results_claims import CLAIMS, groups
+from results_names import HIGHER, MAIN, MEASURED, README_ROWS, Found, Key, cost_of, joined
+
+Notes = dict[str, Any]
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+# -- RESULTS.md and the README ---------------------------------------------------------------------
+
+
+def results_page(found: Found, notes: Notes) -> str:
+    about = found["about"]
+    filled = {
+        **about,
+        "graphs": about["cells"] - about["nodes"],
+        "seeds": _range([of["methods"] for of in found["seeds"].values()]),
+        "met": sum(bool(bar["met"]) for bar in found["bars"]),
+        "bars": len(found["bars"]),
+        "table": table_of_means(found),
+        "claims": table_of_bars(found),
+        "kinds": table_of_kinds(found),
+    }
+    return str(notes["page"]).format(**filled).strip() + "\n"
+
+
+def _range(numbers: list[int]) -> str:
+    """The least and the most, once if they are the same."""
+    ends = (min(numbers), max(numbers)) if numbers else (0,)
+    return " to ".join(str(n) for n in dict.fromkeys(ends))
+
+
+def table_of_means(found: Found) -> str:
+    """The main methods; the best of each column in bold."""
+    shown = [("ood_test", "OOD", name) for name in SHOWN] + [("id_test", "ID", "nll")]
+    kept = [key for key in MAIN if joined(*key) in found["means"]["ood_test"]]
+    rows = [[MAIN[key], f"{cost_of(found, key[0]):.2f}×"] for key in kept]
+    for split, _, name in shown:
+        values = [found["means"][split][joined(*key)][name] for key in kept]
+        best = (max if name in HIGHER else min)(values)
+        for row, value in zip(rows, values, strict=True):
+            row.append(f"**{value:.3f}**" if value == best else f"{value:.3f}")
+    head = ["method", "training", *(f"{where} {MEASURED[name]}" for _, where, name in shown)]
+    return markdown(head, rows)
+
+
+def table_of_bars(found: Found) -> str:
+    said = {True: "yes", False: "**no**", None: "open"}
+    rows = [[bar["what"], bar["wanted"], bar["got"], said[bar["met"]]] for bar in found["bars"]]
+    return markdown(["claim", "bar", "found", "holds"], rows)
+
+
+def table_of_kinds(found: Found) -> str:
+    """Nodes and graphs apart: in how many cells NLL and Brier score are lower."""
+    rows = [
+        [kind, f"choose({budget})", *won]
+        for kind, by_budget in found["kinds"].items()
+        for budget, won in by_budget.items()
+    ]
+    rivals = ("temperature scaling", "shifted copies", "ensemble of three")
+    head = ["cells", "lower than …", *(f"{r}: {m}" for r in rivals for m in ("NLL", "Brier"))]
+    return markdown(head, rows)
+
+
+def readme_block(found: Found) -> str:
+    """A few rows and columns, and where to see all of it."""
+    head = ["under shift, means", "training", "NLL", "Brier score", "accuracy"]
+    rows = [_readme_row(found, key) for key in README_ROWS]
+    return (
+        markdown(head, rows)
+        + f"\nMeans over {found['about']['cells']} cells (a dataset, a shift and a network). Lower "
+        "is better, except for accuracy. All methods share the trained networks. All but the first "
+        "two rows are calibrated on validation rows and shifted copies of them. "
+        "What holds, what does not, and how to make it again: [RESULTS.md](RESULTS.md).\n"
+    )
+
+
+def _readme_row(found: Found, key: Key) -> list[str]:
+    means = found["means"]["ood_test"][joined(*key)]
+    numbers = [f"{means[name]:.3f}" for name in ("nll", "brier", "accuracy")]
+    return [MAIN[key], f"{cost_of(found, key[0]):.1f}×", *numbers]
+
+
+# -- docs/replication.md ---------------------------------------------------------------------------
+
+
+def replication_page(found: Found, notes: Notes) -> str:
+    """The paper's claims, each with what was found."""
+    names = [cell for cell, of in found["seeds"].items() if of["paper"]]
+    kinds = ("all", "nodes", "graphs", "sizes")
+    filled: dict[str, Any] = {kind: sum(kind in groups(c) for c in names) for kind in kinds}
+    filled["seeds"] = _range([found["seeds"][cell]["paper"] for cell in names])
+    filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
+    return str(notes["replication"]).format(**filled).strip() + "\n"
+
+
+def _said(count: dict[str, Any] | None) -> str:
+    """In how many cells a network of the paper is better, and both means."""
+    if count is None:
+        return "not measured"
+    means = f"{count['theirs']:.3f} → {count['ours']:.3f}"
+    return f"{count['won']} of {count['of']} cells ({means})"
