@@ -108,7 +108,6 @@ class Candidates:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Train and judge them; what the network does not allow is left out, with a warning."""
-        model: Predictor = self.plain
         for name, budget, make in self._plans():
             if budget > self.budget:
                 continue
@@ -117,7 +116,7 @@ class Candidates:
                 model = make()
                 found = self.judged(name, budget, model, time.perf_counter() - start)
             except InputError as error:
-                if model is self.plain:
+                if name == "plain":
                     raise
                 warn_user(f"choose leaves out '{name}': {error}")
                 continue
@@ -132,8 +131,10 @@ class Candidates:
         if self.rows is not None:
             yield "Laplace", 1.0, partial(self._laplace, self.rows)
             yield "anchored head", 1.0, partial(self._head, self.rows)
-        for plan in self._plans_here if epochs else ():
-            yield str(plan), max(plan.budget, least), partial(self.planned, plan)
+        for i, plan in enumerate(self._plans_here if epochs else ()):
+            # Without a head there is nothing cheaper than the first of them.
+            budget = 1.2 if self.rows is None and i == 0 else max(plan.budget, least)
+            yield str(plan), budget, partial(self.planned, plan)
 
     @property
     def _plans_here(self) -> Iterator[Plan]:

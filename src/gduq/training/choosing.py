@@ -37,7 +37,7 @@ __all__ = ["choose", "mixture_weights", "prior_rows", "stack"]
 
 HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
 EVEN = 0.1  # share of the validation rows that speaks for an even mixture before any is seen
-SMALL = 0.02  # members of less weight are dropped
+SMALL = 0.05  # members of less weight are dropped: an even start alone gives less
 
 _ALONE = (
     "only the calibrated network is left to choose from: it has no head that reads row by row, and "
