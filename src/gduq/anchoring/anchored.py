@@ -18,7 +18,7 @@ from gduq.anchoring.locating import make_point, needs_graph, point_from
 from gduq.anchoring.points import Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
-from gduq.graph import label_rows, on_device, repeat
+from gduq.graph import Rows, label_rows, on_device, repeat
 from gduq.nn.call import Call, evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.trunk import Trunk, answer_features
@@ -112,6 +112,10 @@ class Anchored(Banked):
     def trunk(self) -> Trunk | None:
         point = getattr(self, "point", None)
         return point.trunk if isinstance(point, HeadPoint) else None
+
+    @property
+    def answers(self) -> Rows | None:
+        return None if self._waiting is not None else self.point.answers
 
     @property
     def frozen(self) -> bool:

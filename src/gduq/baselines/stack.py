@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gduq.baselines.ensemble import inner_spec, mixture
 from gduq.errors import InputError
+from gduq.graph import Rows
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Answer, Predictor, Supply
 
@@ -50,6 +51,10 @@ class Stack(Predictor):
 
     def __iter__(self) -> Any:
         return iter(self.members)
+
+    @property
+    def answers(self) -> Rows | None:
+        return next((member.answers for member in self), None)
 
     def forward(self, graph: Any) -> Tensor:
         """Log-probabilities are of the mixture only: see `gduq.predict`."""

@@ -20,7 +20,7 @@ from gduq.errors import BundleError, InputError
 
 __all__ = ["FORMAT", "VERSION", "Parts", "check_target", "read", "write"]
 
-FORMAT, VERSION = "gduq bundle", 5  # no other version is read
+FORMAT, VERSION = "gduq bundle", 6  # no other version is read
 Parts = dict[str, dict[str, Tensor]]
 
 

@@ -169,7 +169,7 @@ class Program(nn.Module):
             value = getattr(p, name)
             said[name] = value.unsqueeze(1) if p.kind == "values" and value.dim() == 1 else value
         if asks and found.features is not None:
-            said["novelty"] = model.novelty(found.features)
+            said["novelty"] = model.novelty(found.features, model.structure(graph))
         return said
 
 

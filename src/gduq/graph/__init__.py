@@ -27,6 +27,7 @@ from gduq.graph.rows import (
     row_type,
     targets,
 )
+from gduq.graph.structure import structure_of
 from gduq.graph.walking import check_loader, iterate, join, repeat
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "row_kind",
     "row_marks",
     "row_type",
+    "structure_of",
     "targets",
 ]

@@ -16,6 +16,12 @@ with a smaller one:
 
 Rows like those of validation are therefore uniform on [0, 1], whatever the network and its width.
 Direction alone does not see graphs that are too large: sums over more nodes point the same way.
+
+Means over more nodes do not even differ in length. So rows may come with a few numbers that tell
+their structure (`gduq.graph.structure_of`: how large a graph is, how many edges a node has). They
+have a distance to the training data of their own, `structure_distance`, and a share of validation
+rows that are nearer. What counts is the larger of both shares, ranked once more among those of the
+validation rows, which makes it uniform again.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from torch import Tensor, nn
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.graph.sparse import is_sparse, take_rows
+from gduq.novelty.odd_structure import structure_distance
 from gduq.whole import whole
 
 __all__ = ["Novelty"]
@@ -36,6 +43,7 @@ _CHUNK = 4_000_000  # numbers in one block, of similarities or of dense rows
 _SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can make as much
 _LENGTH = 0.5  # what a relative difference in length counts, against one in direction
 _SHORT = 1e-6  # of the longest reference row: shorter ones count as so long
+_EQUAL = 1e-5  # structures that differ by less are the same: logarithms of counts, in any precision
 
 
 class Novelty(nn.Module):
@@ -52,6 +60,9 @@ class Novelty(nn.Module):
     Attributes:
         reference: Kept training rows ``[R, d]``.
         distances: Distances of validation rows ``[V]``, sorted.
+        structure: Structure of the kept training rows ``[R, s]``, or nothing.
+        structure_distances: Distances of validation rows by structure ``[V]``, sorted.
+        ranks: Of validation rows by the larger of both shares, 0 to 2V ``[V]``, sorted.
 
     Example:
         >>> generator = torch.Generator().manual_seed(0)
@@ -63,19 +74,40 @@ class Novelty(nn.Module):
 
     reference: Tensor
     distances: Tensor
+    structure: Tensor
+    structure_distances: Tensor
+    ranks: Tensor
 
     def __init__(self, k: int = 10, size: int = 2048) -> None:
         super().__init__()
         self.k, self.size = whole("k", k, least=1), whole("size", size, least=1)
         self.register_buffer("reference", torch.empty(0, 0))
         self.register_buffer("distances", torch.empty(0))
+        self._forget_structure()
+
+    def _forget_structure(self) -> None:
+        self.register_buffer("structure", torch.empty(0, 0))
+        self.register_buffer("structure_distances", torch.empty(0))
+        self.register_buffer("ranks", torch.empty(0, dtype=torch.int64))
 
     @property
     def fitted(self) -> bool:
         """Whether there are rows to compare with."""
         return self.distances.numel() > 0
 
-    def fit(self, train: Tensor, val: Tensor | None, generator: torch.Generator) -> Novelty:
+    @property
+    def reads_structure(self) -> bool:
+        """Whether the structure of training rows is known."""
+        return self.ranks.numel() > 0
+
+    def fit(
+        self,
+        train: Tensor,
+        val: Tensor | None,
+        generator: torch.Generator,
+        train_structure: Tensor | None = None,
+        val_structure: Tensor | None = None,
+    ) -> Novelty:
         """Keep a random choice of training rows, and the distances of validation rows to them.
 
         Args:
@@ -84,6 +116,9 @@ class Novelty(nn.Module):
                 with the kept rows other than itself. Networks know their training rows too well,
                 so new rows then look somewhat more novel than they are.
             generator: Decides which training rows are kept.
+            train_structure: Numbers that tell the structure of the training rows ``[n, s]``.
+            val_structure: The same of the validation rows ``[v, s]``. Where one of both is missing,
+                structure does not count.
         """
         _check(train, "training")
         if train.size(0) < 2:
@@ -92,35 +127,73 @@ class Novelty(nn.Module):
         order = order.to(train.device)
         kept = take_rows(train.detach(), order[: self.size])
         reference = kept.to(torch.promote_types(kept.dtype, torch.float32))
-        if val is None or val.size(0) == 0:
+        val = None if val is None or val.size(0) == 0 else val
+        if val is None:
             distances = self._own_distances(train, order, reference)
         else:
             _check(val, "validation", train.size(1))
             distances = self._far(val, reference)
         self.reference, self.distances = reference, distances.sort().values
+        self._forget_structure()
+        told = None if val is None else val_structure
+        if train_structure is not None and (val is None) == (told is None):
+            _check(train_structure, "structure of training", count=train.size(0))
+            if told is not None:
+                width, rows = train_structure.size(1), distances.size(0)
+                _check(told, "structure of validation", width, rows)
+            self._rank(distances, train_structure[order], told)
         return self
 
+    def _rank(self, distances: Tensor, train: Tensor, val: Tensor | None) -> None:
+        """Note how strange the structure of validation rows is, and how both shares go together.
+
+        Training rows come in the order in which they are kept, and have their distances so.
+        """
+        known = train[: self.size]
+        if val is None:
+            others, kept = train[self.size :], structure_distance(known, known, among=True)
+            far = torch.cat([structure_distance(others, known), kept])
+        else:
+            far = structure_distance(val, known)
+        self.structure, self.structure_distances = known, far.sort().values
+        self.ranks = self._larger(self._nearer(distances), far).sort().values
+
     @torch.no_grad()
-    def forward(self, rows: Tensor) -> Tensor:
-        """Novelty ``[m]`` of rows ``[m, d]``, dense or sparse CSR."""
+    def forward(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
+        """Novelty ``[m]`` of rows ``[m, d]``, dense or sparse CSR.
+
+        Their ``structure`` ``[m, s]`` counts where that of training rows is known.
+        """
         if not self.fitted:
             raise NotFittedError(
                 "a fitted novelty", "one without training rows", "Call fit(train, val, generator)."
             )
         if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
             raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
-        known = self.distances.double()
-        root = (2.0 * self._far(rows, self.reference)).sqrt()
+        count = self._nearer(self._far(rows, self.reference))
+        if structure is not None and self.reads_structure:
+            if structure.shape != (rows.size(0), self.structure.size(1)):
+                wanted = f"structure of shape [{rows.size(0)}, {self.structure.size(1)}]"
+                raise InputError(wanted, list(structure.shape))
+            count = self._larger(count, structure_distance(structure, self.structure))
+            count = _below(self.ranks, count) + _below(self.ranks, count, equal=True)
+        share = count / (2.0 * self.distances.numel())
+        return share.to(torch.promote_types(rows.dtype, torch.float32))
+
+    def _nearer(self, far: Tensor) -> Tensor:
+        """How many validation rows have a smaller distance ``[m]``, times 2; ties count 1."""
+        root = (2.0 * far).sqrt()
         slack = _SAME * (1.0 + root)
         low, high = (root - slack).clamp_min(0).square() / 2, (root + slack).square() / 2
-        if exporting():
-            nearer = (known < low.unsqueeze(1)).sum(dim=1)
-            not_farther = (known <= high.unsqueeze(1)).sum(dim=1)
-        else:
-            nearer = torch.searchsorted(known, low)
-            not_farther = torch.searchsorted(known, high, right=True)
-        share = (nearer + not_farther) / (2.0 * known.numel())
-        return share.to(torch.promote_types(rows.dtype, torch.float32))
+        known = self.distances.double()
+        return _below(known, low) + _below(known, high, equal=True)
+
+    def _larger(self, count: Tensor, far: Tensor) -> Tensor:
+        """The count of `_nearer`, or that by structure where it is larger.
+
+        Ties by structure do not count: a known structure leaves the answer to the representation.
+        """
+        return torch.maximum(count, 2 * _below(self.structure_distances.double(), far - _EQUAL))
 
     def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
         """Mean distance ``[m]`` to the k nearest, in blocks of bounded memory."""
@@ -144,7 +217,7 @@ class Novelty(nn.Module):
         return torch.cat(parts)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        for name in ("reference", "distances"):  # of any size
+        for name in self._buffers:  # of any size
             found = state_dict.get(prefix + name)
             if found is not None and found.dim() == self.get_buffer(name).dim():
                 setattr(self, name, torch.empty_like(found, device=self.get_buffer(name).device))
@@ -197,9 +270,19 @@ def _polar(rows: Tensor) -> tuple[Tensor, Tensor]:
     return rows / torch.where(length > 0, length, 1.0), length * largest
 
 
-def _check(rows: Tensor, which: str, width: int | None = None) -> None:
-    if rows.dim() != 2 or rows.size(1) == 0 or (width is not None and rows.size(1) != width):
-        wide = "d" if width is None else width
-        raise InputError(f"{which} rows [n, {wide}]", list(rows.shape))
+def _below(known: Tensor, values: Tensor, equal: bool = False) -> Tensor:
+    """How many of the sorted known numbers are smaller than each value, or equal to it."""
+    if not exporting():
+        return torch.searchsorted(known, values, right=equal)
+    values = values.unsqueeze(1)
+    return (known <= values if equal else known < values).sum(dim=1)
+
+
+def _check(rows: Tensor, which: str, width: int | None = None, count: int | None = None) -> None:
+    wanted = ("n" if count is None else count, "d" if width is None else width)
+    fits = rows.dim() == 2 and rows.size(1) > 0
+    sizes = zip(rows.shape, (count, width), strict=fits)
+    if not fits or any(size not in (found, None) for found, size in sizes):
+        raise InputError(f"{which} rows [{wanted[0]}, {wanted[1]}]", list(rows.shape))
     if not torch.isfinite(rows.values() if is_sparse(rows) else rows).all():
         raise InputError(f"finite {which} rows", "NaN or infinite values")

@@ -61,7 +61,7 @@ def predict(
                 outputs,
                 y,
                 features=rows if features else None,
-                novelty=known.novelty(rows) if asks and rows is not None else None,
+                novelty=_novelty(known, graph, rows) if asks else None,
                 weights=weights,
                 calibrated=known.calibration,
             )
@@ -72,6 +72,11 @@ def predict(
             f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
             "rows out to judge the others"
         )
+    return found
+
+
+def _novelty(model: Predictor, graph: Any, rows: Tensor | None) -> Tensor | None:
+    found: Tensor | None = None if rows is None else model.novelty(rows, model.structure(graph))
     return found
 
 

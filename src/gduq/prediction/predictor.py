@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.errors import InputError
-from gduq.graph import label_rows, targets
+from gduq.graph import Rows, label_rows, structure_of, targets
 from gduq.nn.call import evaluating
 from gduq.novelty.nearest import Novelty
 
@@ -125,6 +125,17 @@ class Predictor(nn.Module, ABC):
     @property
     def trunk(self) -> Trunk | None:
         return None
+
+    @property
+    def answers(self) -> Rows | None:
+        """What its rows are, once a graph has shown it."""
+        if self.trunk is not None:
+            return self.trunk.answers
+        return next((part.answers for part in self.parts.values()), None)
+
+    def structure(self, graph: Any) -> Tensor | None:
+        """What novelty reads beside `features`, ``[m, s]``; see `gduq.graph.structure_of`."""
+        return structure_of(graph, self.answers)
 
     def share_trunk(self, trunk: Trunk) -> None:
         """Stand on a trunk that equals the model's own."""

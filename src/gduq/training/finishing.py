@@ -22,6 +22,7 @@ from gduq.targets.base import Part
 from gduq.training.batches import Batches, labels
 
 __all__ = [
+    "Described",
     "Evidence",
     "GraphRows",
     "Judged",
@@ -45,6 +46,20 @@ class Judged(NamedTuple):
     weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
 
 
+class Described(NamedTuple):
+    """How novelty sees rows."""
+
+    h: Tensor  # representations [n, d]
+    structure: Tensor | None  # as `gduq.graph.structure_of` tells it [n, s]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Described]) -> Described:
+        """All rows of several; their structure where all have one."""
+        known = [part.structure for part in parts if part.structure is not None]
+        structure = torch.cat(known) if len(known) == len(parts) else None
+        return cls(torch.cat([part.h for part in parts]), structure)
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence(ABC):
     """The rows that a trained model is finished with, wherever they come from."""
@@ -58,8 +73,8 @@ class Evidence(ABC):
         """What a model says of training rows, validation rows or a copy."""
 
     @abstractmethod
-    def features(self, model: Predictor, rows: Any) -> Tensor | None:
-        """The representations ``[n, d]`` that novelty compares."""
+    def described(self, model: Predictor, rows: Any) -> Described | None:
+        """What novelty compares; ``None`` for a model without representations."""
 
     def calibrate(self, model: Predictor, tempered: bool = True) -> list[Judged]:
         """Note what the model leaves unexplained, and fit its temperature to the validation rows;
@@ -77,10 +92,12 @@ class Evidence(ABC):
 
     def fit_novelty(self, model: Predictor, seed: int) -> None:
         """Note what training rows are like, and how far from them validation rows are."""
-        train = self.features(model, self.train)
+        train = self.described(model, self.train)
         if train is not None:
-            val = None if self.val is None else self.features(model, self.val)
-            model.novelty.fit(train, val, torch.Generator().manual_seed(seed))
+            val = None if self.val is None else self.described(model, self.val)
+            h, structure = (None, None) if val is None else val
+            generator = torch.Generator().manual_seed(seed)
+            model.novelty.fit(train.h, h, generator, train.structure, structure)
 
     def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
         """All of it. Without validation rows the model says that it is not calibrated."""
@@ -100,19 +117,20 @@ class GraphRows(Evidence):
     def judged(self, model: Predictor, rows: Any) -> Judged:
         return judged(model, rows, self.batch_size)
 
-    def features(self, model: Predictor, rows: Any) -> Tensor | None:
-        device, parts, seen = device_of_model(model), [], 0
+    def described(self, model: Predictor, rows: Any) -> Described | None:
+        device, parts, seen = device_of_model(model), list[Described](), 0
         generator = torch.Generator().manual_seed(self.seed)
         with torch.no_grad(), evaluating(model):
             for graph in rows.batches(self.batch_size, shuffle=True, generator=generator):
-                found = model.represented(on_device(graph, device))
+                graph = on_device(graph, device)
+                found = model.represented(graph)
                 if found is None:
                     return None
-                parts.append(found)
+                parts.append(Described(found, model.structure(graph)))
                 seen += found.size(0)
                 if seen >= MOST:  # batches come in random order: data may be sorted by class
                     break
-        return torch.cat(parts)
+        return Described.joined(parts)
 
 
 def finish_model(

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.errors import warn_user
-from gduq.graph import on_device
+from gduq.graph import on_device, structure_of
 from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
 from gduq.training.batches import Batches, ReadTarget, labels
-from gduq.training.finishing import Evidence, Judged, half_and_half
+from gduq.training.finishing import Described, Evidence, Judged, half_and_half
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
@@ -34,9 +34,10 @@ _ONE_VOICE = (
 
 @dataclass(frozen=True, eq=False)
 class Seen(RowSet):
-    """Rows with what the network itself says of them, ``outputs`` ``[m, O]``."""
+    """Rows with what the network itself says of them, and how novelty sees them."""
 
-    outputs: Tensor
+    outputs: Tensor  # [m, O]
+    structure: Tensor | None  # [m, s]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,20 +81,22 @@ class TrunkRows(Evidence):
         with torch.no_grad(), evaluating(model):
             return Judged(model.from_rows(rows.h, rows.outputs), rows.y)
 
-    def features(self, model: Predictor, rows: Any) -> Tensor | None:
-        found: Tensor = rows.h
-        return found
+    def described(self, model: Predictor, rows: Any) -> Described | None:
+        return Described(rows.h, rows.structure)
 
 
 def _seen(trunk: Trunk, data: Batches) -> Seen:
     device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
-    parts: list[tuple[Tensor, ...]] = []
+    truth, outputs, rows = list[Tensor](), list[Tensor](), list[Described]()
     with torch.no_grad(), evaluating(trunk):
         for graph in data.batches(256):
             graph = on_device(graph, device)
-            h, outputs = (trunk.labelled(found, graph) for found in trunk.run(graph))
-            parts.append((h, labels(graph, outputs.size(0)), outputs))
-    return Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+            h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
+            truth.append(labels(graph, said.size(0)))
+            outputs.append(said)
+            rows.append(Described(h, structure_of(graph, trunk.answers)))
+    h, structure = Described.joined(rows)
+    return Seen(h, torch.cat(truth), torch.cat(outputs), structure)
 
 
 def fit_on_rows(

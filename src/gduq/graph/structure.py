@@ -1,0 +1,94 @@
+"""How large and how dense: a few plain numbers of every row, told from the graph alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import to_edge_index
+
+from gduq.graph.rows import Graph, Rows, device_of, label_rows, num_graphs, row_type
+
+__all__ = ["structure_of"]
+
+
+def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
+    """Logarithms ``[m, s]`` of a few counts, for the rows that count, in double precision.
+
+    * A graph: of 1 + its nodes, and of 1 + edges per node.
+    * A node: of 1 + the edges that end in it.
+    * An edge to be judged: the same of its two ends, the smaller first.
+
+    In a ``HeteroData`` nodes and edges of all types count. Each row is told from its own graph, so
+    its mates in a batch do not matter.
+
+    ``None`` where it cannot be told: unknown ``rows``, no ``edge_index`` and no ``adj_t``, edges to
+    be judged in a ``HeteroData``, or a sampled neighbourhood (PyG's ``batch_size``), whose degrees
+    are those of the sample.
+
+    Example:
+        >>> star = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]))
+        >>> structure_of(star, "node").exp() - 1
+        tensor([[3.],
+                [0.],
+                [0.],
+                [0.]], dtype=torch.float64)
+    """
+    if rows is None or any("batch_size" in store for store in graph.node_stores):
+        return None
+    degrees = _degrees(graph)
+    if degrees is None or (rows == "edge" and not isinstance(graph, Data)):
+        return None
+    if rows == "graph":
+        found = _of_graphs(graph, degrees)
+    else:
+        kind = row_type(graph) if isinstance(graph, HeteroData) else ""
+        found = degrees[kind].log1p().unsqueeze(1)
+        if rows == "edge":
+            ends = found.squeeze(1)[graph.edge_label_index]
+            found = torch.stack([ends.amin(dim=0), ends.amax(dim=0)], dim=1)
+    return found[label_rows(graph, found.size(0))]
+
+
+def _degrees(graph: Graph) -> dict[str, Tensor] | None:
+    """How many edges end in each node, by type of nodes; ``None`` where edges are not known."""
+    one = isinstance(graph, Data)
+    edges: dict[Any, Any] = {("",): graph} if one else dict(graph.edge_items())
+    like, found = device_of(graph), dict[str, Tensor]()
+    for kind, store in _nodes(graph).items():
+        nodes = store.num_nodes if store else 0
+        found[kind] = torch.zeros(nodes, dtype=torch.float64, device=like)
+    for kind, store in edges.items():
+        ends = _ends(store)
+        if ends is None:
+            return None
+        degree = found[kind[-1]]
+        found[kind[-1]] = degree.index_add(0, ends, torch.ones_like(ends, dtype=degree.dtype))
+    return found
+
+
+def _nodes(graph: Graph) -> dict[str, Any]:
+    return {"": graph} if isinstance(graph, Data) else dict(graph.node_items())
+
+
+def _ends(store: Any) -> Tensor | None:
+    """The node that each edge ends in ``[E]``."""
+    edges = store.get("edge_index")
+    if edges is not None:
+        return edges[1]  # type: ignore[no-any-return]
+    adjacency = store.get("adj_t")
+    return None if adjacency is None else to_edge_index(adjacency)[0][0]
+
+
+def _of_graphs(graph: Graph, degrees: dict[str, Tensor]) -> Tensor:
+    """Sizes and mean degrees ``[G, 2]``."""
+    nodes = edges = next(iter(degrees.values())).new_zeros(num_graphs(graph))
+    for kind, store in _nodes(graph).items():
+        degree, batch = degrees[kind], store.get("batch")
+        if batch is None:
+            batch = torch.zeros_like(degree, dtype=torch.int64)
+        nodes = nodes.index_add(0, batch, torch.ones_like(degree))
+        edges = edges.index_add(0, batch, degree)
+    return torch.stack([nodes.log1p(), (edges / nodes.clamp_min(1.0)).log1p()], dim=1)
