@@ -440,6 +440,7 @@ def test_values_are_trained_on_later() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     graph = Data(x=x, edge_index=torch.stack([ring, ring.roll(1)]), y=x.mean(dim=1) + 0.37)
     views = View(graph, ring < 30), View(graph, ring >= 30)
+    torch.manual_seed(0)
     own = GNN(3, 8, 1, num_layers=3, task="node", head="mlp")
     gduq.fit(own, *views, epochs=30, lr=0.02, **QUIET)
     names = {}

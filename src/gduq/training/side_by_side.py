@@ -93,17 +93,10 @@ class _StackedHeads:
             out: Tensor = functional_call(self.module, state, (h, c, masked))
             return out
 
-        if len(self) == 1:  # the same without the price of vmap
-            first = tuple({k: v[0] for k, v in part.items()} for part in self._parts)
-            return alone(first, None if masked is None else masked[0]).unsqueeze(0)
         axes = (0, None if masked is None else 0)
         every = vmap(alone, axes, randomness="same")  # a head alone draws the same dropout
-        out: Tensor = every(self._parts, masked)
+        out: Tensor = every((self.parameters, self.buffers), masked)
         return out
-
-    @property
-    def _parts(self) -> tuple[dict[str, Tensor], ...]:
-        return self.parameters, self.buffers
 
     @property
     def state(self) -> dict[str, Tensor]:
