@@ -134,8 +134,8 @@ _CELLS = [
     *_MOTIF,
     *(ShiftCell(f"molecules/bace/{s}", "bonds", 30, 3e-3, batch_size=64) for s in _OF_MOLECULES),
     *(ShiftCell(f"molecules/bbbp/{s}", "bonds", 30, 3e-3, batch_size=64) for s in _OF_MOLECULES),
-    *(ShiftCell(f"tu/{n}/size", conv, 30, limit=2000) for n in ("NCI1", "NCI109")
-      for conv in _CONVS),
+    *(ShiftCell(f"tu/{n}/size", conv, 30, limit=2000, large=conv == "pna")
+      for n in ("NCI1", "NCI109") for conv in _CONVS),
     *_citation("coauthor-cs", 100, large=True),
 ]  # fmt: skip
 
