@@ -1,10 +1,11 @@
-"""How `gduq.choose` should calibrate its mixture: judged on a kind of corruption it has not seen.
+"""What `gduq.choose` should mix and how: judged on rows that the training data hold back.
 
-Per cell of the search half and per seed all candidates of `gduq.choose` are trained. Then one kind
-of shifted copies is left out: candidates are calibrated and weighted on validation rows and the
-other kinds, and the mixture is judged on the kind that was left out. Training never reads a shifted
-split. The seed draws the split too: of cells whose shift is drawn at random, some of these
-validation rows are shifted test rows of the table's seeds.
+Per cell of the search half and per seed the training rows are cut once more, along a number of
+their own: how large a graph is or how many edges a node has, and where a row lies along the widest
+direction of the features. The upper 30 % are held back. A network and all candidates of
+`gduq.choose` see the others only; mixtures of them are judged on the rows that were held back. A
+shifted split is never read. (The seed draws the split: of cells whose shift is drawn at random,
+some of these training rows are shifted test rows of the table's seeds.)
 
     python benchmarks/mixtures.py --workers 2 -o out/mixtures.csv
 """
@@ -12,108 +13,230 @@ validation rows are shifted test rows of the table's seeds.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
+from gduq.baselines.ensemble import Ensemble
 from gduq.baselines.stack import Stack
+from gduq.data.splits import Splits
+from gduq.data.view import View
+from gduq.graph import structure_of
 from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.methods import BUDGETS, Work
-from gduq.prediction.predictor import Answer
-from gduq.training.candidates import Candidates
-from gduq.training.choosing import mixture_weights
-from gduq.training.finishing import Judged, fit_temperature
+from gduq.prediction.predictor import Answer, Predictor
+from gduq.training.candidates import Candidate, Candidates, Plan
+from gduq.training.choosing import SMALL, mixture_weights, prior_rows
+from gduq.training.finishing import Judged, fit_temperature, judged
 from recipes import searched
 
-KINDS = 4  # of copies, each at two severities
-STARTS = (2.0, 0.1)  # head start of the plain network: rows, or a share of the rows
+SEEDS = (100, 101)  # which no table uses
+CUTS = ("structure", "features")
+HELD, TRAIN, VAL = 0.3, 0.65, 0.2  # shares: of all rows; of the others
+MOST = 3.5  # the budget of whatever is trained
 
 
 def main() -> None:
-    table, _ = searched(judged, "mixtures")
+    table, _ = searched(compared, "mixtures", SEEDS)
     print(summary(table).to_string(float_format="%.3f"))
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Loss on the unseen kind relative to the calibrated plain network's, mean over all."""
-    key = ["cell", "seed", "kind", "budget"]
-    plain = table[table["way"] == "plain"][[*key, "loss"]]
-    joined = table.merge(plain, on=key, suffixes=("", "_plain"))
+    """Loss on rows held back, relative to the plain network with the same calibration: mean over
+    cells and cuts, and how often it is lower (a cell and a cut count once, with their mean)."""
+    key = ["task", "cell", "cut"]
+    means = table.groupby([*key, "way"], sort=False)["loss"].mean().reset_index()
+    joined = means.merge(means[means["way"] == "plain"], on=key, suffixes=("", "_plain"))
     joined["ratio"] = joined["loss"] / joined["loss_plain"]
-    found = joined.groupby(["budget", "way"])["ratio"]
-    return pd.DataFrame({"ratio": found.mean(), "better": found.agg(lambda r: (r < 1).mean())})
+    found = joined.groupby(["task", "way"], sort=False)["ratio"]
+    return pd.DataFrame({"ratio": found.mean(), "lower": found.agg(lambda r: (r < 1).mean())})
 
 
-def judged(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
-    """All ways on one cell, each kind of copies left out in turn."""
+@dataclass(eq=False)
+class HeldBack(Work):
+    """A cell whose training rows are all that there is: the uppermost of them are the shift."""
+
+    cut: str = CUTS[0]
+
+    @cached_property
+    def splits(self) -> Splits:
+        whole = super().splits
+        train, generator = whole.train, torch.Generator().manual_seed(self.seed)
+        values = _along(train, self.cut)
+        noise = torch.rand(len(values), generator=generator, dtype=torch.float64)
+        order = (values + 1e-9 * values.abs().max() * noise).argsort()  # ties fall at random
+        most = int((1 - HELD) * len(order))
+        inner = order[:most][torch.randperm(most, generator=generator)]
+        sizes = [int(TRAIN * most), int(VAL * most)]
+        parts = (*inner.split([*sizes, most - sum(sizes)]), order[most:])
+        names = ("train", "id_val", "id_test", "ood_test")
+        views = {name: _part(train, rows) for name, rows in zip(names, parts, strict=True)}
+        return Splits(**views, class_names=whole.class_names)
+
+
+def _along(view: View, cut: str) -> Tensor:
+    """One number per row."""
+    batch = next(iter(view.batches(len(view.graphs))))
+    if cut == "structure":
+        found = structure_of(batch, view.task)
+        assert found is not None
+        return found[:, 0]
+    if view.task == "node":
+        x = batch.x[view.rows]
+        x = (x.to_dense() if x.layout != torch.strided else x).double()
+    else:
+        count = torch.bincount(batch.batch).double().unsqueeze(1)
+        total = torch.zeros(len(count), batch.x.size(1), dtype=torch.float64)
+        x = total.index_add_(0, batch.batch, batch.x.double()) / count
+        if float(x.std(dim=0).max()) < 1e-6:  # no features: edges per node
+            found = structure_of(batch, "graph")
+            assert found is not None
+            return found[:, 1]
+    widest = torch.linalg.svd(x - x.mean(dim=0), full_matrices=False).Vh[0]
+    return (x - x.mean(dim=0)) @ widest
+
+
+def _part(view: View, rows: Tensor) -> View:
+    if view.task == "graph":
+        return View([view.graphs[int(i)] for i in rows])
+    assert view.rows is not None
+    numbers = view.rows.nonzero().flatten() if view.rows.dtype == torch.bool else view.rows
+    return replace(view, rows=numbers[rows])
+
+
+# -- one cell --------------------------------------------------------------------------------------
+
+
+def compared(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
+    """All ways on one cell, both cuts."""
     cell, seed = job
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    work = Work(cell, seed)
-    candidates = work.candidates(BUDGETS[-1])
-    found = list(candidates)
-    said = [_said(candidates, one.model) for one in found]
     rows = []
-    for kind in range(KINDS):
-        unseen = [1 + 2 * kind, 2 + 2 * kind]
-        seen = [i for i in range(len(said[0])) if i not in unseen]
-        for one, judgements in zip(found, said, strict=True):
-            one.model.set_temperature(1.0, None)
-            fit_temperature(one.model, judgements[0], [judgements[i] for i in seen[1:]])
-        for budget in BUDGETS:
-            inside = [j for j, one in enumerate(found) if one.budget <= budget]
-            for way, loss in _ways([found[j].model for j in inside],
-                                   [said[j] for j in inside], seen, unseen):  # fmt: skip
-                rows.append(
-                    {"cell": cell.name, "seed": seed, "kind": kind, "budget": budget, "way": way,
-                     "loss": loss}
-                )  # fmt: skip
+    for cut in CUTS:
+        work = HeldBack(cell, seed, cut=cut)
+        same = {"cell": cell.name, "task": "node" if cell.on_nodes else "graph", "cut": cut}
+        rows += [{**same, "seed": seed, "way": way, "loss": loss} for way, loss in _ways(work)]
     return rows
 
 
-def _said(candidates: Candidates, model: Any) -> list[Judged]:
-    evidence = candidates.evidence(model)
-    return [evidence.judged(model, rows) for rows in (evidence.val, *evidence.copies)]
+def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
+    """Losses on the rows held back, by what was mixed and how."""
+    candidates, away = work.candidates(MOST), work.views["ood_test"]
+    found = {one.name: one for one in candidates}
+    anew = Plan(2.5, 1 if work.cell.on_nodes else "input", 0.75, fresh=1)
+    found[str(anew)] = candidates.judged(str(anew), 99.0, candidates.planned(anew), 0.0)
+    losses = {name: _losses(one.model, judged(one.model, away)) for name, one in found.items()}
+    for name in found:
+        yield name, float(losses[name].mean())
+    yield "ensemble of 3", _ensemble(candidates, found, away)
+    for budget in BUDGETS:
+        inside = [name for name, one in found.items() if one.budget <= budget]
+        chosen = _mixtures(found, losses, inside)
+        for way, loss in chosen:
+            yield f"choose({budget}){way}", loss
+        stack = _stack(found, inside)
+        yield f"choose({budget}), one more temperature", _tempered(candidates, found, stack, away)
+    inside = [name for name, one in found.items() if one.budget <= BUDGETS[0]]
+    on = next(name for name in found if name.startswith("trained on"))
+    others = [name for name in inside if name != on] if on in inside else [*inside, on]
+    said = "without" if on in inside else "with"
+    yield f"choose(1.2), {said} training on", _even(found, losses, others)
+    inside = [name for name, one in found.items() if one.budget <= BUDGETS[-1]]
+    others = [*(name for name in inside if name != "network 2"), str(anew)]
+    yield "choose(2.5), anchors from scratch for network 2", _even(found, losses, others)
 
 
-def _ways(models: list[Any], said: list[list[Judged]], seen: list[int], unseen: list[int]) -> Any:
-    losses = torch.stack([_losses(m, s, seen) for m, s in zip(models, said, strict=True)])
-    away = torch.stack([_losses(m, s, unseen) for m, s in zip(models, said, strict=True)])
-    yield "plain", float(away[0].mean())
-    yield "best single", float(away[int(_half(losses).argmin())].mean())
-    for start in STARTS:
-        rows = start if start >= 1 else start * losses.size(2)
-        prior = torch.tensor([rows, *[0.0] * (len(models) - 1)])
-        weights = mixture_weights(-losses, prior)
-        mixed = -(weights.log()[:, None, None] - away).logsumexp(dim=0)
-        yield f"mixture, head start {start}", float(mixed.mean())
-        kept = [j for j, w in enumerate(weights.tolist()) if w >= 0.02]
-        stack = Stack([models[j] for j in kept], weights[kept] / weights[kept].sum())
-        parts = [_mixed(stack, [said[j][i] for j in kept]) for i in seen]
-        fit_temperature(stack, parts[0], parts[1:])
-        for name, bound in (("tempered", 0.0), ("tempered, T ≥ 1", 1.0)):
-            stack.set_temperature(max(bound, float(stack.temperature)), "shifted")
-            tests = [_mixed(stack, [said[j][i] for j in kept]) for i in unseen]
-            values = [_nll(stack, one).mean() for one in tests]
-            yield f"mixture, head start {start}, {name}", float(torch.stack(values).mean())
+def _mixtures(
+    found: Mapping[str, Candidate], losses: Mapping[str, Tensor], inside: Sequence[str]
+) -> Iterator[tuple[str, float]]:
+    yield "", _even(found, losses, inside)
+    start = torch.tensor([2.0, *[0.0] * (len(inside) - 1)])
+    yield ", only a head start of the plain network", _mixed(found, losses, inside, start)
+    best = min(inside, key=lambda name: _half(found[name].losses))
+    yield ", the best candidate alone", float(losses[best].mean())
+    for name in ("Laplace", "anchored head"):
+        yield f", without {name}", _even(found, losses, [n for n in inside if n != name])
 
 
-def _half(losses: torch.Tensor) -> torch.Tensor:
-    return 0.5 * losses[:, 0].mean(dim=1) + 0.5 * losses[:, 1:].mean(dim=(1, 2))
+def _even(
+    found: Mapping[str, Candidate], losses: Mapping[str, Tensor], names: Sequence[str]
+) -> float:
+    """Mixed as `gduq.choose` does."""
+    rows = found["plain"].losses.size(1)
+    return _mixed(found, losses, names, prior_rows(len(names), rows))
 
 
-def _mixed(stack: Stack, said: list[Judged]) -> Judged:
-    found = stack.mixed([Answer(one.outputs, weights=one.weights) for one in said])
-    return Judged(found.outputs, said[0].y, found.weights)
+def _mixed(
+    found: Mapping[str, Candidate],
+    losses: Mapping[str, Tensor],
+    names: Sequence[str],
+    prior: Tensor,
+) -> float:
+    weights = mixture_weights(-torch.stack([found[name].losses for name in names]), prior)
+    away = torch.stack([losses[name] for name in names])
+    return float(-(weights.log()[:, None] - away).logsumexp(dim=0).mean())
 
 
-def _losses(model: Any, said: list[Judged], which: list[int]) -> torch.Tensor:
-    return torch.stack([_nll(model, said[i]) for i in which]).double()
+def _half(losses: Tensor) -> float:
+    """Half of the weight on validation rows, half on their copies."""
+    return float(0.5 * losses[0].mean() + 0.5 * losses[1:].mean())
 
 
-def _nll(model: Any, one: Judged) -> torch.Tensor:
-    return model.target.nll(model.calibrated(one.outputs, one.weights), one.y, one.weights)
+def _losses(model: Predictor, said: Judged) -> Tensor:
+    assert model.target is not None
+    outputs = model.calibrated(said.outputs, said.weights)
+    return model.target.nll(outputs, said.y, said.weights).double()
+
+
+def _ensemble(candidates: Candidates, found: Mapping[str, Candidate], away: View) -> float:
+    members = [found[name].model for name in ("plain", "network 2", "network 3")]
+    temperatures = [float(member.temperature) for member in members]
+    for member in members:
+        member.set_temperature(1.0, None)
+    model = Ensemble(members)
+    assert members[0].target is not None
+    model.target = members[0].target.combined()
+    candidates.judged("", 1.0, model, 0.0)
+    loss = float(_losses(model, judged(model, away)).mean())
+    for member, temperature in zip(members, temperatures, strict=True):
+        member.set_temperature(temperature, "shifted")
+    return loss
+
+
+def _stack(found: Mapping[str, Candidate], names: Sequence[str]) -> Stack:
+    table = -torch.stack([found[name].losses for name in names])
+    weights = mixture_weights(table, prior_rows(len(names), table.size(2)))
+    kept = weights >= SMALL
+    members = [found[name].model for name, there in zip(names, kept.tolist(), strict=True) if there]
+    return Stack(members, weights[kept] / weights[kept].sum())
+
+
+def _tempered(
+    candidates: Candidates, found: Mapping[str, Candidate], stack: Stack, away: View
+) -> float:
+    """With a temperature of the mixture's own."""
+
+    def said(rows: int | None) -> Judged:
+        parts = []
+        for member in stack:
+            evidence = candidates.evidence(member)
+            sets = (evidence.val, *evidence.copies)
+            parts.append(
+                judged(member, away) if rows is None else evidence.judged(member, sets[rows])
+            )
+        mixed = stack.mixed([Answer(one.outputs, weights=one.weights) for one in parts])
+        return Judged(mixed.outputs, parts[0].y, mixed.weights)
+
+    count = found["plain"].losses.size(0)
+    clean, *copies = (said(i) for i in range(count))
+    fit_temperature(stack, clean, copies)
+    return float(_losses(stack, said(None)).mean())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,16 @@ def main() -> None:
 
 
 def searched(
-    job: Callable[[tuple[ShiftCell, int]], list[dict[str, Any]]], title: str
+    job: Callable[[tuple[ShiftCell, int]], list[dict[str, Any]]],
+    title: str,
+    seeds: Sequence[int] = SEEDS,
 ) -> tuple[pd.DataFrame, Path]:
     """A job on all cells of the search, its rows as a table, and the file they were written to."""
     parser = argparse.ArgumentParser(description=f"The search of {title}.")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("-o", "--output", type=Path, default=Path(f"out/{title}.csv"))
     options = parser.parse_args()
-    jobs = [(cell, seed) for seed in SEEDS for cell in cells("small") if cell.search]
+    jobs = [(cell, seed) for seed in seeds for cell in cells("small") if cell.search]
     found = map_cells(jobs, job, workers=options.workers, title=title, name=str)
     for outcome in found:
         if outcome.error:
