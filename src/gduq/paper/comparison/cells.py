@@ -119,7 +119,9 @@ def _citation(name: str, epochs: int, search: bool = False, large: bool = False)
     ]
 
 
-_CBAS = [ShiftCell(f"cbas/color/{s}", "gcn", 400, 3e-3, search=True) for s in _SHIFTS]
+_CBAS = [  # four features: more dropout than this leaves too little of them
+    ShiftCell(f"cbas/color/{s}", "gcn", 1000, 3e-3, search=True, dropout=0.2) for s in _SHIFTS
+]
 _MOTIF = [
     ShiftCell(f"motif/{domain}/{shift}", "gin", 30, search=domain == "basis", limit=2000)
     for domain in ("basis", "size")
