@@ -99,8 +99,13 @@ class Work:
     def like(self) -> Any:
         return self.splits.train.graphs[0]
 
-    def train(self, model: nn.Module, seed: int | None = None, **changes: Any) -> None:
-        """Train with the schedule of the cell; calibration comes later, for everybody alike."""
+    def train(
+        self, model: nn.Module, seed: int | None = None, blind: bool = False, **changes: Any
+    ) -> None:
+        """Train with the schedule of the cell; calibration comes later, for everybody alike.
+
+        A ``blind`` training takes all epochs and their last weights, without validation rows.
+        """
         options: dict[str, Any] = {
             "epochs": self.cell.epochs,
             "lr": self.cell.lr,
@@ -111,7 +116,10 @@ class Work:
             "calibrate": None,
             "progress": False,
         }
-        fit(model, self.splits.train, self.views["id_val"], **(options | changes))
+        if blind:
+            options |= {"select": "last", "patience": None}
+        val = None if blind else self.views["id_val"]
+        fit(model, self.splits.train, val, **(options | changes))
 
     def finish(self, model: nn.Module) -> None:
         """Only what a model on the trained network needs, in its own time."""
@@ -263,11 +271,11 @@ def _last(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     seed = 1000 * work.seed
     net = work.cell.network(work.splits, seed)
     with work.clock("plain"):
-        work.train(net, seed, select="last", patience=None)
+        work.train(net, seed, blind=True)
     plain = Network(net.eval())
     work.train(plain, epochs=0)
     yield "plain, last epoch", work.answers(plain, 0.0)
-    for name, found in _from_scratch(work, select="last", patience=None):
+    for name, found in _from_scratch(work, blind=True):
         yield f"{name}, last epoch", found
 
 
@@ -275,7 +283,7 @@ def _rows(work: Work) -> Rows:
     return "node" if work.cell.on_nodes else "graph"
 
 
-def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, MethodAnswers]]:
+def _from_scratch(work: Work, blind: bool = False) -> Iterator[tuple[str, MethodAnswers]]:
     seed, places = 1000 * work.seed, dict[str, int | str](L1=1, L2=2)
     places = {"NFA": "input", **places} if work.cell.on_nodes else {**places, "readout": "readout"}
     for name, at in places.items():
@@ -286,7 +294,7 @@ def _from_scratch(work: Work, **changes: Any) -> Iterator[tuple[str, MethodAnswe
             like=work.like,
         )
         with work.clock(name):
-            work.train(model, seed, **changes)
+            work.train(model, seed, blind)
         alone = work.answers(model, work.seconds[name] - work.seconds["plain"])
         yield from _readings(name, replace(alone, whole=work.whole(model)))
 
