@@ -30,6 +30,7 @@ from gduq.graph import structure_of
 from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer, Predictor
+from gduq.shifts.copies import changes_of
 from gduq.training.candidates import Candidate, Candidates, Plan
 from gduq.training.choosing import SMALL, mixture_weights, prior_rows
 from gduq.training.finishing import Judged, fit_temperature, judged
@@ -39,6 +40,13 @@ SEEDS = (100, 101)  # which no table uses
 CUTS = ("structure", "features")
 HELD, TRAIN, VAL = 0.3, 0.65, 0.2  # shares: of all rows; of the others
 MOST = 3.5  # the budget of whatever is trained
+COPIES = (  # a name, what copies change, and how much of it
+    ("temperature scaling", "nothing", ()),
+    ("copies at severities 1 and 3", "", (1, 3)),
+    ("copies at severity 5", "", (5,)),
+    ("copies of edges only", "edge", (3, 5)),
+    ("copies of features only", "feature", (3, 5)),
+)
 
 
 def main() -> None:
@@ -134,6 +142,7 @@ def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
     losses = {name: _losses(one.model, judged(one.model, away)) for name, one in found.items()}
     for name in found:
         yield name, float(losses[name].mean())
+    yield from _copies(found["plain"].model, work)
     yield "ensemble of 3", _ensemble(candidates, found, away)
     for budget in BUDGETS:
         inside = [name for name, one in found.items() if one.budget <= budget]
@@ -150,6 +159,18 @@ def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
     inside = [name for name, one in found.items() if one.budget <= BUDGETS[-1]]
     others = [*(name for name in inside if name != "network 2"), str(anew)]
     yield "choose(2.5), anchors from scratch for network 2", _even(found, losses, others)
+
+
+def _copies(plain: Predictor, work: HeldBack) -> Iterator[tuple[str, float]]:
+    """The plain network with a temperature from other copies than those at severities 3 and 5."""
+    val, known = work.views["id_val"], float(plain.temperature)
+    clean, away = judged(plain, val), judged(plain, work.views["ood_test"])
+    for way, names, severities in COPIES:
+        kinds = [change for change in changes_of(val) if names in change.__name__]
+        copies = [judged(plain, change(val, s, work.seed)) for change in kinds for s in severities]
+        fit_temperature(plain, clean, copies)
+        yield f"plain, {way}", float(_losses(plain, away).mean())
+    plain.set_temperature(known, "shifted")
 
 
 def _mixtures(

@@ -30,6 +30,10 @@ def results_page(found: Found, notes: Notes) -> str:
         "table": table_of_means(found),
         "claims": table_of_bars(found),
         "kinds": table_of_kinds(found),
+        "accuracies": ", ".join(
+            f"{cell.partition(' ')[0]} {ours:.2f} ({printed:.2f})"
+            for cell, (ours, printed) in found["accuracies"].items()
+        ),
     }
     return str(notes["page"]).format(**filled).strip() + "\n"
 

@@ -35,6 +35,14 @@ def published_parts(table: pd.DataFrame) -> dict[str, Any]:
     return {"published_seeds": seeds, "published": figures, "printed": printed}
 
 
+def accuracies(table: pd.DataFrame) -> dict[str, list[float]]:
+    """Of the plain network on OOD test rows, ours and the paper's, where it prints one."""
+    rows = table[(table["split"] == "ood_test") & (table["method"] == "plain")]
+    ours = rows.groupby("cell")["accuracy"].mean().round(3)
+    printed = {str(cell): _printed(str(cell)).get("plain|none") for cell in ours.index}
+    return {cell: [float(ours[cell]), of["accuracy"]] for cell, of in printed.items() if of}
+
+
 def _printed(cell: str) -> dict[str, dict[str, float]]:
     """ECE in 100 bins and accuracy, of the last epoch, logits averaged and rescaled."""
     dataset, _, shift = cell.partition(" ")[0].rpartition("/")

@@ -13,7 +13,7 @@ from gduq.paper.comparison.comparison_result import SHOWN, overview
 from gduq.paper.comparison.scoring import LEVELS
 from results_claims import claimed, groups, with_paper
 from results_names import ANCHORED, CONTROLS, FEW, MAIN, READINGS, SPLITS, joined
-from results_published import published_parts
+from results_published import accuracies, published_parts
 
 Figures = dict[str, dict[str, float]]
 _RIVALS = ("plain|validation", "plain|copies", "ensemble of 3|copies")
@@ -26,6 +26,7 @@ def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
     return {
         "about": _about(own),
         "seeds": _seeds(table),
+        "accuracies": accuracies(own),
         "bars": [asdict(bar) for bar in bars(table)],
         "kinds": _kinds(own),
         "costs": _costs(own),
