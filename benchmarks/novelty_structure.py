@@ -41,6 +41,7 @@ def numbers(graph: Any, task: str) -> Tensor:
     if task == "graph":
         more = scatter(degrees.log1p(), graph.batch, reduce="max")
     own = structure_of(graph, task)  # type: ignore[arg-type]
+    assert own is not None
     return torch.cat([own, more[label_rows(graph, len(more)), None]], dim=1)
 
 
