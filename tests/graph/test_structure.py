@@ -47,10 +47,11 @@ def test_sizes_and_degrees() -> None:
 
 def test_the_ends_of_an_edge_have_no_order() -> None:
     graph = star(3)
-    graph.edge_label_index = torch.tensor([[0, 1, 1], [1, 0, 2]])
-    check(told(graph, "edge"), [[0, 3], [0, 3], [0, 0]])
-    some = View(graph, edges=torch.tensor([False, True, True]))
-    check(told(next(some.batches()), "edge"), [[0, 3], [0, 0]])
+    graph.edge_index = torch.cat([graph.edge_index, graph.edge_index[:, :1].flip(0)], dim=1)
+    graph.edge_label_index = torch.tensor([[0, 1, 1, 0], [1, 0, 2, 0]])
+    check(told(graph, "edge"), [[1], [1], [0], [3]])
+    some = View(graph, edges=torch.tensor([False, True, False, True]))
+    check(told(next(some.batches()), "edge"), [[1], [3]])
 
 
 def test_only_rows_that_count() -> None:
