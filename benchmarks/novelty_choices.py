@@ -3,11 +3,13 @@
     GDUQ_DATA=RAW python benchmarks/novelty_choices.py rings rings:sum tu/PROTEINS/size:sum
 
 A name is a dataset of gduq.data.load, or ``rings``; ``:sum`` adds up the nodes of a graph, else
-they are averaged. One row per choice, averaged over the datasets: AUROC for OOD rows (against ID
-test) and for errors on OOD rows (of values: those above the median), the distance of ID test rows
-from uniform (Kolmogorov-Smirnov times the root of the number of rows: 1.36 is the 5 % level), and
-how corruptions of ID test move mean novelty: rise from severity 0 to 5, and share of those that
-end higher. OOD rows are those of ood_val: choices are made on them, and ood_test stays unseen.
+they are averaged. One row per choice, averaged over the datasets, about the number that a user
+gets: AUROC for OOD rows (against ID test) and for errors on OOD rows (of values: those above the
+median), each on all datasets, where sizes or degrees shift, and elsewhere; the distance of ID test
+rows from uniform (Kolmogorov-Smirnov times the root of the number of rows: 1.36 is the 5 % level);
+how corruptions of ID test move mean novelty, rise from severity 0 to 5 and share of those that end
+higher; and the shares of OOD and of ID rows above 0.99. OOD rows are those of ood_val: choices are
+made on them, and ood_test stays unseen.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq.data import View, load
+from novelty_structure import STRUCTURED, Seen, numbers, share, structured
 
-Rows = dict[str, tuple[Tensor, Tensor]]  # split -> features [m, d], how far off the network is [m]
+Rows = dict[str, Seen]  # by split
 Far = Callable[[Tensor], Tensor]  # rows [m, d] -> how far they are [m]
 KINDS = ("feature_noise", "feature_mask", "edge_drop", "edge_rewire")
 MOST = {"train": 1500}  # graphs of a split; 500 of the others
@@ -86,11 +89,12 @@ def rows_of(name: str, seed: int) -> Rows:
     return {key: answered(net, view, values) for key, view in splits.items()}
 
 
-def answered(net: torch.nn.Module, view: View, values: bool) -> tuple[Tensor, Tensor]:
-    """Features of all rows, and how far off the network is."""
+def answered(net: torch.nn.Module, view: View, values: bool) -> Seen:
+    """Features and structure of all rows, and how far off the network is."""
     p = gduq.predict(net, view, features=True)
     off = (p.mean - p.target.view(-1)).abs() if values else (p.label != p.target).double()
-    return p.features.double(), off
+    structure = torch.cat([numbers(graph, view.task) for graph in view.batches()])
+    return Seen(p.features.double(), off, structure)
 
 
 # -- rules: how far rows are from some training rows -----------------------------------------------
@@ -174,36 +178,49 @@ CHOICES: dict[str, tuple[Callable[..., Far], dict[str, Any]]] = {
     "relative to the training row": (relative, {}),
     **{f"cosine + length at {w}": (length, {"weight": w}) for w in (0.25, 0.5, 0.75, 1.0)},
     **{f"cosine + length at 0.5, k={k}": (length, {"k": k}) for k in (5, 50)},
+    **{label: (length, {"structure": options}) for label, options in STRUCTURED.items()},
 }
 
 
-def share(known: Tensor, far: Tensor) -> Tensor:
-    """Share of known distances that are smaller, ties half."""
-    known = known.sort().values
-    both = torch.searchsorted(known, far) + torch.searchsorted(known, far, right=True)
-    return both / (2 * len(known))
-
-
-def judge(
-    rows: Rows, rule: Callable[..., Far], size: int = 2048, means: int = 0, **options: Any
-) -> list[float]:
-    """The numbers of one row of the table."""
-    known, val = rows["train"][0], rows["id_val"][0]
-    if 0 < means < len(known):
-        found = MiniBatchKMeans(means, n_init=1, random_state=0).fit(normalize(known, dim=1))
+def fitted(
+    rows: Rows,
+    rule: Callable[..., Far],
+    size: int = 2048,
+    means: int = 0,
+    structure: dict[str, Any] | None = None,
+    **options: Any,
+) -> Callable[[Seen], Tensor]:
+    """What a rule makes of rows: their novelty, against some training rows."""
+    train, val = rows["train"], rows["id_val"]
+    kept = torch.randperm(len(train.h), generator=torch.Generator().manual_seed(0))[:size]
+    known = train.h[kept]
+    if 0 < means < len(train.h):
+        found = MiniBatchKMeans(means, n_init=1, random_state=0).fit(normalize(train.h, dim=1))
         known = torch.as_tensor(found.cluster_centers_)
-    known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:size]]
-    far = rule(known, val, **options)
-    own, same, other = far(val), far(rows["id_test"][0]), far(rows["ood_val"][0])
-    off = rows["ood_val"][1]
+    by_h = rule(known, val.h, **options)
+    if structure is None:
+        return lambda seen: share(by_h(val.h), by_h(seen.h))
+    return structured(by_h, train.structure[kept], val, **structure)
+
+
+def judge(rows: Rows, rule: Callable[..., Far], **options: Any) -> list[float]:
+    """The numbers of one row of the table: all that a dataset has to tell."""
+    novelty, known = fitted(rows, rule, **options), len(rows["id_val"].h)
+    said = {key: novelty(seen) for key, seen in rows.items()}
+    same, other, off = said["id_test"], said["ood_val"], rows["ood_val"].off
     wrong = off > (0 if off.unique().numel() <= 2 else off.median())
     ood = roc_auc_score([0] * len(same) + [1] * len(other), torch.cat([same, other]))
     error = roc_auc_score(wrong, other) if 0 < wrong.sum() < len(wrong) else torch.nan
-    distance = stats.kstest(share(own, same).numpy(), "uniform").statistic
-    scaled = distance * (len(same) * len(val) / (len(same) + len(val))) ** 0.5
-    mean = {key: float(share(own, far(found)).mean()) for key, (found, _) in rows.items()}
-    rises = torch.tensor([mean[f"{kind} 5"] - mean[f"{kind} 0"] for kind in KINDS])
-    return [ood, error, scaled, float(rises.mean()), float((rises > 0).double().mean())]
+    scale = (len(same) * known / (len(same) + known)) ** 0.5
+    distance = scale * stats.kstest(same.numpy(), "uniform").statistic
+    rises = torch.stack([said[f"{kind} 5"].mean() - said[f"{kind} 0"].mean() for kind in KINDS])
+    alarms = [float((part > 0.99).double().mean()) for part in (other, same)]
+    return [ood, error, distance, float(rises.mean()), float((rises > 0).double().mean()), *alarms]
+
+
+def shifts_structure(name: str) -> bool:
+    """Whether a dataset is cut by size or degree."""
+    return any(word in name for word in ("size", "degree", "rings"))
 
 
 def main() -> None:
@@ -212,11 +229,17 @@ def main() -> None:
     parser.add_argument("names", nargs="+", help="datasets, as in gduq.data.load, or rings")
     parser.add_argument("--seeds", type=int, default=2)
     args = parser.parse_args()
-    cells = [rows_of(name, seed) for name in args.names for seed in range(args.seeds)]
-    print("| choice (else k=10, 2048 rows) | OOD | errors | KS | rise | higher |")
+    every = [(name, seed) for name in args.names for seed in range(args.seeds)]
+    cells = [rows_of(name, seed) for name, seed in every]
+    shifted = torch.tensor([shifts_structure(name) for name, _ in every])
+    auroc = "all | size, degree | others"
+    columns = f"OOD, {auroc} | errors, {auroc} | KS | rise | higher | alarms OOD | alarms ID"
+    print(f"| choice (else k=10, 2048 rows) | {columns} |")
     for label, (rule, options) in CHOICES.items():
         found = torch.tensor([judge(rows, rule, **options) for rows in cells])
-        print(f"| {label} | " + " | ".join(f"{s:.3f}" for s in found.nanmean(dim=0)) + " |")
+        parts = [found[part, :2].nanmean(dim=0) for part in (shifted | True, shifted, ~shifted)]
+        means = [*torch.stack(parts).T.flatten(), *found[:, 2:].mean(dim=0)]
+        print(f"| {label} | " + " | ".join(f"{s:.3f}" for s in means) + " |", flush=True)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,7 @@ def test_the_zoo_with_an_anchored_head(conv: str, tmp_path: Path) -> None:
     read = ["x", "edge_index", *["edge_attr"] * (conv in ("pna", "gated_gcn")), "sizes"]
     assert [entry["name"] for entry in about["inputs"]] == read
     assert about["inputs"][0] == {"name": "x", "dtype": "float32", "shape": ["nodes", 4]}
+    assert gduq.predict(model, odd("values")).novelty[-1] >= 0.999  # by structure: a lone node
     assert about["hypotheses"] == 3
     assert about["calibrated"] == "shifted"
     assert about["target"]["kind"] == "values"

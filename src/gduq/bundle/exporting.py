@@ -44,12 +44,12 @@ def export(
     * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
     * ``.onnx``: for onnxruntime and others; needs ``pip install 'gduq[export]'``.
 
-    Both take, by name, the attributes of a graph that the network reads and, where graphs are
-    answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by name, what
-    `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the hypotheses,
-    ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of classes and
-    labels ``probs``, ``confidence`` and ``entropy``. ``samples`` of values are means, then
-    log-variances. Inputs are not checked.
+    Both take, by name, the attributes of a graph that the network or novelty reads and, where
+    graphs are answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by
+    name, what `gduq.predict` says: ``samples`` ``[K, m, ...]`` and ``weights`` ``[K]`` of the
+    hypotheses, ``aleatoric``, ``epistemic`` and ``novelty``; of values ``mean`` and ``std``, of
+    classes and labels ``probs``, ``confidence`` and ``entropy``. ``samples`` of values are means,
+    then log-variances. Inputs are not checked.
 
     The file tells inputs, outputs, names and units itself, and how SMILES become inputs:
     ``gduq.json`` among the extra files of a ``.pt2``, ``gduq`` in the metadata of an ``.onnx``.

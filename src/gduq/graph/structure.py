@@ -19,7 +19,7 @@ def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
 
     * A graph: of 1 + its nodes, and of 1 + edges per node.
     * A node: of 1 + the edges that end in it.
-    * An edge to be judged: the same of its two ends, the smaller first.
+    * An edge to be judged: the smaller one of its two ends.
 
     In a ``HeteroData`` nodes and edges of all types count. Each row is told from its own graph, so
     its mates in a batch do not matter.
@@ -38,8 +38,10 @@ def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
     """
     if rows is None or any("batch_size" in store for store in graph.node_stores):
         return None
+    if rows == "edge" and graph.get("edge_label_index") is None:
+        return None
     degrees = _degrees(graph)
-    if degrees is None or (rows == "edge" and not isinstance(graph, Data)):
+    if degrees is None:
         return None
     if rows == "graph":
         found = _of_graphs(graph, degrees)
@@ -47,8 +49,7 @@ def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
         kind = row_type(graph) if isinstance(graph, HeteroData) else ""
         found = degrees[kind].log1p().unsqueeze(1)
         if rows == "edge":
-            ends = found.squeeze(1)[graph.edge_label_index]
-            found = torch.stack([ends.amin(dim=0), ends.amax(dim=0)], dim=1)
+            found = found[graph.edge_label_index].amin(dim=0)
     return found[label_rows(graph, found.size(0))]
 
 

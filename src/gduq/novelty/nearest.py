@@ -21,7 +21,8 @@ Means over more nodes do not even differ in length. So rows may come with a few 
 their structure (`gduq.graph.structure_of`: how large a graph is, how many edges a node has). They
 have a distance to the training data of their own, `structure_distance`, and a share of validation
 rows that are nearer. What counts is the larger of both shares, ranked once more among those of the
-validation rows, which makes it uniform again.
+validation rows, which makes it uniform again. A thousandth of the answer is the share by
+representation alone: so rows of a structure never seen, all of them near 1, keep an order.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ _SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can
 _LENGTH = 0.5  # what a relative difference in length counts, against one in direction
 _SHORT = 1e-6  # of the longest reference row: shorter ones count as so long
 _EQUAL = 1e-5  # structures that differ by less are the same: logarithms of counts, in any precision
+_ORDER = 1e-3  # how much of the answer is the share by representation, where structure counts
 
 
 class Novelty(nn.Module):
@@ -170,14 +172,16 @@ class Novelty(nn.Module):
             )
         if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
             raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
-        count = self._nearer(self._far(rows, self.reference))
+        count, twice = self._nearer(self._far(rows, self.reference)), 2 * self.distances.numel()
+        share = count.double() / twice
         if structure is not None and self.reads_structure:
             if structure.shape != (rows.size(0), self.structure.size(1)):
                 wanted = f"structure of shape [{rows.size(0)}, {self.structure.size(1)}]"
                 raise InputError(wanted, list(structure.shape))
             count = self._larger(count, structure_distance(structure, self.structure))
-            count = _below(self.ranks, count) + _below(self.ranks, count, equal=True)
-        share = count / (2.0 * self.distances.numel())
+            both = _below(self.ranks, count) + _below(self.ranks, count, equal=True)
+            rank = both.double() / twice
+            share = rank + _ORDER * (share - rank)
         return share.to(torch.promote_types(rows.dtype, torch.float32))
 
     def _nearer(self, far: Tensor) -> Tensor:

@@ -1,0 +1,164 @@
+"""Structure goes all the way: what `fit` notes of it, `predict` answers by, whatever the model."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+from torch_geometric.transforms import ToSparseTensor
+
+import gduq
+from gduq.data import View
+from gduq.nn import GNN
+from tests.training.ddp_run import graphs
+from tests.training.test_calibrated_fit import MODELS, citation, every_model, fit, noisy
+
+
+def grown(graph: Data, times: int) -> Data:
+    """So many copies side by side: every mean over its nodes is what it was."""
+    nodes = graph.num_nodes
+    edges = [graph.edge_index + i * nodes for i in range(times)]
+    return Data(x=graph.x.repeat(times, 1), edge_index=torch.cat(edges, dim=1), y=graph.y)
+
+
+def known(model: nn.Module) -> Any:
+    return gduq.baselines.as_predictor(model)
+
+
+def novelty(model: nn.Module, data: Any, **options: Any) -> Tensor:
+    found = gduq.predict(model, data, **options).novelty
+    assert found is not None
+    return found
+
+
+@every_model
+def test_every_model_sees_a_graph_that_is_too_large(case: str) -> None:
+    model, val = MODELS[case](), noisy(50, 2)
+    fit(model, noisy(60, 1), val)
+    assert known(model).novelty.reads_structure
+    large = [grown(graph, 3) for graph in val]
+    assert (novelty(model, large) >= 0.999).all()
+    assert abs(float(novelty(model, val).mean()) - 0.5) < 0.02
+    alone = known(model).novelty(gduq.predict(model, large, features=True).features)
+    if case != "thawed":  # there the rows are those of a layer, which sees more
+        assert alone.mean() < 0.6  # a mean over its nodes does not show it
+
+
+def test_a_mixture_sees_it_too() -> None:
+    train, val = noisy(60, 1), noisy(50, 2)
+    model = gduq.choose(MODELS["plain"](), train, val, budget=1.2, progress=False)
+    assert (novelty(model, [grown(graph, 3) for graph in val]) >= 0.999).all()
+
+
+def test_mates_and_names_change_nothing() -> None:
+    model, val = MODELS["head"](), noisy(50, 2)
+    fit(model, noisy(60, 1), val)
+    mixed = [*val, *(grown(graph, 2) for graph in val)]
+    whole = novelty(model, mixed)
+    assert torch.equal(novelty(model, mixed, batch_size=1), whole)
+    assert torch.equal(novelty(model, mixed[::-1]), whole.flip(0))
+    renamed = []
+    for graph in mixed:
+        order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(0))
+        edges = order.argsort()[graph.edge_index]
+        renamed.append(Data(x=graph.x[order], edge_index=edges, y=graph.y))
+    assert torch.equal(novelty(model, renamed), whole)
+
+
+def crowded(view: View, node: int, ends: int) -> View:
+    """The same nodes, and so many more edges to one of them, from nodes like it."""
+    graph = copy.copy(view.graphs[0])
+    like = (graph.y == graph.y[node]).nonzero().flatten()
+    sources = like[torch.arange(ends) % len(like)]
+    more = torch.stack([sources, torch.full((ends,), node)])
+    graph.edge_index = torch.cat([graph.edge_index, more], dim=1)
+    return View(graph, view.rows)
+
+
+def node_model(train: View, val: View) -> GNN:
+    torch.manual_seed(0)
+    model = GNN(6, 16, 3, num_layers=2, conv="gcn", head="mlp", task="node")
+    fit(model, train, val, epochs=20)
+    return model
+
+
+def test_a_degree_never_seen_is_novel() -> None:
+    train, val, test = citation()
+    model = node_model(train, val)
+    node = int(torch.as_tensor(test.rows).nonzero()[0])
+    before, after = (novelty(model, view) for view in (test, crowded(test, node, 60)))
+    assert after[0] >= 0.999
+    assert before[0] < 0.95
+    assert 0.3 < before.mean() < 0.7
+    at = torch.as_tensor(test.rows).nonzero().flatten()
+    far = ~torch.isin(at, test.graphs[0].edge_index)  # without neighbours, so far from the change
+    assert far.sum() > 3
+    assert torch.equal(before[far], after[far])
+
+
+def sampled(graph: Data, seeds: int) -> Data:
+    found = copy.copy(graph)
+    found.batch_size = seeds
+    return found
+
+
+def test_samples_of_neighbours_have_no_structure() -> None:
+    """Their degrees are those of the sample, so they neither teach nor judge."""
+    train, val, _ = citation()
+    graph = val.graphs[0]
+    model = node_model(train, val)
+    assert known(model).novelty.reads_structure
+    part = sampled(graph, 100)
+    rows = gduq.predict(model, part, features=True).features
+    assert torch.equal(novelty(model, part), known(model).novelty(rows))
+    torch.manual_seed(0)
+    other = GNN(6, 16, 3, num_layers=2, conv="gcn", head="mlp", task="node")
+    loader = DataLoader([sampled(graph, 80)], batch_size=None)
+    fit(other, loader, val, epochs=2)
+    assert known(other).novelty.fitted
+    assert not known(other).novelty.reads_structure
+
+
+class Adjacency(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.out = SAGEConv(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, adj_t: Tensor) -> Tensor:
+        return self.out(self.conv(x, adj_t).relu())
+
+
+def test_an_adjacency_matrix_and_no_edges_at_all() -> None:
+    train, val, _ = citation()
+    kept = ToSparseTensor(remove_edge_index=True)
+    sparse = kept(copy.copy(train.graphs[0]))
+    model = Adjacency()
+    fit(model, View(sparse, train.rows), View(sparse, val.rows), calibrate="clean")
+    assert known(model).novelty.reads_structure
+    bare = [Data(x=g.x, edge_index=g.edge_index[:, :0], y=g.y) for g in graphs(40)]
+    plain = MODELS["plain"]()
+    fit(plain, bare[:20], bare[20:])
+    assert 0.2 < novelty(plain, bare[20:]).mean() < 0.8
+    assert (novelty(plain, graphs(10)) >= 0.999).all()  # now there are edges
+
+
+def test_a_bundle_says_the_same(tmp_path: Path) -> None:
+    model, val = MODELS["head"](), noisy(50, 2)
+    fit(model, noisy(60, 1), val)
+    again, _ = gduq.load(gduq.save(model, tmp_path / "m"))
+    mixed = [*val, *(grown(graph, 2) for graph in val)]
+    assert torch.equal(novelty(again, mixed), novelty(model, mixed))
+    assert again.novelty.reads_structure
+
+
+def test_without_validation_rows_large_graphs_are_novel() -> None:
+    model = MODELS["plain"]()
+    fit(model, noisy(60, 1))
+    assert (novelty(model, [grown(graph, 3) for graph in noisy(20, 2)]) >= 0.999).all()
