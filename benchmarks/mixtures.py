@@ -4,8 +4,7 @@ Per cell of the search half and per seed the training rows are cut once more, al
 their own: how large a graph is or how many edges a node has, and where a row lies along the widest
 direction of the features. The upper 30 % are held back. A network and all candidates of
 `gduq.choose` see the others only; mixtures of them are judged on the rows that were held back. A
-shifted split is never read. (The seed draws the split: of cells whose shift is drawn at random,
-some of these training rows are shifted test rows of the table's seeds.)
+shifted split is never read; nodes that are shifted test rows of the table's seeds are left out.
 
     python benchmarks/mixtures.py --workers 2 -o out/mixtures.csv
 """
@@ -32,11 +31,11 @@ from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer, Predictor
 from gduq.shifts.copies import changes_of
 from gduq.training.candidates import Candidate, Candidates, Plan
-from gduq.training.choosing import SMALL, mixture_weights, prior_rows
+from gduq.training.choosing import mixture_weights, weighed
 from gduq.training.finishing import Judged, fit_temperature, judged
 from recipes import searched
 
-SEEDS = (100, 101)  # which no table uses
+SEEDS, SEEDS_OF_TABLE = (100, 101), 3  # the first are in no table
 CUTS = ("structure", "features")
 HELD, TRAIN, VAL = 0.3, 0.65, 0.2  # shares: of all rows; of the others
 MOST = 3.5  # the budget of whatever is trained
@@ -75,6 +74,8 @@ class HeldBack(Work):
     def splits(self) -> Splits:
         whole = super().splits
         train, generator = whole.train, torch.Generator().manual_seed(self.seed)
+        if self.cell.on_nodes:
+            train = _without(train, [self.cell.splits(s).ood_test for s in range(SEEDS_OF_TABLE)])
         values = _along(train, self.cut)
         noise = torch.rand(len(values), generator=generator, dtype=torch.float64)
         order = (values + 1e-9 * values.abs().max() * noise).argsort()  # ties fall at random
@@ -85,6 +86,16 @@ class HeldBack(Work):
         names = ("train", "id_val", "id_test", "ood_test")
         views = {name: _part(train, rows) for name, rows in zip(names, parts, strict=True)}
         return Splits(**views, class_names=whole.class_names)
+
+
+def _without(view: View, tests: Sequence[View | None]) -> View:
+    """The nodes of a view that are in none of the others, which are of the same graph."""
+    kept = torch.zeros(view.graphs[0].num_nodes, dtype=torch.bool)
+    kept[view.rows] = True
+    for test in tests:
+        assert test is not None
+        kept[test.rows] = False
+    return replace(view, rows=kept)
 
 
 def _along(view: View, cut: str) -> Tensor:
@@ -137,7 +148,9 @@ def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
     """Losses on the rows held back, by what was mixed and how."""
     candidates, away = work.candidates(MOST), work.views["ood_test"]
     found = {one.name: one for one in candidates}
-    anew = Plan(2.5, 1 if work.cell.on_nodes else "input", 0.75, fresh=1)
+    anew = Plan(2.5, 1, 0.75, fresh=1)
+    if not work.cell.on_nodes:
+        anew = Plan(2.5, "input", 0.75, "graph", fresh=1)
     found[str(anew)] = candidates.judged(str(anew), 99.0, candidates.planned(anew), 0.0)
     losses = {name: _losses(one.model, judged(one.model, away)) for name, one in found.items()}
     for name in found:
@@ -176,9 +189,18 @@ def _copies(plain: Predictor, work: HeldBack) -> Iterator[tuple[str, float]]:
 def _mixtures(
     found: Mapping[str, Candidate], losses: Mapping[str, Tensor], inside: Sequence[str]
 ) -> Iterator[tuple[str, float]]:
-    yield "", _even(found, losses, inside)
-    start = torch.tensor([2.0, *[0.0] * (len(inside) - 1)])
-    yield ", only a head start of the plain network", _mixed(found, losses, inside, start)
+    weights = _weights(found, inside)
+    yield "", _mixed(losses, weights)
+    table = torch.stack([found[name].losses for name in inside])
+    start = mixture_weights(-table, torch.tensor([2.0, *[0.0] * (len(inside) - 1)]))
+    biased = dict(zip(inside, start.tolist(), strict=True))
+    yield ", only a head start of the plain network", _mixed(losses, biased)
+    known = torch.stack([found[name].losses for name in weights])
+    share = torch.tensor(list(weights.values()), dtype=torch.float64)
+    mixed = -(share.log()[:, None, None] - known).logsumexp(dim=0)
+    likely = _half(mixed) <= _half(found["plain"].losses)
+    guarded = weights if likely else {"plain": 1.0}
+    yield ", plain where that is more likely", _mixed(losses, guarded)
     best = min(inside, key=lambda name: _half(found[name].losses))
     yield ", the best candidate alone", float(losses[best].mean())
     for name in ("Laplace", "anchored head"):
@@ -189,19 +211,18 @@ def _even(
     found: Mapping[str, Candidate], losses: Mapping[str, Tensor], names: Sequence[str]
 ) -> float:
     """Mixed as `gduq.choose` does."""
-    rows = found["plain"].losses.size(1)
-    return _mixed(found, losses, names, prior_rows(len(names), rows))
+    return _mixed(losses, _weights(found, names))
 
 
-def _mixed(
-    found: Mapping[str, Candidate],
-    losses: Mapping[str, Tensor],
-    names: Sequence[str],
-    prior: Tensor,
-) -> float:
-    weights = mixture_weights(-torch.stack([found[name].losses for name in names]), prior)
-    away = torch.stack([losses[name] for name in names])
-    return float(-(weights.log()[:, None] - away).logsumexp(dim=0).mean())
+def _weights(found: Mapping[str, Candidate], names: Sequence[str]) -> dict[str, float]:
+    by_number = weighed(torch.stack([found[name].losses for name in names]))
+    return {names[j]: weight for j, weight in by_number.items()}
+
+
+def _mixed(losses: Mapping[str, Tensor], weights: Mapping[str, float]) -> float:
+    away = torch.stack([losses[name] for name in weights])
+    share = torch.tensor(list(weights.values()), dtype=torch.float64)
+    return float(-(share.log()[:, None] - away).logsumexp(dim=0).mean())
 
 
 def _half(losses: Tensor) -> float:
@@ -231,11 +252,8 @@ def _ensemble(candidates: Candidates, found: Mapping[str, Candidate], away: View
 
 
 def _stack(found: Mapping[str, Candidate], names: Sequence[str]) -> Stack:
-    table = -torch.stack([found[name].losses for name in names])
-    weights = mixture_weights(table, prior_rows(len(names), table.size(2)))
-    kept = weights >= SMALL
-    members = [found[name].model for name, there in zip(names, kept.tolist(), strict=True) if there]
-    return Stack(members, weights[kept] / weights[kept].sum())
+    weights = _weights(found, names)
+    return Stack([found[name].model for name in weights], list(weights.values()))
 
 
 def _tempered(

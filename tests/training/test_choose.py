@@ -20,7 +20,7 @@ from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.training.candidates import Candidate, Candidates
-from gduq.training.choosing import mixture_weights, prior_rows, stack
+from gduq.training.choosing import mixture_weights, prior_rows, stack, weighed
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 from tests.training.ddp_run import Net, graphs
@@ -140,7 +140,7 @@ def test_the_leaderboard() -> None:
 @pytest.mark.parametrize(
     ("budget", "names"),
     [
-        (1.0, CHEAP),
+        (1.0, {"plain", "Laplace"}),
         (1.2, CHEAP),
         (1.5, CHEAP | {ON, ON_ROWS}),
         (2.5, CHEAP | {ON, ON_ROWS, "network 2"}),
@@ -263,13 +263,22 @@ def test_candidates_that_are_equally_likely_share_the_weight() -> None:
     assert min(weights.values()) > 0.1
 
 
-@pytest.mark.parametrize("rows", [10, 1000])
-def test_rows_that_speak_before_any_is_seen(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "even"), [(10, 1.0), (500, 50.0), (20_000, 50.0)])
+def test_rows_that_speak_before_any_is_seen(rows: int, even: float) -> None:
     found = prior_rows(4, rows)
-    assert found.sum().item() == pytest.approx(2 + rows / 10)
+    assert found.sum().item() == pytest.approx(2 + even)
     assert (found[1:] == found[1]).all()
     assert (found[0] - found[1]).item() == pytest.approx(2)
-    assert prior_rows(4, rows, plain=False).tolist() == pytest.approx([rows / 40] * 4)
+    assert prior_rows(4, rows, plain=False).tolist() == pytest.approx([even / 4] * 4)
+
+
+def test_many_rows_outweigh_the_even_start() -> None:
+    """Candidates that are surely worse, if only by a little, go."""
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.rand(9, 20_000, generator=generator)
+    worse = plain + 0.05 + 0.1 * torch.randn(4, 9, 20_000, generator=generator)
+    found = weighed(torch.stack([plain, *worse]))
+    assert found == {0: pytest.approx(1.0)}
 
 
 def test_what_says_the_same_as_the_plain_network_adds_nothing() -> None:

@@ -37,7 +37,7 @@ _ANCHORS = 3  # as many passes as an ensemble of three; more cost time and chang
 _BATCH = 256
 _ROWS = 256  # that tell what the outputs of a network mean
 
-_HEAD = Recipe.head(mask=0.05)  # other shares gain nothing in a mixture
+_HEAD = Recipe.head(mask=0.05)  # one share will do: others end up beside it in the mixture
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Candidates:
         self.plain, self.fit, self.budget = plain, fit, budget
         self.seed, (self.train, self.val) = fit.settings.seed, fit.batches
         assert self.val is not None
-        self.first = first_graph(fit.train)
+        self.first = on_device(first_graph(fit.train), device_of_model(plain))
         self.rows: TrunkRows | None = None
         trunk = plain.trunk
         if trunk is not None and trunk.has_head:
@@ -130,7 +130,7 @@ class Candidates:
         yield "plain", 1.0, lambda: self.plain
         if self.rows is not None:
             yield "Laplace", 1.0, partial(self._laplace, self.rows)
-            yield "anchored head", 1.0, partial(self._head, self.rows)
+            yield "anchored head", 1.2, partial(self._head, self.rows)
         for i, plan in enumerate(self._plans_here if epochs else ()):
             # Without a head there is nothing cheaper than the first of them.
             budget = 1.2 if self.rows is None and i == 0 else max(plan.budget, least)

@@ -2,8 +2,8 @@ r"""`choose`: let validation rows and shifted copies of them decide, within a co
 
 Candidates are calibrated one by one. Their mixture :math:`\sum_j w_j p_j` takes the weights that
 make validation rows and their copies (half and half) most likely. Before any row is seen, a tenth
-of them speaks for an even mixture: candidates that are about as likely share the weight, and do not
-lose it to chance. Two rows more speak for the plain network.
+of them (50 at most) speaks for an even mixture: candidates that are about as likely share the
+weight, and do not lose it to chance. Two rows more speak for the plain network.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from gduq.training.fitting import Fit
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["choose", "mixture_weights", "prior_rows", "stack"]
+__all__ = ["choose", "mixture_weights", "prior_rows", "stack", "weighed"]
 
 HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
-EVEN = 0.1  # share of the validation rows that speaks for an even mixture before any is seen
+EVEN, MOST_EVEN = 0.1, 50.0  # a share of the rows speaks for an even mixture; so many at most
 SMALL = 0.05  # members of less weight are dropped: an even start alone gives less
 
 _ALONE = (
@@ -134,28 +134,38 @@ def _check(net: nn.Module, val: Any, budget: float, epochs: int | None) -> None:
 
 def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     """Weigh candidates, the plain network first, and mix those that count."""
-    table = torch.stack([candidate.losses for candidate in found])  # [J, 1 + copies, n]
+    table = torch.stack([candidate.losses for candidate in found])
     warn_of_few(table.size(2))
-    # What says the same as the plain network would only make it dearer.
-    others = [j for j in range(1, len(found)) if not torch.allclose(table[j], table[0])]
-    kept, small = [0, *others], [True]
-    while any(small):  # once more without the members that hardly count
-        weights = mixture_weights(-table[kept], prior_rows(len(kept), table.size(2), kept[0] == 0))
-        small = (weights < SMALL).tolist()
-        kept = [j for j, little in zip(kept, small, strict=True) if not little]
-    members = [found[j].model for j in kept]
-    mixed = Stack(members, weights)
-    # No temperature of its own: it would take back the doubt that mixing adds, and on a kind of
-    # shift that was left out of the copies it hardly gains (docs/choices.md).
+    weights = weighed(table)
+    members = [found[j].model for j in weights]
+    mixed = Stack(members, list(weights.values()))
+    # No temperature of its own: it would take back the doubt that mixing adds (docs/choices.md).
     mixed.set_temperature(1.0, "shifted" if table.size(1) > 1 else "clean")
     candidates.evidence(members[0]).fit_novelty(mixed, candidates.seed)
-    mixed.leaderboard = _leaderboard(found, dict(zip(kept, weights.tolist(), strict=True)))
+    mixed.leaderboard = _leaderboard(found, weights)
     return mixed.eval()
+
+
+def weighed(losses: Tensor) -> dict[int, float]:
+    """The weight of every candidate that counts, by its number.
+
+    Losses ``[J, 1 + copies, n]`` are of validation rows and then of their copies; those of the
+    plain network come first.
+    """
+    # What says the same as the plain network would only make it dearer.
+    others = [j for j in range(1, len(losses)) if not torch.allclose(losses[j], losses[0])]
+    kept, small = [0, *others], [True]
+    while any(small):  # once more without the members that hardly count
+        prior = prior_rows(len(kept), losses.size(2), kept[0] == 0)
+        weights = mixture_weights(-losses[kept], prior)
+        small = (weights < SMALL).tolist()
+        kept = [j for j, little in zip(kept, small, strict=True) if not little]
+    return dict(zip(kept, weights.tolist(), strict=True))
 
 
 def prior_rows(models: int, rows: int, plain: bool = True) -> Tensor:
     """How many rows speak for each model ``[J]`` before any is seen; the plain one comes first."""
-    found = torch.full((models,), EVEN * rows / models)
+    found = torch.full((models,), min(EVEN * rows, MOST_EVEN) / models)
     found[0] += HEAD_START * plain
     return found
 
