@@ -33,7 +33,17 @@ from results_names import (
 
 Values = Sequence[float | None]
 _KINDS = ("nodes", "graphs")
-_SCORES = ("novelty", "energy", "msp", "epistemic", "gnnsafe", "gebm", "gebm, with edges")
+_SCORES = (
+    "novelty",
+    "representation alone",
+    "structure alone",
+    "energy",
+    "msp",
+    "epistemic",
+    "gnnsafe",
+    "gebm",
+    "gebm, with edges",
+)
 
 
 class Row(NamedTuple):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
+from torch_geometric.loader import RandomNodeLoader
 from torch_geometric.nn import SAGEConv
 from torch_geometric.transforms import ToSparseTensor
 
@@ -162,3 +163,30 @@ def test_without_validation_rows_large_graphs_are_novel() -> None:
     model = MODELS["plain"]()
     fit(model, noisy(60, 1))
     assert (novelty(model, [grown(graph, 3) for graph in noisy(20, 2)]) >= 0.999).all()
+
+
+class Sage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = SAGEConv(3, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.head(self.conv(x, edge_index).relu())
+
+
+def test_parts_of_a_graph_do_not_teach_degrees() -> None:
+    """In a random tenth of the nodes hardly any edge is left; the whole graph is not strange."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    x = nn.functional.one_hot(y, 3) + 0.5 * torch.randn(300, 3, generator=generator)
+    data = Data(x=x, edge_index=torch.randint(300, (2, 3000), generator=generator), y=y)
+    torch.manual_seed(0)
+    net, loader = Sage(), RandomNodeLoader(data, num_parts=5)
+    gduq.fit(net, loader, RandomNodeLoader(data, num_parts=5), epochs=3, progress=False)
+    assert not known(net).novelty.reads_structure
+    assert novelty(net, data).mean() < 0.8
+
+
+def test_dense_adjacency_has_no_structure() -> None:
+    graph = Data(x=torch.ones(3, 1), adj_t=torch.ones(3, 3))
+    assert gduq.graph.structure_of(graph, "node") is None

@@ -13,6 +13,8 @@ from gduq.graph.rows import Graph, Rows, device_of, label_rows, num_graphs, row_
 
 __all__ = ["structure_of"]
 
+_SAMPLED = ("batch_size", "input_id", "n_id", "e_id", "num_sampled_nodes")
+
 
 def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
     """Logarithms ``[m, s]`` of a few counts, for the rows that count, in double precision.
@@ -25,8 +27,8 @@ def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
     its mates in a batch do not matter.
 
     ``None`` where it cannot be told: unknown ``rows``, no ``edge_index`` and no ``adj_t``, edges to
-    be judged in a ``HeteroData``, or a sampled neighbourhood (PyG's ``batch_size``), whose degrees
-    are those of the sample.
+    be judged in a ``HeteroData``, or a sampled neighbourhood (by the marks of PyG's loaders), whose
+    degrees are those of the sample.
 
     Example:
         >>> star = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[1, 2, 3], [0, 0, 0]]))
@@ -36,7 +38,7 @@ def structure_of(graph: Graph, rows: Rows | None) -> Tensor | None:
                 [0.],
                 [0.]], dtype=torch.float64)
     """
-    if rows is None or any("batch_size" in store for store in graph.node_stores):
+    if rows is None or any(mark in store for store in graph.stores for mark in _SAMPLED):
         return None
     if rows == "edge" and graph.get("edge_label_index") is None:
         return None
@@ -80,7 +82,10 @@ def _ends(store: Any) -> Tensor | None:
     if edges is not None:
         return edges[1]  # type: ignore[no-any-return]
     adjacency = store.get("adj_t")
-    return None if adjacency is None else to_edge_index(adjacency)[0][0]
+    if adjacency is None or getattr(adjacency, "layout", None) is torch.strided:
+        return None
+    ends: Tensor = to_edge_index(adjacency)[0][0]
+    return ends
 
 
 def _of_graphs(graph: Graph, degrees: dict[str, Tensor]) -> Tensor:

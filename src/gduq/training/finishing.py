@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.errors import warn_user
-from gduq.graph import iterate, on_device
+from gduq.graph import Rows, iterate, on_device, structure_of
 from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Calibrate, Predictor
@@ -32,6 +32,7 @@ __all__ = [
     "half_and_half",
     "judged",
     "warn_of_few",
+    "whole_structure",
 ]
 
 MOST = 20_000  # rows that novelty looks at
@@ -126,11 +127,18 @@ class GraphRows(Evidence):
                 found = model.represented(graph)
                 if found is None:
                     return None
-                parts.append(Described(found, model.structure(graph)))
+                parts.append(Described(found, whole_structure(graph, model.answers, rows)))
                 seen += found.size(0)
                 if seen >= MOST:  # batches come in random order: data may be sorted by class
                     break
         return Described.joined(parts)
+
+
+def whole_structure(graph: Any, answers: Rows | None, data: Any) -> Tensor | None:
+    """The structure of rows, where it is theirs: a loader may hand out parts of a graph, in which
+    nodes have fewer edges."""
+    whole = isinstance(data, View) or answers == "graph"
+    return structure_of(graph, answers) if whole else None
 
 
 def finish_model(

@@ -12,13 +12,19 @@ from torch import Tensor
 
 from gduq.data.view import View
 from gduq.errors import warn_user
-from gduq.graph import on_device, structure_of
+from gduq.graph import on_device
 from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
 from gduq.training.batches import Batches, ReadTarget, labels
-from gduq.training.finishing import Described, Evidence, Judged, half_and_half
+from gduq.training.finishing import (
+    Described,
+    Evidence,
+    Judged,
+    half_and_half,
+    whole_structure,
+)
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
@@ -94,7 +100,7 @@ def _seen(trunk: Trunk, data: Batches) -> Seen:
             h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
             truth.append(labels(graph, said.size(0)))
             outputs.append(said)
-            rows.append(Described(h, structure_of(graph, trunk.answers)))
+            rows.append(Described(h, whole_structure(graph, trunk.answers, data)))
     h, structure = Described.joined(rows)
     return Seen(h, torch.cat(truth), torch.cat(outputs), structure)
 

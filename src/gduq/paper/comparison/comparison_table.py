@@ -27,8 +27,8 @@ __all__ = ["NAME", "PARTS", "bench", "collect", "read", "table_path"]
 
 NAME = "comparison"
 PARTS: dict[str, tuple[str, ...]] = {
-    "smoke": ("methods", "paper"),
-    "small": ("methods", "paper"),
+    "smoke": ("methods", "novelty", "paper"),
+    "small": ("methods", "novelty", "paper"),
     "paper": ("controls", "paper", "last"),
 }
 SEEDS = {"smoke": 1, "small": 3, "paper": 5}

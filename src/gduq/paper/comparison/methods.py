@@ -21,6 +21,7 @@ from gduq.data.view import View
 from gduq.evaluation.calibrated import Whole
 from gduq.evaluation.inputs import whole_graph
 from gduq.graph import Rows
+from gduq.novelty.odd_structure import structure_distance
 from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.energies import GEBM, gnnsafe
 from gduq.prediction import Prediction, predict
@@ -31,7 +32,15 @@ from gduq.training.choosing import stack
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 
-__all__ = ["BUDGETS", "SPLITS", "MethodAnswers", "Work", "energies", "made"]
+__all__ = [
+    "BUDGETS",
+    "SPLITS",
+    "MethodAnswers",
+    "Work",
+    "energies",
+    "made",
+    "scores_of_novelty",
+]
 
 SPLITS = ("id_val", "id_test", "ood_test")
 BUDGETS = (1.2, 1.5, 2.5)
@@ -331,3 +340,29 @@ def energies(work: Work) -> dict[str, dict[str, Tensor]]:
         name: {split: values[view.rows] for split, view in work.views.items()}
         for name, values in found.items()
     }
+
+
+def scores_of_novelty(work: Work) -> dict[str, tuple[Tensor, Tensor]]:
+    """Novelty of ID and OOD test rows; and by what the network makes of them, or by their
+    structure, alone."""
+    model = Network(work.plain)
+    work.train(model, epochs=0)
+    novelty, both = model.novelty, [_described(model, work.views[split]) for split in SPLITS[1:]]
+    home, away = both
+    found = {
+        "novelty": (novelty(*home), novelty(*away)),
+        "representation alone": (novelty(home[0]), novelty(away[0])),
+    }
+    if home[1] is not None and away[1] is not None:
+        known = novelty.structure
+        pair = structure_distance(home[1], known), structure_distance(away[1], known)
+        found["structure alone"] = pair
+    return found
+
+
+def _described(model: Network, view: View) -> tuple[Tensor, Tensor | None]:
+    found = predict(model, view, features=True, novelty=False).features
+    assert found is not None
+    parts = [model.structure(graph) for graph in view.batches(256)]
+    told = [part for part in parts if part is not None]
+    return found, torch.cat(told) if len(told) == len(parts) else None

@@ -13,7 +13,13 @@ from gduq.calibration import Calibrator, DensityAwareCalibration, TemperatureSca
 from gduq.evaluation.calibrated import Calibrated
 from gduq.metrics import ranking
 from gduq.novelty import ood_scores
-from gduq.paper.comparison.methods import MethodAnswers, Work, energies, made
+from gduq.paper.comparison.methods import (
+    MethodAnswers,
+    Work,
+    energies,
+    made,
+    scores_of_novelty,
+)
 from gduq.prediction import Prediction, predict
 
 __all__ = ["CALIBRATORS", "LEVELS", "MEASURES", "rows_of"]
@@ -40,13 +46,16 @@ MEASURES: dict[str, Callable[[Prediction], float]] = {
     "accuracy": metrics.accuracy,
     "errors": lambda p: _errors(p, p.epistemic),
 }
-DETECTORS = ("novelty", "msp", "energy", "epistemic")
+DETECTORS = ("msp", "energy", "epistemic")
 
 Row = dict[str, Any]
 
 
 def rows_of(work: Work, part: str) -> Iterator[Row]:
     """One row per method, level and split; and rows of detection and of cost."""
+    if part == "novelty":
+        yield from _novelty(work)
+        return
     for method, found in made(work, part):
         if not found.copies:  # it is calibrated
             for row in _measured(method, LEVELS[-1], found.parts):
@@ -66,10 +75,6 @@ def rows_of(work: Work, part: str) -> Iterator[Row]:
             yield from _calibrated(work, method, found)
         if "," not in method or part == "methods":  # other readings of one model tell no more
             yield from _detection(method, found)
-    if part == "methods" and work.cell.on_nodes:
-        for name, by_split in energies(work).items():
-            value = ranking.auroc(by_split["id_test"], by_split["ood_test"])
-            yield {"method": name, "level": "energy", "split": "detection", "auroc": value}
 
 
 def _scored(
@@ -118,9 +123,18 @@ def _detection(method: str, found: MethodAnswers) -> Iterator[Row]:
     """How well scores tell OOD test rows from ID test rows, and right rows from wrong ones."""
     home, away = (found.parts[split] for split in JUDGED)
     for name in DETECTORS:
-        if name == "novelty" and home.novelty is None:
-            continue
         value = ood_scores.auroc(home, away, name)
         errors = _errors(away, ood_scores.score(away, name))
         row = {"method": method, "level": name, "split": "detection"}
         yield {**row, "auroc": value, "errors": errors}
+
+
+def _novelty(work: Work) -> Iterator[Row]:
+    """How well novelty tells OOD test rows from ID test rows, by what it reads; and, for nodes, the
+    energies. It is that of the trained network, and so of every model that stands on it."""
+    for name, (home, away) in scores_of_novelty(work).items():
+        value = ranking.auroc(home, away)
+        yield {"method": "novelty", "level": name, "split": "detection", "auroc": value}
+    for name, by_split in energies(work).items() if work.cell.on_nodes else ():
+        value = ranking.auroc(*(by_split[split] for split in JUDGED))
+        yield {"method": name, "level": "energy", "split": "detection", "auroc": value}
