@@ -16,6 +16,7 @@ from torch_geometric.utils import to_dense_adj
 import gduq
 import results
 from gduq.disk import to_json
+from gduq.metrics import ranking
 from gduq.paper.bench import bench
 from gduq.paper.comparison import comparison_table
 from gduq.paper.comparison.bars import bars
@@ -122,6 +123,17 @@ def test_choose_is_that_of_the_library(small: Any) -> None:
         assert torch.equal(p.probs, found[f"choose {budget}"].parts["ood_test"].probs)
 
 
+def test_novelty_is_that_of_the_library(small: Any, table: pd.DataFrame) -> None:
+    rows = table[table["method"] == "novelty"].set_index("level")["auroc"]
+    assert set(rows.index) == {"novelty", "representation alone", "structure alone"}
+    work = Work(small, 0)
+    model = gduq.Network(work.plain)
+    work.train(model, epochs=0)
+    views = (work.views["id_test"], work.views["ood_test"])
+    found = ranking.auroc(*(gduq.predict(model, view).novelty for view in views))
+    assert rows["novelty"] == pytest.approx(found, abs=1e-4)
+
+
 def test_what_is_done_is_not_repeated(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +141,7 @@ def test_what_is_done_is_not_repeated(
 
     def rows(work: Work, part: str) -> Any:
         done.append(f"{work.cell.name} {part}")
-        if part == "paper" and len(done) == 2:
+        if part == "paper" and len(done) == 3:
             raise RuntimeError("no power")
         yield {"method": "plain", "level": "none", "split": "ood_test", "nll": 1.0}
 
@@ -140,8 +152,8 @@ def test_what_is_done_is_not_repeated(
     assert list(first.failures) == [f"{small.name}, paper, seed 0"]
     second = bench("comparison", **options)
     assert not second.failures
-    assert done == [f"{small.name} methods", f"{small.name} paper", f"{small.name} paper"]
-    assert len(comparison_table.read(tmp_path / "comparison-smoke.csv")) == 2
+    assert done == [f"{small.name} {part}" for part in ("methods", "novelty", "paper", "paper")]
+    assert len(comparison_table.read(tmp_path / "comparison-smoke.csv")) == 3
     assert "Bars" in second.to_markdown()
 
 
