@@ -157,6 +157,20 @@ def test_what_is_done_is_not_repeated(
     assert "Bars" in second.to_markdown()
 
 
+def test_figures_of_other_settings_are_made_again(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"method": "plain", "level": "none", "split": "ood_test"}
+    monkeypatch.setattr(
+        comparison_table, "rows_of", lambda work, part: iter([{**said, "nll": work.cell.epochs}])
+    )
+    path = tmp_path / "table.csv"
+    for cell in (small, replace(small, search=not small.search), replace(small, epochs=7)):
+        comparison_table.work(comparison_table.ComparisonJob(cell, 0, "paper", path))
+    found = comparison_table.read(path)
+    assert found["nll"].tolist() == [7]  # the newest settings, once
+
+
 # -- bars ------------------------------------------------------------------------------------------
 
 

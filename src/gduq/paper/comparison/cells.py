@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -69,6 +70,12 @@ class ShiftCell:
     @property
     def shift(self) -> str:
         return self.data.rpartition("/")[2]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells figures of these settings from those of others."""
+        told = {k: v for k, v in asdict(self).items() if k not in ("search", "large")}
+        return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
 
     def splits(self, seed: int) -> Splits:
         return load(self.data, seed=seed, limit=self.limit)

@@ -33,10 +33,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 SEEDS = {"smoke": 1, "small": 3, "paper": 5}
 LARGE_SEEDS = 2  # of large cells at paper scale: about six hours on two cores in all
+_KEY = ["cell", "seed", "part", "settings"]  # settings: the fingerprint of those of the cell
 _COLUMNS = [
-    "cell",
-    "seed",
-    "part",
+    *_KEY,
     "method",
     "level",
     "split",
@@ -45,7 +44,6 @@ _COLUMNS = [
     "cost",
     "weights",
 ]
-_KEY = ["cell", "seed", "part"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ class ComparisonJob:
         return f"{self.cell.name}, {self.part}, seed {self.seed}"
 
     @property
-    def key(self) -> tuple[str, int, str]:
-        return self.cell.name, self.seed, self.part
+    def key(self) -> tuple[str, int, str, str]:
+        return self.cell.name, self.seed, self.part, self.cell.fingerprint
 
 
 def table_path(root: Path, scale: str) -> Path:
@@ -136,7 +134,7 @@ def work(job: ComparisonJob) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few rows, hypotheses that agree: the figures show it
         rows = list(rows_of(Work(job.cell, job.seed), job.part))
-    found = pd.DataFrame(rows).assign(cell=job.cell.name, seed=job.seed, part=job.part)
+    found = pd.DataFrame(rows).assign(**dict(zip(_KEY, job.key, strict=True)))
     if "weights" in found:
         found["weights"] = [
             json.dumps(w) if isinstance(w, dict) else None for w in found["weights"]
@@ -144,7 +142,9 @@ def work(job: ComparisonJob) -> None:
     with locked(job.path):
         if job.key in _done(job.path):
             return
-        table = pd.concat([t for t in (read(job.path), found) if len(t)])
+        known = read(job.path)
+        same = (known[_KEY[:3]] == list(job.key[:3])).all(axis=1)  # of other settings: it goes
+        table = pd.concat([t for t in (known[~same], found) if len(t)])
         with atomic_path(job.path) as temporary:
             table.reindex(columns=_COLUMNS).to_csv(temporary, index=False, float_format="%.5g")
 
@@ -153,9 +153,11 @@ def read(path: Path) -> pd.DataFrame:
     """The table; empty where there is none yet."""
     import pandas as pd
 
-    return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=_COLUMNS)
+    if not path.is_file():
+        return pd.DataFrame(columns=_COLUMNS)
+    return pd.read_csv(path, dtype={"settings": str})
 
 
-def _done(path: Path) -> set[tuple[str, int, str]]:
+def _done(path: Path) -> set[tuple[str, int, str, str]]:
     found = read(path)[_KEY].drop_duplicates()
     return set(found.itertuples(index=False, name=None))
