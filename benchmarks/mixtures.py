@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -64,28 +63,22 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"ratio": found.mean(), "lower": found.agg(lambda r: (r < 1).mean())})
 
 
-@dataclass(eq=False)
-class HeldBack(Work):
-    """A cell whose training rows are all that there is: the uppermost of them are the shift."""
-
-    cut: str = CUTS[0]
-
-    @cached_property
-    def splits(self) -> Splits:
-        whole = super().splits
-        train, generator = whole.train, torch.Generator().manual_seed(self.seed)
-        if self.cell.on_nodes:
-            train = _without(train, [self.cell.splits(s).ood_test for s in range(SEEDS_OF_TABLE)])
-        values = _along(train, self.cut)
-        noise = torch.rand(len(values), generator=generator, dtype=torch.float64)
-        order = (values + 1e-9 * values.abs().max() * noise).argsort()  # ties fall at random
-        most = int((1 - HELD) * len(order))
-        inner = order[:most][torch.randperm(most, generator=generator)]
-        sizes = [int(TRAIN * most), int(VAL * most)]
-        parts = (*inner.split([*sizes, most - sum(sizes)]), order[most:])
-        names = ("train", "id_val", "id_test", "ood_test")
-        views = {name: _part(train, rows) for name, rows in zip(names, parts, strict=True)}
-        return Splits(**views, class_names=whole.class_names)
+def held_back(cell: ShiftCell, seed: int, cut: str) -> Splits:
+    """The training rows of a cell as all that there is: the uppermost of them are the shift."""
+    whole, generator = cell.splits(seed), torch.Generator().manual_seed(seed)
+    train = whole.train
+    if cell.on_nodes:
+        train = _without(train, [cell.splits(s).ood_test for s in range(SEEDS_OF_TABLE)])
+    values = _along(train, cut)
+    noise = torch.rand(len(values), generator=generator, dtype=torch.float64)
+    order = (values + 1e-9 * values.abs().max() * noise).argsort()  # ties fall at random
+    most = int((1 - HELD) * len(order))
+    inner = order[:most][torch.randperm(most, generator=generator)]
+    sizes = [int(TRAIN * most), int(VAL * most)]
+    parts = (*inner.split([*sizes, most - sum(sizes)]), order[most:])
+    names = ("train", "id_val", "id_test", "ood_test")
+    views = {name: _part(train, rows) for name, rows in zip(names, parts, strict=True)}
+    return Splits(**views, class_names=whole.class_names)
 
 
 def _without(view: View, tests: Sequence[View | None]) -> View:
@@ -138,13 +131,14 @@ def compared(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
     warnings.simplefilter("ignore")
     rows = []
     for cut in CUTS:
-        work = HeldBack(cell, seed, cut=cut)
+        work = Work(cell, seed)
+        work.splits = held_back(cell, seed, cut)
         same = {"cell": cell.name, "task": "node" if cell.on_nodes else "graph", "cut": cut}
         rows += [{**same, "seed": seed, "way": way, "loss": loss} for way, loss in _ways(work)]
     return rows
 
 
-def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
+def _ways(work: Work) -> Iterator[tuple[str, float]]:
     """Losses on the rows held back, by what was mixed and how."""
     candidates, away = work.candidates(MOST), work.views["ood_test"]
     found = {one.name: one for one in candidates}
@@ -174,7 +168,7 @@ def _ways(work: HeldBack) -> Iterator[tuple[str, float]]:
     yield "choose(2.5), anchors from scratch for network 2", _even(found, losses, others)
 
 
-def _copies(plain: Predictor, work: HeldBack) -> Iterator[tuple[str, float]]:
+def _copies(plain: Predictor, work: Work) -> Iterator[tuple[str, float]]:
     """The plain network with a temperature from other copies than those at severities 3 and 5."""
     val, known = work.views["id_val"], float(plain.temperature)
     clean, away = judged(plain, val), judged(plain, work.views["ood_test"])
