@@ -25,6 +25,7 @@ from gduq.baselines.stack import Stack
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.graph import structure_of
+from gduq.graph.sparse import take_rows
 from gduq.paper.comparison.cells import ShiftCell
 from gduq.paper.comparison.methods import BUDGETS, Work
 from gduq.prediction.predictor import Answer, Predictor
@@ -99,7 +100,8 @@ def _along(view: View, cut: str) -> Tensor:
         assert found is not None
         return found[:, 0]
     if view.task == "node":
-        x = batch.x[view.rows]
+        numbers = view.rows.nonzero().flatten() if view.rows.dtype == torch.bool else view.rows
+        x = take_rows(batch.x, numbers)
         x = (x.to_dense() if x.layout != torch.strided else x).double()
     else:
         count = torch.bincount(batch.batch).double().unsqueeze(1)
