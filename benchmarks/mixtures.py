@@ -100,8 +100,7 @@ def _along(view: View, cut: str) -> Tensor:
         assert found is not None
         return found[:, 0]
     if view.task == "node":
-        numbers = view.rows.nonzero().flatten() if view.rows.dtype == torch.bool else view.rows
-        x = take_rows(batch.x, numbers)
+        x = take_rows(batch.x, _numbers(view))
         x = (x.to_dense() if x.layout != torch.strided else x).double()
     else:
         count = torch.bincount(batch.batch).double().unsqueeze(1)
@@ -118,9 +117,13 @@ def _along(view: View, cut: str) -> Tensor:
 def _part(view: View, rows: Tensor) -> View:
     if view.task == "graph":
         return View([view.graphs[int(i)] for i in rows])
+    return replace(view, rows=_numbers(view)[rows])
+
+
+def _numbers(view: View) -> Tensor:
+    """Which nodes of the graph are rows."""
     assert view.rows is not None
-    numbers = view.rows.nonzero().flatten() if view.rows.dtype == torch.bool else view.rows
-    return replace(view, rows=numbers[rows])
+    return view.rows.nonzero().flatten() if view.rows.dtype == torch.bool else view.rows
 
 
 # -- one cell --------------------------------------------------------------------------------------

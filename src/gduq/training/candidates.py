@@ -92,9 +92,10 @@ class Candidates:
         trunk = plain.trunk
         if trunk is not None and trunk.has_head:
             trunk.requires_grad_(False)
-            self.rows = TrunkRows.collect(
-                trunk, self.train, self.val, fit.read_target, self._graphs.copies
-            )
+            # What trains on is judged on the copies later; else each is gone once the trunk saw it.
+            trains = bool(fit.settings.epochs)
+            copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
+            self.rows = TrunkRows.collect(trunk, self.train, self.val, fit.read_target, copies)
             plain.target = self.rows.target
         else:
             generator = torch.Generator().manual_seed(self.seed)

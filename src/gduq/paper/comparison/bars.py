@@ -170,13 +170,12 @@ def _novelty(means: pd.DataFrame) -> Iterator[Bar]:
             "p.novelty: AUROC of ID against OOD above energy, MSP and epistemic",
             pair, lambda a, b: a > b, 0.75, "≥ 75 % of covariate and size cells",
         )  # fmt: skip
-        read = [any(word in cell for word in ("/size", "/degree/")) for cell in shifted]
-        wins = (pair[0] > pair[1]).to_numpy()
-        halves = [[w for w, r in zip(wins, read, strict=True) if r == is_] for is_ in (True, False)]
-        told = " and ".join(f"{sum(half)} of {len(half)}" for half in halves)
+        read = pair[0].index.str.contains("/size|/degree/")
+        wins = pair[0] > pair[1]
+        told = [f"{half.sum()} of {len(half)}" for half in (wins[read], wins[~read])]
         yield Bar(
             bar.what, bar.wanted,
-            f"{bar.got}: {told} of those shifted by size or degree, which it reads, and others",
+            f"{bar.got}; {told[0]} where size or degree shifts, which it reads; {told[1]} elsewhere",
             bar.met,
         )  # fmt: skip
     gebm = auroc("gebm", "energy")

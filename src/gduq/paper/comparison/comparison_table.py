@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "paper": ("controls", "paper", "last"),
 }
 SEEDS = {"smoke": 1, "small": 3, "paper": 5}
-LARGE_SEEDS = 2  # of large cells at paper scale: about six hours on two cores in all
+LARGE_SEEDS = 2  # of large cells at paper scale, which take longest
 _KEY = ["cell", "seed", "part", "settings"]  # settings: the fingerprint of those of the cell
 _COLUMNS = [
     *_KEY,
