@@ -175,7 +175,7 @@ def _novelty(means: pd.DataFrame) -> Iterator[Bar]:
         told = [f"{half.sum()} of {len(half)}" for half in (wins[read], wins[~read])]
         yield Bar(
             bar.what, bar.wanted,
-            f"{bar.got}; {told[0]} where size or degree shifts, which it reads; {told[1]} elsewhere",
+            f"{bar.got}; {told[0]} where size or degree, which it reads, shift; {told[1]} else",
             bar.met,
         )  # fmt: skip
     gebm = auroc("gebm", "energy")
