@@ -16,6 +16,7 @@ MAIN: dict[Key, str] = {  # what people call it
     ("density", "copies"): "density-aware calibration",
     ("mc dropout", "copies"): "MC dropout",
     ("laplace", "copies"): "last-layer Laplace",
+    ("neighbours", "copies"): "nearest training rows",
     ("head ensemble", "copies"): "ten heads",
     ("head ensemble, masked", "copies"): "ten heads, masked, no anchors",
     ("anchored head", "copies"): "gduq.anchor(net)",

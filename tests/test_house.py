@@ -63,7 +63,10 @@ MODELS = {
     "Anchored": "anchoring",
     "GNN": "nn",
     **dict.fromkeys(
-        ("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout", "Network", "Stack"),
+        (
+            *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout"),
+            *("Neighbours", "Network", "Stack"),
+        ),
         "baselines",
     ),
 }

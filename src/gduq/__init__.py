@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     )
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
     from gduq.anchoring.linear import AnchoredLinear
-    from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
+    from gduq.baselines import (
+        Ensemble,
+        HeadEnsemble,
+        LastLayerLaplace,
+        MCDropout,
+        Neighbours,
+        Network,
+        Stack,
+    )
     from gduq.bundle import export, load, save
     from gduq.errors import BundleError, InputError, NotFittedError
     from gduq.evaluation import Evaluation, evaluate
@@ -36,7 +44,8 @@ _HOMES = {
     "anchoring": ("Anchored", "Recipe", "anchor", "cut_points"),
     "anchoring.linear": ("AnchoredLinear",),
     "baselines": (
-        *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout", "Network", "Stack"),
+        *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout"),
+        *("Neighbours", "Network", "Stack"),
     ),
     "bundle": ("export", "load", "save"),
     "errors": ("BundleError", "InputError", "NotFittedError"),
@@ -57,6 +66,7 @@ __all__ = [
     "LabelPrediction",
     "LastLayerLaplace",
     "MCDropout",
+    "Neighbours",
     "Network",
     "NotFittedError",
     "Prediction",

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import gduq
-from gduq import Ensemble, HeadEnsemble, InputError, LastLayerLaplace, MCDropout, Stack
+from gduq import Ensemble, HeadEnsemble, InputError, LastLayerLaplace, MCDropout, Neighbours, Stack
 from gduq.baselines.ensemble import redraw
 from gduq.nn import GNN
 from tests.training.test_calibrated_fit import noisy
@@ -99,7 +99,7 @@ def test_choose_leaves_out_what_cannot_start_anew() -> None:
         model = gduq.choose(Scaled(), data, val, budget=5, epochs=1, progress=False)
     board = model.leaderboard
     left = [str(w.message).split("'")[1] for w in caught if "scale, which" in str(w.message)]
-    assert left == ["network 2", "network 3"]
+    assert left == [f"network {i}" for i in (2, 3, 4, 5)]
     assert board is not None
     assert not set(left) & set(board["candidate"])
 
@@ -107,7 +107,7 @@ def test_choose_leaves_out_what_cannot_start_anew() -> None:
 # -- fits leave nothing behind -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [LastLayerLaplace, HeadEnsemble])
+@pytest.mark.parametrize("kind", [LastLayerLaplace, HeadEnsemble, Neighbours])
 def test_torchs_random_state_stays(kind: Any) -> None:
     nets, data, val = (gnn(0), Scaled()), noisy(30, 1), noisy(30, 2)
     state = torch.get_rng_state()

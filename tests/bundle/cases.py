@@ -22,7 +22,15 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCN, GCNConv, GINConv, GraphNorm, global_mean_pool
 
 from gduq.anchoring import Recipe, anchor
-from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Stack
+from gduq.baselines import (
+    Ensemble,
+    HeadEnsemble,
+    LastLayerLaplace,
+    MCDropout,
+    Neighbours,
+    Network,
+    Stack,
+)
 from gduq.bundle import load, save
 from gduq.data import View
 from gduq.errors import BundleError
@@ -272,6 +280,7 @@ def stacked(
             HeadEnsemble(None, 2, trunk=trunk),
             anchor(own, call=call, num_anchors=3, like=NODES),
             LastLayerLaplace(None, 2, trunk=trunk),
+            Neighbours(None, 3, trunk=trunk),
             anchor(own, at=-1, call=call, num_anchors=3, like=NODES),
             Ensemble([seeded(net, 1), seeded(net, 2)], call=call),
         ]
@@ -354,6 +363,8 @@ FITTED: dict[str, Case] = {
     "own heads": fitted(lambda net: HeadEnsemble(net, 3), OnNodes),
     "laplace": fitted(LastLayerLaplace),
     "own laplace": fitted(LastLayerLaplace, OnNodes),
+    "neighbours": fitted(Neighbours),
+    "own neighbours": fitted(Neighbours, OnNodes),
     "choose at 3": chosen(3),
     "own choose at 1.2": chosen(1.2, Backwards, call_backwards),
 }

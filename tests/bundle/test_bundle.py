@@ -122,7 +122,7 @@ def test_a_shared_trunk_is_written_once(tmp_path):
     stored = {name.removeprefix("weights/") for name in load_file(path)}
     assert not aliases.keys() & stored
     assert set(aliases.values()) <= stored
-    assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 3
+    assert sum(name.endswith("net.layers.0.linear.weight") for name in aliases) == 4
 
 
 @pytest.mark.parametrize("name", ["gin at readout", "gps on nodes", "handmade, float64"])

@@ -251,8 +251,8 @@ def test_more_parts_than_tensors_are_refused(place, case):
 
 def test_members_share_networks_of_one_kind_only(place):
     raw = save(made("stack"), place).read_bytes()
-    assert len(load(place)[0].members) == 6
-    for shared in ([0] * 6, [3] * 6, [-1] * 6, ["0"] * 6, [0], 7):
+    assert len(load(place)[0].members) == 7
+    for shared in ([0] * 7, [3] * 7, [-1] * 7, ["0"] * 7, [0], 7):
         with pytest.raises(BundleError):
             load(forged(place, raw, edit("model", "shared", value=shared)))
 

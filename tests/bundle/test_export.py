@@ -286,7 +286,7 @@ def test_molecules(tmp_path: Path) -> None:
     assert about["inputs"][0]["dtype"] == "int64"
 
 
-@pytest.mark.parametrize("kind", ["values", *slow("labels", "classes")])
+@pytest.mark.parametrize("kind", ["values", "classes", *slow("labels")])
 def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
     """A weighted mixture of a network, heads and Laplace, with temperatures of their own."""
     outputs = 3 if kind == "classes" else 2
@@ -295,16 +295,18 @@ def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
     trunk = plain.trunk
     assert trunk is not None
     members = [plain]
-    for part in (
+    parts = [
         gduq.LastLayerLaplace(None, 3, "samples", trunk=trunk),
         gduq.HeadEnsemble(None, 2, trunk=trunk),
-    ):
-        members.append(fitted(part, kind))  # type: ignore[arg-type]
-    stack = gduq.Stack(members, [0.5, 0.2, 0.3]).eval()
+        *([] if kind == "values" else [gduq.Neighbours(None, 3, trunk=trunk)]),
+    ]
+    members += [fitted(part, kind) for part in parts]  # type: ignore[arg-type]
+    shares = [0.5, 0.2, 0.3] if kind == "values" else [0.4, 0.2, 0.3, 0.1]
+    stack = gduq.Stack(members, shares).eval()
     stack.novelty = members[1].novelty
     stack.set_temperature(1.3, "clean")
     about = check(stack, tmp_path / "m.pt2", bare(data(3, 5, kind)), odd(kind))
-    assert about["hypotheses"] == 6
+    assert about["hypotheses"] == (6 if kind == "values" else 7)
 
 
 @pytest.fixture

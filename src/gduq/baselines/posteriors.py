@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gduq.baselines.marginal_likelihood import best_noise, best_precision
 from gduq.errors import InputError
+from gduq.nn.any_size import AnySize
 from gduq.randomness import normal
 
 __all__ = ["JointPosterior", "SeparatePosteriors"]
@@ -32,7 +33,7 @@ _CHUNK = 4_000_000  # numbers in one block
 _MOST = 4_000_000  # numbers in the eigenvectors of all outputs
 
 
-class Posterior(nn.Module, ABC):
+class Posterior(AnySize, ABC):
     """A Gaussian over the weights of a last linear layer around its trained weights.
 
     Attributes:
@@ -102,13 +103,6 @@ class Posterior(nn.Module, ABC):
 
     def _noise(self, k: int, generator: torch.Generator) -> Tensor:
         return normal((k, *self.values.shape), self.values.dtype, self.values.device, generator)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        for name, dim in self.sized.items():
-            found = state_dict.get(prefix + name)
-            if found is not None and found.dim() == dim:  # of any size
-                setattr(self, name, torch.empty_like(found, device=self.get_buffer(name).device))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class JointPosterior(Posterior):

@@ -27,18 +27,17 @@ representation alone: so rows of a structure never seen, all of them near 1, kee
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
 from gduq.export_mode import exporting
 from gduq.graph.sparse import is_sparse, take_rows
+from gduq.nn.any_size import AnySize
 from gduq.novelty.odd_structure import structure_distance
 from gduq.whole import whole
 
-__all__ = ["Novelty"]
+__all__ = ["Novelty", "polar"]
 
 _CHUNK = 4_000_000  # numbers in one block, of similarities or of dense rows
 _SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can make as much
@@ -48,7 +47,7 @@ _EQUAL = 1e-5  # structures that differ by less are the same: logarithms of coun
 _ORDER = 1e-3  # how much of the answer is the share by representation, where structure counts
 
 
-class Novelty(nn.Module):
+class Novelty(AnySize):
     """How unlike the training data rows are, as a share of validation rows that are nearer to it.
 
     Ties count half. Distances within rounding of each other are ties, so equal rows get the same
@@ -220,13 +219,6 @@ class Novelty(nn.Module):
             parts.append(_nearest(similar, min(self.k, kept - 1)))
         return torch.cat(parts)
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        for name in self._buffers:  # of any size
-            found = state_dict.get(prefix + name)
-            if found is not None and found.dim() == self.get_buffer(name).dim():
-                setattr(self, name, torch.empty_like(found, device=self.get_buffer(name).device))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
     def extra_repr(self) -> str:
         return f"k={self.k}, rows={self.reference.size(0)} of at most {self.size}"
 
@@ -250,7 +242,7 @@ class _Similar:
     """
 
     def __init__(self, reference: Tensor) -> None:
-        unit, length = _polar(reference)
+        unit, length = polar(reference)
         longest = length.amax(dim=0)
         self.scale = torch.where(longest > 0, longest, 1.0)
         inverse = 1.0 / (length / self.scale).clamp_min(_SHORT)
@@ -259,12 +251,12 @@ class _Similar:
         self.known = torch.cat([unit, *(p.expand_as(inverse) for p in powers)], dim=1).T
 
     def __call__(self, rows: Tensor) -> Tensor:
-        unit, length = _polar(rows)
+        unit, length = polar(rows)
         length = (length / self.scale).clamp_max(1 / _SAME)  # squares do not overflow
         return torch.cat([unit, length.square(), length, torch.ones_like(length)], 1) @ self.known
 
 
-def _polar(rows: Tensor) -> tuple[Tensor, Tensor]:
+def polar(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Directions ``[m, d]`` and lengths ``[m, 1]`` in double precision: near 1, cosines need it.
     Zeros stay."""
     rows = rows.double()

@@ -16,6 +16,7 @@ from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
 from gduq.baselines.ensemble import redraw, seeded
 from gduq.baselines.laplace import LastLayerLaplace
+from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.network import Network
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows, on_device
@@ -61,7 +62,8 @@ class Plan:
         return f"{'from scratch' if self.fresh else 'trained on'}, anchors at {place}{shared}"
 
 
-_MORE = (Plan(2.5, None, 1.0, fresh=1), Plan(3.5, None, 1.0, fresh=2))
+# Validation rows pick an epoch of every training, so that half of the epochs lose little.
+_MORE = tuple(Plan(budget, None, 0.5, fresh=i) for i, budget in enumerate((2.5, 2.5, 3.5, 3.5), 1))
 _NODES = (Plan(1.2, -1, 0.05), Plan(1.5, 1, 0.125), *_MORE)
 _GRAPHS = (Plan(1.5, "input", 0.08, "graph"), Plan(1.5, "input", 0.1), *_MORE)
 # By what is answered for, the cheapest first; docs/choices.md has the search.
@@ -88,15 +90,10 @@ class Candidates:
         self.seed, (self.train, self.val) = fit.settings.seed, fit.batches
         assert self.val is not None
         self.first = on_device(first_graph(fit.train), device_of_model(plain))
-        self.rows: TrunkRows | None = None
-        trunk = plain.trunk
-        if trunk is not None and trunk.has_head:
-            trunk.requires_grad_(False)
-            # What trains on is judged on the copies later; else each is gone once the trunk saw it.
-            trains = bool(fit.settings.epochs)
-            copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
-            self.rows = TrunkRows.collect(trunk, self.train, self.val, fit.read_target, copies)
-            plain.target = self.rows.target
+        self.seen: list[TrunkRows] = []  # by the networks that have a head, the plain one first
+        rows = self._rows(plain)
+        if rows is not None:
+            plain.target = rows.target
         else:
             generator = torch.Generator().manual_seed(self.seed)
             graph = some(self.train, _ROWS, _BATCH, generator)[0]
@@ -125,17 +122,30 @@ class Candidates:
 
     def _plans(self) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
         """Name, least budget and making of every candidate, the cheapest first."""
-        epochs, target = self.fit.settings.epochs, self.plain.target
+        target, has_head = self.plain.target, bool(self.seen)
         # Training on made real values worse as often as better: it comes later for them.
         least = 1.5 if target is not None and target.kind == "values" else 1.0
         yield "plain", 1.0, lambda: self.plain
-        if self.rows is not None:
-            yield "Laplace", 1.0, partial(self._laplace, self.rows)
-            yield "anchored head", 1.2, partial(self._head, self.rows)
-        for i, plan in enumerate(self._plans_here if epochs else ()):
+        for rows in self.seen[:1]:
+            yield from self._on_rows(rows, 1.0)
+            yield "anchored head", 1.2, partial(self._head, rows)
+        for i, plan in enumerate(self._plans_here if self.fit.settings.epochs else ()):
             # Without a head there is nothing cheaper than the first of them.
-            budget = 1.2 if self.rows is None and i == 0 else max(plan.budget, least)
+            budget = max(plan.budget, least) if has_head or i else 1.2
+            before = len(self.seen)
             yield str(plan), budget, partial(self.planned, plan)
+            for rows in self.seen[before:]:  # of a network that was trained anew
+                yield from self._on_rows(rows, budget, f", {plan}")
+
+    def _on_rows(
+        self, rows: TrunkRows, budget: float, whose: str = ""
+    ) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
+        """What a network with a head allows in one pass over the training rows."""
+        kinds: dict[str, type[LastLayerLaplace | Neighbours]] = {"Laplace": LastLayerLaplace}
+        if rows.target.kind != "values":
+            kinds["neighbours"] = Neighbours
+        for name, kind in kinds.items():
+            yield f"{name}{whose}", budget, partial(self._learned, kind, rows)
 
     @property
     def _plans_here(self) -> Iterator[Plan]:
@@ -159,8 +169,21 @@ class Candidates:
 
     # -- making --------------------------------------------------------------------------------
 
-    def _laplace(self, rows: TrunkRows) -> Predictor:
-        model = LastLayerLaplace(None, call=self.plain.call, seed=self.seed, trunk=rows.trunk)
+    def _rows(self, network: Network) -> TrunkRows | None:
+        """All rows as a network with a head gives them; they are kept."""
+        trunk = network.trunk
+        if trunk is None or not trunk.has_head:
+            return None
+        trunk.requires_grad_(False)
+        # What trains on is judged on the copies later; else each is gone once the trunk saw it.
+        trains = bool(self.fit.settings.epochs)
+        copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
+        rows = TrunkRows.collect(trunk, self.train, self.val, self.fit.read_target, copies)
+        self.seen.append(rows)
+        return rows
+
+    def _learned(self, kind: type[LastLayerLaplace | Neighbours], rows: TrunkRows) -> Predictor:
+        model = kind(None, call=self.plain.call, seed=self.seed, trunk=rows.trunk)
         learn_on_rows(model, rows, self._head_settings)
         return model
 
@@ -180,7 +203,10 @@ class Candidates:
         net, call = self.plain.net, self.plain.call
         net = _fresh(net, self.seed + 100 * plan.fresh) if plan.fresh else _learning(net)
         if plan.at is None:
-            return self._trained(Network(net, call), plan.share)
+            network = Network(net, call)
+            self._trained(network, plan.share)
+            self._rows(network)
+            return network
         # What a network of one's own makes of its input first may be an embedding of categories.
         embeds = plan.at == "input" and as_chain(net) is None
         recipe = Recipe.thawed(
@@ -205,9 +231,11 @@ class Candidates:
     # -- judging -------------------------------------------------------------------------------
 
     def evidence(self, model: Predictor) -> Evidence:
-        """Rows and copies to judge a model by: those that the trunk has given, if it reads them."""
-        rows = self.rows
-        return rows if rows is not None and model.trunk is rows.trunk else self._graphs
+        """Rows and copies to judge a model by: those that its trunk has given, if it reads them."""
+        for rows in self.seen:
+            if rows.trunk is model.trunk:
+                return rows
+        return self._graphs
 
     @cached_property
     def _graphs(self) -> GraphRows:
@@ -223,7 +251,7 @@ class Candidates:
         start = time.perf_counter()
         evidence.judged(model, evidence.val)
         predicting = time.perf_counter() - start
-        if evidence is self.rows:
+        if isinstance(evidence, TrunkRows):
             predicting += self.pass_seconds
         found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w in sets]
         losses = torch.stack(found).double().cpu()

@@ -68,11 +68,12 @@ def choose(
         train: The data it was trained on.
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
-            1.2: Laplace and an anchored head; of nodes and edges, with ``epochs``, also the network
-            trained on with anchors, for a twentieth of its epochs (one at least). From 1.5:
-            trained on with anchors in two ways. From 2.5: another network; from 3.5 a third one.
-        epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there are
-            Laplace and an anchored head, which leave the network as it is.
+            1.2: Laplace, the nearest training rows and an anchored head; of nodes and edges, with
+            ``epochs``, also the network trained on with anchors, for a twentieth of its epochs
+            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: two more
+            networks, trained for half of the epochs; from 3.5 four of them.
+        epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
+            only what leaves the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.

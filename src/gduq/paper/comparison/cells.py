@@ -17,6 +17,7 @@ from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.gnn import GNN
 from gduq.nn.gnn_settings import Conv, HeadKind, Readout
 from gduq.paper.specs import ScaleName
+from gduq.training.candidates import PLANS
 
 __all__ = ["ShiftCell", "cells"]
 
@@ -71,11 +72,12 @@ class ShiftCell:
     def shift(self) -> str:
         return self.data.rpartition("/")[2]
 
-    @property
-    def fingerprint(self) -> str:
-        """Tells figures of these settings from those of others."""
+    def fingerprint(self, part: str) -> str:
+        """Tells figures of these settings from those of others: of what is trained, and of what
+        `gduq.choose` tries where that is shown."""
         told = {k: v for k, v in asdict(self).items() if k not in ("search", "large")}
-        return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
+        text = repr(sorted(told.items())) + (repr(PLANS) if part == "methods" else "")
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def splits(self, seed: int) -> Splits:
         return load(self.data, seed=seed, limit=self.limit)

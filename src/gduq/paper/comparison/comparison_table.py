@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 SEEDS = {"smoke": 1, "small": 3, "paper": 5}
 LARGE_SEEDS = 2  # of large cells at paper scale, which take longest
-_KEY = ["cell", "seed", "part", "settings"]  # settings: the fingerprint of those of the cell
+_KEY = ["cell", "seed", "part", "settings"]  # settings: their fingerprint
 _COLUMNS = [
     *_KEY,
     "method",
@@ -61,7 +61,7 @@ class ComparisonJob:
 
     @property
     def key(self) -> tuple[str, int, str, str]:
-        return self.cell.name, self.seed, self.part, self.cell.fingerprint
+        return self.cell.name, self.seed, self.part, self.cell.fingerprint(self.part)
 
 
 def table_path(root: Path, scale: str) -> Path:
@@ -93,7 +93,7 @@ def bench(
     if scale == "paper":  # it takes hours: each seed of all cells before the next one
         most = seeds or LARGE_SEEDS
         wanted = [job for job in wanted if not job.cell.large or job.seed < most]
-        wanted.sort(key=lambda job: job.seed)
+        wanted.sort(key=lambda job: (job.cell.large, job.seed))
     done = _done(path)
     todo = [job for job in wanted if job.key not in done]
     outcomes = do(todo, work, title=NAME, name=lambda job: job.title)

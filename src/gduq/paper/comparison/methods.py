@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gduq.anchoring import Recipe, anchor
-from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout
+from gduq.baselines import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Neighbours
 from gduq.baselines.network import Network
 from gduq.data.splits import Splits
 from gduq.data.view import View
@@ -216,6 +216,8 @@ def _methods(work: Work) -> Iterator[tuple[str, MethodAnswers]]:
     yield "head ensemble, masked", work.timed("masked", masked, lambda: work.finish(masked))
     laplace = LastLayerLaplace(net, seed=seed)
     yield "laplace", work.timed("laplace", laplace, lambda: work.finish(laplace))
+    near = Neighbours(net, seed=seed)
+    yield "neighbours", work.timed("neighbours", near, lambda: work.finish(near))
     head = anchor(net, seed=seed, like=work.like)
     yield "anchored head", work.timed("head", head, lambda: work.finish(head))
     yield from _chosen(work)

@@ -1,0 +1,117 @@
+r"""`Neighbours`: the labels of the training rows that are nearest.
+
+Where the k training rows nearest to h carry :math:`n_c` votes for class c, and :math:`\pi_c` is
+the share of that class among all training rows,
+
+.. math::
+    p_c(h) = \frac{n_c + \pi_c}{k + 1}
+
+A head draws lines that go on for ever; neighbours know only what is near. So the two err on
+different rows, which is what a mixture of them is good for.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gduq.baselines.head_ensemble import OnTrunk
+from gduq.errors import InputError, NotFittedError
+from gduq.export_mode import exporting
+from gduq.graph.sparse import take_rows
+from gduq.nn.any_size import AnySize
+from gduq.nn.call import Call
+from gduq.nn.trunk import Trunk
+from gduq.novelty.nearest import polar
+from gduq.targets import Classes, Labels
+from gduq.whole import whole
+
+__all__ = ["Neighbours"]
+
+_CHUNK = 4_000_000  # numbers in one block
+_SAME = 1e-6  # cosines that differ by less are a tie
+
+
+class Neighbours(AnySize, OnTrunk):
+    """A trained network with a vote of the nearest training rows in place of its head.
+
+    Rows are compared by the direction of what the network makes of them, the cosine. All rows as
+    near as the k-th one share in its votes, so the order of training rows does not matter. Nothing
+    is trained, and there is one hypothesis: the vote. For classes and labels.
+
+    Args:
+        net: A trained network with a head; it is copied.
+        k: How many votes there are; as many as there are rows, if these are fewer.
+        size: How many training rows to keep at most, chosen at random.
+        call: As in `gduq.anchor`.
+        seed: For the choice of rows.
+        trunk: A trunk to share with other models.
+    """
+
+    kind: ClassVar[str] = "Neighbours"
+    settings: ClassVar[tuple[str, ...]] = ("k", "size", "seed")
+
+    reference: Tensor
+    says: Tensor
+
+    def __init__(
+        self,
+        net: nn.Module | None,
+        k: int = 10,
+        size: int = 2048,
+        call: Call | None = None,
+        seed: int = 0,
+        trunk: Trunk | None = None,
+    ) -> None:
+        self.k, self.size, self.seed = whole("k", k, 1), whole("size", size, 1), seed
+        super().__init__(net, call, trunk)
+        self.register_buffer("reference", torch.empty(0, 0))  # kept rows [R, d]
+        self.register_buffer("says", torch.empty(0, 0))  # yes (1) or no per answer, or NaN [R, O]
+
+    def check_target(self) -> None:
+        super().check_target()
+        if not isinstance(self.target, (Classes, Labels)):
+            kind = "none" if self.target is None else self.target.kind
+            raise InputError("classes or labels, which rows can vote for", kind)
+
+    @torch.no_grad()
+    def fit_rows(self, h: Tensor, y: Tensor) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        kept = torch.randperm(h.size(0), generator=generator)[: self.size].to(h.device)
+        rows, says = take_rows(h.detach(), kept), y[kept]
+        if isinstance(self.target, Classes):
+            several = not self.target.one_logit
+            says = F.one_hot(says, self.target.num_classes) if several else says.unsqueeze(1)
+        precise = torch.promote_types(rows.dtype, torch.float32)
+        self.reference, self.says = rows.to(precise), says.to(precise)
+
+    @torch.no_grad()
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        self.check_ready()
+        if exporting():
+            return self._said(h).to(self.reference.dtype).unsqueeze(0)
+        block = max(1, _CHUNK // max(self.reference.shape))
+        parts = torch.arange(h.size(0), device=h.device).split(block)
+        said = [self._said(take_rows(h.detach(), part)) for part in parts]
+        return torch.cat(said).to(self.reference.dtype).unsqueeze(0)
+
+    def _said(self, h: Tensor) -> Tensor:
+        """What the neighbours of rows say ``[m, O]``: logarithms of probabilities, or logits."""
+        says, known = self.says.double().nan_to_num(), (~self.says.isnan()).double()
+        similar, k = polar(h)[0] @ polar(self.reference)[0].T, min(self.k, says.size(0))
+        last = similar.topk(k, dim=1).values[:, -1:]
+        near = (similar >= last - _SAME).double()
+        votes = near * (k / near.sum(dim=1, keepdim=True))
+        share = (says.sum(dim=0) + 1) / (known.sum(dim=0) + 2)
+        if isinstance(self.target, Classes) and not self.target.one_logit:
+            return ((votes @ says + share / share.sum()) / (k + 1)).log()
+        yes = votes @ says + share
+        return (yes / (votes @ known + 1 - yes)).log()
+
+    def check_ready(self) -> None:
+        complete = self.says.numel() and self.says.size(0) == self.reference.size(0)
+        if self.trunk is None or not complete:
+            raise NotFittedError("training rows", "none yet", "Call gduq.fit(model, train, val).")
