@@ -69,9 +69,10 @@ def choose(
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
             1.2: Laplace, the nearest training rows and an anchored head; of nodes and edges, with
-            ``epochs``, also the network trained on with anchors, for a twentieth of its epochs
-            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: two more
-            networks, trained for half of the epochs; from 3.5 four of them.
+            ``epochs``, also the network trained on with anchors, for a twenty-fifth of its epochs
+            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: another
+            network (of nodes and edges two, for half of the epochs each), with Laplace and nearest
+            rows of its own; from 3.5 twice as many.
         epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
             only what leaves the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
