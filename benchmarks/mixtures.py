@@ -38,7 +38,6 @@ from recipes import searched
 SEEDS, SEEDS_OF_TABLE = (100, 101), 3  # the first are in no table
 CUTS = ("structure", "features")
 HELD, TRAIN, VAL = 0.3, 0.65, 0.2  # shares: of all rows; of the others
-MOST = 3.5  # the budget of whatever is trained
 COPIES = (  # a name, what copies change, and how much of it
     ("temperature scaling", "nothing", ()),
     ("copies at severities 1 and 3", "", (1, 3)),
@@ -145,21 +144,19 @@ def compared(job: tuple[ShiftCell, int]) -> list[dict[str, Any]]:
 
 def _ways(work: Work) -> Iterator[tuple[str, float]]:
     """Losses on the rows held back, by what was mixed and how."""
-    candidates, away = work.candidates(MOST), work.views["ood_test"]
+    candidates, away = work.candidates(BUDGETS[-1]), work.views["ood_test"]
     found = {one.name: one for one in candidates}
-    anew = Plan(2.5, 1, 0.75, fresh=1)
-    if not work.cell.on_nodes:
-        anew = Plan(2.5, "input", 0.75, "graph", fresh=1)
-    found[str(anew)] = candidates.judged(str(anew), 99.0, candidates.planned(anew), 0.0)
-    losses = {name: _losses(one.model, judged(one.model, away)) for name, one in found.items()}
-    for name in found:
+    whole = {one.name: one for one in _networks(candidates, 1.0)}
+    halves = {one.name: one for one in _networks(candidates, 0.5)}
+    everything = found | whole | halves
+    losses = {name: _losses(one.model, judged(one.model, away)) for name, one in everything.items()}
+    for name in everything:
         yield name, float(losses[name].mean())
     yield from _copies(found["plain"].model, work)
-    yield "ensemble of 3", _ensemble(candidates, found, away)
+    yield "ensemble of 3", _ensemble(candidates, [found["plain"], *_bare(whole)], away)
     for budget in BUDGETS:
         inside = [name for name, one in found.items() if one.budget <= budget]
-        chosen = _mixtures(found, losses, inside)
-        for way, loss in chosen:
+        for way, loss in _mixtures(found, losses, inside):
             yield f"choose({budget}){way}", loss
         stack = _stack(found, inside)
         yield f"choose({budget}), one more temperature", _tempered(candidates, found, stack, away)
@@ -168,9 +165,29 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     others = [name for name in inside if name != on] if on in inside else [*inside, on]
     said = "without" if on in inside else "with"
     yield f"choose(1.2), {said} training on", _even(found, losses, others)
-    inside = [name for name, one in found.items() if one.budget <= BUDGETS[-1]]
-    others = [*(name for name in inside if name != "network 2"), str(anew)]
-    yield "choose(2.5), anchors from scratch for network 2", _even(found, losses, others)
+    inside = [name for name, one in found.items() if one.budget <= BUDGETS[1]]
+    first = [name for name in whole if "network 2" in name]
+    for way, more in (("one network, all epochs", first), ("two, half of the epochs", [*halves])):
+        yield f"choose(2.5), {way}", _even(everything, losses, [*inside, *more])
+    bare = [one.name for one in _bare(halves if work.cell.on_nodes else whole)]
+    bare = bare if work.cell.on_nodes else bare[:1]
+    yield "choose(2.5), networks by themselves", _even(everything, losses, [*inside, *bare])
+
+
+def _networks(candidates: Candidates, share: float) -> Iterator[Candidate]:
+    """Two more networks, trained for a share of the epochs, each with what its rows allow."""
+    for i in (1, 2):
+        plan = Plan(99.0, None, share, fresh=i)
+        name, before = f"{plan}, {share} of the epochs", len(candidates.seen)
+        yield candidates.judged(name, 99.0, candidates.planned(plan), 0.0)
+        for rows in candidates.seen[before:]:
+            for more, budget, make in candidates.on_rows(rows, 99.0, f", {name}"):
+                yield candidates.judged(more, budget, make(), 0.0)
+
+
+def _bare(networks: Mapping[str, Candidate]) -> list[Candidate]:
+    """Without what stands on them."""
+    return [one for name, one in networks.items() if name.startswith("network")]
 
 
 def _copies(plain: Predictor, work: Work) -> Iterator[tuple[str, float]]:
@@ -202,8 +219,9 @@ def _mixtures(
     yield ", plain where that is more likely", _mixed(losses, guarded)
     best = min(inside, key=lambda name: _half(found[name].losses))
     yield ", the best candidate alone", float(losses[best].mean())
-    for name in ("Laplace", "anchored head"):
-        yield f", without {name}", _even(found, losses, [n for n in inside if n != name])
+    for name in ("Laplace", "neighbours", "anchored head"):
+        others = [n for n in inside if not n.startswith(name)]
+        yield f", without {name}", _even(found, losses, others)
 
 
 def _even(
@@ -235,8 +253,8 @@ def _losses(model: Predictor, said: Judged) -> Tensor:
     return model.target.nll(outputs, said.y, said.weights).double()
 
 
-def _ensemble(candidates: Candidates, found: Mapping[str, Candidate], away: View) -> float:
-    members = [found[name].model for name in ("plain", "network 2", "network 3")]
+def _ensemble(candidates: Candidates, of: Sequence[Candidate], away: View) -> float:
+    members = [one.model for one in of]
     temperatures = [float(member.temperature) for member in members]
     for member in members:
         member.set_temperature(1.0, None)

@@ -16,7 +16,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN
 
 import gduq
-from gduq import InputError, metrics
+from gduq import InputError, LastLayerLaplace, metrics
 from gduq.data import View
 from gduq.nn import GNN
 from gduq.training.candidates import Candidate, Candidates
@@ -28,8 +28,14 @@ from tests.training.test_calibrated_fit import Links, linked, noisy
 
 QUIET: dict[str, Any] = {"progress": False}
 COLUMNS = ["candidate", "score", "standard_error", "weight", "training_seconds", "prediction_cost"]
-CHEAP = {"plain", "anchored head", "Laplace"}  # with every budget
+CHEAP = {"plain", "anchored head", "Laplace", "neighbours"}  # with every budget
 ON, ON_ROWS = "trained on, anchors at input, one anchor per graph", "trained on, anchors at input"
+
+
+def anew(*numbers: int) -> set[str]:
+    """Other networks, and what stands on them."""
+    kinds = ("", "Laplace, ", "neighbours, ")
+    return {f"{kind}network {i}" for i in numbers for kind in kinds}
 
 
 @functools.cache
@@ -140,11 +146,11 @@ def test_the_leaderboard() -> None:
 @pytest.mark.parametrize(
     ("budget", "names"),
     [
-        (1.0, {"plain", "Laplace"}),
+        (1.0, {"plain", "Laplace", "neighbours"}),
         (1.2, CHEAP),
         (1.5, CHEAP | {ON, ON_ROWS}),
-        (2.5, CHEAP | {ON, ON_ROWS, "network 2"}),
-        (3.5, CHEAP | {ON, ON_ROWS, "network 2", "network 3"}),
+        (2.5, CHEAP | {ON, ON_ROWS} | anew(2)),
+        (3.5, CHEAP | {ON, ON_ROWS} | anew(2, 3)),
     ],
 )
 def test_the_budget_decides_who_competes(budget: float, names: set[str]) -> None:
@@ -158,17 +164,17 @@ def test_the_budget_decides_who_competes(budget: float, names: set[str]) -> None
     ("layers", "places"),
     [(1, {"the last layer"}), (2, {"the last layer"}), (3, {"the last layer", "layer 1"})],
 )
-def test_nodes_have_anchors_at_layers(layers: int, places: set[str]) -> None:
+def test_nodes_have_anchors_at_layers_and_two_more_networks(layers: int, places: set[str]) -> None:
     ring = torch.arange(40)
     x = F.one_hot(ring % 3, 3) + 0.3 * torch.randn(40, 3, generator=torch.manual_seed(0))
     graph = Data(x=x, edge_index=torch.stack([ring, ring.roll(1)]), y=ring % 3)
     own = GNN(3, 8, 3, num_layers=layers, task="node", head="mlp")
     views = View(graph, ring < 20), View(graph, ring >= 20)
     gduq.fit(own, *views, epochs=2, **QUIET)
-    board = choose(own, *views, budget=1.5, epochs=4).leaderboard
+    board = choose(own, *views, budget=2.5, epochs=4).leaderboard
     assert board is not None
-    found = {name for name in board["candidate"] if name.startswith("trained on")}
-    assert found == {f"trained on, anchors at {place}" for place in places}
+    on = {f"trained on, anchors at {place}" for place in places}
+    assert set(board["candidate"]) == CHEAP | on | anew(2, 3)
 
 
 def test_networks_of_ones_own() -> None:
@@ -177,7 +183,7 @@ def test_networks_of_ones_own() -> None:
     gduq.fit(data, noisy(60, 1), epochs=20, lr=0.02, **QUIET)
     board = choose(data, budget=2.5, epochs=2).leaderboard
     assert board is not None
-    assert set(board["candidate"]) == CHEAP | {ON, ON_ROWS, "network 2"}
+    assert set(board["candidate"]) == CHEAP | {ON, ON_ROWS} | anew(2)
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(120) % 3
     x = F.one_hot(y, 3) + torch.randn(120, 3, generator=generator)
@@ -201,10 +207,10 @@ def test_networks_of_ones_own() -> None:
 
 
 def test_what_cannot_be_made_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Candidates, rows: Any) -> Any:
+    def refuse(self: LastLayerLaplace, *args: Any) -> None:
         raise InputError("a head that ends in a linear map", "another")
 
-    monkeypatch.setattr(Candidates, "_laplace", refuse)
+    monkeypatch.setattr(LastLayerLaplace, "_build", refuse)
     with pytest.warns(UserWarning, match="choose leaves out 'Laplace': expected a head"):
         board = choose(net()).leaderboard
     assert board is not None
@@ -458,7 +464,7 @@ def test_values_are_trained_on_later() -> None:
         board = choose(own, *views, budget=budget, epochs=9).leaderboard
         assert board is not None
         names[budget] = set(board["candidate"])
-    assert names[1.2] == CHEAP
+    assert names[1.2] == CHEAP - {"neighbours"}
     assert {name for name in names[1.5] if name.startswith("trained on")} == {
         "trained on, anchors at the last layer",
         "trained on, anchors at layer 1",

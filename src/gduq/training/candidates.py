@@ -134,7 +134,7 @@ class Candidates:
         least = 1.5 if target is not None and target.kind == "values" else 1.0
         yield "plain", 1.0, lambda: self.plain
         for rows in self.seen[:1]:
-            yield from self._on_rows(rows, 1.0)
+            yield from self.on_rows(rows, 1.0)
             yield "anchored head", 1.2, partial(self._head, rows)
         for i, plan in enumerate(self._plans_here if self.fit.settings.epochs else ()):
             # Without a head there is nothing cheaper than the first of them.
@@ -142,9 +142,9 @@ class Candidates:
             before = len(self.seen)
             yield str(plan), budget, partial(self.planned, plan)
             for rows in self.seen[before:]:  # of a network that was trained anew
-                yield from self._on_rows(rows, budget, f", {plan}")
+                yield from self.on_rows(rows, budget, f", {plan}")
 
-    def _on_rows(
+    def on_rows(
         self, rows: TrunkRows, budget: float, whose: str = ""
     ) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
         """What a network with a head allows in one pass over the training rows."""
