@@ -82,7 +82,8 @@ def fit(
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
-            seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`.
+            seeds ``seed``, ``seed + 1``, ...), `MCDropout`, `HeadEnsemble`, `LastLayerLaplace`,
+            `Neighbours`.
         train: A View, a ``Data``, a list of them, a PyG dataset, or a loader (``NeighborLoader``
             too), which keeps its own batch size.
         val: Data to judge every epoch by, to choose with and to calibrate on.
