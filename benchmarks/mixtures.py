@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gduq.baselines.ensemble import Ensemble
+from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.stack import Stack
 from gduq.data.splits import Splits
 from gduq.data.view import View
@@ -148,7 +150,8 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     found = {one.name: one for one in candidates}
     whole = {one.name: one for one in _networks(candidates, 1.0)}
     halves = {one.name: one for one in _networks(candidates, 0.5)}
-    everything = found | whole | halves
+    votes = {one.name: one for one in _votes(candidates)}
+    everything = found | whole | halves | votes
     losses = {name: _losses(one.model, judged(one.model, away)) for name, one in everything.items()}
     for name in everything:
         yield name, float(losses[name].mean())
@@ -165,6 +168,9 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     others = [name for name in inside if name != on] if on in inside else [*inside, on]
     said = "without" if on in inside else "with"
     yield f"choose(1.2), {said} training on", _even(found, losses, others)
+    for name in votes:
+        others = [name if one == "neighbours" else one for one in inside]
+        yield f"choose(1.2), {name}", _even(everything, losses, others)
     inside = [name for name, one in found.items() if one.budget <= BUDGETS[1]]
     first = [name for name in whole if "network 2" in name]
     for way, more in (("one network, all epochs", first), ("two, half of the epochs", [*halves])):
@@ -183,6 +189,13 @@ def _networks(candidates: Candidates, share: float) -> Iterator[Candidate]:
         for rows in candidates.seen[before:]:
             for more, budget, make in candidates.on_rows(rows, 99.0, f", {name}"):
                 yield candidates.judged(more, budget, make(), 0.0)
+
+
+def _votes(candidates: Candidates) -> Iterator[Candidate]:
+    """Other numbers of neighbours than ten."""
+    for k in (5, 20, 50):
+        model = candidates.learned(partial(Neighbours, k=k), candidates.seen[0])
+        yield candidates.judged(f"{k} neighbours", 99.0, model, 0.0)
 
 
 def _bare(networks: Mapping[str, Candidate]) -> list[Candidate]:

@@ -148,11 +148,11 @@ class Candidates:
         self, rows: TrunkRows, budget: float, whose: str = ""
     ) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
         """What a network with a head allows in one pass over the training rows."""
-        kinds: dict[str, type[LastLayerLaplace | Neighbours]] = {"Laplace": LastLayerLaplace}
+        kinds: dict[str, Callable[..., Predictor]] = {"Laplace": LastLayerLaplace}
         if rows.target.kind != "values":
             kinds["neighbours"] = Neighbours
         for name, kind in kinds.items():
-            yield f"{name}{whose}", budget, partial(self._learned, kind, rows)
+            yield f"{name}{whose}", budget, partial(self.learned, kind, rows)
 
     @property
     def _plans_here(self) -> Iterator[Plan]:
@@ -189,7 +189,8 @@ class Candidates:
         self.seen.append(rows)
         return rows
 
-    def _learned(self, kind: type[LastLayerLaplace | Neighbours], rows: TrunkRows) -> Predictor:
+    def learned(self, kind: Callable[..., Predictor], rows: TrunkRows) -> Predictor:
+        """A model that stands on the trunk of these rows."""
         model = kind(None, call=self.plain.call, seed=self.seed, trunk=rows.trunk)
         learn_on_rows(model, rows, self._head_settings)
         return model
