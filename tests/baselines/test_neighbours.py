@@ -63,6 +63,15 @@ def test_all_rows_as_near_as_the_last_one_share_its_votes() -> None:
     assert torch.allclose(answers[0], expected.double())
 
 
+def test_a_large_part_that_all_rows_share_makes_no_ties() -> None:
+    """Directions that hardly differ still have an order."""
+    model = made(1)
+    angle = 1e-5 * torch.arange(60, dtype=torch.float64)
+    model.reference = torch.stack([angle.cos(), angle.sin()], dim=1)
+    said = model.from_rows(model.reference, model.reference)[0].exp()
+    assert torch.equal(said.argmax(dim=1), model.says.argmax(dim=1))
+
+
 def test_rows_answer_alone_as_in_a_batch() -> None:
     model, new = made(), noisy(20, 3)
     together = gduq.predict(model, new).probs
@@ -106,9 +115,13 @@ def test_one_logit_for_two_classes() -> None:
         graph.y = graph.y.clamp_max(1)
     model = Neighbours(binary)
     gduq.fit(model, train, val, **QUIET)
-    p = gduq.predict(model, val)
-    assert p.probs.shape == (40, 2)
-    assert 0 < float(p.probs.min()) < float(p.probs.max()) < 1
+    model.set_temperature(1.0, None)
+    p = gduq.predict(model, val, features=True)
+    h = gduq.predict(model, train, features=True).features
+    y = torch.tensor([int(d.y) for d in train])
+    theirs = KNeighborsClassifier(10, metric="cosine", algorithm="brute").fit(h, y)
+    votes = 10 * torch.from_numpy(theirs.predict_proba(p.features))[:, 1]
+    assert torch.allclose(p.probs[:, 1], (votes + (y.sum() + 1) / 62) / 11)
 
 
 def test_values_and_other_mistakes_are_refused() -> None:

@@ -206,6 +206,38 @@ def test_networks_of_ones_own() -> None:
     assert p.calibrated == "shifted"
 
 
+def test_what_stands_on_another_network_reads_its_rows() -> None:
+    found = {one.name: one.model for one in _candidates(gduq.Network(net()), budget=2.5, epochs=2)}
+    for name in ("Laplace", "neighbours"):
+        assert found[name].trunk is found["plain"].trunk
+        assert found[f"{name}, network 2"].trunk is found["network 2"].trunk
+    assert found["network 2"].trunk is not found["plain"].trunk
+
+
+def test_networks_of_values_keep_the_units_they_were_trained_in() -> None:
+    """Values with a mean near 0 and a deviation near 1 leave open which units outputs have."""
+    generator, data = torch.Generator().manual_seed(0), []
+    ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    for _ in range(200):
+        x = torch.randn(5, 4, generator=generator)
+        y = 0.2 + 2 * x.mean(dim=0)[:1] + 0.3 * torch.randn(1, generator=generator)
+        data.append(Data(x=x, edge_index=ring, y=y))
+    views = View(data[:120]), View(data[120:])
+    torch.manual_seed(0)
+    own = GNN(4, 16, 1, num_layers=2, conv="gin", head="mlp")
+    gduq.fit(own, *views, epochs=40, lr=0.01, **QUIET)
+    fit = Fit(*views, FitSettings(epochs=40), progress=False)
+    found = {one.name: one.model.target for one in Candidates(gduq.Network(own), fit, 2.5)}
+    assert found["Laplace, network 2"].raw == found["network 2"].raw
+
+
+def test_many_candidates_that_are_alike_stay() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.rand(1, 3, 40, generator=generator)
+    losses = truth + 0.02 * torch.rand(18, 3, 40, generator=generator)
+    assert len(weighed(losses)) > 9
+
+
 def test_what_cannot_be_made_is_left_out_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LastLayerLaplace, *args: Any) -> None:
         raise InputError("a head that ends in a linear map", "another")
@@ -238,10 +270,12 @@ class Stub:
         return getattr(self.inner, name)
 
 
-def _candidates(plain: gduq.Network, val: View | None = None) -> Candidates:
-    settings = FitSettings()
-    fit = Fit(View(noisy(60, 1)), View(noisy(40, 2)) if val is None else val, settings)
-    return Candidates(plain, fit, 1.2)
+def _candidates(
+    plain: gduq.Network, val: View | None = None, budget: float = 1.2, epochs: int | None = None
+) -> Candidates:
+    settings, val = FitSettings(epochs=epochs), View(noisy(40, 2)) if val is None else val
+    fit = Fit(View(noisy(60, 1)), val, settings, progress=False)
+    return Candidates(plain, fit, budget)
 
 
 def weights_of(**losses: Tensor) -> dict[str, float]:

@@ -1,7 +1,7 @@
 r"""`Neighbours`: the labels of the training rows that are nearest.
 
 Where the k training rows nearest to h carry :math:`n_c` votes for class c, and :math:`\pi_c` is
-the share of that class among all training rows,
+the share of that class among all rows that are kept (with one row more of every class),
 
 .. math::
     p_c(h) = \frac{n_c + \pi_c}{k + 1}
@@ -32,7 +32,7 @@ from gduq.whole import whole
 __all__ = ["Neighbours"]
 
 _CHUNK = 4_000_000  # numbers in one block
-_SAME = 1e-6  # cosines that differ by less are a tie
+_SAME = 1e-6  # lengths that differ by less, between directions, are a tie
 
 
 class Neighbours(AnySize, OnTrunk):
@@ -91,19 +91,24 @@ class Neighbours(AnySize, OnTrunk):
     @torch.no_grad()
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
+        known = polar(self.reference)[0].T
         if exporting():
-            return self._said(h).to(self.reference.dtype).unsqueeze(0)
-        block = max(1, _CHUNK // max(self.reference.shape))
-        parts = torch.arange(h.size(0), device=h.device).split(block)
-        said = [self._said(take_rows(h.detach(), part)) for part in parts]
+            said = [self._said(h, known)]
+        else:
+            block = max(1, _CHUNK // max(self.reference.shape))
+            parts = torch.arange(h.size(0), device=h.device).split(block)
+            said = [self._said(take_rows(h.detach(), part), known) for part in parts]
         return torch.cat(said).to(self.reference.dtype).unsqueeze(0)
 
-    def _said(self, h: Tensor) -> Tensor:
-        """What the neighbours of rows say ``[m, O]``: logarithms of probabilities, or logits."""
+    def _said(self, h: Tensor, directions: Tensor) -> Tensor:
+        """What the neighbours of rows say ``[m, O]``: logarithms of probabilities, or logits.
+
+        ``directions`` ``[d, R]`` are those of the kept rows.
+        """
         says, known = self.says.double().nan_to_num(), (~self.says.isnan()).double()
-        similar, k = polar(h)[0] @ polar(self.reference)[0].T, min(self.k, says.size(0))
-        last = similar.topk(k, dim=1).values[:, -1:]
-        near = (similar >= last - _SAME).double()
+        k, far = min(self.k, says.size(0)), (1.0 - polar(h)[0] @ directions).clamp_min(0.0)
+        last = (2.0 * far.topk(k, dim=1, largest=False).values[:, -1:]).sqrt()
+        near = (far <= (last + _SAME * (1.0 + last)).square() / 2.0).double()
         votes = near * (k / near.sum(dim=1, keepdim=True))
         share = (says.sum(dim=0) + 1) / (known.sum(dim=0) + 2)
         if isinstance(self.target, Classes) and not self.target.one_logit:

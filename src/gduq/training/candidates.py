@@ -63,7 +63,7 @@ class Plan:
 
 
 _NODES = (
-    Plan(1.2, -1, 0.04),
+    Plan(1.2, -1, 0.03),
     Plan(1.5, 1, 0.125),
     # Of one graph, validation rows pick an early epoch: half of all lose nothing.
     *(Plan(budget, None, 0.5, fresh=i) for i, budget in enumerate((2.5, 2.5, 3.5, 3.5), 1)),
@@ -143,6 +143,7 @@ class Candidates:
             yield str(plan), budget, partial(self.planned, plan)
             for rows in self.seen[before:]:  # of a network that was trained anew
                 yield from self.on_rows(rows, budget, f", {plan}")
+            del self.seen[before:]
 
     def on_rows(
         self, rows: TrunkRows, budget: float, whose: str = ""
@@ -177,7 +178,7 @@ class Candidates:
     # -- making --------------------------------------------------------------------------------
 
     def _rows(self, network: Network) -> TrunkRows | None:
-        """All rows as a network with a head gives them; they are kept."""
+        """All rows as a network with a head gives them; they are kept for what stands on it."""
         trunk = network.trunk
         if trunk is None or not trunk.has_head:
             return None
@@ -185,7 +186,9 @@ class Candidates:
         # What trains on is judged on the copies later; else each is gone once the trunk saw it.
         trains = bool(self.fit.settings.epochs)
         copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
-        rows = TrunkRows.collect(trunk, self.train, self.val, self.fit.read_target, copies)
+        known = network.target  # what a network was trained for here
+        read = self.fit.read_target if known is None else lambda _: known
+        rows = TrunkRows.collect(trunk, self.train, self.val, read, copies)
         self.seen.append(rows)
         return rows
 

@@ -37,7 +37,9 @@ __all__ = ["choose", "mixture_weights", "prior_rows", "stack", "weighed"]
 
 HEAD_START = 2.0  # validation rows that speak for the plain network before any is seen
 EVEN, MOST_EVEN = 0.1, 50.0  # a share of the rows speaks for an even mixture; so many at most
-SMALL = 0.05  # members of less weight are dropped: an even start alone gives less
+# Members of less weight are dropped, or of less than so much of an even share: an even start alone
+# gives less than the first.
+SMALL, OF_EVEN = 0.05, 0.6
 
 _ALONE = (
     "only the calibrated network is left to choose from: it has no head that reads row by row, and "
@@ -69,8 +71,8 @@ def choose(
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
             1.2: Laplace, the nearest training rows and an anchored head; of nodes and edges, with
-            ``epochs``, also the network trained on with anchors, for a twenty-fifth of its epochs
-            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: another
+            ``epochs``, also the network trained on with anchors, for 3 % of its epochs (one at
+            least). From 1.5: trained on with anchors in two ways. From 2.5: another
             network (of nodes and edges two, for half of the epochs each), with Laplace and nearest
             rows of its own; from 3.5 twice as many.
         epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
@@ -160,7 +162,7 @@ def weighed(losses: Tensor) -> dict[int, float]:
     while any(small):  # once more without the members that hardly count
         prior = prior_rows(len(kept), losses.size(2), kept[0] == 0)
         weights = mixture_weights(-losses[kept], prior)
-        small = (weights < SMALL).tolist()
+        small = (weights < min(SMALL, OF_EVEN / len(kept))).tolist()
         kept = [j for j, little in zip(kept, small, strict=True) if not little]
     return dict(zip(kept, weights.tolist(), strict=True))
 

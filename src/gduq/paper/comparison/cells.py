@@ -74,7 +74,7 @@ class ShiftCell:
 
     def fingerprint(self, part: str) -> str:
         """Tells figures of these settings from those of others: of what is trained, and of what
-        `gduq.choose` tries where that is shown."""
+        `gduq.choose` tries where that is shown. Other changes of `gduq.choose` need a new root."""
         told = {k: v for k, v in asdict(self).items() if k not in ("search", "large")}
         text = repr(sorted(told.items())) + (repr(PLANS) if part == "methods" else "")
         return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -90,7 +90,7 @@ def bench(
         for cell in cells(scale)
         if cell.large == large and (cell.on_nodes or part != "last")
     ]
-    if scale == "paper":  # it takes hours: each seed of all cells before the next one
+    if scale == "paper":  # it takes hours: seed by seed, large cells last
         most = seeds or LARGE_SEEDS
         wanted = [job for job in wanted if not job.cell.large or job.seed < most]
         wanted.sort(key=lambda job: (job.cell.large, job.seed))
