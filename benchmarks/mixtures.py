@@ -148,8 +148,11 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     """Losses on the rows held back, by what was mixed and how."""
     candidates, away = work.candidates(BUDGETS[-1]), work.views["ood_test"]
     found = {one.name: one for one in candidates}
-    whole = {one.name: one for one in _networks(candidates, 1.0)}
-    halves = {one.name: one for one in _networks(candidates, 0.5)}
+    fresh, nodes = {k: one for k, one in found.items() if "network" in k}, work.cell.on_nodes
+    whole = (
+        _networks(candidates, 1.0, (1, 2)) if nodes else fresh | _networks(candidates, 1.0, (2,))
+    )
+    halves = fresh if nodes else _networks(candidates, 0.5, (1, 2))
     votes = {one.name: one for one in _votes(candidates)}
     everything = found | whole | halves | votes
     losses = {name: _losses(one.model, judged(one.model, away)) for name, one in everything.items()}
@@ -175,20 +178,21 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     first = [name for name in whole if "network 2" in name]
     for way, more in (("one network, all epochs", first), ("two, half of the epochs", [*halves])):
         yield f"choose(2.5), {way}", _even(everything, losses, [*inside, *more])
-    bare = [one.name for one in _bare(halves if work.cell.on_nodes else whole)]
-    bare = bare if work.cell.on_nodes else bare[:1]
+    bare = [one.name for one in _bare(fresh)]
     yield "choose(2.5), networks by themselves", _even(everything, losses, [*inside, *bare])
 
 
-def _networks(candidates: Candidates, share: float) -> Iterator[Candidate]:
-    """Two more networks, trained for a share of the epochs, each with what its rows allow."""
-    for i in (1, 2):
+def _networks(candidates: Candidates, share: float, numbers: Sequence[int]) -> dict[str, Candidate]:
+    """More networks, trained for a share of the epochs, each with what its rows allow."""
+    found = []
+    for i in numbers:
         plan = Plan(99.0, None, share, fresh=i)
         name, before = f"{plan}, {share} of the epochs", len(candidates.seen)
-        yield candidates.judged(name, 99.0, candidates.planned(plan), 0.0)
+        found.append(candidates.judged(name, 99.0, candidates.planned(plan), 0.0))
         for rows in candidates.seen[before:]:
             for more, budget, make in candidates.on_rows(rows, 99.0, f", {name}"):
-                yield candidates.judged(more, budget, make(), 0.0)
+                found.append(candidates.judged(more, budget, make(), 0.0))
+    return {one.name: one for one in found}
 
 
 def _votes(candidates: Candidates) -> Iterator[Candidate]:

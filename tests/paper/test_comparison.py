@@ -331,6 +331,14 @@ def test_the_summary_stays_small() -> None:
     assert results.SUMMARY.stat().st_size < 200_000
 
 
+def test_figures_of_another_choice_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = cells("small")[0]
+    before = {part: cell.fingerprint(part) for part in ("methods", "novelty", "paper")}
+    monkeypatch.setattr("gduq.paper.comparison.cells.PLANS", {})
+    changed = {part for part, print_ in before.items() if cell.fingerprint(part) != print_}
+    assert changed == {"methods"}
+
+
 def test_pages_say_what_the_summary_says(kept: dict[str, Any]) -> None:
     """Made again from results/summary.json they are what is in the repository."""
     for name, text in results.pages(kept).items():
