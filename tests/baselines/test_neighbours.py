@@ -129,5 +129,8 @@ def test_values_and_other_mistakes_are_refused() -> None:
         fitted(Neighbours(trained("values")), "values")
     with pytest.raises(InputError, match="k as a whole number of at least 1"):
         Neighbours(net(), k=0)
+    for wrong in (gduq.anchor(net()), Neighbours(net()), [net()]):
+        with pytest.raises(InputError, match="a network that is not wrapped"):
+            Neighbours(wrong)
     with pytest.raises(NotFittedError, match="training rows"):
         gduq.predict(Neighbours(net()), noisy(3, 0))

@@ -27,7 +27,7 @@ from tests.training.ddp_run import Net, graphs
 from tests.training.test_calibrated_fit import Links, linked, noisy
 
 QUIET: dict[str, Any] = {"progress": False}
-COLUMNS = ["candidate", "score", "standard_error", "weight", "training_seconds", "prediction_cost"]
+COLUMNS = ["candidate", "weight", "score", "standard_error", "training_seconds", "prediction_cost"]
 CHEAP = {"plain", "anchored head", "Laplace", "neighbours"}  # with every budget
 ON, ON_ROWS = "trained on, anchors at input, one anchor per graph", "trained on, anchors at input"
 
@@ -462,7 +462,10 @@ def test_edges_and_one_logit(outputs: int) -> None:
         ({"budget": 1.5}, r"epochs=.*budget=1.5.*budget of 1.2"),
         ({"budget": 0.5}, "budget from 1 to 100"),
         ({"budget": math.nan}, "budget from 1 to 100"),
-        ({"epochs": 0}, "epochs"),
+        ({"budget": "1.2"}, "budget from 1 to 100, .* got '1.2'"),
+        ({"budget": True}, "budget from 1 to 100"),
+        ({"epochs": 0}, "epochs of at least 1"),
+        ({"epochs": -3}, "epochs of at least 1"),
         ({"lr": -1.0}, "lr"),
         ({"class_names": ["a"]}, "3 names, one per class"),
     ],
@@ -475,8 +478,10 @@ def test_wrong_options(options: dict[str, Any], match: str) -> None:
 def test_wrong_networks_and_data() -> None:
     with pytest.raises(InputError, match="validation data to choose by"):
         gduq.choose(net(), noisy(9, 1), None)
-    with pytest.raises(InputError, match="not wrapped, got Anchored"):
+    with pytest.raises(InputError, match="not wrapped, got Anchored. Pass the network that you"):
         choose(gduq.anchor(net()))
+    with pytest.raises(InputError, match="a torch module, got str"):
+        choose("net")
     with pytest.raises(InputError, match="labels from 0 to 2 in val"):
         choose(net(), val=View(graphs(24, classes=5)))
     with pytest.raises(InputError, match="at least two classes"):

@@ -35,6 +35,8 @@ class OnTrunk(Predictor):
         self, net: nn.Module | None, call: Call | None = None, trunk: Trunk | None = None
     ) -> None:
         super().__init__()
+        if net is not None and (isinstance(net, Predictor) or not isinstance(net, nn.Module)):
+            raise InputError("a network that is not wrapped", type(net).__name__)
         self.call = call
         self._trunk: Trunk | None = None
         self._waiting: nn.Module | None = None

@@ -75,7 +75,8 @@ class Neighbours(AnySize, OnTrunk):
         super().check_target()
         if not isinstance(self.target, (Classes, Labels)):
             kind = "none" if self.target is None else self.target.kind
-            raise InputError("classes or labels, which rows can vote for", kind)
+            do = "gduq.LastLayerLaplace and gduq.anchor take values."
+            raise InputError("classes or labels, which rows can vote for", kind, do)
 
     @torch.no_grad()
     def fit_rows(self, h: Tensor, y: Tensor) -> None:

@@ -29,6 +29,7 @@ from gduq.training.fabric import checked_fabric
 from gduq.training.finishing import half_and_half, warn_of_few
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
+from gduq.whole import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,8 +88,8 @@ def choose(
         progress: Show a bar, on a terminal.
 
     Returns:
-        The mixture. Its ``leaderboard`` has a row per candidate: score (mean loss of validation
-        rows and copies, calibrated) with its standard error, weight, seconds of training, and
+        The mixture. Its ``leaderboard`` has a row per candidate: weight, score (mean loss of
+        validation rows and copies, calibrated) with its standard error, seconds of training, and
         cost of prediction relative to the plain network.
 
     Example:
@@ -120,26 +121,30 @@ def choose(
 
 
 def _check(net: nn.Module, val: Any, budget: float, epochs: int | None) -> None:
-    if not 1 <= budget <= 100:
-        raise InputError("budget from 1 to 100, in trainings of the network", budget)
+    if not isinstance(net, nn.Module):
+        raise InputError("a trained network, a torch module", type(net).__name__)
+    if isinstance(net, Predictor):
+        do = "Pass the network that you wrapped."
+        raise InputError("a network that is not wrapped", type(net).__name__, do)
+    number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
+    if not number or not 1 <= budget <= 100:
+        raise InputError("budget from 1 to 100, in trainings of the network", repr(budget))
     if budget > 1.2 and epochs is None:
         raise InputError(
             f"epochs=, how long the network was trained, with budget={budget}",
             "none",
             "Pass it, or a budget of 1.2, which does without more training of the network.",
         )
-    if epochs == 0:
-        raise InputError("epochs of at least 1, as many as the network was trained for", 0)
+    if epochs is not None and whole("epochs", epochs) < 1:
+        raise InputError("epochs of at least 1, as many as the network was trained for", epochs)
     if val is None:
         raise InputError("validation data to choose by", "none", "Pass val.")
-    if isinstance(net, Predictor):
-        raise InputError("a network that is not wrapped", type(net).__name__)
 
 
 def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     """Weigh candidates, the plain network first, and mix those that count."""
     table = torch.stack([candidate.losses for candidate in found])
-    warn_of_few(table.size(2))
+    warn_of_few(table.size(2), "weights from so few are mostly chance")
     weights = weighed(table)
     members = [found[j].model for j in weights]
     mixed = Stack(members, list(weights.values()))
@@ -232,11 +237,11 @@ def _leaderboard(found: Sequence[Candidate], shares: Mapping[int, float]) -> pd.
         rows.append(
             {
                 "candidate": candidate.name,
+                "weight": shares.get(j, 0.0),
                 "score": float(each.mean()),
                 "standard_error": error,
-                "weight": shares.get(j, 0.0),
-                "training_seconds": candidate.seconds,
-                "prediction_cost": candidate.predicting / found[0].predicting,
+                "training_seconds": round(candidate.seconds, 3),
+                "prediction_cost": round(candidate.predicting / found[0].predicting, 2),
             }
         )
     return pd.DataFrame(rows).sort_values("score", ignore_index=True)

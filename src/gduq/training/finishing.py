@@ -177,12 +177,12 @@ def copies_of(val: Batches | None, seed: int) -> Iterable[View]:
     return shifted_copies(val, seed) if isinstance(val, View) else ()
 
 
-def warn_of_few(rows: int) -> None:
-    """Say that a temperature from so few validation rows is not worth much."""
+def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> None:
+    """Say that a temperature from so few validation rows is not worth much, and what to do."""
     if rows < FEW:
         warn_user(
             f"calibrated on {rows} validation row{'' if rows == 1 else 's'} only: expect little "
-            f"of it (from {FEW} rows on it helps; calibrate=None leaves it out)"
+            f"of it (from {FEW} rows on it helps; {instead})"
         )
 
 
