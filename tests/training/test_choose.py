@@ -478,7 +478,7 @@ def test_wrong_options(options: dict[str, Any], match: str) -> None:
 def test_wrong_networks_and_data() -> None:
     with pytest.raises(InputError, match="validation data to choose by"):
         gduq.choose(net(), noisy(9, 1), None)
-    with pytest.raises(InputError, match="not wrapped, got Anchored. Pass the network that you"):
+    with pytest.raises(InputError, match=r"not wrapped, got Anchored\. Pass the network that you"):
         choose(gduq.anchor(net()))
     with pytest.raises(InputError, match="a torch module, got str"):
         choose("net")
