@@ -83,22 +83,25 @@ def bench(
         do: `gduq.jobs.engines.map_cells` on the engine that was asked for.
     """
     path, count = table_path(root, scale), seeds or SEEDS[scale]
-    order = product((False, True), PARTS[scale], range(count))
-    wanted = [
-        ComparisonJob(cell, seed, part, path)
-        for large, part, seed in order
-        for cell in cells(scale)
-        if cell.large == large and (cell.on_nodes or part != "last")
+    most = seeds or (LARGE_SEEDS if scale == "paper" else count)
+    numbered = list(enumerate(cells(scale)))
+    turns = [
+        (_turn(scale, cell, seed, i), ComparisonJob(cell, seed, part, path))
+        for part, seed, (i, cell) in product(PARTS[scale], range(count), numbered)
+        if (seed < most or not cell.large) and (cell.on_nodes or part != "last")
     ]
-    if scale == "paper":  # it takes hours: seed by seed, large cells last
-        most = seeds or LARGE_SEEDS
-        wanted = [job for job in wanted if not job.cell.large or job.seed < most]
-        wanted.sort(key=lambda job: (job.cell.large, job.seed))
+    wanted = [job for _, job in sorted(turns, key=lambda pair: pair[0])]
     done = _done(path)
     todo = [job for job in wanted if job.key not in done]
     outcomes = do(todo, work, title=NAME, name=lambda job: job.title)
     failures = {o.cell.title: o.error for o in outcomes if o.error is not None}
     return collect(wanted, scale, command, failures)
+
+
+def _turn(scale: ScaleName, cell: ShiftCell, seed: int, number: int) -> tuple[bool, int]:
+    """When a cell has its turn: the large ones last, one after the other; what takes hours seed by
+    seed."""
+    return cell.large, seed if scale == "paper" else number * cell.large
 
 
 def collect(
