@@ -6,7 +6,7 @@ from typing import Any
 
 from gduq.paper.comparison.comparison_result import SHOWN
 from results_claims import CLAIMS, groups
-from results_names import HIGHER, MAIN, MEASURED, README_ROWS, Found, Key, cost_of, joined
+from results_names import HIGHER, LAST, MAIN, MEASURED, README_ROWS, Found, Key, cost_of, joined
 
 Notes = dict[str, Any]
 
@@ -105,7 +105,21 @@ def replication_page(found: Found, notes: Notes) -> str:
     filled: dict[str, Any] = {kind: sum(kind in groups(c) for c in names) for kind in kinds}
     filled["seeds"] = _range([found["seeds"][cell]["paper"] for cell in names])
     filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
+    filled["published_seeds"] = _range(list(found["published_seeds"].values()))
+    filled |= {"picked": _published(found, ""), "last": _published(found, LAST)}
     return str(notes["replication"]).format(**filled).strip() + "\n"
+
+
+def _published(found: Found, end: str) -> str:
+    """The calibration error of NFA against that of the plain network, as published, by cell."""
+    both = {
+        cell.partition(" ")[0]: [own[joined(f"{m}{end}", "none")]["ece"] for m in ("plain", "NFA")]
+        for cell, own in found["published"].items()
+        if joined(f"NFA{end}", "none") in own
+    }
+    won = sum(ours < theirs for theirs, ours in both.values())
+    means = ", ".join(f"{cell} {theirs:.3f} → {ours:.3f}" for cell, (theirs, ours) in both.items())
+    return f"{won} of {len(both)} cells ({means})"
 
 
 def _said(count: dict[str, Any] | None) -> str:
