@@ -36,7 +36,8 @@ class OnTrunk(Predictor):
     ) -> None:
         super().__init__()
         if net is not None and (isinstance(net, Predictor) or not isinstance(net, nn.Module)):
-            raise InputError("a network that is not wrapped", type(net).__name__)
+            do = "Pass the network itself."
+            raise InputError("a network that is not wrapped", type(net).__name__, do)
         self.call = call
         self._trunk: Trunk | None = None
         self._waiting: nn.Module | None = None

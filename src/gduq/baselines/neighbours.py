@@ -20,18 +20,16 @@ from torch import Tensor, nn
 
 from gduq.baselines.head_ensemble import OnTrunk
 from gduq.errors import InputError, NotFittedError
-from gduq.export_mode import exporting
 from gduq.graph.sparse import take_rows
 from gduq.nn.any_size import AnySize
 from gduq.nn.call import Call
 from gduq.nn.trunk import Trunk
-from gduq.novelty.nearest import polar
+from gduq.novelty.nearest import in_blocks, polar
 from gduq.targets import Classes, Labels
 from gduq.whole import whole
 
 __all__ = ["Neighbours"]
 
-_CHUNK = 4_000_000  # numbers in one block
 _SAME = 1e-6  # lengths that differ by less, between directions, are a tie
 
 
@@ -93,12 +91,7 @@ class Neighbours(AnySize, OnTrunk):
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
         self.check_ready()
         known = polar(self.reference)[0].T
-        if exporting():
-            said = [self._said(h, known)]
-        else:
-            block = max(1, _CHUNK // max(self.reference.shape))
-            parts = torch.arange(h.size(0), device=h.device).split(block)
-            said = [self._said(take_rows(h.detach(), part), known) for part in parts]
+        said = [self._said(part, known) for part in in_blocks(h, self.reference)]
         return torch.cat(said).to(self.reference.dtype).unsqueeze(0)
 
     def _said(self, h: Tensor, directions: Tensor) -> Tensor:

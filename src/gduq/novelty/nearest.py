@@ -27,6 +27,8 @@ representation alone: so rows of a structure never seen, all of them near 1, kee
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ from gduq.nn.any_size import AnySize
 from gduq.novelty.odd_structure import structure_distance
 from gduq.whole import whole
 
-__all__ = ["Novelty", "polar"]
+__all__ = ["Novelty", "in_blocks", "polar"]
 
 _CHUNK = 4_000_000  # numbers in one block, of similarities or of dense rows
 _SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can make as much
@@ -201,10 +203,7 @@ class Novelty(AnySize):
     def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
         """Mean distance ``[m]`` to the k nearest, in blocks of bounded memory."""
         similar = _Similar(reference)
-        if exporting():
-            return _nearest(similar(rows), self.k)
-        blocks = torch.arange(rows.size(0), device=rows.device).split(_block(reference))
-        return torch.cat([_nearest(similar(take_rows(rows.detach(), i)), self.k) for i in blocks])
+        return torch.cat([_nearest(similar(part), self.k) for part in in_blocks(rows, reference)])
 
     def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
         """Distances of all training rows, those of the reference without themselves."""
@@ -221,6 +220,15 @@ class Novelty(AnySize):
 
     def extra_repr(self) -> str:
         return f"k={self.k}, rows={self.reference.size(0)} of at most {self.size}"
+
+
+def in_blocks(rows: Tensor, reference: Tensor) -> Iterator[Tensor]:
+    """Rows, dense, in parts that can be compared with all reference rows in bounded memory."""
+    if exporting():
+        yield rows
+        return
+    for part in torch.arange(rows.size(0), device=rows.device).split(_block(reference)):
+        yield take_rows(rows.detach(), part)
 
 
 def _block(reference: Tensor) -> int:

@@ -65,7 +65,7 @@ class Plan:
 _NODES = (
     Plan(1.2, -1, 0.03),
     Plan(1.5, 1, 0.125),
-    # Of one graph, validation rows pick an early epoch: half of all lose nothing.
+    # Of one graph, validation rows pick an early epoch: half of all lose little.
     *(Plan(budget, None, 0.5, fresh=i) for i, budget in enumerate((2.5, 2.5, 3.5, 3.5), 1)),
 )
 _GRAPHS = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -120,13 +121,13 @@ def choose(
         return stack(candidates, found)
 
 
-def _check(net: nn.Module, val: Any, budget: float, epochs: int | None) -> None:
+def _check(net: Any, val: Any, budget: Any, epochs: int | None) -> None:
     if not isinstance(net, nn.Module):
         raise InputError("a trained network, a torch module", type(net).__name__)
     if isinstance(net, Predictor):
         do = "Pass the network that you wrapped."
         raise InputError("a network that is not wrapped", type(net).__name__, do)
-    number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
+    number = isinstance(budget, Real) and not isinstance(budget, bool)
     if not number or not 1 <= budget <= 100:
         raise InputError("budget from 1 to 100, in trainings of the network", repr(budget))
     if budget > 1.2 and epochs is None:
