@@ -105,21 +105,39 @@ def replication_page(found: Found, notes: Notes) -> str:
     filled: dict[str, Any] = {kind: sum(kind in groups(c) for c in names) for kind in kinds}
     filled["seeds"] = _range([found["seeds"][cell]["paper"] for cell in names])
     filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
-    filled["published_seeds"] = _range(list(found["published_seeds"].values()))
-    filled |= {"picked": _published(found, ""), "last": _published(found, LAST)}
+    for kind in ("nodes", "sizes"):
+        seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
+        filled[f"published_{kind}"] = _range(seeds)
+    filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
+    filled |= {f"published_{m}": _in_all(found, m) for m in ("L1", "L2", "readout")}
     return str(notes["replication"]).format(**filled).strip() + "\n"
 
 
-def _published(found: Found, end: str) -> str:
-    """The calibration error of NFA against that of the plain network, as published, by cell."""
-    both = {
-        cell.partition(" ")[0]: [own[joined(f"{m}{end}", "none")]["ece"] for m in ("plain", "NFA")]
+def _published(found: Found, method: str, end: str = "") -> dict[str, list[float]]:
+    """By cell, the calibration errors of the plain network and of another, as published."""
+    return {
+        cell: [own[joined(f"{m}{end}", "none")]["ece"] for m in ("plain", method)]
         for cell, own in found["published"].items()
-        if joined(f"NFA{end}", "none") in own
+        if joined(f"{method}{end}", "none") in own
     }
+
+
+def _by_cell(found: Found, end: str) -> str:
+    """NFA against the plain network, cell by cell."""
+    both = {cell.partition(" ")[0]: pair for cell, pair in _published(found, "NFA", end).items()}
     won = sum(ours < theirs for theirs, ours in both.values())
     means = ", ".join(f"{cell} {theirs:.3f} → {ours:.3f}" for cell, (theirs, ours) in both.items())
     return f"{won} of {len(both)} cells ({means})"
+
+
+def _in_all(found: Found, method: str) -> str:
+    """Anchors against the plain network on larger graphs."""
+    pairs = [pair for c, pair in _published(found, method).items() if "sizes" in groups(c)]
+    if not pairs:
+        return _said(None)
+    theirs, ours = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
+    won = sum(own < plain for plain, own in pairs)
+    return _said({"won": won, "of": len(pairs), "theirs": theirs, "ours": ours})
 
 
 def _said(count: dict[str, Any] | None) -> str:

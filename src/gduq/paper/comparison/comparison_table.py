@@ -98,10 +98,10 @@ def bench(
     return collect(wanted, scale, command, failures)
 
 
-def _turn(scale: ScaleName, cell: ShiftCell, seed: int, number: int) -> tuple[bool, int]:
+def _turn(scale: ScaleName, cell: ShiftCell, seed: int, number: int) -> tuple[bool, int, int]:
     """When a cell has its turn: the large ones last, one after the other; what takes hours seed by
     seed."""
-    return cell.large, seed if scale == "paper" else number * cell.large
+    return cell.large, seed if scale == "paper" else 0, number * cell.large
 
 
 def collect(
