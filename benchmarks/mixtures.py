@@ -12,7 +12,7 @@ shifted split is never read; nodes that are shifted test rows of the table's see
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from gduq.baselines.ensemble import Ensemble
+from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.stack import Stack
 from gduq.data.splits import Splits
@@ -148,36 +149,32 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     """Losses on the rows held back, by what was mixed and how."""
     candidates, away = work.candidates(BUDGETS[-1]), work.views["ood_test"]
     found = {one.name: one for one in candidates}
-    fresh, nodes = {k: one for k, one in found.items() if "network" in k}, work.cell.on_nodes
-    whole = (
-        _networks(candidates, 1.0, (1, 2)) if nodes else fresh | _networks(candidates, 1.0, (2,))
-    )
-    halves = fresh if nodes else _networks(candidates, 0.5, (1, 2))
-    votes = {one.name: one for one in _votes(candidates)}
-    everything = found | whole | halves | votes
+    fresh = {name: one for name, one in found.items() if "network" in name}
+    third, halves = (_networks(candidates, *how) for how in ((1.0, (2,)), (0.5, (1, 2))))
+    others = {one.name: one for one in _others(candidates)}
+    everything = found | third | halves | others
     losses = {name: _losses(one.model, judged(one.model, away)) for name, one in everything.items()}
     for name in everything:
         yield name, float(losses[name].mean())
     yield from _copies(found["plain"].model, work)
-    yield "ensemble of 3", _ensemble(candidates, [found["plain"], *_bare(whole)], away)
+    yield "ensemble of 3", _ensemble(candidates, [found["plain"], *_bare(fresh | third)], away)
     for budget in BUDGETS:
         inside = [name for name, one in found.items() if one.budget <= budget]
-        for way, loss in _mixtures(found, losses, inside):
+        for way, loss in _mixtures(everything, losses, inside):
             yield f"choose({budget}){way}", loss
         stack = _stack(found, inside)
         yield f"choose({budget}), one more temperature", _tempered(candidates, found, stack, away)
     inside = [name for name, one in found.items() if one.budget <= BUDGETS[0]]
     on = next(name for name in found if name.startswith("trained on"))
-    others = [name for name in inside if name != on] if on in inside else [*inside, on]
+    changed = [name for name in inside if name != on] if on in inside else [*inside, on]
     said = "without" if on in inside else "with"
-    yield f"choose(1.2), {said} training on", _even(found, losses, others)
-    for name in votes:
-        others = [name if one == "neighbours" else one for one in inside]
-        yield f"choose(1.2), {name}", _even(everything, losses, others)
+    yield f"choose(1.2), {said} training on", _even(found, losses, changed)
+    for name in others:
+        if "neighbours" in name:
+            instead = [name if one == "neighbours" else one for one in inside]
+            yield f"choose(1.2), {name}", _even(everything, losses, instead)
     inside = [name for name, one in found.items() if one.budget <= BUDGETS[1]]
-    first = [name for name in whole if "network 2" in name]
-    for way, more in (("one network, all epochs", first), ("two, half of the epochs", [*halves])):
-        yield f"choose(2.5), {way}", _even(everything, losses, [*inside, *more])
+    yield "choose(2.5), two, half of the epochs", _even(everything, losses, [*inside, *halves])
     bare = [one.name for one in _bare(fresh)]
     yield "choose(2.5), networks by themselves", _even(everything, losses, [*inside, *bare])
 
@@ -190,16 +187,19 @@ def _networks(candidates: Candidates, share: float, numbers: Sequence[int]) -> d
         name, before = f"{plan}, {share} of the epochs", len(candidates.seen)
         found.append(candidates.judged(name, 99.0, candidates.planned(plan), 0.0))
         for rows in candidates.seen[before:]:
-            for more, budget, make in candidates.on_rows(rows, 99.0, f", {name}"):
-                found.append(candidates.judged(more, budget, make(), 0.0))
+            more, budget, make = candidates.on_rows(rows, 99.0, f", {name}")
+            found.append(candidates.judged(more, budget, make(), 0.0))
     return {one.name: one for one in found}
 
 
-def _votes(candidates: Candidates) -> Iterator[Candidate]:
-    """Other numbers of neighbours than ten."""
-    for k in (5, 20, 50):
-        model = candidates.learned(partial(Neighbours, k=k), candidates.seen[0])
-        yield candidates.judged(f"{k} neighbours", 99.0, model, 0.0)
+def _others(candidates: Candidates) -> Iterator[Candidate]:
+    """Laplace, and other numbers of neighbours than ten."""
+    kinds: dict[str, Callable[..., Predictor]] = {
+        f"{k} neighbours": partial(Neighbours, k=k) for k in (5, 20, 50)
+    }
+    for name, kind in {"Laplace": LastLayerLaplace, **kinds}.items():
+        model = candidates.learned(kind, candidates.seen[0])
+        yield candidates.judged(name, 99.0, model, 0.0)
 
 
 def _bare(networks: Mapping[str, Candidate]) -> list[Candidate]:
@@ -236,7 +236,8 @@ def _mixtures(
     yield ", plain where that is more likely", _mixed(losses, guarded)
     best = min(inside, key=lambda name: _half(found[name].losses))
     yield ", the best candidate alone", float(losses[best].mean())
-    for name in ("Laplace", "neighbours", "anchored head"):
+    yield ", with Laplace", _even(found, losses, [*inside, "Laplace"])
+    for name in ("neighbours", "anchored head"):
         others = [n for n in inside if not n.startswith(name)]
         yield f", without {name}", _even(found, losses, others)
 

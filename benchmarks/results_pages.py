@@ -65,14 +65,17 @@ def table_of_bars(found: Found) -> str:
 
 
 def table_of_kinds(found: Found) -> str:
-    """Nodes and graphs apart: in how many cells NLL and Brier score are lower."""
+    """Nodes and graphs apart: in how many cells NLL and Brier score are lower, and who finds
+    errors."""
     rows = [
         [kind, f"choose({budget})", *won]
         for kind, by_budget in found["kinds"].items()
         for budget, won in by_budget.items()
     ]
     rivals = ("temperature scaling", "shifted copies", "ensemble of three")
-    head = ["cells", "lower than …", *(f"{r}: {m}" for r in rivals for m in ("NLL", "Brier"))]
+    lower = (f"{r}: {m}" for r in rivals for m in ("NLL", "Brier"))
+    finds = ("disagreement finds errors (an ensemble's)", "confidence does")
+    head = ["cells", "lower than …", *lower, *finds]
     return markdown(head, rows)
 
 
@@ -107,7 +110,7 @@ def replication_page(found: Found, notes: Notes) -> str:
     filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
     for kind in ("nodes", "sizes"):
         seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
-        filled[f"published_{kind}"] = _range(seeds)
+        filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (seeds != [1] * len(seeds))
     filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
     filled |= {f"published_{m}": _in_all(found, m) for m in ("L1", "L2", "readout")}
     return str(notes["replication"]).format(**filled).strip() + "\n"

@@ -72,16 +72,29 @@ def _costs(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _kinds(table: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Nodes and graphs apart: in how many cells a choice has the lower NLL and Brier score."""
-    means = cell_means(table).xs("ood_test", level="split")[["nll", "brier"]]
-    found: dict[str, dict[str, list[str]]] = {"nodes": {}, "graphs": {}}
-    for kind, by_budget in found.items():
-        names = [c for c in means.index.unique("cell") if kind in groups(c)]
+    """Nodes and graphs apart: in how many cells a choice has the lower NLL and Brier score; and how
+    well disagreement (beside it an ensemble's) and confidence find errors, as AUROC."""
+    means = cell_means(table)
+    away = means.xs("ood_test", level="split")[["nll", "brier", "errors"]]
+    sure = means.xs(("msp", "detection"), level=("level", "split"))["errors"]
+    found = dict[str, dict[str, list[str]]]()
+    for kind in ("nodes", "graphs"):
+        names = [c for c in away.index.unique("cell") if kind in groups(c)]
+        if not names:
+            continue
+        rivals = [away.xs(tuple(r.split("|")), level=("method", "level")) for r in _RIVALS]
+        rivals = [rival.loc[names] for rival in rivals]
         for budget in _BUDGETS:
-            ours = means.xs((f"choose {budget}", "copies"), level=("method", "level")).loc[names]
-            rivals = [means.xs(tuple(r.split("|")), level=("method", "level")) for r in _RIVALS]
-            won = [(ours < rival.loc[names])[m].sum() for rival in rivals for m in means.columns]
-            by_budget[budget] = [f"{n} of {len(names)}" for n in won]
+            name = f"choose {budget}"
+            ours = away.xs((name, "copies"), level=("method", "level")).loc[names]
+            won = [(ours < rival)[m].sum() for rival in rivals for m in ("nll", "brier")]
+            both = [each["errors"].mean() for each in (ours, rivals[-1])]
+            confident = sure.xs(name, level="method").loc[names].mean()
+            found.setdefault(kind, {})[budget] = [
+                *(f"{n} of {len(names)}" for n in won),
+                "{:.2f} ({:.2f})".format(*both),
+                f"{confident:.2f}",
+            ]
     return found
 
 

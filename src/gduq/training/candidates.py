@@ -62,17 +62,9 @@ class Plan:
         return f"{'from scratch' if self.fresh else 'trained on'}, anchors at {place}{shared}"
 
 
-_NODES = (
-    Plan(1.2, -1, 0.03),
-    Plan(1.5, 1, 0.125),
-    # Of one graph, validation rows pick an early epoch: half of all lose little.
-    *(Plan(budget, None, 0.5, fresh=i) for i, budget in enumerate((2.5, 2.5, 3.5, 3.5), 1)),
-)
-_GRAPHS = (
-    Plan(1.5, "input", 0.08, "graph"),
-    Plan(1.5, "input", 0.1),
-    *(Plan(budget, None, 1.0, fresh=i) for i, budget in enumerate((2.5, 3.5), 1)),
-)
+_NETWORKS = (Plan(2.5, None, 1.0, fresh=1), Plan(3.5, None, 1.0, fresh=2))
+_NODES = (Plan(1.2, -1, 0.03), Plan(1.5, 1, 0.125), *_NETWORKS)
+_GRAPHS = (Plan(1.5, "input", 0.08, "graph"), Plan(1.5, "input", 0.1), *_NETWORKS)
 # By what is answered for, the cheapest first; docs/choices.md has the search.
 PLANS: Mapping[Rows, Sequence[Plan]] = {"node": _NODES, "edge": _NODES, "graph": _GRAPHS}
 
@@ -134,7 +126,7 @@ class Candidates:
         least = 1.5 if target is not None and target.kind == "values" else 1.0
         yield "plain", 1.0, lambda: self.plain
         for rows in self.seen[:1]:
-            yield from self.on_rows(rows, 1.0)
+            yield self.on_rows(rows, 1.0)
             yield "anchored head", 1.2, partial(self._head, rows)
         for i, plan in enumerate(self._plans_here if self.fit.settings.epochs else ()):
             # Without a head there is nothing cheaper than the first of them.
@@ -142,18 +134,16 @@ class Candidates:
             before = len(self.seen)
             yield str(plan), budget, partial(self.planned, plan)
             for rows in self.seen[before:]:  # of a network that was trained anew
-                yield from self.on_rows(rows, budget, f", {plan}")
+                yield self.on_rows(rows, budget, f", {plan}")
             del self.seen[before:]
 
     def on_rows(
         self, rows: TrunkRows, budget: float, whose: str = ""
-    ) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
+    ) -> tuple[str, float, Callable[[], Predictor]]:
         """What a network with a head allows in one pass over the training rows."""
-        kinds: dict[str, Callable[..., Predictor]] = {"Laplace": LastLayerLaplace}
-        if rows.target.kind != "values":
-            kinds["neighbours"] = Neighbours
-        for name, kind in kinds.items():
-            yield f"{name}{whose}", budget, partial(self.learned, kind, rows)
+        values = rows.target.kind == "values"
+        name, kind = ("Laplace", LastLayerLaplace) if values else ("neighbours", Neighbours)
+        return f"{name}{whose}", budget, partial(self.learned, kind, rows)
 
     @property
     def _plans_here(self) -> Iterator[Plan]:

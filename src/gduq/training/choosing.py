@@ -72,11 +72,10 @@ def choose(
         train: The data it was trained on.
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
-            1.2: Laplace, the nearest training rows and an anchored head; of nodes and edges, with
-            ``epochs``, also the network trained on with anchors, for 3 % of its epochs (one at
-            least). From 1.5: trained on with anchors in two ways. From 2.5: another
-            network (of nodes and edges two, for half of the epochs each), with Laplace and nearest
-            rows of its own; from 3.5 twice as many.
+            1.2: an anchored head and the nearest training rows (Laplace for values); of nodes and
+            edges, with ``epochs``, also the network trained on with anchors, for 3 % of its epochs
+            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: another
+            network, with nearest rows (Laplace) of its own; from 3.5 two of them.
         epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
             only what leaves the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
