@@ -176,7 +176,7 @@ def _ways(work: Work) -> Iterator[tuple[str, float]]:
     inside = [name for name, one in found.items() if one.budget <= BUDGETS[1]]
     yield "choose(2.5), two, half of the epochs", _even(everything, losses, [*inside, *halves])
     bare = [one.name for one in _bare(fresh)]
-    yield "choose(2.5), networks by themselves", _even(everything, losses, [*inside, *bare])
+    yield "choose(2.5), the network by itself", _even(everything, losses, [*inside, *bare])
 
 
 def _networks(candidates: Candidates, share: float, numbers: Sequence[int]) -> dict[str, Candidate]:
@@ -236,7 +236,7 @@ def _mixtures(
     yield ", plain where that is more likely", _mixed(losses, guarded)
     best = min(inside, key=lambda name: _half(found[name].losses))
     yield ", the best candidate alone", float(losses[best].mean())
-    yield ", with Laplace", _even(found, losses, [*inside, "Laplace"])
+    yield ", with Laplace on the first network", _even(found, losses, [*inside, "Laplace"])
     for name in ("neighbours", "anchored head"):
         others = [n for n in inside if not n.startswith(name)]
         yield f", without {name}", _even(found, losses, others)

@@ -33,9 +33,11 @@ METHODS = {method: name for (method, _), name in MAIN.items()} | {
 }
 README_ROWS: tuple[Key, ...] = (
     ("plain", "none"),
+    ("T = 2", "none"),
     ("plain", "validation"),
     ("plain", "copies"),
     ("ensemble of 3", "copies"),
+    ("anchored head", "copies"),
     ("choose 1.2", "copies"),
     ("choose 2.5", "copies"),
 )

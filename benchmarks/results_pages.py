@@ -74,8 +74,8 @@ def table_of_kinds(found: Found) -> str:
     ]
     rivals = ("temperature scaling", "shifted copies", "ensemble of three")
     lower = (f"{r}: {m}" for r in rivals for m in ("NLL", "Brier"))
-    finds = ("disagreement finds errors (an ensemble's)", "confidence does")
-    head = ["cells", "lower than …", *lower, *finds]
+    finds = ("disagreement (ensemble's)", "confidence (plain network's, ensemble's)")
+    head = ["cells", "lower than …", *lower, *(f"AUROC for errors: {score}" for score in finds)]
     return markdown(head, rows)
 
 
@@ -87,7 +87,7 @@ def readme_block(found: Found) -> str:
         markdown(head, rows)
         + f"\nMeans over {found['about']['cells']} cells (a dataset, a shift and a network). Lower "
         "is better, except for accuracy. All methods share the trained networks. All but the first "
-        "two rows are calibrated on validation rows and shifted copies of them. "
+        "three rows are calibrated on validation rows and shifted copies of them. "
         "What holds, what does not, and how to make it again: [RESULTS.md](RESULTS.md).\n"
     )
 
@@ -110,7 +110,7 @@ def replication_page(found: Found, notes: Notes) -> str:
     filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
     for kind in ("nodes", "sizes"):
         seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
-        filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (seeds != [1] * len(seeds))
+        filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (set(seeds) != {1})
     filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
     filled |= {f"published_{m}": _in_all(found, m) for m in ("L1", "L2", "readout")}
     return str(notes["replication"]).format(**filled).strip() + "\n"

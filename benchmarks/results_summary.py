@@ -73,7 +73,8 @@ def _costs(table: pd.DataFrame) -> dict[str, float]:
 
 def _kinds(table: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
     """Nodes and graphs apart: in how many cells a choice has the lower NLL and Brier score; and how
-    well disagreement (beside it an ensemble's) and confidence find errors, as AUROC."""
+    well disagreement (an ensemble's beside it) and confidence (the plain network's and an
+    ensemble's beside it) find errors, as AUROC."""
     means = cell_means(table)
     away = means.xs("ood_test", level="split")[["nll", "brier", "errors"]]
     sure = means.xs(("msp", "detection"), level=("level", "split"))["errors"]
@@ -89,11 +90,14 @@ def _kinds(table: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
             ours = away.xs((name, "copies"), level=("method", "level")).loc[names]
             won = [(ours < rival)[m].sum() for rival in rivals for m in ("nll", "brier")]
             both = [each["errors"].mean() for each in (ours, rivals[-1])]
-            confident = sure.xs(name, level="method").loc[names].mean()
+            confident = [
+                sure.xs(method, level="method").loc[names].mean()
+                for method in (name, "plain", "ensemble of 3")
+            ]
             found.setdefault(kind, {})[budget] = [
                 *(f"{n} of {len(names)}" for n in won),
                 "{:.2f} ({:.2f})".format(*both),
-                f"{confident:.2f}",
+                "{:.2f} ({:.2f}, {:.2f})".format(*confident),
             ]
     return found
 

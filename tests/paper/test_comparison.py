@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,55 @@ def test_counts_are_those_of_the_table(table: pd.DataFrame, found: dict[str, Any
         "cbas/color/concept gcn": {"theirs": round(plain, 3), "ours": round(ours, 3)}
     }
     assert "readout_ece" not in found["claims"]
+
+
+def test_who_finds_errors_is_that_of_the_table(table: pd.DataFrame, found: dict[str, Any]) -> None:
+    rows = table[table["part"] == "methods"].set_index(["method", "level", "split"])["errors"]
+    away, told = rows.xs("ood_test", level=2), rows.xs("detection", level=2)
+    apart = [away[name, "copies"] for name in ("choose 1.2", "ensemble of 3")]
+    sure = [told[name, "msp"] for name in ("choose 1.2", "plain", "ensemble of 3")]
+    shown = ["{:.2f} ({:.2f})".format(*apart), "{:.2f} ({:.2f}, {:.2f})".format(*sure)]
+    assert found["kinds"]["nodes"]["1.2"][-2:] == shown
+    assert "graphs" not in found["kinds"]  # none was measured
+
+
+def test_sizes_of_published_networks_are_counted(found: dict[str, Any]) -> None:
+    errors = {"tu/NCI1/size pna": (0.4, 0.3), "tu/NCI1/size gin": (0.2, 0.6)}
+    figures = {
+        cell: {
+            f"{method}|none": {"nll": 1.0, "ece": ece, "accuracy": 0.5}
+            for method, ece in zip(("plain", "L1"), both, strict=True)
+        }
+        for cell, both in errors.items()
+    }
+    both = found | {"published": figures, "published_seeds": dict.fromkeys(errors, 2)}
+    page = results.pages(both)["docs/replication.md"]
+    assert "1 of 2 cells (0.300 → 0.450)" in page
+    assert "2 seeds" in page
+
+
+def test_large_cells_come_last_and_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cell = cells("smoke")[0]
+    both = [replace(cell, large=True, conv="a"), replace(cell, large=True, conv="b"), cell]
+    monkeypatch.setattr(comparison_table, "cells", lambda scale: both)
+    monkeypatch.setattr(comparison_table, "collect", lambda *given: None)
+    orders = {}
+    for scale in ("small", "paper"):
+
+        def do(todo: Any, *args: Any, at: str = scale, **options: Any) -> list[Any]:
+            orders[at] = [(job.cell.conv, job.seed) for job in todo]
+            return []
+
+        comparison_table.bench(scale, tmp_path, 2, "", do)  # type: ignore[arg-type]
+    first = cell.conv
+    runs = {scale: [key for key, _ in groupby(order)] for scale, order in orders.items()}
+    assert set(runs["small"][:2]) == {(first, 0), (first, 1)} == set(runs["paper"][:2])
+    one_by_one = [name for name, _ in groupby(name for name, _ in orders["small"])]
+    assert one_by_one == [first, "a", "b"]
+    large = [key for key in runs["paper"] if key[0] != first]
+    assert large == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
 
 
 def test_a_summary_is_read_as_it_was_written(table: pd.DataFrame) -> None:

@@ -19,7 +19,7 @@ import gduq
 from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.training.candidates import Candidate, Candidates
+from gduq.training.candidates import PLANS, Candidate, Candidates
 from gduq.training.choosing import mixture_weights, prior_rows, stack, weighed
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
@@ -177,6 +177,11 @@ def test_nodes_have_anchors_at_layers(layers: int, places: set[str]) -> None:
     assert set(board["candidate"]) == CHEAP | on | anew(2)
 
 
+@pytest.mark.parametrize("rows", ["node", "graph"])
+def test_other_networks_get_all_epochs(rows: str) -> None:
+    assert [plan.share for plan in PLANS[rows] if plan.fresh] == [1.0, 1.0]  # type: ignore[index]
+
+
 def test_networks_of_ones_own() -> None:
     """With a head that is found; and without one, where there is nothing to stand on."""
     data = Net()
@@ -229,6 +234,20 @@ def test_networks_of_values_keep_the_units_they_were_trained_in() -> None:
     found = {one.name: one.model.target for one in Candidates(gduq.Network(own), fit, 2.5)}
     assert found["Laplace, network 2"].raw == found["network 2"].raw
     assert not any("neighbours" in name for name in found)  # a vote is of classes or labels
+
+
+def test_what_says_the_same_as_the_network_is_dropped() -> None:
+    """A head that learned nothing differs by rounding only."""
+    generator = torch.Generator().manual_seed(0)
+    plain, other = torch.rand(2, 3, 40, generator=generator)
+    noise = 1e-5 * torch.rand(3, 40, generator=generator)
+    assert set(weighed(torch.stack([plain, plain + noise, other]))) == {0, 2}
+
+
+@pytest.mark.parametrize("name", ["lr", "weight_decay"])
+def test_numbers_that_are_none(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} .*, a number.* got '0.1'"):
+        choose(net(), **{name: "0.1"})
 
 
 def test_many_candidates_that_are_alike_stay() -> None:
@@ -437,7 +456,8 @@ def test_the_frozen_network_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loaders_have_no_copies() -> None:
     loaders = [DataLoader(noisy(60, seed), 30) for seed in (1, 2)]
-    model = choose(net(), *loaders)
+    with pytest.warns(UserWarning, match="without shifted copies.* pass the graphs of a loader"):
+        model = choose(net(), *loaders)
     assert gduq.predict(model, noisy(5, 3)).calibrated == "clean"
 
 

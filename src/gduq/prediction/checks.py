@@ -39,7 +39,7 @@ def as_outputs(samples: Tensor, wanted: str) -> Tensor:
         raise InputError(
             f"finite {what}",
             f"{int((~torch.isfinite(samples)).sum())} NaN or infinite values",
-            "Check the learning rate and the input features.",
+            "Look for NaN in the input features; else train with a lower learning rate.",
         )
     return _precise(samples)
 

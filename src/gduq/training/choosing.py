@@ -42,10 +42,15 @@ EVEN, MOST_EVEN = 0.1, 50.0  # a share of the rows speaks for an even mixture; s
 # Members of less weight are dropped, or of less than so much of an even share: an even start alone
 # gives less than the first.
 SMALL, OF_EVEN = 0.05, 0.6
+SAME = 1e-4  # losses of two models that differ by no more on any row are those of one
 
 _ALONE = (
     "only the calibrated network is left to choose from: it has no head that reads row by row, and "
     "nothing to train on with (pass epochs=, as many as it was trained for)"
+)
+_NO_COPIES = (
+    "chosen and calibrated without shifted copies, which need graphs of one kind: pass the graphs "
+    "of a loader as val"
 )
 
 
@@ -75,7 +80,7 @@ def choose(
             1.2: an anchored head and the nearest training rows (Laplace for values); of nodes and
             edges, with ``epochs``, also the network trained on with anchors, for 3 % of its epochs
             (one at least). From 1.5: trained on with anchors in two ways. From 2.5: another
-            network, with nearest rows (Laplace) of its own; from 3.5 two of them.
+            network, with nearest rows of its own (Laplace for values); from 3.5 two of them.
         epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
             only what leaves the network as it is.
         lr: Its learning rate, for whatever trains on or anew.
@@ -145,6 +150,8 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     """Weigh candidates, the plain network first, and mix those that count."""
     table = torch.stack([candidate.losses for candidate in found])
     warn_of_few(table.size(2), "weights from so few are mostly chance")
+    if table.size(1) == 1:
+        warn_user(_NO_COPIES)
     weights = weighed(table)
     members = [found[j].model for j in weights]
     mixed = Stack(members, list(weights.values()))
@@ -162,7 +169,7 @@ def weighed(losses: Tensor) -> dict[int, float]:
     plain network come first.
     """
     # What says the same as the plain network would only make it dearer.
-    others = [j for j in range(1, len(losses)) if not torch.allclose(losses[j], losses[0])]
+    others = [j for j, each in enumerate(losses) if (each - losses[0]).abs().max() > SAME]
     kept, small = [0, *others], [True]
     while any(small):  # once more without the members that hardly count
         prior = prior_rows(len(kept), losses.size(2), kept[0] == 0)

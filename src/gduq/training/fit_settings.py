@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 from torch import nn
@@ -49,9 +51,9 @@ class FitSettings:
                 object.__setattr__(self, name, value)
         for milestone in self.milestones:
             whole("milestones", milestone, 1, _LONG)
-        _check_range("lr", self.lr, self.lr > 0, "above 0")
-        _check_range("weight_decay", self.weight_decay, self.weight_decay >= 0, "0 or more")
-        _check_range("gamma", self.gamma, 0 < self.gamma <= 1, "above 0 and at most 1")
+        _check_range("lr", self.lr, lambda value: value > 0, "above 0")
+        _check_range("weight_decay", self.weight_decay, lambda value: value >= 0, "0 or more")
+        _check_range("gamma", self.gamma, lambda value: 0 < value <= 1, "above 0 and at most 1")
         if self.select not in ("best", "last"):
             raise InputError("select 'best' or 'last'", repr(self.select))
 
@@ -118,6 +120,8 @@ def short_hash(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:8]
 
 
-def _check_range(name: str, value: float, fine: bool, allowed: str) -> None:
-    if not fine or not math.isfinite(value):
+def _check_range(name: str, value: Any, fine: Callable[[float], bool], allowed: str) -> None:
+    if not isinstance(value, Real):
+        raise InputError(f"{name} {allowed}, a number", repr(value))
+    if not fine(float(value)) or not math.isfinite(value):
         raise InputError(f"{name} {allowed}", value)

@@ -99,8 +99,8 @@ def bench(
 
 
 def _turn(scale: ScaleName, cell: ShiftCell, seed: int, number: int) -> tuple[bool, int, int]:
-    """When a cell has its turn: the large ones last, one after the other; what takes hours seed by
-    seed."""
+    """When a cell has its turn: the large ones last, one after the other. At paper scale all of
+    them do a seed before the next."""
     return cell.large, seed if scale == "paper" else 0, number * cell.large
 
 

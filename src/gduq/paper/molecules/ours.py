@@ -122,7 +122,8 @@ def _thawed(work: _Work) -> StoredAnswers:
 
 
 def _choose(work: _Work) -> StoredAnswers:
-    """The mixture that validation rows choose: Laplace, nearest rows and heads are candidates."""
+    """The mixture that validation rows choose: a head and the nearest rows (of values: Laplace) are
+    candidates."""
     net, seconds = work.plain()
     start = time.process_time()
     model = choose(net, work.splits.train, work.val, seed=work.job.seed, progress=False)
