@@ -456,7 +456,7 @@ def test_the_frozen_network_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loaders_have_no_copies() -> None:
     loaders = [DataLoader(noisy(60, seed), 30) for seed in (1, 2)]
-    with pytest.warns(UserWarning, match="without shifted copies.* pass the graphs of a loader"):
+    with pytest.warns(UserWarning, match="without shifted copies.* pass its graphs"):
         model = choose(net(), *loaders)
     assert gduq.predict(model, noisy(5, 3)).calibrated == "clean"
 

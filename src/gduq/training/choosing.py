@@ -49,8 +49,8 @@ _ALONE = (
     "nothing to train on with (pass epochs=, as many as it was trained for)"
 )
 _NO_COPIES = (
-    "chosen and calibrated without shifted copies, which need graphs of one kind: pass the graphs "
-    "of a loader as val"
+    "chosen and calibrated without shifted copies of val: a loader or a heterogeneous graph has "
+    "none (in place of a loader pass its graphs)"
 )
 
 
