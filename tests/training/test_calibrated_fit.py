@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import RandomSampler, Subset, SubsetRandomSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
@@ -447,13 +448,47 @@ def test_class_weights_matter_to_heads() -> None:
     assert shares[1] > shares[0]
 
 
-def test_loaders_are_calibrated_on_their_rows() -> None:
-    nets = [Net(), Net()]
-    fit(nets[0], DataLoader(noisy(40, 1), 40), DataLoader(noisy(24, 2), 7), batch_size=40)
-    fit(nets[1], noisy(40, 1), noisy(24, 2), batch_size=40, calibrate="clean")
-    found = [gduq.baselines.as_predictor(n) for n in nets]
-    assert found[0].calibration == "clean"
-    torch.testing.assert_close(found[0].temperature, found[1].temperature)
+def twice(data: list[Data]) -> DataLoader:
+    """Graphs as often as a sampler wants."""
+    return DataLoader(data, 7, sampler=RandomSampler(data, replacement=True, num_samples=24))
+
+
+@pytest.mark.parametrize(
+    ("loader", "calibration"),
+    [
+        (lambda data: DataLoader(data, 7), "shifted"),
+        (lambda data: DataLoader(data, 7, shuffle=True), "shifted"),
+        (lambda data: DataLoader(Subset(data, range(24)), 7), "shifted"),
+        (lambda data: DataLoader(tuple(data), 7, num_workers=1), "shifted"),
+        (lambda data: DataLoader(data, 24, follow_batch=["x"]), "clean"),
+        (lambda data: DataLoader(data, 24, exclude_keys=["name"]), "clean"),
+        (lambda data: DataLoader(data, 7, drop_last=True), "clean"),
+        (lambda data: DataLoader(data, sampler=SubsetRandomSampler(range(21))), "clean"),
+        (lambda data: DataLoader(data, batch_sampler=[range(9), range(11, 24)]), "clean"),
+        (twice, "clean"),
+    ],
+)
+def test_loaders_are_calibrated_on_their_rows(loader: Any, calibration: str) -> None:
+    """On copies too, where they hand out all of their graphs as they are."""
+    nets, val = [Net(), Net()], noisy(24, 2)
+    fit(nets[0], DataLoader(noisy(40, 1), 40), loader(val), batch_size=40)
+    found = gduq.baselines.as_predictor(nets[0])
+    assert found.calibration == calibration
+    if calibration == "shifted":
+        fit(nets[1], noisy(40, 1), val, batch_size=40)
+        torch.testing.assert_close(
+            found.temperature, gduq.baselines.as_predictor(nets[1]).temperature
+        )
+
+
+def test_loaders_of_labelled_nodes_keep_their_rows() -> None:
+    """Several graphs whose nodes have labels are no graphs with labels."""
+    graphs = noisy(24, 2)
+    for graph in graphs:
+        graph.y = torch.arange(graph.num_nodes) % 2
+    own = GNN(graphs[0].num_features, 8, 2, num_layers=1, task="node")
+    fit(own, DataLoader(graphs[:12], 6), DataLoader(graphs[12:], 6), batch_size=6)
+    assert gduq.baselines.as_predictor(own).calibration == "clean"
 
 
 # -- never silently wrong ------------------------------------------------------------------------

@@ -7,11 +7,12 @@ import functools
 import math
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN
 
@@ -454,11 +455,37 @@ def test_the_frozen_network_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1 + 1 + 8
 
 
-def test_loaders_have_no_copies() -> None:
-    loaders = [DataLoader(noisy(60, seed), 30) for seed in (1, 2)]
-    with pytest.warns(UserWarning, match="without shifted copies.* pass its graphs"):
-        model = choose(net(), *loaders)
+def joined(data: list[Data], **options: Any) -> torch.utils.data.DataLoader:
+    """A loader of ready batches, whose graphs gduq cannot see."""
+    batches = [Batch.from_data_list(data[i : i + 10]) for i in range(0, len(data), 10)]
+    return torch.utils.data.DataLoader(batches, batch_size=None, **options)
+
+
+def test_loaders_that_hide_their_graphs_have_no_copies() -> None:
+    with pytest.warns(UserWarning, match="without shifted copies.*pass its graphs"):
+        model = choose(net(), DataLoader(noisy(60, 1), 30), joined(noisy(60, 2)))
     assert gduq.predict(model, noisy(5, 3)).calibrated == "clean"
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_of_graphs_is_as_good_as_the_graphs(shuffle: bool) -> None:
+    val = noisy(60, 2)
+    found = [choose(net(), val=rows) for rows in (val, DataLoader(val, 7, shuffle=shuffle))]
+    boards = [model.leaderboard[["candidate", "weight", "score"]] for model in found]
+    pd.testing.assert_frame_equal(*boards)
+    assert gduq.predict(found[1], noisy(5, 3)).calibrated == "shifted"
+
+
+@pytest.mark.filterwarnings("ignore:chosen and calibrated without shifted copies")
+def test_the_order_of_a_loader_does_not_matter() -> None:
+    """Candidates are compared row by row, so they must see the same order."""
+    val = noisy(60, 2)
+    loaders = joined(val), joined(val, shuffle=True)
+    still, shuffled = (
+        choose(net(), val=rows, budget=1.5, epochs=2).leaderboard for rows in loaders
+    )
+    columns = ["candidate", "weight", "score"]
+    pd.testing.assert_frame_equal(still[columns], shuffled[columns], rtol=1e-3)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -508,8 +535,8 @@ def test_wrong_networks_and_data() -> None:
         choose(net(), View(graphs(24, classes=1)))
 
 
-def test_values_are_trained_on_later() -> None:
-    """Training on often made values worse: it needs a larger budget there, on nodes too."""
+def test_values_of_nodes() -> None:
+    """Laplace in place of a vote; the network is trained on from 1.5."""
     ring = torch.arange(60)
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     edges = torch.stack([ring, ring.roll(1)])

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data, HeteroData, InMemoryDataset
+from torch_geometric.loader import DataLoader
 
 from gduq.data.splits import overlap
 from gduq.data.view import View
@@ -88,7 +90,10 @@ def as_batches(data: Any, name: str) -> Batches:
         check_loader(data)
         if len(data) == 0:
             raise InputError(f"at least one batch in {name}", "an empty loader")
-        return Loader(getattr(data, "_dataloader", data))  # out of Fabric's, which counts epochs
+        loader = getattr(data, "_dataloader", data)  # out of Fabric's, which counts epochs
+        if name == "train" or not _hands_out_graphs(loader):
+            return Loader(loader)
+        view = View(loader.dataset)
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if len(data) == 0:
             raise InputError(f"at least one graph in {name}", "an empty dataset")
@@ -100,6 +105,25 @@ def as_batches(data: Any, name: str) -> Batches:
         )
     _check_view(view, name)
     return view
+
+
+def _hands_out_graphs(loader: Any) -> bool:
+    """Whether a loader gives labelled graphs of a list or dataset in memory, all of them and each
+    once, joined as a View joins them: then they can be copied, and come in the same order again."""
+    if type(loader) is not DataLoader or loader.follow_batch or loader.exclude_keys:
+        return False
+    graphs, sampler, batched = loader.dataset, loader.sampler, loader.batch_sampler
+    whole = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler and not sampler.replacement
+    )
+    complete = whole and len(sampler) == len(graphs) and not loader.drop_last
+    usual = type(batched) is BatchSampler and batched.sampler is sampler
+    kept = graphs.dataset if isinstance(graphs, Subset) else graphs
+    in_memory = isinstance(kept, (list, tuple, InMemoryDataset))
+    if not (complete and usual and in_memory):
+        return False
+    first = graphs[0]
+    return type(first) is Data and not _labels_nodes(first) and row_kind(first) is None
 
 
 def warn_of_overlap(train: Any, val: Any) -> None:

@@ -18,6 +18,7 @@ from gduq.baselines.ensemble import redraw, seeded
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.network import Network
+from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows, on_device
 from gduq.nn.tracing import trace
@@ -25,7 +26,7 @@ from gduq.nn.trunk import as_chain
 from gduq.novelty.nearest import Novelty
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
-from gduq.training.batches import first_graph, some, truths
+from gduq.training.batches import Loader, first_graph, some, truths
 from gduq.training.epochs import told_target
 from gduq.training.finishing import Evidence, GraphRows, copies_of, judged
 from gduq.training.fit_settings import FitSettings
@@ -63,7 +64,7 @@ class Plan:
 
 
 _NETWORKS = (Plan(2.5, None, 1.0, fresh=1), Plan(3.5, None, 1.0, fresh=2))
-_NODES = (Plan(1.2, -1, 0.03), Plan(1.5, 1, 0.125), *_NETWORKS)
+_NODES = (Plan(1.5, -1, 0.03), Plan(1.5, 1, 0.125), *_NETWORKS)
 _GRAPHS = (Plan(1.5, "input", 0.08, "graph"), Plan(1.5, "input", 0.1), *_NETWORKS)
 # By what is answered for, the cheapest first; docs/choices.md has the search.
 PLANS: Mapping[Rows, Sequence[Plan]] = {"node": _NODES, "edge": _NODES, "graph": _GRAPHS}
@@ -86,8 +87,10 @@ class Candidates:
 
     def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
         self.plain, self.fit, self.budget = plain, fit, budget
-        self.seed, (self.train, self.val) = fit.settings.seed, fit.batches
-        assert self.val is not None
+        self.seed, (self.train, val) = fit.settings.seed, fit.batches
+        assert val is not None
+        # All candidates are judged on the same rows in the same order, which a loader may change.
+        self.val = val if isinstance(val, View) else Loader(list(val.batches()))
         self.first = on_device(first_graph(fit.train), device_of_model(plain))
         self.seen: list[TrunkRows] = []  # by the networks that have a head, the plain one first
         rows = self._rows(plain)
@@ -121,16 +124,14 @@ class Candidates:
 
     def _plans(self) -> Iterator[tuple[str, float, Callable[[], Predictor]]]:
         """Name, least budget and making of every candidate, the cheapest first."""
-        target, has_head = self.plain.target, bool(self.seen)
-        # Training on made real values worse as often as better: it comes later for them.
-        least = 1.5 if target is not None and target.kind == "values" else 1.0
+        has_head = bool(self.seen)
         yield "plain", 1.0, lambda: self.plain
         for rows in self.seen[:1]:
             yield self.on_rows(rows, 1.0)
             yield "anchored head", 1.2, partial(self._head, rows)
         for i, plan in enumerate(self._plans_here if self.fit.settings.epochs else ()):
             # Without a head there is nothing cheaper than the first of them.
-            budget = max(plan.budget, least) if has_head or i else 1.2
+            budget = plan.budget if has_head or i else 1.2
             before = len(self.seen)
             yield str(plan), budget, partial(self.planned, plan)
             for rows in self.seen[before:]:  # of a network that was trained anew

@@ -49,8 +49,8 @@ _ALONE = (
     "nothing to train on with (pass epochs=, as many as it was trained for)"
 )
 _NO_COPIES = (
-    "chosen and calibrated without shifted copies of val: a loader or a heterogeneous graph has "
-    "none (in place of a loader pass its graphs)"
+    "chosen and calibrated without shifted copies of val: a heterogeneous graph has none, nor a "
+    "loader that hides its graphs (pass its graphs)"
 )
 
 
@@ -77,12 +77,11 @@ def choose(
         train: The data it was trained on.
         val: Labelled rows it was not trained on.
         budget: What all training may take together, in trainings of ``net``, which counts as 1.
-            1.2: an anchored head and the nearest training rows (Laplace for values); of nodes and
-            edges, with ``epochs``, also the network trained on with anchors, for 3 % of its epochs
-            (one at least). From 1.5: trained on with anchors in two ways. From 2.5: another
-            network, with nearest rows of its own (Laplace for values); from 3.5 two of them.
-        epochs: How long ``net`` was trained; needed above a budget of 1.2. Without it there is
-            only what leaves the network as it is.
+            1.2: an anchored head and the nearest training rows (Laplace for values). From 1.5:
+            also ``net`` trained on with anchors, in two ways. From 2.5: another network, with
+            nearest rows of its own (Laplace for values); from 3.5 two of them.
+        epochs: How long ``net`` was trained; needed above a budget of 1.2, and for a network
+            without a head, which is trained on at 1.2 already.
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.
