@@ -246,7 +246,7 @@ def test_a_run_killed_anywhere_ends_as_the_whole(seed: int) -> None:
         ({"model": Net(classes=4)}, "model"),
         ({"model": gnn()}, "model=GNN"),
         ({"train": graphs(11)}, "train=11 rows"),
-        ({"train": graphs(12, classes=2)}, "train"),
+        ({"train": graphs(12)[::-1]}, "train"),
         ({"val": None}, "val=None"),
         ({"val": graphs(5)}, "val=5 rows"),
         ({"val": graphs(6)[::-1]}, "val=6 rows"),

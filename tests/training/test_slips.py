@@ -142,6 +142,27 @@ def test_seed_nodes_of_neighbour_loaders_are_counted():
     assert said(loader(0, 20), loader(20, 30), node_model()) == []
 
 
+# -- classes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [None, ["red", "green", "blue"]])
+@pytest.mark.parametrize("how", ["fit", "head", "choose"])
+@pytest.mark.filterwarnings("ignore:the hypotheses hardly disagree")
+def test_classes_without_training_rows_are_named(how, names):
+    train = [graph for graph in ALL if int(graph.y) != 1]
+    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
+    val = graphs(24, first=100)
+    wrong = sum(int(graph.y) == 1 for graph in val)
+    named = "1" if names is None else "'green'"
+    run = {
+        "fit": lambda **given: gduq.fit(net, train, val, epochs=1, **given),
+        "head": lambda **given: gduq.fit(gduq.anchor(net, num_anchors=2), train, val, **given),
+        "choose": lambda **given: gduq.choose(net, train, val, **given),
+    }[how]
+    with pytest.warns(UserWarning, match=f"{wrong} of 24 .* no training row has, .* {named}:"):
+        run(class_names=names, progress=False)
+
+
 # -- order ---------------------------------------------------------------------------------------
 
 

@@ -79,8 +79,9 @@ class Target(ABC):
         ``y`` is as stored on the graphs; the user calls these rows ``"train"`` or ``"val"``.
         """
 
-    def check_val(self, y: Tensor) -> Tensor:
-        """`check` of all validation rows at once, which are to be like the training rows."""
+    def check_val(self, y: Tensor, train: Tensor) -> Tensor:
+        """`check` of all validation rows at once, which are to be like the training rows (of which
+        ``train`` is the truth)."""
         return self.check(y, "val")
 
     def fits(self, other: Target | None) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gduq import metrics
-from gduq.errors import InputError
+from gduq.errors import InputError, warn_user
 from gduq.prediction.result import Prediction
 from gduq.prediction.temperature import best_temperature
 from gduq.targets.base import FirstLook, Part, Target
@@ -80,6 +80,18 @@ class Classes(Target):
                 f"labels from 0 to {self.num_classes - 1} in {name}, one per class of the model",
                 f"labels up to {int(labels.max())}",
                 "Build the model with more out_channels, or renumber the classes.",
+            )
+        return labels
+
+    def check_val(self, y: Tensor, train: Tensor) -> Tensor:
+        labels, known = self.check(y, "val"), self.check(train, "train")
+        unseen = labels[~torch.isin(labels, known)]
+        if unseen.numel():
+            number = int(unseen[0])
+            name = number if self.names is None else f"'{self.names[number]}'"
+            warn_user(
+                f"{unseen.numel()} of {labels.numel()} validation rows are of classes that no "
+                f"training row has, such as {name}: the model cannot learn them"
             )
         return labels
 

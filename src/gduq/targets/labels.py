@@ -102,7 +102,7 @@ class Labels(Target):
             )
         return labels
 
-    def check_val(self, y: Tensor) -> Tensor:
+    def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels = self.check(y, "val")
         if bool(labels.isnan().all()):
             raise InputError("validation rows with known labels", "none", "Pass other rows as val.")

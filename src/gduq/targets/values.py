@@ -121,7 +121,7 @@ class Values(Target):
             )
         return as_is < scaled and (look.trained or as_is < 0.98 * nothing)
 
-    def check_val(self, y: Tensor) -> Tensor:
+    def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         values = self.check(y, "val")
         far = float(values.mean(dim=0).abs().max())
         if values.size(0) >= 10 and far > 4:

@@ -101,7 +101,7 @@ class Candidates:
             graph = some(self.train, _ROWS, _BATCH, generator)[0]
             batches, y = [on_device(graph, device_of_model(plain))], truths(self.train, "train")
             plain.target = told_target(plain, batches, y, True, fit.read_target)
-            plain.target.check(truths(self.val, "val"), "val")
+            plain.target.check_val(truths(self.val, "val"), y)
         start = time.perf_counter()
         judged(plain, self.val, _BATCH)
         self.pass_seconds = time.perf_counter() - start

@@ -104,7 +104,7 @@ class Run:
         self._dry_pass(read_target)
         self.y_val = None if val is None else truths(val, "val")
         if self.y_val is not None:
-            self._target.check_val(self.y_val)
+            self._target.check_val(self.y_val, self.y)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("a network with parameters to train", "none that requires_grad")

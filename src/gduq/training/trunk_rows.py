@@ -73,7 +73,7 @@ class TrunkRows(Evidence):
         first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
             held = _seen(trunk, val)
-            held = replace(held, y=target.check_val(held.y))
+            held = replace(held, y=target.check_val(held.y, first.y))
         found = (_seen(trunk, copy) for copy in copies)
         shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
         return cls(first, held, shifted, trunk, target, time.perf_counter() - start)
