@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler, Subset, SubsetRandomSampler
-from torch_geometric.data import Data, HeteroData
+from torch.utils.data import BatchSampler, RandomSampler, Subset, SubsetRandomSampler
+from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv
 
@@ -448,47 +448,103 @@ def test_class_weights_matter_to_heads() -> None:
     assert shares[1] > shares[0]
 
 
-def twice(data: list[Data]) -> DataLoader:
-    """Graphs as often as a sampler wants."""
-    return DataLoader(data, 7, sampler=RandomSampler(data, replacement=True, num_samples=24))
+class Own(Data):
+    """A class of one's own may be joined in another way."""
 
 
-@pytest.mark.parametrize(
-    ("loader", "calibration"),
-    [
-        (lambda data: DataLoader(data, 7), "shifted"),
-        (lambda data: DataLoader(data, 7, shuffle=True), "shifted"),
-        (lambda data: DataLoader(Subset(data, range(24)), 7), "shifted"),
-        (lambda data: DataLoader(tuple(data), 7, num_workers=1), "shifted"),
-        (lambda data: DataLoader(data, 24, follow_batch=["x"]), "clean"),
-        (lambda data: DataLoader(data, 24, exclude_keys=["name"]), "clean"),
-        (lambda data: DataLoader(data, 7, drop_last=True), "clean"),
-        (lambda data: DataLoader(data, sampler=SubsetRandomSampler(range(21))), "clean"),
-        (lambda data: DataLoader(data, batch_sampler=[range(9), range(11, 24)]), "clean"),
-        (twice, "clean"),
-    ],
-)
-def test_loaders_are_calibrated_on_their_rows(loader: Any, calibration: str) -> None:
+class Twice(DataLoader):
+    """A loader of one's own may hand out anything."""
+
+
+class InMemory(InMemoryDataset):
+    def __init__(self, data: list[Data]) -> None:
+        super().__init__()
+        self.data, self.slices = self.collate(data)
+
+
+class OnDisk(torch.utils.data.Dataset):
+    """Graphs that need not be in memory."""
+
+    def __init__(self, data: list[Data]) -> None:
+        self.kept = data
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __getitem__(self, i: int) -> Data:
+        return self.kept[i]
+
+
+def _scaled(data: list[Data]) -> DataLoader:
+    loader = DataLoader(data, 24)
+    loader.collate_fn = lambda graphs: Batch.from_data_list(graphs)
+    return loader
+
+
+def _part(data: list[Data]) -> BatchSampler:
+    return BatchSampler(SubsetRandomSampler(range(21)), 7, drop_last=False)
+
+
+LOADERS: dict[str, tuple[str, Callable[[list[Data]], Any]]] = {
+    "graphs": ("shifted", lambda data: DataLoader(data, 7)),
+    "shuffled": ("shifted", lambda data: DataLoader(data, 7, shuffle=True)),
+    "a dataset": ("shifted", lambda data: DataLoader(InMemory(data), 7)),
+    "a subset": ("shifted", lambda data: DataLoader(Subset(Subset(data, range(24)), range(24)), 7)),
+    "a process": ("shifted", lambda data: DataLoader(tuple(data), 7, num_workers=1)),
+    "followed": ("shifted", lambda data: DataLoader(data, 24, follow_batch=["x"])),
+    "excluded": ("shifted", lambda data: DataLoader(data, 24, exclude_keys=["name"])),
+    "an own class": ("clean", lambda data: DataLoader([Own(**g.to_dict()) for g in data], 24)),
+    "an own loader": ("clean", lambda data: Twice(data, 24)),
+    "an own collate_fn": ("clean", _scaled),
+    "on disk": ("clean", lambda data: DataLoader(OnDisk(data), 24)),
+}
+SOME: dict[str, Callable[[list[Data]], Any]] = {
+    "full batches": lambda data: DataLoader(data, 7, drop_last=True),
+    "a sampler": lambda data: DataLoader(data, sampler=SubsetRandomSampler(range(21))),
+    "drawn": lambda data: DataLoader(data, sampler=RandomSampler(data, True, num_samples=24)),
+    "lists": lambda data: DataLoader(data, batch_sampler=[range(9), range(11, 24)]),
+    "a batch sampler": lambda data: DataLoader(data, batch_sampler=_part(data)),
+}
+
+
+@pytest.mark.parametrize("case", LOADERS)
+def test_loaders_are_calibrated_on_their_rows(case: str) -> None:
     """On copies too, where they hand out all of their graphs as they are."""
+    calibration, loader = LOADERS[case]
     nets, val = [Net(), Net()], noisy(24, 2)
     fit(nets[0], DataLoader(noisy(40, 1), 40), loader(val), batch_size=40)
-    found = gduq.baselines.as_predictor(nets[0])
-    assert found.calibration == calibration
-    if calibration == "shifted":
-        fit(nets[1], noisy(40, 1), val, batch_size=40)
-        torch.testing.assert_close(
-            found.temperature, gduq.baselines.as_predictor(nets[1]).temperature
-        )
+    fit(nets[1], noisy(40, 1), val, batch_size=40, calibrate=calibration)
+    found = [gduq.baselines.as_predictor(n) for n in nets]
+    assert [one.calibration for one in found] == [calibration] * 2
+    torch.testing.assert_close(found[0].temperature, found[1].temperature)
 
 
-def test_loaders_of_labelled_nodes_keep_their_rows() -> None:
-    """Several graphs whose nodes have labels are no graphs with labels."""
-    graphs = noisy(24, 2)
-    for graph in graphs:
-        graph.y = torch.arange(graph.num_nodes) % 2
-    own = GNN(graphs[0].num_features, 8, 2, num_layers=1, task="node")
-    fit(own, DataLoader(graphs[:12], 6), DataLoader(graphs[12:], 6), batch_size=6)
+@pytest.mark.parametrize("case", SOME)
+def test_loaders_of_some_rows_have_no_copies(case: str) -> None:
+    own = Net()
+    fit(own, noisy(40, 1), SOME[case](noisy(24, 2)))
     assert gduq.baselines.as_predictor(own).calibration == "clean"
+
+
+@pytest.mark.parametrize("run", [fit, functools.partial(gduq.choose, **QUIET)])
+def test_no_batch_is_larger_than_the_loaders(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs may be so large that few of them fit in memory."""
+    own, sizes, prefix = net(), set[int](), GNN.prefix
+    monkeypatch.setattr(GNN, "prefix", lambda *a: sizes.add(int(a[1].num_graphs)) or prefix(*a))
+    run(own, DataLoader(noisy(40, 1), 5), DataLoader(noisy(40, 2), 4))
+    assert sizes == {4, 5}
+
+
+@pytest.mark.parametrize("nodes", [1, 5])
+def test_loaders_of_labelled_nodes_keep_their_rows(nodes: int) -> None:
+    """Several graphs whose nodes have labels are no graphs with labels, the first one neither."""
+    found = noisy(24, 2)
+    found[12] = Data(x=torch.ones(nodes, 4).double(), edge_index=torch.zeros(2, 0).long())
+    for graph in found:
+        graph.y = torch.arange(graph.num_nodes) % 2
+    own = GNN(4, 8, 2, num_layers=1, task="node").double()
+    fit(own, DataLoader(found[:12], 6), DataLoader(found[12:], 6))
+    assert gduq.baselines.as_predictor(own).calibration == "shifted"
 
 
 # -- never silently wrong ------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import gduq
 from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
+from gduq.training.batches import Loader
 from gduq.training.candidates import PLANS, Candidate, Candidates
 from gduq.training.choosing import mixture_weights, prior_rows, stack, weighed
 from gduq.training.fit_settings import FitSettings
@@ -149,6 +150,7 @@ def test_the_leaderboard() -> None:
     [
         (1.0, {"plain", "neighbours"}),
         (1.2, CHEAP),
+        (1.4, CHEAP),
         (1.5, CHEAP | {ON, ON_ROWS}),
         (2.5, CHEAP | {ON, ON_ROWS} | anew(2)),
         (3.5, CHEAP | {ON, ON_ROWS} | anew(2, 3)),
@@ -462,7 +464,7 @@ def joined(data: list[Data], **options: Any) -> torch.utils.data.DataLoader:
 
 
 def test_loaders_that_hide_their_graphs_have_no_copies() -> None:
-    with pytest.warns(UserWarning, match="without shifted copies.*pass its graphs"):
+    with pytest.warns(UserWarning, match="without shifted copies.*pass graphs or a View"):
         model = choose(net(), DataLoader(noisy(60, 1), 30), joined(noisy(60, 2)))
     assert gduq.predict(model, noisy(5, 3)).calibrated == "clean"
 
@@ -474,6 +476,21 @@ def test_a_loader_of_graphs_is_as_good_as_the_graphs(shuffle: bool) -> None:
     boards = [model.leaderboard[["candidate", "weight", "score"]] for model in found]
     pd.testing.assert_frame_equal(*boards)
     assert gduq.predict(found[1], noisy(5, 3)).calibrated == "shifted"
+
+
+def test_only_loaders_whose_rows_may_change_are_kept_in_memory() -> None:
+    still, shuffled = Loader(joined(noisy(30, 1))), Loader(joined(noisy(30, 1), shuffle=True))
+    assert still.in_order() is still
+    assert isinstance(shuffled.in_order().own, list)
+    drawn = Loader(DataLoader(noisy(9, 1), batch_sampler=[[0, 1], [5, 3]]))
+    assert isinstance(drawn.in_order().own, list)
+
+
+@pytest.mark.parametrize(("budget", "kept"), [(1.2, False), (1.5, True)])
+def test_copies_are_kept_only_for_what_trains_on(budget: float, kept: bool) -> None:
+    found = _candidates(gduq.Network(net()), budget=budget, epochs=2)
+    list(found)
+    assert ("_graphs" in vars(found)) == kept
 
 
 @pytest.mark.filterwarnings("ignore:chosen and calibrated without shifted copies")

@@ -85,10 +85,10 @@ class Classes(Target):
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         labels, known = self.check(y, "val"), self.check(train, "train")
-        unseen = labels[~torch.isin(labels, known)]
+        unseen = labels[~torch.isin(labels, known.to(labels.device))]
         if unseen.numel():
             number = int(unseen[0])
-            name = number if self.names is None else f"'{self.names[number]}'"
+            name = f"class {number}" if self.names is None else f"'{self.names[number]}'"
             warn_user(
                 f"{unseen.numel()} of {labels.numel()} validation rows are of classes that no "
                 f"training row has, such as {name}: the model cannot learn them"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
-from torch_geometric.loader import DataLoader
+from torch_geometric.loader import DataLoader, NodeLoader
+from torch_geometric.loader.dataloader import Collater
 
 from gduq.data.splits import overlap
 from gduq.data.view import View
@@ -67,6 +69,45 @@ class Loader:
                 own.manual_seed(seed)
         yield from loader
 
+    @property
+    def graphs(self) -> View | None:
+        """The graphs that it joins as PyG does, all of them and each once, if they are in memory;
+        else ``None``."""
+        own = self.own
+        if type(own) is not DataLoader or type(own.collate_fn) is not Collater:
+            return None
+        graphs, sampler, batches = own.dataset, own.sampler, own.batch_sampler
+        once = type(sampler) is SequentialSampler or (
+            type(sampler) is RandomSampler and not sampler.replacement
+        )
+        complete = once and len(sampler) == len(graphs) and not own.drop_last
+        usual = type(batches) is BatchSampler and batches.sampler is sampler
+        kept = graphs
+        while isinstance(kept, Subset):
+            kept = kept.dataset
+        if not (complete and usual and isinstance(kept, (list, tuple, InMemoryDataset))):
+            return None
+        first = graphs[0]  # what reads a Data of another class joins it in its own way
+        return View(graphs) if type(first) is Data and row_kind(first) is None else None
+
+    def of(self, graphs: Sequence[Data]) -> Loader:
+        """A loader like this one of other graphs, one after the other; see `graphs`."""
+        own = self.own
+        joined = {"follow_batch": own.follow_batch, "exclude_keys": own.exclude_keys}
+        return Loader(DataLoader(graphs, own.batch_size, **joined))
+
+    def in_order(self) -> Loader:
+        """The same rows, in the same order each time; those that may change are kept in memory."""
+        graphs, own = self.graphs, self.own
+        if graphs is not None:
+            return self.of(graphs.graphs)
+        known = type(own) in (DataLoader, data.DataLoader) or isinstance(own, NodeLoader)
+        if known and type(own.sampler) is SequentialSampler:
+            batches = own.batch_sampler
+            if batches is None or getattr(batches, "sampler", None) is own.sampler:
+                return self
+        return Loader([graph.clone() for graph in self.batches()])  # not what workers share
+
 
 Batches = View | Loader  # what hands out mini-batches; `View.batches` describes the arguments
 
@@ -90,10 +131,7 @@ def as_batches(data: Any, name: str) -> Batches:
         check_loader(data)
         if len(data) == 0:
             raise InputError(f"at least one batch in {name}", "an empty loader")
-        loader = getattr(data, "_dataloader", data)  # out of Fabric's, which counts epochs
-        if name == "train" or not _hands_out_graphs(loader):
-            return Loader(loader)
-        view = View(loader.dataset)
+        return Loader(getattr(data, "_dataloader", data))  # out of Fabric's, which counts epochs
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if len(data) == 0:
             raise InputError(f"at least one graph in {name}", "an empty dataset")
@@ -105,25 +143,6 @@ def as_batches(data: Any, name: str) -> Batches:
         )
     _check_view(view, name)
     return view
-
-
-def _hands_out_graphs(loader: Any) -> bool:
-    """Whether a loader gives labelled graphs of a list or dataset in memory, all of them and each
-    once, joined as a View joins them: then they can be copied, and come in the same order again."""
-    if type(loader) is not DataLoader or loader.follow_batch or loader.exclude_keys:
-        return False
-    graphs, sampler, batched = loader.dataset, loader.sampler, loader.batch_sampler
-    whole = type(sampler) is SequentialSampler or (
-        type(sampler) is RandomSampler and not sampler.replacement
-    )
-    complete = whole and len(sampler) == len(graphs) and not loader.drop_last
-    usual = type(batched) is BatchSampler and batched.sampler is sampler
-    kept = graphs.dataset if isinstance(graphs, Subset) else graphs
-    in_memory = isinstance(kept, (list, tuple, InMemoryDataset))
-    if not (complete and usual and in_memory):
-        return False
-    first = graphs[0]
-    return type(first) is Data and not _labels_nodes(first) and row_kind(first) is None
 
 
 def warn_of_overlap(train: Any, val: Any) -> None:

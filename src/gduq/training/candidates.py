@@ -26,7 +26,7 @@ from gduq.nn.trunk import as_chain
 from gduq.novelty.nearest import Novelty
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
-from gduq.training.batches import Loader, first_graph, some, truths
+from gduq.training.batches import first_graph, some, truths
 from gduq.training.epochs import told_target
 from gduq.training.finishing import Evidence, GraphRows, copies_of, judged
 from gduq.training.fit_settings import FitSettings
@@ -89,8 +89,7 @@ class Candidates:
         self.plain, self.fit, self.budget = plain, fit, budget
         self.seed, (self.train, val) = fit.settings.seed, fit.batches
         assert val is not None
-        # All candidates are judged on the same rows in the same order, which a loader may change.
-        self.val = val if isinstance(val, View) else Loader(list(val.batches()))
+        self.val = val if isinstance(val, View) else val.in_order()  # rows are compared
         self.first = on_device(first_graph(fit.train), device_of_model(plain))
         self.seen: list[TrunkRows] = []  # by the networks that have a head, the plain one first
         rows = self._rows(plain)
@@ -175,7 +174,8 @@ class Candidates:
             return None
         trunk.requires_grad_(False)
         # What trains on is judged on the copies later; else each is gone once the trunk saw it.
-        trains = bool(self.fit.settings.epochs)
+        least = min(plan.budget for plan in PLANS[trunk.answers])
+        trains = self.fit.settings.epochs is not None and self.budget >= least
         copies = self._graphs.copies if trains else copies_of(self.val, self.seed)
         known = network.target  # what a network was trained for here
         read = self.fit.read_target if known is None else lambda _: known

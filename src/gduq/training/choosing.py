@@ -49,8 +49,8 @@ _ALONE = (
     "nothing to train on with (pass epochs=, as many as it was trained for)"
 )
 _NO_COPIES = (
-    "chosen and calibrated without shifted copies of val: a heterogeneous graph has none, nor a "
-    "loader that hides its graphs (pass its graphs)"
+    "chosen and calibrated without shifted copies of val: a heterogeneous graph has none, and of "
+    "loaders only a DataLoader of all its graphs (pass graphs or a View)"
 )
 
 
@@ -80,8 +80,8 @@ def choose(
             1.2: an anchored head and the nearest training rows (Laplace for values). From 1.5:
             also ``net`` trained on with anchors, in two ways. From 2.5: another network, with
             nearest rows of its own (Laplace for values); from 3.5 two of them.
-        epochs: How long ``net`` was trained; needed above a budget of 1.2, and for a network
-            without a head, which is trained on at 1.2 already.
+        epochs: How long ``net`` was trained; needed from a budget of 1.5 on, and for a network
+            without a head, which is trained on from 1.2.
         lr: Its learning rate, for whatever trains on or anew.
         batch_size: Graphs per step, as it was trained with.
         weight_decay: As it was trained with.
@@ -133,7 +133,7 @@ def _check(net: Any, val: Any, budget: Any, epochs: int | None) -> None:
     number = isinstance(budget, Real) and not isinstance(budget, bool)
     if not number or not 1 <= budget <= 100:
         raise InputError("budget from 1 to 100, in trainings of the network", repr(budget))
-    if budget > 1.2 and epochs is None:
+    if budget >= 1.5 and epochs is None:
         raise InputError(
             f"epochs=, how long the network was trained, with budget={budget}",
             "none",

@@ -172,9 +172,15 @@ def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged
     return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights)
 
 
-def copies_of(val: Batches | None, seed: int) -> Iterable[View]:
-    """Shifted copies; none where the data cannot be copied (a loader, a heterogeneous graph)."""
-    return shifted_copies(val, seed) if isinstance(val, View) else ()
+def copies_of(val: Batches | None, seed: int) -> Iterable[Batches]:
+    """Shifted copies; none of a heterogeneous graph, nor of a loader that does not show its graphs
+    (`Loader.graphs`)."""
+    if isinstance(val, View):
+        return shifted_copies(val, seed)
+    graphs = None if val is None else val.graphs
+    if val is None or graphs is None:
+        return ()
+    return (val.of(copy.graphs) for copy in shifted_copies(graphs, seed))
 
 
 def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> None:

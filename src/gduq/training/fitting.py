@@ -103,8 +103,9 @@ def fit(
         select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
-            model's recipe says, which is ``"shifted"``. Where no copies can be made (a loader, a
-            heterogeneous graph) ``"shifted"`` means ``"clean"``.
+            model's recipe says, which is ``"shifted"``. Where no copies can be made (a
+            heterogeneous graph, a loader other than PyG's ``DataLoader`` of graphs in memory)
+            ``"shifted"`` means ``"clean"``.
         seed: Decides the order of graphs, anchors, dropout.
         call: As in `gduq.anchor`, for a plain network.
         processes: Train the members of an `Ensemble` in so many processes, one thread each.

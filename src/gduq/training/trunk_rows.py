@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.data.view import View
 from gduq.errors import warn_user
 from gduq.graph import on_device
 from gduq.nn.call import evaluating
@@ -64,7 +63,7 @@ class TrunkRows(Evidence):
         train: Batches,
         val: Batches | None,
         read_target: ReadTarget,
-        copies: Iterable[View] = (),
+        copies: Iterable[Batches] = (),
     ) -> TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
