@@ -253,13 +253,6 @@ def test_labels_that_are_text():
             _ = View(graphs).target
 
 
-def test_one_hot_labels():
-    data = node_graph(24)
-    data.y = torch.nn.functional.one_hot(torch.arange(24) % 3)
-    with pytest.raises(InputError, match=r"y is one-hot: pass y\.argmax\(dim=1\)"):
-        _ = View(data, torch.arange(4)).target  # all nodes of the graph tell, marked or not
-
-
 def test_several_labels_per_row_stay_together():
     data = node_graph(24)
     data.y = torch.arange(48).view(24, 2)

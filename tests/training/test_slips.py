@@ -163,6 +163,36 @@ def test_classes_without_training_rows_are_named(how, names):
         run(class_names=names, progress=False)
 
 
+def test_one_hot_rows_are_classes_or_labels():
+    """Whoever says that they are labels is believed."""
+    hot = graphs(48)
+    for i, graph in enumerate(hot):
+        graph.y = torch.nn.functional.one_hot(torch.tensor([i % 3]), 3).double()
+    net = GNN(CHANNELS, 4, 3, num_layers=1, task="graph").double()
+    given = {"epochs": 1, "progress": False}
+    with pytest.raises(gduq.InputError, match=r'argmax\(dim=1\) if .* or target="labels" if'):
+        gduq.fit(net, hot[:24], hot[24:], **given)
+    gduq.fit(net, hot[:24], hot[24:], target="labels", **given)
+    assert isinstance(gduq.predict(net, hot), gduq.LabelPrediction)
+
+
+@pytest.mark.parametrize("thawed", [False, True])
+def test_a_refused_fit_leaves_a_fitted_model_as_it_was(thawed):
+    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph", head="mlp").double()
+    model = gduq.anchor(net, recipe="thawed", num_anchors=2) if thawed else net
+    gduq.fit(model, ALL, graphs(24, first=100), epochs=1, progress=False)
+    before = gduq.predict(model, OTHERS)
+    wrong = graphs(24)
+    for graph in wrong:
+        graph.y = torch.tensor([CLASSES + 2])
+    for train, val in ((wrong, None), (ALL, wrong)):
+        with pytest.raises(gduq.InputError, match="labels from 0 to 2 in"):
+            gduq.fit(model, train, val, epochs=1, progress=False)
+        after = gduq.predict(model, OTHERS)
+        torch.testing.assert_close(after.probs, before.probs, rtol=0, atol=0)
+        assert after.calibrated == "shifted"
+
+
 # -- order ---------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from gduq.errors import InputError
 from gduq.graph import Graph, row_type
 
-__all__ = ["as_mask", "edge_mask", "own_type", "refuse_one_hot"]
+__all__ = ["as_mask", "edge_mask", "own_type"]
 
 
 def own_type(graph: Graph, node_type: str | None) -> str | None:
@@ -81,12 +81,3 @@ def _from_numbers(numbers: Tensor, count: int, what: str) -> Tensor:
         do = "Drop duplicates; a mask of 0 and 1 needs .bool()."
         raise InputError(f"each {what} at most once", "a repeated one", do)
     return torch.zeros(count, dtype=torch.bool, device=numbers.device).index_fill_(0, numbers, True)
-
-
-def refuse_one_hot(y: Tensor) -> None:
-    """Few rows may be so by chance (several labels per row); `gduq.targets` looks at those."""
-    if y.dim() != 2 or y.size(1) < 2 or y.size(0) <= max(16, y.size(1)):
-        return
-    if bool(((y == 0) | (y == 1)).all()) and bool((y.sum(dim=1) == 1).all()):
-        do = "y is one-hot: pass y.argmax(dim=1)."
-        raise InputError("one class number per row", f"y of shape {list(y.shape)}", do)

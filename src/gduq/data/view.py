@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, Dataset, HeteroData
 
-from gduq.data.masks import as_mask, edge_mask, own_type, refuse_one_hot
+from gduq.data.masks import as_mask, edge_mask, own_type
 from gduq.data.packed import TEXT, Packed, try_pack
 from gduq.errors import InputError
 from gduq.graph import Graph, Rows, as_labels, join, mark_rows, row_marks
@@ -108,7 +108,6 @@ class View:
             of_graphs = self.task == "graph"
             do = "Several labels of one graph are a y of shape [1, T]." if of_graphs else ""
             raise InputError(f"one label for each of the {rows} rows ({self.task}s)", y.size(0), do)
-        refuse_one_hot(y)
         y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
         return y if self.mask is None else y[self.mask.to(y.device)]
 
