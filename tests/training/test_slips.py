@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Sub
 from torch.utils.data import DataLoader as TorchLoader
 from torch_geometric.data import Batch, Data, InMemoryDataset
 from torch_geometric.loader import DataLoader, NodeLoader
+from torch_geometric.nn import global_mean_pool
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 
 import gduq
@@ -193,6 +194,64 @@ def test_a_refused_fit_leaves_a_fitted_model_as_it_was(thawed):
         assert after.calibrated == "shifted"
 
 
+@pytest.mark.parametrize("at", [1, "head"])
+def test_weights_that_a_failed_fit_has_changed_are_not_calibrated(at, monkeypatch):
+    net = GNN(CHANNELS, 4, CLASSES, num_layers=2, task="graph", head="mlp").double()
+    model = gduq.anchor(net, at=at, num_anchors=2)
+    given = {"epochs": 3, "progress": False}
+    gduq.fit(model, ALL, graphs(24, first=100), **given)
+    before = gduq.predict(model, OTHERS)
+    train = TorchLoader([*(Batch.from_data_list(ALL[:8]),) * 3, "no graph"], batch_size=None)
+    monkeypatch.setattr("gduq.training.fabric.truths", lambda *_: torch.tensor([0, 1, 2]))
+    with pytest.raises(Exception, match="str"):
+        gduq.fit(model, train, graphs(24, first=100), **given)
+    after = gduq.predict(model, OTHERS)
+    if at == "head":  # heads are exchanged at the end
+        torch.testing.assert_close(after.probs, before.probs, rtol=0, atol=0)
+        assert after.calibrated == "shifted"
+    else:
+        assert after.calibrated is None
+        assert after.novelty is None
+
+
+@pytest.mark.parametrize("how", ["fit", "head", "choose"])
+def test_a_loader_of_a_masked_graph_is_refused(how):
+    """It would train on test labels."""
+    graph = node_graph()
+    graph.train_mask, net = (
+        torch.arange(30) < 20,
+        GNN(CHANNELS, 4, CLASSES, num_layers=1, task="node", head="mlp").double(),
+    )
+    val = View(graph, torch.arange(30) >= 20)
+    run = {
+        "fit": lambda: gduq.fit(net, DataLoader([graph]), val, epochs=1),
+        "head": lambda: gduq.fit(gduq.anchor(net), DataLoader([graph]), val),
+        "choose": lambda: gduq.choose(net, DataLoader([graph]), val),
+    }[how]
+    with pytest.raises(gduq.InputError, match=r"train_mask, whose test labels would be used too"):
+        run()
+
+
+class OwnNet(torch.nn.Module):
+    """It does not look at its features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(CHANNELS, 8), torch.nn.Linear(8, CLASSES)
+
+    def forward(self, x, edge_index, batch):
+        return self.two(global_mean_pool(self.one(x).relu(), batch))
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_features_that_are_no_numbers(part):
+    data = {"train": ALL, "val": graphs(24, first=100)}
+    data[part] = [copy.copy(graph) for graph in data[part]]
+    data[part][-1].x = data[part][-1].x * torch.nan
+    with pytest.raises(gduq.InputError, match=r"finite node features, got .* in x"):
+        gduq.fit(gduq.anchor(OwnNet().double()), **data, progress=False)
+
+
 # -- order ---------------------------------------------------------------------------------------
 
 
@@ -220,6 +279,12 @@ def test_a_shuffled_loader_is_named(loader):
         gduq.predict(net, loader)
     assert len(found) == 1
     assert found[0].filename == __file__
+
+
+def test_a_loader_that_drops_rows_is_named():
+    net = GNN(CHANNELS, 4, CLASSES, num_layers=1, task="graph").double()
+    with pytest.warns(UserWarning, match="drop_last, so its last rows may be missing"):
+        gduq.predict(net, DataLoader(ALL, 7, drop_last=True))
 
 
 @pytest.mark.parametrize(

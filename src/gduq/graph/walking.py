@@ -110,7 +110,7 @@ def _walk(data: Any, batch_size: int) -> Iterator[Any]:
         yield from data.batches(batch_size)
     elif hasattr(data, "batch_sampler") or hasattr(data, "collate_fn"):  # a loader
         check_loader(data)
-        _warn_of_shuffling(data)
+        _warn_of_order(data)
         yield from data
     elif isinstance(data, (Mapping, str, bytes)) or not (sequence or isinstance(data, Iterable)):
         raise InputError(_GRAPHS, type(data).__name__)
@@ -136,9 +136,11 @@ def check_loader(loader: Any) -> None:
         )
 
 
-def _warn_of_shuffling(loader: Any) -> None:
-    """Say that rows will not come in the order of the dataset."""
+def _warn_of_order(loader: Any) -> None:
+    """Say that rows will not come in the order of the dataset, or not all of them."""
     loader = getattr(loader, "_dataloader", loader)  # Fabric's
+    if getattr(loader, "drop_last", False):
+        warn_user("the loader has drop_last, so its last rows may be missing: leave that out")
     samplers = [getattr(loader, "sampler", None)]
     samplers.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
     if any(isinstance(sampler, _SHUFFLE) for sampler in samplers):

@@ -28,6 +28,7 @@ __all__ = [
     "Loader",
     "ReadTarget",
     "as_batches",
+    "check_leak",
     "described",
     "even_size",
     "first_graph",
@@ -182,7 +183,7 @@ def _own_view(graphs: Any, name: str) -> View:
         return View(graphs, edges=True)
     if not isinstance(graph, Data) or not _labels_nodes(graph):
         return View(graphs)
-    _check_leak(graph, name)
+    check_leak(graph, name)
     return View(graphs, torch.arange(graph.y.size(0))[label_rows(graph, graph.y.size(0))])
 
 
@@ -197,7 +198,7 @@ def _check_view(view: View, name: str) -> None:
     if not isinstance(first, (Data, HeteroData)):
         raise InputError(f"torch_geometric Data objects in {name}", type(first).__name__)
     if view.task == "graph" and isinstance(first, Data):
-        _check_leak(first, name)
+        check_leak(first, name)
         if len(view.graphs) > 1 and "batch_size" in first.keys():  # noqa: SIM118
             raise InputError(
                 f"graphs in {name}",
@@ -208,8 +209,10 @@ def _check_view(view: View, name: str) -> None:
         raise InputError(f"at least one labelled row in {name}", "none", "Check the mask.")
 
 
-def _check_leak(graph: Data, name: str) -> None:
+def check_leak(graph: Any, name: str) -> None:
     """Refuse a graph whose own mask says that not all of its labels are for training."""
+    if not isinstance(graph, Data):
+        return
     masked = graph.get("train_mask") is not None and _labels_nodes(graph)
     seeds = "batch_size" in graph.keys()  # noqa: SIM118
     if masked and not seeds and graph.get("row_mask") is None:
@@ -239,7 +242,7 @@ def truths(source: Batches, name: str) -> Tensor:
     else:
         parts = []
         for graph in source.batches():
-            _check_leak(graph, name)
+            check_leak(graph, name)
             parts.append(labels(graph).cpu())
         found = torch.cat(parts)
     if found.numel() == 0:

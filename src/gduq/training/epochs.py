@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +61,6 @@ def told_target(
     return read_target(look)
 
 
-@contextmanager
-def _as_before_if_refused(model: Predictor) -> Iterator[None]:
-    """A model that was fitted before answers as before where the data are refused."""
-    target, temperature, calibration = model.target, float(model.temperature), model.calibration
-    try:
-        yield
-    except InputError:
-        model.target = target
-        model.set_temperature(temperature, calibration)
-        raise
-
-
 class Run:
     """The state of a run and the steps that move it on.
 
@@ -114,11 +101,10 @@ class Run:
         seed_all(derived(settings.seed, _DRY))
         self.y = self.processes.truths(train)
         self.probe = self._some_batches(model.rows_to_be_ready)
-        with _as_before_if_refused(model):
-            self._dry_pass(read_target)
-            self.y_val = None if val is None else truths(val, "val")
-            if self.y_val is not None:
-                self._target.check_val(self.y_val, self.y)
+        self._dry_pass(read_target)
+        self.y_val = None if val is None else truths(val, "val")
+        if self.y_val is not None:
+            self._target.check_val(self.y_val, self.y)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise InputError("a network with parameters to train", "none that requires_grad")

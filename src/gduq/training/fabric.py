@@ -12,8 +12,10 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gduq.errors import InputError
+from gduq.novelty.nearest import Novelty
 from gduq.prediction.predictor import Predictor
 from gduq.training.batches import Batches, Loader, labels, truths
 
@@ -95,9 +97,12 @@ class FabricProcesses:
 
 
 @contextmanager
-def evaluating_after(model: nn.Module) -> Iterator[None]:
-    """However training ends, the model is in evaluation mode; a failure leaves what was fitted at
-    the end of an earlier training (bank, temperature, novelty) as it was."""
+def evaluating_after(model: Predictor) -> Iterator[None]:
+    """However training ends, the model is in evaluation mode. A failure leaves what an earlier
+    training fitted at its end (bank, temperature, novelty, target) as it was; but once weights have
+    changed, the model no longer counts as calibrated, and knows no novelty."""
+    target, known = model.target, [p for p in model.parameters() if not is_lazy(p)]
+    weights = [p.detach().clone() for p in known]
     before = [(module, dict(module._buffers)) for module in model.modules()]
     in_place = [
         (buffer, buffer.clone())
@@ -111,6 +116,11 @@ def evaluating_after(model: nn.Module) -> Iterator[None]:
             module._buffers.update(buffers)
         for buffer, value in in_place:
             buffer.copy_(value)
+        if all(torch.equal(p.to(w), w) for p, w in zip(known, weights, strict=True)):
+            model.target = target
+        else:
+            model.set_temperature(1.0, None)
+            model.novelty = Novelty(model.novelty.k, model.novelty.size)
         raise
     finally:
         model.eval()

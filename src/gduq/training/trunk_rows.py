@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.errors import warn_user
-from gduq.graph import on_device
+from gduq.errors import InputError, warn_user
+from gduq.graph import check_graph, on_device
 from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, HeadJob, Predictor
 from gduq.targets import FirstLook, Target
-from gduq.training.batches import Batches, ReadTarget, labels
+from gduq.training.batches import Batches, ReadTarget, check_leak, labels
 from gduq.training.finishing import (
     Described,
     Evidence,
@@ -67,13 +67,13 @@ class TrunkRows(Evidence):
     ) -> TrunkRows:
         """Run the trunk over training rows, validation rows and copies of these."""
         start = time.perf_counter()
-        first, held = _seen(trunk, train), None
+        first, held = _seen(trunk, train, "train"), None
         target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
         first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
-            held = _seen(trunk, val)
+            held = _seen(trunk, val, "val")
             held = replace(held, y=target.check_val(held.y, first.y))
-        found = (_seen(trunk, copy) for copy in copies)
+        found = (_seen(trunk, copy, "val") for copy in copies)
         shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
         return cls(first, held, shifted, trunk, target, time.perf_counter() - start)
 
@@ -90,13 +90,17 @@ class TrunkRows(Evidence):
         return Described(rows.h, rows.structure)
 
 
-def _seen(trunk: Trunk, data: Batches) -> Seen:
+def _seen(trunk: Trunk, data: Batches, name: str) -> Seen:
     device = next((p.device for p in trunk.parameters()), torch.device("cpu"))
     truth, outputs, rows = list[Tensor](), list[Tensor](), list[Described]()
     with torch.no_grad(), evaluating(trunk):
         for graph in data.batches(256):
+            check_leak(graph, name)
             graph = on_device(graph, device)
             h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
+            if bool(said.isnan().any()):
+                check_graph(graph)  # mostly it is the features
+                raise InputError(f"outputs that are numbers in {name}", "NaN")
             truth.append(labels(graph, said.size(0)))
             outputs.append(said)
             rows.append(Described(h, whole_structure(graph, trunk.answers, data)))
