@@ -84,6 +84,8 @@ def claimed(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
         means = both.mean().round(3).tolist()
         counts[name] = {"won": int(won.sum()), "of": len(both)}
         counts[name] |= {"theirs": means[0], "ours": means[1]}
+        worst = float((ours - theirs).min()) if claim.measure == "accuracy" else None
+        counts[name]["worst"] = worst if worst is None else round(worst, 3)
         pairs[name] = {
             str(cell): {"theirs": round(float(t), 3), "ours": round(float(o), 3)}
             for cell, t, o in both.itertuples()

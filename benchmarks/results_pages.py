@@ -112,16 +112,23 @@ def replication_page(found: Found, notes: Notes) -> str:
         seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
         filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (set(seeds) != {1})
     filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
-    filled |= {f"published_{m}": _in_all(found, m) for m in ("L1", "L2", "readout")}
+    for method in ("L1", "L2", "readout"):
+        filled[f"published_{method}"] = _in_all(found, method, "none")
+        filled[f"published_{method}_copies"] = _in_all(found, method, "copies")
+    halved = [own["T = 2|none"]["ece"] for c, own in found["published"].items()
+              if "sizes" in groups(c) and "T = 2|none" in own]  # fmt: skip
+    filled["published_t2"] = f"{sum(halved) / len(halved):.3f}" if halved else "not measured"
     return str(notes["replication"]).format(**filled).strip() + "\n"
 
 
-def _published(found: Found, method: str, end: str = "") -> dict[str, list[float]]:
+def _published(
+    found: Found, method: str, end: str = "", level: str = "none"
+) -> dict[str, list[float]]:
     """By cell, the calibration errors of the plain network and of another, as published."""
     return {
-        cell: [own[joined(f"{m}{end}", "none")]["ece"] for m in ("plain", method)]
+        cell: [own[joined(f"{m}{end}", level)]["ece"] for m in ("plain", method)]
         for cell, own in found["published"].items()
-        if joined(f"{method}{end}", "none") in own
+        if joined(f"{method}{end}", level) in own
     }
 
 
@@ -133,9 +140,10 @@ def _by_cell(found: Found, end: str) -> str:
     return f"{won} of {len(both)} cells ({means})"
 
 
-def _in_all(found: Found, method: str) -> str:
-    """Anchors against the plain network on larger graphs."""
-    pairs = [pair for c, pair in _published(found, method).items() if "sizes" in groups(c)]
+def _in_all(found: Found, method: str, level: str) -> str:
+    """Anchors against the plain network on larger graphs, both with the same calibration."""
+    both = _published(found, method, level=level)
+    pairs = [pair for cell, pair in both.items() if "sizes" in groups(cell)]
     if not pairs:
         return _said(None)
     theirs, ours = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
@@ -148,4 +156,6 @@ def _said(count: dict[str, Any] | None) -> str:
     if count is None:
         return "not measured"
     means = f"{count['theirs']:.3f} → {count['ours']:.3f}"
-    return f"{count['won']} of {count['of']} cells ({means})"
+    worst = count.get("worst")
+    least = "" if worst is None else f"; at worst {100 * worst:+.1f} points"
+    return f"{count['won']} of {count['of']} cells ({means}{least})"
