@@ -68,7 +68,11 @@ class Loader:
         for own in {getattr(loader, "generator", None), getattr(sampler, "generator", None)}:
             if isinstance(own, torch.Generator):  # so that a resumed run sees the same order
                 own.manual_seed(seed)
-        yield from loader
+        for graph in loader:
+            if not isinstance(graph, (Data, HeteroData)):
+                do = "Use torch_geometric.loader.DataLoader."
+                raise InputError("a loader that joins graphs", f"one of {type(graph).__name__}", do)
+            yield graph
 
     @property
     def graphs(self) -> View | None:
