@@ -17,6 +17,7 @@ from gduq.data import save, stream
 from gduq.data.files import Reject, open_source
 from gduq.deploy.places import Places
 from gduq.errors import InputError
+from gduq.evaluation import Evaluation
 from gduq.graph import check_graph
 from gduq.report import subject_from_run
 from gduq.runs.config import RunConfig
@@ -62,6 +63,7 @@ def one_sentence(error: InputError) -> None:
 
 @budget(60)
 @given(data=st.data())
+@pytest.mark.filterwarnings("ignore:'.*' holds .* different whole numbers")
 def test_tables(place, data):
     pytest.importorskip("rdkit")
     path = place / data.draw(st.sampled_from(("t.csv", "t.tsv")))
@@ -202,6 +204,21 @@ def use(folder: Path) -> None:
 def test_the_sound_run_is_sound(run):
     assert subject_from_run(run, data=False).predictions.keys() == {"id_val", "id_test", "ood_test"}
     assert RunFolder(run).history.seconds == 0
+
+
+@pytest.mark.parametrize("table", [[[], None], {"split": []}, "text", [1]])
+def test_tables_of_figures_without_names(table):
+    with pytest.raises(InputError, match="a table without named columns"):
+        Evaluation.from_json(json.dumps({"settings": {}, "table": table}))
+
+
+def test_predictions_that_are_missing(run):
+    path = run / "info.json"
+    before = path.read_text()
+    path.write_text(before.replace('"id_test"', '"+d_test"'))
+    with pytest.raises(InputError, match=r"predictions of \+d_test, which info.json names, got no"):
+        RunFolder(run).predictions()
+    path.write_text(before)
 
 
 FILES = ("config.json", "info.json", "metrics.json", "history.json", "predictions/id_val.npz")

@@ -90,7 +90,10 @@ class Evaluation:
             raise InputError("a file with JSON of an Evaluation", path)
         try:
             content = json.loads(str(source) if path is None else path.read_text("utf-8"))
-            table = pd.DataFrame(content["table"], columns=list(COLUMNS))
+            rows = content["table"]
+            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+                raise TypeError("a table without named columns")
+            table = pd.DataFrame(rows, columns=list(COLUMNS))
             table = table.astype(dict.fromkeys(_NUMBERS, float))
             return cls(table, dict(content["settings"]))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -197,14 +198,13 @@ class Hypotheses(ABC):
         )
         if Path(path).exists() and not Path(path).is_file():
             raise bad
+        raw = Path(path).read_bytes()
         try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with np.load(BytesIO(raw), allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file}
             kind = _KINDS[str(arrays.pop("kind", "classes"))]
             known = {f.name for f in fields(kind)}
             given = {k: _read(k, v) for k, v in arrays.items() if k in known}
-        except OSError:
-            raise
         except Exception:  # zip, zlib, NumPy and torch raise of all kinds for damaged bytes
             raise bad from None
         if "samples" not in given:

@@ -78,7 +78,11 @@ class RunFolder:
         order = self.info["rows"]
         if not isinstance(order, dict) or not all(_SPLIT.fullmatch(split) for split in order):
             raise InputError(f"rows by split in info.json of {self.path}", f"{order!r:.80}")
-        return {s: Hypotheses.from_npz(self.path / "predictions" / f"{s}.npz") for s in order}
+        files = {split: self.path / "predictions" / f"{split}.npz" for split in order}
+        for split, file in files.items():
+            if not file.is_file():
+                raise InputError(f"predictions of {split}, which info.json names", f"no {file}")
+        return {split: Hypotheses.from_npz(file) for split, file in files.items()}
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""
