@@ -37,3 +37,8 @@ def test_every_public_class_is_an_error() -> None:
     assert {kind for kind in public if isinstance(kind, type)} == {
         BundleError, InputError, NotFittedError,
     }  # fmt: skip
+
+
+def test_an_error_is_one_line_whatever_a_file_holds() -> None:
+    error = InputError("a column\nof numbers", "a\r\nname", "Columns: a,\nb.")
+    assert str(error) == "expected a column of numbers, got a name. Columns: a, b."

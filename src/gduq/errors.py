@@ -30,7 +30,8 @@ class InputError(ValueError):
     def __init__(self, expected: str, got: object, do: str = "") -> None:
         wanted, found = _short(expected), _short(got)
         stop = "" if found.endswith(".") else "."  # what was got may be a sentence
-        super().__init__(f"expected {wanted}, got {found}{stop}" + (f" {do}" if do else ""))
+        text = f"expected {wanted}, got {found}{stop}" + (f" {do}" if do else "")
+        super().__init__(" ".join(text.splitlines()))  # names in a file may hold line breaks
         self.expected, self.got, self.do = expected, got, do
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:

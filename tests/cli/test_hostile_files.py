@@ -210,6 +210,8 @@ def test_the_sound_run_is_sound(run):
 def test_tables_of_figures_without_names(table):
     with pytest.raises(InputError, match="a table without named columns"):
         Evaluation.from_json(json.dumps({"settings": {}, "table": table}))
+    with pytest.raises(InputError, match="a table without words"):
+        Evaluation.from_json(json.dumps({"settings": {}, "table": [{"kind": 1.5}]}))
 
 
 def test_predictions_that_are_missing(run):

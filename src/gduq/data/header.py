@@ -149,7 +149,7 @@ def meant_all(path: object, names: Sequence[str], wanted: Iterable[str]) -> tupl
 
 def listed(names: Iterable[str]) -> str:
     """The columns in a sentence; of many the first."""
-    shown = [" ".join(name.splitlines()) for name in names]
+    shown = list(names)
     return f"Columns: {', '.join(shown[:20])}{', ...' if len(shown) > 20 else ''}."
 
 

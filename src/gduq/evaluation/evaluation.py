@@ -23,7 +23,7 @@ __all__ = ["COLUMNS", "Evaluation"]
 
 COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
            "against")  # fmt: skip
-_NUMBERS = ("value", "low", "high")
+_NUMBERS, _WORDS = ("value", "low", "high"), ("kind", "split", "calibrator", "variant", "measure")
 _TITLES = {
     "metrics": "Accuracy and calibration",
     "ood": "OOD detection",
@@ -93,6 +93,8 @@ class Evaluation:
             rows = content["table"]
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise TypeError("a table without named columns")
+            if not all(isinstance(row.get(name), str) for row in rows for name in _WORDS):
+                raise TypeError("a table without words where they belong")
             table = pd.DataFrame(rows, columns=list(COLUMNS))
             table = table.astype(dict.fromkeys(_NUMBERS, float))
             return cls(table, dict(content["settings"]))
