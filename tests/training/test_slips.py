@@ -18,6 +18,7 @@ import gduq
 from gduq.data import Packed, View
 from gduq.nn import GNN
 from tests.conftest import tiny_graph
+from tests.training.test_calibrated_fit import Links, linked
 
 CHANNELS, CLASSES = 4, 3
 
@@ -230,6 +231,20 @@ def test_a_loader_of_a_masked_graph_is_refused(how):
     }[how]
     with pytest.raises(gduq.InputError, match=r"train_mask, whose test labels would be used too"):
         run()
+
+
+def test_masks_of_nodes_do_not_matter_to_edges():
+    """Citation graphs that are cut into edges keep the masks of their nodes."""
+    data, numbers = linked(), torch.arange(300)
+    nodes = int(data.num_nodes)
+    data.y, data.train_mask = torch.arange(nodes) % 3, torch.arange(nodes) < 5
+    train, val, test = (View(data, edges=numbers[i::3]) for i in range(3))
+    net = Links(2)
+    gduq.fit(net, train, val, epochs=1, progress=False)
+    for model in (gduq.anchor(net), gduq.choose(net, train, val, progress=False)):
+        if isinstance(model, gduq.Anchored):
+            gduq.fit(model, train, val, progress=False)
+        assert len(gduq.predict(model, test).label) == 100
 
 
 class OwnNet(torch.nn.Module):

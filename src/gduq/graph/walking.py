@@ -140,7 +140,7 @@ def _warn_of_order(loader: Any) -> None:
     """Say that rows will not come in the order of the dataset, or not all of them."""
     loader = getattr(loader, "_dataloader", loader)  # Fabric's
     if getattr(loader, "drop_last", False):
-        warn_user("the loader has drop_last, so its last rows may be missing: leave that out")
+        warn_user("the loader has drop_last, so its last rows may be missing: pass drop_last=False")
     samplers = [getattr(loader, "sampler", None)]
     samplers.append(getattr(getattr(loader, "batch_sampler", None), "sampler", None))
     if any(isinstance(sampler, _SHUFFLE) for sampler in samplers):

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import data
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
@@ -106,7 +105,9 @@ class Loader:
         graphs, own = self.graphs, self.own
         if graphs is not None:
             return self.of(graphs.graphs)
-        known = type(own) in (DataLoader, data.DataLoader) or isinstance(own, NodeLoader)
+        known = type(own) in (DataLoader, torch.utils.data.DataLoader) or isinstance(
+            own, NodeLoader
+        )
         if known and type(own.sampler) is SequentialSampler:
             batches = own.batch_sampler
             if batches is None or getattr(batches, "sampler", None) is own.sampler:
@@ -215,7 +216,7 @@ def _check_view(view: View, name: str) -> None:
 
 def check_leak(graph: Any, name: str) -> None:
     """Refuse a graph whose own mask says that not all of its labels are for training."""
-    if not isinstance(graph, Data):
+    if not isinstance(graph, Data) or row_kind(graph) == "edge":
         return
     masked = graph.get("train_mask") is not None and _labels_nodes(graph)
     seeds = "batch_size" in graph.keys()  # noqa: SIM118

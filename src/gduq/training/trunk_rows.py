@@ -100,7 +100,7 @@ def _seen(trunk: Trunk, data: Batches, name: str) -> Seen:
             h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
             if bool(said.isnan().any()):
                 check_graph(graph)  # mostly it is the features
-                raise InputError(f"outputs that are numbers in {name}", "NaN")
+                raise InputError(f"a network whose outputs for {name} are numbers", "NaN")
             truth.append(labels(graph, said.size(0)))
             outputs.append(said)
             rows.append(Described(h, whole_structure(graph, trunk.answers, data)))
