@@ -100,15 +100,20 @@ def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
     known.set_temperature(1.0, None)
     parts = [gduq.predict(model, view) for view in (val, *copies)]
 
-    def loss(temperature: float) -> float:
-        each = [
+    def losses(temperature: float) -> list[float]:
+        return [
             metrics.nll(gduq.Prediction(p.samples / temperature, p.target, weights=p.weights))
             for p in parts
         ]
+
+    def loss(temperature: float) -> float:
+        each = losses(temperature)
         rest = each[1:] or each
         return 0.5 * each[0] + 0.5 * sum(rest) / len(rest)
 
-    best = min((found * 1.02**i for i in range(-20, 21)), key=loss)
+    grid = [found * 1.02**i for i in range(-60, 61)]
+    limit = min(losses(t)[0] for t in grid) + known.target.price + 1e-4  # for validation rows
+    best = min((t for t in grid if losses(t)[0] <= limit), key=loss)
     if found > 1.0:
         assert best == pytest.approx(found, rel=0.021)
     else:  # surer than the model is, with some caution: see best_temperature
@@ -562,3 +567,122 @@ def test_no_epochs_calibrate_a_trained_model_as_it_is(kind: str) -> None:
     p = gduq.predict(model, noisy(30, 4))
     assert p.calibrated == "shifted"
     assert p.novelty is not None
+
+
+# -- what copies may cost ------------------------------------------------------------------------
+
+
+class _Fragile(nn.Module):
+    """Right about clean graphs, sure of nonsense where edges are missing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[4.0, 30.0], [-4.0, -30.0]]))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        size = torch.bincount(batch).unsqueeze(1)
+        mean = torch.zeros(len(size), 1).index_add(0, batch, x[:, :1]) / size
+        edges = torch.bincount(batch[edge_index[0]], minlength=len(size)).unsqueeze(1) / size
+        return self.head(torch.cat([mean, 2 - edges], dim=1))
+
+
+def _rings(count: int, seed: int, values: bool = False) -> list[Data]:
+    generator = torch.Generator().manual_seed(seed)
+    ring = torch.arange(8)
+    edges = torch.stack([ring, ring.roll(1)])
+    edges = torch.cat([edges, edges.flip(0)], dim=1)
+    found = []
+    for _ in range(count):
+        side = float(torch.randn((), generator=generator))
+        noise = float(torch.randn((), generator=generator))
+        y = torch.tensor(side + 0.1 * noise) if values else torch.tensor(int(side + noise < 0))
+        found.append(Data(x=torch.full((8, 1), side), edge_index=edges, y=y.view(1)))
+    return found
+
+
+def test_copies_cost_validation_rows_no_more_than_the_price() -> None:
+    net, val = _Fragile(), _rings(200, 1)
+    gduq.fit(net, _rings(100, 0), val, epochs=0, **QUIET)
+    shifted = gduq.predict(net, val)
+    gduq.fit(net, _rings(100, 0), val, epochs=0, calibrate="clean", **QUIET)
+    clean = gduq.predict(net, val)
+    assert (shifted.calibrated, clean.calibrated) == ("shifted", "clean")
+    assert 0.01 < metrics.nll(shifted) - metrics.nll(clean) <= 0.0501
+
+
+class _NoEdges(nn.Module):
+    """Reads categories that are stored as floats, and no edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+        rows = self.embedding(x[:, 0].long())
+        return self.head(torch.zeros(int(batch.max()) + 1, 3).index_add(0, batch, rows))
+
+
+def test_copies_that_change_nothing_are_none() -> None:
+    """Categories stay and edges are not read: there is nothing to learn from copies."""
+    graphs = _rings(60, 0)
+    for i, graph in enumerate(graphs):
+        graph.x = torch.full((8, 1), float(i % 4))
+    torch.manual_seed(0)
+    model = gduq.anchor(_NoEdges())
+    gduq.fit(model, graphs[:30], graphs[30:], **QUIET)
+    assert gduq.predict(model, graphs).calibrated == "clean"
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+class _Mean(nn.Module):
+    """A trained regression: the mean of the nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 1)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[1.0, 0.5]]))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        size = torch.bincount(batch).unsqueeze(1)
+        mean = torch.zeros(len(size), 1).index_add(0, batch, x) / size
+        edges = torch.bincount(batch[edge_index[0]], minlength=len(size)).unsqueeze(1) / size
+        return self.head(torch.cat([mean, 2 - edges], dim=1))
+
+
+def test_intervals_are_as_wide_as_errors_of_validation_rows() -> None:
+    """Copies with other edges are far off, and hardly widen the intervals."""
+    train, val, test = (_rings(500, seed, values=True) for seed in range(3))
+    widths, held = {}, {}
+    for how in ("shifted", "clean"):
+        net = _Mean()
+        gduq.fit(net, train, val, epochs=0, calibrate=how, **QUIET)
+        p = gduq.predict(net, test)
+        low, high = p.interval(0.9)
+        widths[how] = float((high - low).median())
+        held[how] = float(((low <= p.target) & (p.target <= high)).float().mean())
+    assert 1.0 < widths["shifted"] / widths["clean"] < 1.15
+    assert all(0.86 <= share <= 0.97 for share in held.values())
+
+
+def test_deviations_grow_with_novelty_where_errors_do() -> None:
+    train, val, test = (_rings(300, seed, values=True) for seed in range(3))
+    generator = torch.Generator().manual_seed(7)
+    for graph in (*val, *test):
+        far = float(graph.x[0, 0].abs() > 1.5)
+        graph.y = graph.x[0] + (0.05 + far) * torch.randn(1, generator=generator)
+    net = _Mean()
+    gduq.fit(net, train, val, epochs=0, **QUIET)
+    p = gduq.predict(net, test)
+    assert p.std[p.novelty > 0.9].mean() > 1.5 * p.std[p.novelty < 0.3].mean()
+    assert torch.equal(p.std, gduq.predict(net, test, novelty=False).std)
+    plain = gduq.fit(net, train, _rings(300, 1, values=True), epochs=0, **QUIET)
+    assert plain is not None
+    steady = gduq.predict(net, test).std
+    assert steady.max() < 1.3 * steady.min()  # noise that does not grow leaves them alike

@@ -154,8 +154,7 @@ class Program(nn.Module):
     def _said(self, graph: Data) -> dict[str, Tensor]:
         """What `gduq.predict` says of all rows; values always ``[m, T]``."""
         model = self.model
-        asks = model.novelty.fitted
-        found = model.with_temperature(model.answer(graph, features=asks))
+        found, novelty = model.calibrated_answer(graph, novelty=True)
         assert model.target is not None
         p: Any = model.target.prediction(found.outputs, weights=found.weights)
         count = p.num_samples
@@ -168,8 +167,8 @@ class Program(nn.Module):
         for name in (*own, "aleatoric", "epistemic"):
             value = getattr(p, name)
             said[name] = value.unsqueeze(1) if p.kind == "values" and value.dim() == 1 else value
-        if asks and found.features is not None:
-            said["novelty"] = model.novelty(found.features, model.structure(graph))
+        if novelty is not None:
+            said["novelty"] = novelty
         return said
 
 

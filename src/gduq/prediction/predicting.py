@@ -42,7 +42,6 @@ def predict(
     """
     known = as_predictor(model, call)
     device, parts, unknown = device_of_model(known), [], 0
-    asks = novelty and known.novelty.fitted
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
         for graph in iterate(data, batch_size):
@@ -50,9 +49,7 @@ def predict(
             values = (value for store in graph.stores for value in store.values())
             if any(isinstance(value, Tensor) and value.is_inference() for value in values):
                 graph = graph.clone()
-            outputs, rows, weights = known.with_temperature(
-                known.answer(graph, features=features or asks)
-            )
+            (outputs, rows, weights), ranks = known.calibrated_answer(graph, features, novelty)
             y = targets(graph, outputs.size(1))
             if y is not None and y.is_floating_point():
                 unknown += int(y.isnan().reshape(len(y), -1).any(dim=1).sum())
@@ -61,7 +58,7 @@ def predict(
                 outputs,
                 y,
                 features=rows if features else None,
-                novelty=_novelty(known, graph, rows) if asks else None,
+                novelty=ranks if novelty else None,
                 weights=weights,
                 calibrated=known.calibration,
             )
@@ -72,11 +69,6 @@ def predict(
             f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
             "rows out to judge the others"
         )
-    return found
-
-
-def _novelty(model: Predictor, graph: Any, rows: Tensor | None) -> Tensor | None:
-    found: Tensor | None = None if rows is None else model.novelty(rows, model.structure(graph))
     return found
 
 

@@ -57,6 +57,8 @@ class Predictor(nn.Module, ABC):
         calibrate: What `gduq.fit` ends with: one temperature from validation rows and shifted
             copies of them (``"shifted"``), from validation rows alone (``"clean"``), or none.
         temperature: The temperature that all hypotheses are divided by; 1 until `gduq.fit`.
+        novelty_slope: How the temperature grows with novelty (of values only): a row of novelty u
+            has ``temperature * exp(novelty_slope * (u - 0.5))``.
         novelty: How unlike the training data a representation is.
         trunk: The network before a head that reads rows, where the model is such a head.
     """
@@ -64,6 +66,7 @@ class Predictor(nn.Module, ABC):
     kind: ClassVar[str]
 
     temperature: Tensor
+    novelty_slope: Tensor
     _calibration: Tensor
 
     def __init_subclass__(cls) -> None:
@@ -76,6 +79,7 @@ class Predictor(nn.Module, ABC):
         self.target: Target | None = None
         self.calibrate: Calibrate = "shifted"
         self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("novelty_slope", torch.zeros(()))
         self.register_buffer("_calibration", torch.zeros((), dtype=torch.int64))
         self.novelty = Novelty()
 
@@ -88,7 +92,7 @@ class Predictor(nn.Module, ABC):
     def sample(self, graph: Any) -> Tensor:
         """Outputs ``[K, m, O]`` of the m rows that count; `answer` has the hypotheses' weights."""
         with evaluating(self):
-            return self.with_temperature(self.answer(graph)).outputs
+            return self.calibrated_answer(graph)[0].outputs
 
     def features(self, graph: Any) -> Tensor:
         """The representation of the m rows that count, ``[m, d]``."""
@@ -102,13 +106,32 @@ class Predictor(nn.Module, ABC):
         """The features of `answer` alone, without the price of K hypotheses where that can be."""
         return self.answer(graph, features=True).features
 
-    def calibrated(self, outputs: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Outputs ``[K, m, O]`` of `answer` with the temperature of `gduq.fit`."""
+    def calibrated(
+        self, outputs: Tensor, weights: Tensor | None = None, novelty: Tensor | None = None
+    ) -> Tensor:
+        """Outputs ``[K, m, O]`` of `answer` with the temperature of `gduq.fit`, for rows of the
+        given novelty ``[m]`` (``None``: of an average one)."""
         if self.calibration is None:
             return outputs
+        temperature = self.temperature
+        if novelty is not None:
+            slope = self.novelty_slope.to(novelty)
+            temperature = temperature * (slope * (novelty - 0.5)).exp().unsqueeze(1)  # [m, 1]
         if self.target is None:
-            return outputs / self.temperature.to(outputs)
-        return self.target.scaled(outputs, self.temperature, weights)
+            return outputs / temperature.to(outputs)
+        return self.target.scaled(outputs, temperature, weights)
+
+    def calibrated_answer(
+        self, graph: Any, features: bool = False, novelty: bool = False
+    ) -> tuple[Answer, Tensor | None]:
+        """`answer` with the temperature of `gduq.fit`, and the novelty of its rows ``[m]``, where
+        it is asked for or the temperature depends on it."""
+        novelty = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
+        found, ranks = self.answer(graph, features=features or novelty), None
+        if novelty and found.features is not None:
+            ranks = self.novelty(found.features, self.structure(graph))
+        outputs = self.calibrated(found.outputs, found.weights, ranks)
+        return found._replace(outputs=outputs), ranks
 
     def _formed(self, outputs: Tensor) -> Tensor:
         """What a network gives, in the form that answers have."""
@@ -152,6 +175,7 @@ class Predictor(nn.Module, ABC):
         """Note a temperature and how it was found."""
         self.temperature.fill_(1.0 if how is None else value)
         self._calibration.fill_(_CALIBRATIONS.index(how))
+        self.novelty_slope.zero_()
 
     # -- training ------------------------------------------------------------------------------
 

@@ -8,7 +8,13 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from gduq.data.view import View
-from gduq.shifts.corruptions import edge_drop, edge_rewire, feature_mask, feature_noise
+from gduq.shifts.corruptions import (
+    edge_drop,
+    edge_rewire,
+    feature_mask,
+    feature_noise,
+    has_numeric_features,
+)
 
 __all__ = ["changes_of", "shifted_copies"]
 
@@ -16,10 +22,15 @@ _SEVERITIES = (3, 5)
 
 
 def changes_of(view: View) -> list[Callable[..., View]]:
-    """The corruptions of `gduq.shifts` that fit the graphs: only floats can be noised or masked."""
-    x = view.graphs[0].get("x")
-    on_features = isinstance(x, Tensor) and x.is_floating_point()
-    return [edge_drop, edge_rewire, *([feature_noise, feature_mask] if on_features else [])]
+    """The corruptions of `gduq.shifts` that fit the graphs: those of edges where there are some,
+    those of features where these are floats and not all of them number categories."""
+    graph, found = view.graphs[0], list[Callable[..., View]]()
+    if isinstance(graph.get("edge_index"), Tensor):
+        found += [edge_drop, edge_rewire]
+    x = graph.get("x")
+    if isinstance(x, Tensor) and x.is_floating_point() and has_numeric_features(view):
+        found += [feature_noise, feature_mask]
+    return found
 
 
 def shifted_copies(view: View, seed: int = 0) -> Iterator[View]:

@@ -1,7 +1,8 @@
 """Corruptions with a severity from 0 (nothing) to 5 (half of it gone), each reproducible.
 
 They take a `View` and give back a `View` with the same rows and labels. `LEVELS` holds the share at
-each severity or, for noise, the standard deviation relative to each feature's own.
+each severity or, for noise, the standard deviation relative to each feature's own. Features that
+number categories (`category_columns`) stay as they are.
 """
 
 from __future__ import annotations
@@ -16,14 +17,25 @@ from torch_geometric.data import Data
 
 from gduq.data.packed import TEXT, Packed, to_ptr, try_pack
 from gduq.data.view import View
+from gduq.errors import InputError
 from gduq.graph.sparse import csr_of_pointers
 from gduq.shifts.domains import attribute
 from gduq.whole import whole
 
-__all__ = ["LEVELS", "edge_drop", "edge_rewire", "feature_mask", "feature_noise"]
+__all__ = [
+    "LEVELS",
+    "category_columns",
+    "edge_drop",
+    "edge_rewire",
+    "feature_mask",
+    "feature_noise",
+    "has_numeric_features",
+]
 
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5)
 _KEEP = "edges kept"
+_MOST_COLUMNS = 64  # more are words or other counts, not categories
+_MOST_CATEGORIES = 256
 _NO_EDGES = (
     "y", "x", "pos", "batch", "ptr", "row_mask", "edge_label", "edge_label_index", "edge_row_mask",
 )  # fmt: skip
@@ -75,7 +87,9 @@ def _corrupt(view: View, severity: int, seed: int, change: _Change) -> View:
     generator = torch.Generator().manual_seed(whole("seed", seed))
     if step == 0:
         return view
-    packed = None if len(view.graphs) == 1 else try_pack(view.graphs)
+    if len(view.graphs) == 1:
+        return replace(view, graphs=[_one(view.graphs[0], LEVELS[step], generator, change)])
+    packed = try_pack(view.graphs)
     if packed is not None:
         changed = _changed(packed.materialise(), LEVELS[step], generator, change)
         return replace(view, graphs=changed)
@@ -115,7 +129,31 @@ def _is_edge_level(key: str, sizes: list[int], edges: list[int], nodes: list[int
     return "edge" in key or (sizes != nodes and any(size != 1 for size in sizes))
 
 
-# -- graphs that cannot be packed: sparse, alone, or of different attributes ----------------------
+def _one(graph: Data, level: float, generator: torch.Generator, change: _Change) -> Data:
+    """A single graph, which may be large: nothing is copied but what changes."""
+    nodes, one = int(graph.num_nodes or 0), graph.__copy__()
+    bare = Data(num_nodes=nodes, batch=torch.zeros(nodes, dtype=torch.long))
+    bare.ptr = torch.tensor([0, nodes])
+    if graph.get("x") is not None:
+        bare.x = _entries(_features(graph)).detach()
+    if graph.get("edge_index") is not None:
+        bare.edge_index = graph.edge_index
+    changed = change(bare, level, generator)
+    if "x" in changed:
+        dtype = graph.x.dtype if graph.x.is_floating_point() else changed["x"].dtype
+        one.x = _with_values(graph.x, changed["x"].to(dtype))
+    if _KEEP in changed:
+        edges = [graph.edge_index.size(1)]
+        for key, value in graph:
+            rows = value.size(0) if isinstance(value, Tensor) and value.dim() > 0 else -1
+            if _is_edge_level(key, [rows], edges, [nodes]):
+                one[key] = value[changed[_KEEP]]
+    if "edge_index" in changed:
+        one.edge_index = changed["edge_index"]
+    return one
+
+
+# -- graphs that cannot be packed: sparse, or of different attributes ------------------------------
 
 
 def _bare(graphs: Sequence[Data]) -> Packed:
@@ -172,17 +210,75 @@ def _features(graph: Data) -> Tensor:
     return x if x.is_floating_point() else x.float()
 
 
+def category_columns(x: Tensor) -> Tensor:
+    """Which columns of ``x`` number categories ``[d]``, such as those of PyG's ``from_smiles``.
+
+    They hold whole numbers from 0 to 255, in a dense ``x`` of at most 64 columns. Columns of 0 and
+    1 alone count as flags or one-hot features, unless another column numbers categories.
+
+    Example:
+        >>> category_columns(torch.tensor([[6.0, 1.0, 0.3], [8.0, 0.0, 0.7]]))
+        tensor([ True,  True, False])
+        >>> category_columns(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+        tensor([False, False])
+    """
+    return _categories([x])
+
+
+def _categories(parts: Sequence[Tensor]) -> Tensor:
+    """The same for features in parts, one per graph."""
+    x = parts[0]
+    none = torch.zeros(x.size(-1), dtype=torch.bool, device=x.device)
+    if x.dim() != 2 or x.layout != torch.strided or x.size(1) > _MOST_COLUMNS:
+        return none
+    whole, above = ~none, none
+    for x in parts:
+        whole = whole & ((x == x.round()) & (x >= 0) & (x < _MOST_CATEGORIES)).all(dim=0)
+        above = above | (x > 1).any(dim=0)
+    return whole if bool((whole & above).any()) else none
+
+
+def has_numeric_features(view: View) -> bool:
+    """Whether some feature of the graphs is not the number of a category."""
+    graphs = view.graphs
+    parts = [graphs.tensors["x"]] if isinstance(graphs, Packed) else [g.x for g in graphs]
+    return not bool(_categories(parts).all())
+
+
+def _numeric(x: Tensor) -> Tensor | None:
+    """The columns that may change ``[j]``; ``None`` for all of them."""
+    fixed = category_columns(x)
+    if bool(fixed.all()):
+        raise InputError(
+            "features to change", "only numbers of categories", "Use edge_drop or edge_rewire."
+        )
+    return torch.nonzero(~fixed).flatten() if bool(fixed.any()) else None
+
+
 def _noise(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
-    x = _features(graph)
-    spread = x.std(dim=0, correction=0)
-    spread = torch.where(spread > 0, spread, x.mean(dim=0).abs())
-    noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
-    return {"x": x + level * spread * noise}
+    def noised(x: Tensor) -> Tensor:
+        spread = x.std(dim=0, correction=0)
+        spread = torch.where(spread > 0, spread, x.mean(dim=0).abs())
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+        return noise.mul_(level * spread).add_(x)
+
+    return _on_numeric(graph, noised)
 
 
 def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Tensor]:
+    def masked(x: Tensor) -> Tensor:
+        return torch.rand(x.shape, generator=generator).ge_(level).to(x.dtype).mul_(x)
+
+    return _on_numeric(graph, masked)
+
+
+def _on_numeric(graph: Data, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """The features with a change of all columns but those that number categories."""
     x = _features(graph)
-    return {"x": x * (torch.rand(x.shape, generator=generator) >= level)}
+    columns = _numeric(x)
+    if columns is None:
+        return {"x": change(x)}
+    return {"x": x.index_copy(1, columns, change(x[:, columns]))}
 
 
 def _pairs(graph: Data) -> tuple[Tensor, int]:

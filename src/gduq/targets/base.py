@@ -43,6 +43,8 @@ class Target(ABC):
     kind: ClassVar[str]
     noun: ClassVar[str] = "output"  # what there is one name of: "class", "label", "value"
     form: ClassVar[tuple[str, ...]] = ()  # attributes that the form of a head follows from
+    # What a temperature from shifted copies may cost validation rows, in nats of their mean loss.
+    price: ClassVar[float] = 0.05
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -168,6 +170,13 @@ class Target(ABC):
     @abstractmethod
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """The temperature that makes the weighted parts most likely."""
+
+    def novelty_slope(
+        self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
+    ) -> float:
+        """How the temperature of calibrated rows grows with their novelty ``[m]``; here it does
+        not."""
+        return 0.0
 
     @abstractmethod
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Hypotheses:

@@ -255,7 +255,7 @@ class Candidates:
         predicting = time.perf_counter() - start
         if isinstance(evidence, TrunkRows):
             predicting += self.pass_seconds
-        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w in sets]
+        found = [model.target.nll(model.calibrated(z, w), y, w) for z, y, w, _ in sets]
         losses = torch.stack(found).double().cpu()
         return Candidate(name, budget, model, seconds, losses, predicting)
 

@@ -27,7 +27,13 @@ from gduq.targets import Target
 from gduq.training.batches import first_graph, warn_of_overlap
 from gduq.training.candidates import Candidate, Candidates
 from gduq.training.fabric import checked_fabric
-from gduq.training.finishing import half_and_half, warn_of_few
+from gduq.training.finishing import (
+    affordable,
+    fit_novelty_slope,
+    half_and_half,
+    judged,
+    warn_of_few,
+)
 from gduq.training.fit_settings import FitSettings
 from gduq.training.fitting import Fit
 from gduq.whole import whole
@@ -154,9 +160,13 @@ def stack(candidates: Candidates, found: Sequence[Candidate]) -> Stack:
     weights = weighed(table)
     members = [found[j].model for j in weights]
     mixed = Stack(members, list(weights.values()))
-    # No temperature of its own: it would take back the doubt that mixing adds (docs/choices.md).
-    mixed.set_temperature(1.0, "shifted" if table.size(1) > 1 else "clean")
+    # No temperature of its own: it would take back the doubt that mixing adds (docs/choices.md),
+    # unless that doubt costs validation rows too much.
+    clean = judged(mixed, candidates.val, 256, describe=True)
+    assert mixed.target is not None
+    mixed.set_temperature(affordable(mixed.target, clean, 1.0), found[0].model.calibration)
     candidates.evidence(members[0]).fit_novelty(mixed, candidates.seed)
+    fit_novelty_slope(mixed, clean)
     mixed.leaderboard = _leaderboard(found, weights)
     return mixed.eval()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
 
 from gduq.data.view import View
@@ -18,7 +20,7 @@ from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.shifts.copies import shifted_copies
-from gduq.targets.base import Part
+from gduq.targets.base import Part, Target
 from gduq.training.batches import Batches, labels
 
 __all__ = [
@@ -26,8 +28,10 @@ __all__ = [
     "Evidence",
     "GraphRows",
     "Judged",
+    "affordable",
     "copies_of",
     "finish_model",
+    "fit_novelty_slope",
     "fit_temperature",
     "half_and_half",
     "judged",
@@ -45,6 +49,7 @@ class Judged(NamedTuple):
     outputs: Tensor  # [K, n, O]
     y: Tensor  # the truth [n], as the target checked it
     weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
+    described: Described | None = None  # how novelty sees the rows, where that was asked for
 
 
 class Described(NamedTuple):
@@ -84,7 +89,8 @@ class Evidence(ABC):
         assert model.target is not None
         if model.target.is_open:
             held = self.train if self.val is None else self.val
-            model.target = model.target.settled(*self.judged(model, held))
+            outputs, y, weights, _ = self.judged(model, held)
+            model.target = model.target.settled(outputs, y, weights)
         if self.val is None or not tempered:
             return []
         sets = [self.judged(model, rows) for rows in chain((self.val,), self.copies)]
@@ -103,9 +109,10 @@ class Evidence(ABC):
     def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
         """All of it. Without validation rows the model says that it is not calibrated."""
         sets = self.calibrate(model, calibrate is not None)
-        if sets:
-            warn_of_few(sets[0].y.size(0))
         self.fit_novelty(model, seed)
+        if sets:
+            fit_novelty_slope(model, sets[0])
+            warn_of_few(sets[0].y.size(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +123,7 @@ class GraphRows(Evidence):
     seed: int  # for the choice of rows that novelty looks at
 
     def judged(self, model: Predictor, rows: Any) -> Judged:
-        return judged(model, rows, self.batch_size)
+        return judged(model, rows, self.batch_size, describe=rows is self.val)
 
     def described(self, model: Predictor, rows: Any) -> Described | None:
         device, parts, seen = device_of_model(model), list[Described](), 0
@@ -157,19 +164,35 @@ def finish_model(
     GraphRows(train, val, copies, batch_size, seed).finish(model, calibrate, seed)
 
 
-def judged(model: Predictor, data: Any, batch_size: int | None = None) -> Judged:
+def judged(
+    model: Predictor, data: Any, batch_size: int | None = None, describe: bool = False
+) -> Judged:
     """What a model says of labelled rows, before calibration."""
     assert model.target is not None
     device = device_of_model(model)
-    outputs, truth, weights = [], [], None
+    outputs, truth, weights, rows = [], [], None, list[Described]()
     with torch.no_grad(), evaluating(model):
         for graph in iterate(data, batch_size):
             graph = on_device(graph, device)
-            found = model.answer(graph)
+            found = model.answer(graph, features=describe)
+            if describe and found.features is not None:
+                structure = whole_structure(graph, model.answers, data)
+                rows.append(Described(found.features, structure))
             outputs.append(found.outputs)
             truth.append(model.target.check(labels(graph, found.outputs.size(1)), "val"))
             weights = found.weights
-    return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights)
+    described = Described.joined(rows) if rows else None
+    return Judged(torch.cat(outputs, dim=1), torch.cat(truth), weights, described)
+
+
+def fit_novelty_slope(model: Predictor, clean: Judged) -> None:
+    """Let the temperature grow with novelty as far as validation rows ask for it."""
+    assert model.target is not None
+    if model.novelty.fitted and clean.described is not None:
+        outputs = model.calibrated(clean.outputs, clean.weights)
+        ranks = model.novelty(*clean.described)
+        slope = model.target.novelty_slope(outputs, clean.y, ranks, clean.weights)
+        model.novelty_slope.fill_(slope)
 
 
 def copies_of(val: Batches | None, seed: int) -> Iterable[Batches]:
@@ -198,9 +221,35 @@ def half_and_half(copies: int) -> list[float]:
 
 
 def fit_temperature(model: Predictor, clean: Judged, copies: Sequence[Judged]) -> None:
-    """Set the temperature that fits validation rows, half of the weight on their copies."""
+    """Set the temperature that fits validation rows, half of the weight on their copies.
+
+    Copies that change nothing do not count. Validation rows alone never lose more than
+    `Target.price` by the copies: where these ask for more, the temperature stops there.
+    """
     assert model.target is not None
+    copies = [copy for copy in copies if not torch.equal(copy.outputs, clean.outputs)]
     sets = zip((clean, *copies), half_and_half(len(copies)), strict=True)
     parts: list[Part] = [(one.outputs, one.y, share) for one, share in sets]
     value = model.target.best_temperature(parts, clean.weights)
+    if copies:
+        value = affordable(model.target, clean, value)
     model.set_temperature(value, "shifted" if copies else "clean")
+
+
+def affordable(
+    target: Target, clean: Judged, temperature: float, price: float | None = None
+) -> float:
+    """The temperature next to the given one by which validation rows lose no more than
+    `Target.price`, against the one that suits them best."""
+    outputs, y, weights, _ = clean
+
+    def loss(log: float) -> float:
+        scale = torch.tensor(log, dtype=torch.float64, device=outputs.device).exp()
+        samples = target.scaled(outputs.double(), scale, weights)
+        return float(target.nll(samples, y, weights).mean())
+
+    best = math.log(target.best_temperature([(outputs, y, 1.0)], weights))
+    most, limit = math.log(temperature), loss(best) + (target.price if price is None else price)
+    if loss(most) <= limit:
+        return temperature
+    return math.exp(brentq(lambda log: loss(log) - limit, best, most, xtol=1e-6))

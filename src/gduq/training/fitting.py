@@ -71,7 +71,7 @@ def fit(
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
     At the end one temperature is fitted, free in both directions, on validation rows and on
-    shifted copies of them; and a sample of the training rows is kept, against which ``novelty``
+    shifted copies of them (by which validation rows may lose `Target.price`); and a sample of the training rows is kept, against which ``novelty``
     is measured. Without ``val`` the model is not calibrated, and its predictions say so.
 
     Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
@@ -105,7 +105,7 @@ def fit(
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
             heterogeneous graph, a loader other than PyG's ``DataLoader`` of graphs in memory)
-            ``"shifted"`` means ``"clean"``.
+            or none of them changes an output, ``"shifted"`` means ``"clean"``.
         seed: Decides the order of graphs, anchors, dropout.
         call: As in `gduq.anchor`, for a plain network.
         processes: Train the members of an `Ensemble` in so many processes, one thread each.

@@ -84,7 +84,8 @@ class TrunkRows(Evidence):
 
     def judged(self, model: Predictor, rows: Any) -> Judged:
         with torch.no_grad(), evaluating(model):
-            return Judged(model.from_rows(rows.h, rows.outputs), rows.y)
+            described = Described(rows.h, rows.structure)
+            return Judged(model.from_rows(rows.h, rows.outputs), rows.y, None, described)
 
     def described(self, model: Predictor, rows: Any) -> Described | None:
         return Described(rows.h, rows.structure)
