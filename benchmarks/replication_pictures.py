@@ -29,7 +29,7 @@ CLAIMED = {
         ["mixture_nodes", "rule_nodes", "released_nodes"],
         ["mixture_graphs", "rule_graphs", "released_graphs"],
     ],
-    "detection": [["msp_nodes", "msp_graphs"]],
+    "detection": [["msp_nodes", "msp_graphs msp_pretrained"]],
 }
 _LOOKS = {  # colour and marker
     "plain": (COLOURS[6], "|"),

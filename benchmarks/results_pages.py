@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gduq.paper.comparison.comparison_result import SHOWN
+from gduq.paper.comparison.scoring import CALIBRATORS
 from results_claims import CLAIMS, groups
 from results_names import HIGHER, LAST, MAIN, MEASURED, README_ROWS, Found, Key, cost_of, joined
 
@@ -107,48 +108,49 @@ def replication_page(found: Found, notes: Notes) -> str:
     kinds = ("all", "nodes", "graphs", "sizes")
     filled: dict[str, Any] = {kind: sum(kind in groups(c) for c in names) for kind in kinds}
     filled["seeds"] = _range([found["seeds"][cell]["paper"] for cell in names])
-    filled |= {name: _said(found["claims"].get(name)) for name in CLAIMS}
+    for prefix in ("", "published_"):
+        counts = {name: found[f"{prefix}claims"].get(name) for name in CLAIMS}
+        filled |= {f"{prefix}{name}": _said(count) for name, count in counts.items()}
+        added = counts["pretrained_cost"]
+        filled[f"{prefix}added"] = "not measured" if added is None else f"{added['ours'] - 1:.2f}"
     for kind in ("nodes", "sizes"):
         seeds = [count for c, count in found["published_seeds"].items() if kind in groups(c)]
         filled[f"published_{kind}"] = _range(seeds) + " seed" + "s" * (set(seeds) != {1})
     filled |= {"picked": _by_cell(found, ""), "last": _by_cell(found, LAST)}
-    for method in ("L1", "L2", "readout"):
-        filled[f"published_{method}"] = _in_all(found, method, "none")
-        filled[f"published_{method}_copies"] = _in_all(found, method, "copies")
-    halved = [own["T = 2|none"]["ece"] for c, own in found["published"].items()
-              if "sizes" in groups(c) and "T = 2|none" in own]  # fmt: skip
-    filled["published_t2"] = f"{sum(halved) / len(halved):.3f}" if halved else "not measured"
+    filled |= {"calibrated": _calibrated(found), "near_chance": _near_chance(found)}
     return str(notes["replication"]).format(**filled).strip() + "\n"
 
 
-def _published(
-    found: Found, method: str, end: str = "", level: str = "none"
-) -> dict[str, list[float]]:
-    """By cell, the calibration errors of the plain network and of another, as published."""
-    return {
-        cell: [own[joined(f"{m}{end}", level)]["ece"] for m in ("plain", method)]
-        for cell, own in found["published"].items()
-        if joined(f"{method}{end}", level) in own
-    }
-
-
 def _by_cell(found: Found, end: str) -> str:
-    """NFA against the plain network, cell by cell."""
-    both = {cell.partition(" ")[0]: pair for cell, pair in _published(found, "NFA", end).items()}
+    """The calibration errors of NFA against the plain network, as published, cell by cell."""
+    both = {
+        cell.partition(" ")[0]: [own[joined(f"{m}{end}", "none")]["ece"] for m in ("plain", "NFA")]
+        for cell, own in found["published"].items()
+        if joined(f"NFA{end}", "none") in own
+    }
     won = sum(ours < theirs for theirs, ours in both.values())
     means = ", ".join(f"{cell} {theirs:.3f} → {ours:.3f}" for cell, (theirs, ours) in both.items())
     return f"{won} of {len(both)} cells ({means})"
 
 
-def _in_all(found: Found, method: str, level: str) -> str:
-    """Anchors against the plain network on larger graphs, both with the same calibration."""
-    both = _published(found, method, level=level)
-    pairs = [pair for cell, pair in both.items() if "sizes" in groups(cell)]
-    if not pairs:
-        return _said(None)
-    theirs, ours = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    won = sum(own < plain for plain, own in pairs)
-    return _said({"won": won, "of": len(pairs), "theirs": theirs, "ours": ours})
+def _calibrated(found: Found) -> str:
+    """By cell under how many of the paper's calibrators, none being one, NFA has the lower ECE."""
+    levels = ("none", *CALIBRATORS)
+    return ", ".join(
+        f"{cell.partition(' ')[0]} {sum(won)} of {len(won)}"
+        for cell, own in found["published"].items()
+        for won in [[own[f"NFA|{level}"]["ece"] < own[f"plain|{level}"]["ece"] for level in levels
+                     if f"NFA|{level}" in own]]
+        if won
+    )  # fmt: skip
+
+
+def _near_chance(found: Found) -> str:
+    """Of how many cells of graphs the plain network is not five points better than a guess."""
+    graphs = {c: of["plain"] for c, of in found["paper"].items() if "graphs" in groups(c)}
+    guess = {c: 1 / 3 if c.startswith("motif") else 1 / 2 for c in graphs}
+    near = sum(of["accuracy|none"] < guess[c] + 0.05 for c, of in graphs.items())
+    return f"{near} of {len(graphs)}"
 
 
 def _said(count: dict[str, Any] | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from gduq.disk import to_json
 
 TABLES = ("seeds", "means", "claims", "pairs", "cells", "paper_means", "paper", "published",
-          "printed")  # fmt: skip
+          "printed", "published_claims")  # fmt: skip
 
 
 def packed(found: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ def summary(table: pd.DataFrame, published: pd.DataFrame) -> dict[str, Any]:
         "paper": _paper(table),
         "paper_msp": _msp(table),
         **published_parts(published),
+        "published_claims": claimed(published)["claims"],
     }
 
 
