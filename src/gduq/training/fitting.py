@@ -71,8 +71,9 @@ def fit(
         -\frac1C \sum_c \log p_{ki}(c) & \text{where row i of draw k is masked} \end{cases}
 
     At the end one temperature is fitted, free in both directions, on validation rows and on
-    shifted copies of them (by which validation rows may lose `Target.price`); and a sample of the training rows is kept, against which ``novelty``
-    is measured. Without ``val`` the model is not calibrated, and its predictions say so.
+    shifted copies of them (by which validation rows may lose `Target.price`), and a sample of the
+    training rows is kept, against which ``novelty`` is measured. Without ``val`` the model is not
+    calibrated, and its predictions say so.
 
     Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
     goes on from where the first one ended; anchor again to start afresh. The same seed gives the
