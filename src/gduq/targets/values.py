@@ -62,7 +62,7 @@ class Values(Target):
     kind: ClassVar[str] = "values"
     noun: ClassVar[str] = "value"
     form: ClassVar[tuple[str, ...]] = ("shift", "scale")
-    price: ClassVar[float] = 0.01  # intervals about 1.1 times as wide
+    price: ClassVar[float] = 0.005  # intervals about 1.07 times as wide
 
     names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
