@@ -135,8 +135,6 @@ class BundleSupply:
             id(group[0]): copy.deepcopy(network)
             for group, network in zip(others, given, strict=True)
         }
-        for network in self._made.values():  # forget what gduq knew of the user's weights
-            network.__dict__.pop("_gduq_network", None)
 
     @property
     def classes(self) -> list[str]:
