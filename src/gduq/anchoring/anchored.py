@@ -19,7 +19,7 @@ from gduq.anchoring.points import Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
 from gduq.graph import Rows, label_rows, on_device, repeat
-from gduq.nn.call import Call, evaluating
+from gduq.nn.call import Call, copied, evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.trunk import Trunk, answer_features
 from gduq.prediction.predictor import Answer, HeadJob, Supply
@@ -54,7 +54,7 @@ class Anchored(Banked):
     ) -> None:
         super().__init__(recipe or Recipe(), seed)
         self.call = call
-        net = net if trunk is not None else copy.deepcopy(net)
+        net = net if trunk is not None else copied(net)
         if trunk is None and like is None and needs_graph(net, self.recipe.at):
             self._waiting = net
             return
@@ -120,6 +120,10 @@ class Anchored(Banked):
     @property
     def frozen(self) -> bool:
         return self.recipe.freeze
+
+    @property
+    def starts_trained(self) -> bool:
+        return self.recipe.init == "identity"
 
     # -- training ------------------------------------------------------------------------------
 

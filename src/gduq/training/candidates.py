@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from gduq.baselines.network import Network
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows, on_device
+from gduq.nn.call import copied
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import as_chain
 from gduq.novelty.nearest import Novelty
@@ -262,7 +262,7 @@ class Candidates:
 
 def _learning(net: nn.Module) -> nn.Module:
     """A copy all of which can be trained."""
-    return copy.deepcopy(net).requires_grad_(True)
+    return copied(net).requires_grad_(True)
 
 
 def _fresh(net: nn.Module, seed: int) -> nn.Module:

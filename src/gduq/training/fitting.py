@@ -90,7 +90,8 @@ def fit(
         epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
             model. ``None``, for a frozen network only: until validation rows say stop.
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
-            ``epochs``.
+            ``epochs``. Where a trained network trains on with anchors, the first ten steps have
+            less.
         batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
@@ -100,7 +101,9 @@ def fit(
             ``y``, see `gduq.targets.tell_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last.
+        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
+            trained network that trains on with anchors has its start among the best: it ends no
+            worse.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
