@@ -1,4 +1,4 @@
-"""A trained network that trains on with anchors: no worse than it was, and at a place that counts."""
+"""A trained network that trains on with anchors: no worse, and where outputs depend on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch_geometric.data import Data
 
 import gduq
@@ -163,3 +165,49 @@ def test_a_network_that_keeps_an_activation_can_be_wrapped() -> None:
     gduq.choose(net, train, val, **QUIET)
     assert net.h[0] is kept
     assert kept.grad_fn is not None
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made while it is entered."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in tree_leaves(args) if torch.is_tensor(t)}
+        for leaf in tree_leaves(out):
+            if torch.is_tensor(leaf) and leaf.untyped_storage().data_ptr() not in known:
+                self.numbers = max(self.numbers, leaf.numel())
+        return out
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+@pytest.mark.filterwarnings("ignore:the hypotheses hardly")
+def test_wide_features_are_not_copied(freeze: bool) -> None:
+    """Anchors sit behind the layer that reads x: nothing as large as x is ever made."""
+    data = labelled()
+    data.x = torch.cat([data.x, torch.zeros(120, 796)], dim=1)
+    train, val = split(data)
+    net = pyg.GCN(800, 8, 2, out_channels=2)
+    model = gduq.anchor(net, at="head", freeze=freeze, draws=10, like=data)
+    with Largest() as seen:
+        gduq.fit(model, train, val, epochs=2, calibrate="clean", **QUIET)
+        assert gduq.predict(model, val).samples.size(0) == 10
+    assert 0 < seen.numbers < data.x.numel() / 2
+
+
+def test_a_frozen_part_runs_once() -> None:
+    train, _ = split(labelled())
+    model = gduq.anchor(Normed(), draws=3, like=train.graphs[0])
+    calls: list[int] = []
+    model.point.net.first.lin.register_forward_hook(lambda *_: calls.append(1))
+
+    def epochs(count: int) -> int:
+        calls.clear()
+        gduq.fit(model, train, epochs=count, **QUIET)
+        return len(calls)
+
+    assert epochs(9) == epochs(2)

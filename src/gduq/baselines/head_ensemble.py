@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.ensemble import redraw
 from gduq.errors import InputError, NotFittedError
-from gduq.nn.call import Call, copied
+from gduq.nn.call import Call, copied, redraw
 from gduq.nn.network_specs import network_spec
 from gduq.nn.noise import NoiseHead
 from gduq.nn.trunk import Trunk, as_chain

@@ -131,8 +131,7 @@ class BundleSupply:
         given = _given([group[0]["class"] for group in others], net)
         self._leader = {id(leaf): id(group[0]) for group in groups for leaf in group}
         self._made: dict[int, nn.Module] = {
-            id(group[0]): copied(network)
-            for group, network in zip(others, given, strict=True)
+            id(group[0]): copied(network) for group, network in zip(others, given, strict=True)
         }
 
     @property

@@ -30,6 +30,7 @@ __all__ = [
     "copied",
     "evaluating",
     "first_input",
+    "redraw",
     "undone",
 ]
 
@@ -97,6 +98,29 @@ def copied(net: _Module) -> _Module:
     torch does not copy."""
     with _WithoutHistory():
         return copy.deepcopy(net)
+
+
+def redraw(module: _Module) -> _Module:
+    """The module with all weights drawn anew, in place; raises where some cannot be.
+
+    Weights that were all the same number (a fresh bias, a single scale) may stay.
+    """
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    for part in module.modules():
+        for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
+            own: Any = getattr(part, name, None)
+            if callable(own):
+                own()
+                break
+    for name, value in module.named_parameters():
+        old = before[name]
+        if torch.equal(value, old) and bool((old != old.flatten()[:1]).any()):
+            raise InputError(
+                "weights that can be drawn anew",
+                f"{name}, which no reset_parameters changes",
+                "Give the module that holds it a method reset_parameters().",
+            )
+    return module
 
 
 @contextmanager

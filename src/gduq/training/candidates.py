@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
-from gduq.baselines.ensemble import redraw, seeded
+from gduq.baselines.ensemble import seeded
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.network import Network
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows, on_device
-from gduq.nn.call import copied
+from gduq.nn.call import copied, redraw
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import as_chain
 from gduq.novelty.nearest import Novelty
