@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq.data import View
+from gduq.data.packed import Packed
 from gduq.errors import InputError
+from gduq.nn import GNN
+from tests.conftest import tiny_graph
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -211,3 +215,65 @@ def test_a_frozen_part_runs_once() -> None:
         return len(calls)
 
     assert epochs(9) == epochs(2)
+
+
+# -- work that is not done twice -------------------------------------------------------------------
+
+
+def many(count: int, seed: int) -> list[Data]:
+    found = [tiny_graph(4 + i % 3, seed=seed + i) for i in range(count)]
+    for i, graph in enumerate(found):
+        graph.y = torch.tensor([i % 2])
+    return found
+
+
+def gnn(seed: int = 0) -> GNN:
+    torch.manual_seed(seed)
+    return GNN(4, 8, 2, num_layers=2, head="mlp").double()
+
+
+FITS: dict[str, Callable[[list[Data], list[Data]], object]] = {
+    "head": lambda *data: gduq.fit(gduq.anchor(gnn()), *data, **QUIET),
+    "ensemble": lambda *data: gduq.fit(gduq.Ensemble(gnn, 3), *data, epochs=1, **QUIET),
+    "choose": lambda *data: gduq.choose(gnn(), *data, budget=1.5, epochs=20, **QUIET),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_graphs_are_packed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    pack = Packed.pack
+
+    def counted(graphs: Any) -> Packed:
+        seen.append(len(graphs))
+        return pack(graphs)
+
+    monkeypatch.setattr(Packed, "pack", staticmethod(counted))
+    FITS[name](many(50, 0), many(30, 99))
+    assert sorted(seen) == [30, 50]
+
+
+class Clones(TorchDispatchMode):
+    """Notes the shapes of tensors that are cloned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.clone.default:
+            self.shapes.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["head", "only calibrated"])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_weights_that_stay_are_not_copied(kind: str) -> None:
+    net = GNN(4, 19, 2, num_layers=2, head="mlp").double()
+    own = {tuple(p.shape) for p in net.layers[0].parameters() if p.dim() == 2} - {(19, 38)}
+    model = gduq.anchor(net) if kind == "head" else net
+    with Clones() as seen:
+        gduq.fit(model, many(50, 0), many(30, 99), epochs=1 if kind == "head" else 0, **QUIET)
+    assert own
+    assert not own & set(seen.shapes)

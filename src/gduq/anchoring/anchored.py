@@ -170,8 +170,7 @@ class Anchored(Banked):
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
         if draws > 1 and not (self.point.holds_copies or self.recipe.freeze):
             each = [self.training_pass(graph, 1, mask, generator) for _ in range(draws)]
-            outputs, masked = zip(*each, strict=True)
-            return torch.cat(outputs), torch.cat(masked)
+            return torch.cat([out for out, _ in each]), torch.cat([masked for _, masked in each])
         anchors = AnchorDraws(self, graph, draws, mask, generator)
         if self.recipe.freeze:
             state = self._frozen_prefix(graph)

@@ -45,7 +45,7 @@ class OnTrunk(Predictor):
         elif net is not None and as_chain(net) is not None:
             self._stand_on(Trunk.of(copied(net)))
         else:
-            self._waiting = copied(net)
+            self._waiting = None if net is None else copied(net)
 
     @property
     def trunk(self) -> Trunk | None:

@@ -87,7 +87,7 @@ class Candidates:
 
     def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
         self.plain, self.fit, self.budget = plain, fit, budget
-        self.seed, (self.train, val) = fit.settings.seed, fit.batches
+        self.seed, self.train, val = fit.settings.seed, fit.train, fit.val
         assert val is not None
         self.val = val if isinstance(val, View) else val.in_order()  # rows are compared
         self.first = on_device(first_graph(fit.train), device_of_model(plain))

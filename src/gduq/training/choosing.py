@@ -115,7 +115,7 @@ def choose(
     fabric = checked_fabric(None)
     with isolated(fabric.device):
         plain = Network(copied(net).eval().to(fabric.device), call)
-        plain.locate(on_device(first_graph(train), fabric.device))
+        plain.locate(on_device(first_graph(fit.train), fabric.device))
         candidates = Candidates(plain, fit, budget)
         found = list(candidates)
         if len(found) == 1 and budget > 1:

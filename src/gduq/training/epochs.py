@@ -257,7 +257,7 @@ class Run:
         """The share of the learning rate that the next step has."""
         if not self.model.starts_trained:
             return 1.0
-        state = next(iter(self.optimizer.optimizer.state.values()), {})
+        state: dict[str, Any] = next(iter(self.optimizer.optimizer.state.values()), {})
         return min(1.0, (1.0 + float(state.get("step", 0.0))) / _WARM)
 
     def _train_step(self, graph: Any) -> Tensor:
@@ -285,9 +285,11 @@ class Run:
 
     def finish(self) -> None:
         """Keep the chosen weights, fit what prediction needs, calibrate, and say so on disk."""
-        last = weights(self.model)
-        self.model.load_state_dict(self.best or last)
-        kept = weights(self.model)
+        saves = self.checkpoint is not None
+        last = weights(self.model) if saves else {}
+        if self.best:
+            self.model.load_state_dict(self.best)
+        kept = weights(self.model) if saves else {}
         self.optimizer.zero_grad()
         seed_all(derived(self.settings.seed, _DRY))
         start, data = time.perf_counter(), (self.train, self.val)
@@ -299,7 +301,7 @@ class Run:
         self.processes.share(self.model.buffers())
         final = {
             name: value
-            for name, value in weights(self.model).items()
+            for name, value in (weights(self.model) if saves else {}).items()
             if name not in kept or not torch.equal(value, kept[name])
         }
         self._save(last, final=final, finished=True, target=self._target.spec())
