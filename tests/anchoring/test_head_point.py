@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
+import gduq
 from gduq.anchoring.head_point import AnchoredHead, Tail, _map_of_relu, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
+from gduq.nn import GNN
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.noise import NoiseHead
+from tests.conftest import tiny_graph
 
 RESTS = {
     "relu": nn.Sequential(nn.ReLU(), nn.Dropout(), nn.Linear(6, 3)),
@@ -82,3 +88,54 @@ def test_no_rows_give_no_answers() -> None:
     linear, tail = parts("relu")
     found = head_outputs(linear, tail, torch.randn(5, 4).double(), torch.empty(0, 4).double())
     assert found.shape == (5, 0, 3)
+
+
+# -- the paper's way with a trained network --------------------------------------------------------
+
+
+class Own(nn.Module):
+    """A convolution and a head of three layers with a norm, as functions and modules."""
+
+    def __init__(self, outputs: int = 2) -> None:
+        super().__init__()
+        self.conv, self.one = pyg.GCNConv(4, 8), nn.Linear(8, 7)
+        self.norm, self.two, self.three = nn.BatchNorm1d(7), nn.Linear(7, 6), nn.Linear(6, outputs)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = pyg.global_mean_pool(self.conv(x, edge_index).relu(), batch)
+        return self.three(self.two(self.norm(self.one(h)).relu()).relu())
+
+
+@pytest.mark.filterwarnings("ignore:the network explains nothing")
+@pytest.mark.parametrize("kind", ["own", "chain", "values"])
+def test_the_paper_draws_and_trains_the_whole_head(kind: str) -> None:
+    outputs = 1 if kind == "values" else 2
+    torch.manual_seed(0)
+    net: nn.Module = GNN(4, 8, 2, 2, head="mlp") if kind == "chain" else Own(outputs)
+    data = [tiny_graph(5, seed=i) for i in range(60)]
+    for i, graph in enumerate(data):
+        graph.x = graph.x.float()
+        graph.y = graph.x.mean().view(1) * 50 + 500 if kind == "values" else torch.tensor([i % 2])
+    if kind == "values":
+        nn.init.constant_(net.three.bias, 500.0)  # a network in the units of y
+    recipe = gduq.Recipe.paper("graph", freeze=True)
+    model = gduq.anchor(net, recipe=recipe, like=data[0], num_anchors=3)
+    tail = model.point.tail.rest
+    drawn = copy.deepcopy(tail)
+    before = copy.deepcopy(net.state_dict())
+    gduq.fit(model, data[:40], data[40:], epochs=10, progress=False)
+    own = net.head if kind == "chain" else nn.ModuleList([net.one, net.two, net.three])
+    head = [m for m in own.modules() if isinstance(m, nn.Linear)][1:]
+    learnt = [m for m in model.point.tail.rest.modules() if isinstance(m, nn.Linear)]
+    first = [m for m in drawn.modules() if isinstance(m, nn.Linear)]
+    assert len(head) == len(learnt) == (1 if kind == "chain" else 2)
+    for old, start, now in zip(head, first, learnt, strict=True):
+        assert not torch.isclose(old.weight, now.weight).any()
+        assert not torch.equal(start.weight, now.weight)  # it learns
+    assert model.linear.weight.shape[1] == 2 * 8
+    for state in (net.state_dict(), model.point.trunk.net.state_dict()):  # the backbone stays
+        assert all(torch.equal(state[name], value) for name, value in before.items())
+    p = gduq.predict(model, data)
+    assert p.samples.isfinite().all()
+    if kind == "values":
+        assert abs(float(p.mean.mean()) - 500) < 50  # in the units of y

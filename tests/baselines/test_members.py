@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 
 import gduq
 from gduq import Ensemble, HeadEnsemble, InputError, LastLayerLaplace, MCDropout, Neighbours, Stack
-from gduq.baselines.ensemble import redraw
 from gduq.nn import GNN
+from gduq.nn.call import redraw
 from tests.training.test_calibrated_fit import noisy
 
 

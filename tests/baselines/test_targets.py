@@ -61,9 +61,7 @@ def _trained(kind: str, outputs: int) -> GNN:
 
 
 def trained(kind: str, outputs: int = 2) -> GNN:
-    found = copy.deepcopy(_trained(kind, outputs))
-    found.__dict__.pop("_gduq_network", None)  # what fit knows of it
-    return found
+    return copy.deepcopy(_trained(kind, outputs))
 
 
 def fitted(model: nn.Module, kind: str, **options: Any) -> Any:

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import global_add_pool
-from torch_geometric.utils import scatter
 
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph import (
     check_graph,
     iterate,
-    label_rows,
     mark_rows,
     num_graphs,
-    repeat,
     row_batch,
-    row_kind,
     row_type,
     targets,
 )
-from tests.conftest import tiny_graph
-from tests.graph.cases import batches, few, hetero, judged
-
-
-def test_copies_of_edges_to_be_judged() -> None:
-    graph = judged(5)
-    mark_rows(graph, torch.tensor([True, False, True, False]), "edge")
-    twice = repeat(graph, 2)
-    check_graph(twice)
-    assert row_kind(twice) == "edge"
-    assert label_rows(twice, 8).tolist() == [True, False, True, False] * 2
-    assert torch.equal(twice.edge_label_index[:, 4:], graph.edge_label_index + 5)
-    assert row_batch(twice, "edge", 8).tolist() == [0] * 4 + [1] * 4
+from tests.graph.cases import hetero
 
 
 def test_heterogeneous_graphs_joined() -> None:
@@ -55,70 +33,6 @@ def test_heterogeneous_graphs_joined() -> None:
     assert next(iterate(one)) is one
     loader = DataLoader([one, two], batch_size=2)
     assert targets(next(iterate(loader)), 4).tolist() == [0, 1, 0, 1]
-    with pytest.raises(InputError, match=r"homogeneous graph.*to_homogeneous"):
-        repeat(one, 2)
-    assert repeat(one, 1) is one
-
-
-def summary(graph: Data) -> Tensor:
-    """One aggregation and a sum over each graph: sees features, edges and membership."""
-    source, target = graph.edge_index
-    x = graph.x.to_dense() if graph.x.layout != torch.strided else graph.x
-    h = x + scatter(x[source], target, dim=0, dim_size=x.size(0))
-    batch = graph.get("batch")
-    batch = torch.zeros(x.size(0), dtype=torch.int64) if batch is None else batch
-    return global_add_pool(h, batch, size=num_graphs(graph))
-
-
-@few
-@given(batches(), st.integers(1, 3), st.sampled_from(["batch", "packed", "hand-made", "single"]))
-def test_copies_are_the_graph_again(batch: Batch, copies: int, kind: str) -> None:
-    graph: Data = batch
-    if kind == "packed":
-        graph = next(View(batch.to_data_list()).batches())
-    elif kind == "hand-made":
-        graph = Data(x=batch.x, edge_index=batch.edge_index, batch=batch.batch, y=batch.y)
-    elif kind == "single":
-        graph = Data(x=batch.x, edge_index=batch.edge_index, y=batch.y[:1])
-    graph.extra = torch.arange(graph.num_nodes)  # added after the batch was made
-    repeated = repeat(graph, copies)
-    check_graph(repeated, 4)
-    assert num_graphs(repeated) == copies * num_graphs(graph)
-    torch.testing.assert_close(summary(repeated), summary(graph).repeat(copies, 1))
-    assert torch.equal(repeated.y, graph.y.repeat(copies))
-    assert torch.equal(repeated.extra, graph.extra.repeat(copies))
-    if isinstance(graph, Batch):
-        assert repeated.num_graphs == copies * graph.num_graphs
-
-
-def test_copies_leave_the_graph_alone() -> None:
-    batch = Batch.from_data_list([tiny_graph(2, 0), tiny_graph(3, 1)])
-    before = {k: copy.deepcopy(v) for k, v in batch.to_dict().items()}
-    repeat(batch, 3)
-    for key, value in batch.to_dict().items():
-        same = (
-            torch.equal(value, before[key]) if isinstance(value, Tensor) else value == before[key]
-        )
-        assert same
-    assert repeat(batch, 1) is batch
-
-
-def test_copies_of_a_neighbour_batch_mark_their_seeds() -> None:
-    graph = tiny_graph(4, 0)
-    graph.y, graph.batch_size = torch.arange(4), 2
-    twice = repeat(graph, 2)
-    assert graph.batch_size == 2
-    assert label_rows(twice, 8).tolist() == [True, True, False, False] * 2
-    assert targets(twice, 4).tolist() == [0, 1, 0, 1]
-
-
-def test_copies_keep_masks_and_sparse_features() -> None:
-    graph = Data(x=torch.eye(3).to_sparse_csr(), edge_index=torch.tensor([[0], [1]]))
-    graph.row_mask = torch.tensor([True, False, True])
-    twice = repeat(graph, 2)
-    assert twice.x.layout == torch.sparse_csr
-    assert torch.equal(twice.x.to_dense(), torch.eye(3).repeat(2, 1))
-    assert twice.row_mask.tolist() == [True, False, True] * 2
 
 
 class Rows(torch.utils.data.Dataset):

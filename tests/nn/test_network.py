@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -229,11 +231,16 @@ def test_calibration_belongs_to_the_weights() -> None:
     assert gduq.predict(net, test).calibrated == "shifted"
 
 
-@pytest.mark.parametrize("change", ["data", "swap", "buffer", "load"])
+@pytest.mark.parametrize("change", ["step", "data", "swap", "module", "buffer", "load"])
 def test_every_change_is_seen(change: str) -> None:
     net = fitted()
-    if change == "data":
-        net.out.bias.data += 1e-3  # torch does not count these
+    if change == "step":
+        net.out(torch.ones(1, 8).double()).sum().backward()
+        torch.optim.Adam(net.parameters(), fused=True).step()
+    elif change == "data":
+        net.out.bias.data += 1e-3  # torch does not count these, nor fused steps
+    elif change == "module":
+        net.out = nn.Linear(8, 2).double()
     elif change == "swap":
         net.out.weight.data = net.out.weight.data.flip(0)
     elif change == "buffer":
@@ -247,13 +254,48 @@ def test_every_change_is_seen(change: str) -> None:
 def test_what_leaves_the_weights_alone_leaves_the_calibration() -> None:
     net, test = fitted(), many(6, 90)
     first = gduq.predict(net, test)
-    copied = copy.deepcopy(net)
-    moved = pickle.loads(pickle.dumps(net))
-    moved.load_state_dict(net.state_dict())
-    for other in (copied, moved):
-        found = gduq.predict(other, test)
-        assert found.calibrated == "shifted"
-        assert torch.equal(found.samples, first.samples)
+    net.load_state_dict(copy.deepcopy(net.state_dict()))
+    net.train()
+    again = gduq.predict(net, test)
+    assert again.calibrated == "shifted"
+    assert torch.equal(again.samples, first.samples)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_nothing_is_written_into_a_network() -> None:
+    net, test = Own().double().eval(), many(6, 90)
+    names, before = set(vars(net)), pickle.dumps(net)
+    gduq.predict(net, test)
+    assert pickle.dumps(net) == before
+    gduq.fit(net, many(40), many(24, 50), epochs=0, progress=False)
+    assert gduq.predict(net, test).calibrated == "shifted"
+    assert pickle.dumps(net) == before
+    gduq.fit(net, many(40), many(24, 50), epochs=1, progress=False)
+    gduq.anchor(net, like=many(1)[0])
+    assert set(vars(net)) == names
+    assert b"gduq" not in pickle.dumps(net)
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert gduq.predict(other, test).calibrated is None  # a plain network
+
+
+@pytest.mark.parametrize("kind", ["own", "chain"])
+def test_what_is_known_does_not_keep_a_network_alive(kind: str) -> None:
+    net: Any = GNN(4, 8, 2, num_layers=2).double() if kind == "chain" else Own().double()
+    gduq.fit(net, many(40), many(24, 50), epochs=1, progress=False)
+    gduq.predict(net, many(3))
+    alive = weakref.ref(net)
+    del net
+    gc.collect()
+    assert alive() is None
+
+
+def test_the_weights_are_not_read_at_every_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, test = fitted(), many(6, 90)
+    read: list[object] = []
+    monkeypatch.setattr("gduq.baselines.network._fingerprint", read.append)
+    for _ in range(3):
+        assert gduq.predict(net, test).calibrated == "shifted"
+    assert not read
 
 
 def test_a_new_fit_after_a_change_does_not_warn() -> None:

@@ -349,13 +349,15 @@ def _trained(kind: str, outputs: int, deep: bool) -> Own:
 
 def trained(kind: str, outputs: int = 1, deep: bool = True) -> Own:
     """A network that `gduq.fit` has trained; a copy, so that tests may change it."""
-    return copy.deepcopy(_trained(kind, outputs, deep))
+    known = copy.deepcopy(gduq.baselines.as_predictor(_trained(kind, outputs, deep)))
+    known.note()  # a copy of the network alone would be a plain network
+    return known.net
 
 
 def in_units_of_y(deep: bool = True) -> Own:
     """The same, as somebody else would have trained it, on ``y`` as it is."""
     net, raw = trained("values", 1, deep), Own(1, deep)
-    target = net.__dict__["_gduq_network"].target
+    target = gduq.baselines.as_predictor(net).target
     with torch.no_grad():
         net.head[-1].weight.mul_(target.scale[0])
         net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
@@ -531,7 +533,7 @@ def test_units_do_not_hang_on_the_batch_size(train, val) -> None:
     for seed in range(2):
         raw = in_units_of_y()
         gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
-        assert raw.__dict__["_gduq_network"].target.raw
+        assert gduq.baselines.as_predictor(raw).target.raw
 
 
 def test_rows_without_known_labels() -> None:

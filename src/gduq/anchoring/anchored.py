@@ -18,8 +18,8 @@ from gduq.anchoring.locating import make_point, needs_graph, point_from
 from gduq.anchoring.points import Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError
-from gduq.graph import Rows, label_rows, on_device, repeat
-from gduq.nn.call import Call, evaluating
+from gduq.graph import Rows, label_rows, on_device
+from gduq.nn.call import Call, copied, evaluating
 from gduq.nn.network_specs import network_spec
 from gduq.nn.trunk import Trunk, answer_features
 from gduq.prediction.predictor import Answer, HeadJob, Supply
@@ -54,7 +54,7 @@ class Anchored(Banked):
     ) -> None:
         super().__init__(recipe or Recipe(), seed)
         self.call = call
-        net = net if trunk is not None else copy.deepcopy(net)
+        net = net if trunk is not None else copied(net)
         if trunk is None and like is None and needs_graph(net, self.recipe.at):
             self._waiting = net
             return
@@ -76,6 +76,10 @@ class Anchored(Banked):
         generator = torch.Generator().manual_seed(self.seed)
         branch = isinstance(point, HeadPoint) and point.tail.plain is not None
         init = "random" if branch else recipe.init  # a branch starts at zero at its end
+        if isinstance(point, HeadPoint) and not branch and init == "random":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                point.tail.begin_anew()
         self.point, self._waiting = point, None
         self.linear = AnchoredLinear.reading_for(point.plain, init, generator)
         del point.__dict__["plain"]
@@ -121,6 +125,10 @@ class Anchored(Banked):
     def frozen(self) -> bool:
         return self.recipe.freeze
 
+    @property
+    def starts_trained(self) -> bool:
+        return self.recipe.init == "identity"
+
     # -- training ------------------------------------------------------------------------------
 
     def forward(self, graph: Any, generator: torch.Generator | None = None) -> Tensor:
@@ -154,14 +162,15 @@ class Anchored(Banked):
     ) -> tuple[Tensor, Tensor]:
         """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
 
-        All go through one pass of the network; BatchNorm sees their mixture. See `AnchorDraws`.
+        They go through one pass of gduq's own networks, in which BatchNorm sees their mixture, and
+        one after the other through any other: its graph is not copied. See `AnchorDraws`.
         """
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
             raise InputError("draws >= 1 and mask in [0, 1)", f"draws={draws}, mask={mask}")
-        if draws > 1 and not self.point.holds_copies:
-            outputs, masked = self.training_pass(repeat(graph, draws), 1, mask, generator)
-            return outputs.unflatten(1, (draws, -1))[0], masked.unflatten(1, (draws, -1))[0]
+        if draws > 1 and not (self.point.holds_copies or self.recipe.freeze):
+            each = [self.training_pass(graph, 1, mask, generator) for _ in range(draws)]
+            return torch.cat([out for out, _ in each]), torch.cat([masked for _, masked in each])
         anchors = AnchorDraws(self, graph, draws, mask, generator)
         if self.recipe.freeze:
             state = self._frozen_prefix(graph)

@@ -11,6 +11,7 @@ from gduq.anchoring.equation import anchored_relu_map
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.anchoring.points import Point, State
 from gduq.export_mode import chunks
+from gduq.nn.call import redraw
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.noise import NoiseHead, standardised_last
 from gduq.nn.trunk import Trunk
@@ -82,6 +83,7 @@ class Tail(nn.Module):
         self.rest, self.channels, self.plain = rest, channels, plain
         self.out: nn.Linear | None = None
         self.noise: NoiseHead | None = None
+        self.anew = False  # whether it is no longer the network's
         if plain is not None:
             plain.requires_grad_(False)
             self.out = nn.Linear(channels, plain.out_features).to(plain.weight)
@@ -95,6 +97,11 @@ class Tail(nn.Module):
         found: Tensor = self.rest(read.flatten(0, 1)).view(z.size(0), z.size(1), -1)
         return found if self.noise is None else self.noise(found, z.relu())
 
+    def begin_anew(self) -> None:
+        """Draw all of it anew, and let it learn, as the paper does with the head of a network."""
+        redraw(self.rest.requires_grad_(True))
+        self.anew = True
+
     def widen(self, target: Values, outputs: Tensor, y: Tensor) -> None:
         """Give log-variances beside the means, both in standardised units.
 
@@ -102,7 +109,7 @@ class Tail(nn.Module):
         """
         self.noise = NoiseHead(self.channels, target.num_values)
         self.noise.to(outputs).start(target.residual(outputs, y).to(outputs))
-        if target.raw:
+        if target.raw and not self.anew:
             ends = nn.Sequential(self.plain, self.rest) if self.plain is not None else self.rest
             shift, scale = outputs.new_tensor(target.shift), outputs.new_tensor(target.scale)
             if not standardised_last(ends, shift, scale):

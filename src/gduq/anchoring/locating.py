@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -14,9 +16,10 @@ from gduq.anchoring.points import GNNPoint, Point
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graph import Rows, check_graph
-from gduq.nn.call import Call, call_network, check_logits, evaluating
+from gduq.nn.call import ONE_PASS, Call, call_network, check_logits, evaluating
 from gduq.nn.gnn import GNN
-from gduq.nn.recording import record
+from gduq.nn.recording import kept_as_it_was, record
+from gduq.nn.replay import Cut
 from gduq.nn.row_kinds import kind_of_rows, row_counts
 from gduq.nn.tracing import Trace, trace
 from gduq.nn.trunk import Trunk, as_chain, no_place
@@ -59,7 +62,8 @@ def make_point(
             check_logits(call_network(net, graph, call), known=not seen.bounded)
     if recipe.at == "input":
         return InputPoint(net, call, seen.rows, seen.ending)
-    path = _path(net, seen, recipe.at)
+    matters = cache(partial(_matters, net, graph, call))
+    path = _path(net, seen, recipe.at, matters)
     if recipe.at in _FOUND and seen.rescaled is not None:
         warn_user(
             f"no head was found, since {type(net).__name__} rescales its outputs at the end; "
@@ -67,6 +71,12 @@ def make_point(
             "the head, or let the network return its outputs before they are rescaled)"
         )
     rows = _rows_at(net, path, seen, graph, call)
+    if not matters(path):
+        raise InputError(
+            "a place that the outputs of evaluation mode depend on",
+            f"at='{path}', which changes nothing there",
+            "See gduq.cut_points(net, graph) for others.",
+        )
     return ModulePoint(net, path, call, rows, seen.rows, seen.ending)
 
 
@@ -80,24 +90,43 @@ def _chain_place(chain: GNN, at: int | str) -> Any:
     return place
 
 
-def _path(net: nn.Module, seen: Trace, at: int | str) -> str:
-    """The submodule that reads the pair."""
+def _path(net: nn.Module, seen: Trace, at: int | str, matters: Callable[[str], bool]) -> str:
+    """The submodule that reads the pair; of layers at the end only one that matters."""
     if at in _FOUND:
         if seen.head is not None:
             return seen.head.path
         if seen.layers:  # the last layer is a convolution: its input
-            return seen.layers[-1]
+            return _last(seen.layers, matters)
         raise no_place(net)
     if isinstance(at, int) and not isinstance(at, bool):
         many = len(seen.layers)
         if -many <= at < many:
-            return seen.layers[at]
+            return _last(seen.layers, matters) if at == -1 else seen.layers[at]
         raise InputError(
             f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
             at,
             f"The layers of message passing are {', '.join(seen.layers) or 'none'}.",
         )
     return _check_name(net, at)
+
+
+def _last(layers: Sequence[str], matters: Callable[[str], bool]) -> str:
+    return next(filter(matters, layers[::-1]), layers[-1])
+
+
+def _matters(net: nn.Module, graph: Any, call: Call | None, path: str) -> bool:
+    """Whether the outputs of evaluation mode depend on what a submodule reads."""
+
+    def out(change: Callable[[Any], Any]) -> Tensor:
+        with ONE_PASS, kept_as_it_was(net), evaluating(net), torch.no_grad():
+            return Cut(path).run(net, graph, call, change)
+
+    try:
+        if bool(out(lambda h: h * math.nan).isnan().any()):
+            return True
+        return not torch.equal(out(lambda h: 1 - 2 * h), out(lambda h: h))  # it may drop NaN
+    except Exception:  # a network may refuse any other numbers than its own
+        return True
 
 
 def _check_name(net: nn.Module, at: Any) -> str:

@@ -34,8 +34,9 @@ class Recipe:
             ``"input"``, a layer of message passing by its number (1 is the second; -1 the last),
             or the dotted path of a submodule.
         freeze: Train only the map that reads anchors and, behind a layer, what follows; the rest
-            stays as it is. Of a head its first map is trained.
-        init: ``"identity"``: the model starts as the network, for any anchor; or ``"random"``.
+            stays as it is. Of a head its first map is trained; all of it with ``init="random"``.
+        init: ``"identity"``: the model starts as the network, for any anchor; or ``"random"``,
+            which draws the map that reads anchors anew, and all of a head, as the paper does.
         anchors: ``"gaussian"`` or ``"shuffle"`` (rows of the batch), fixed ones ``[k, d]``, or an
             `Anchors` object. ``None``: a Gaussian at the input, shuffled rows elsewhere.
         scope: Who shares an anchor in training: ``"row"`` or ``"graph"``.

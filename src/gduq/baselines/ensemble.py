@@ -14,7 +14,7 @@ from gduq.errors import InputError
 from gduq.nn.call import Call
 from gduq.prediction.predictor import Answer, Predictor, Supply
 
-__all__ = ["Ensemble", "mixture", "redraw", "seeded"]
+__all__ = ["Ensemble", "mixture", "seeded"]
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -125,29 +125,6 @@ def seeded(make: Callable[[int], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         return make(seed)
-
-
-def redraw(module: _Module) -> _Module:
-    """The module with all weights drawn anew, in place; raises where some cannot be.
-
-    Weights that were all the same number (a fresh bias, a single scale) may stay.
-    """
-    before = {name: value.detach().clone() for name, value in module.named_parameters()}
-    for part in module.modules():
-        for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
-            own: Any = getattr(part, name, None)
-            if callable(own):
-                own()
-                break
-    for name, value in module.named_parameters():
-        old = before[name]
-        if torch.equal(value, old) and bool((old != old.flatten()[:1]).any()):
-            raise InputError(
-                "weights that can be drawn anew",
-                f"{name}, which no reset_parameters changes",
-                "Give the module that holds it a method reset_parameters().",
-            )
-    return module
 
 
 def _make(

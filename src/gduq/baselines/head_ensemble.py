@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from gduq.baselines.ensemble import redraw
 from gduq.errors import InputError, NotFittedError
-from gduq.nn.call import Call
+from gduq.nn.call import Call, copied, redraw
 from gduq.nn.network_specs import network_spec
 from gduq.nn.noise import NoiseHead
 from gduq.nn.trunk import Trunk, as_chain
@@ -44,9 +43,9 @@ class OnTrunk(Predictor):
         if trunk is not None:
             self._stand_on(trunk)
         elif net is not None and as_chain(net) is not None:
-            self._stand_on(Trunk.of(copy.deepcopy(net)))
+            self._stand_on(Trunk.of(copied(net)))
         else:
-            self._waiting = copy.deepcopy(net)
+            self._waiting = None if net is None else copied(net)
 
     @property
     def trunk(self) -> Trunk | None:

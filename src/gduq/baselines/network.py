@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gduq.errors import InputError, warn_user
 from gduq.graph import check_graph, label_rows
@@ -29,6 +31,10 @@ from gduq.prediction.predictor import Answer, Calibrate, HeadJob, Predictor, Sup
 
 __all__ = ["Network", "as_predictor"]
 
+# What is known of users' networks: the `Network` around one while it lives, and all of it but the
+# network. Nothing is written into the network, and nothing here keeps it alive.
+_KNOWN: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
 
 class _Found(NamedTuple):
     """What a first pass showed."""
@@ -41,16 +47,29 @@ class _Found(NamedTuple):
 @torch.no_grad()
 def _fingerprint(net: nn.Module) -> Tensor:
     """Three sums per weight or buffer ``[t, 3]``: of all entries, of the first half of them, and
-    of their sizes. Copies and moves to another device leave them alone.
-
-    Addresses and versions would not do: ``p.data.mul_`` changes neither.
-    """
-    tensors = [t for t in (*net.parameters(), *net.buffers()) if not isinstance(t, LAZY)]
+    of their sizes. Copies and moves to another device leave them alone."""
     found = []
-    for flat in (t.detach().flatten() for t in tensors):
+    for flat in (t.detach().flatten() for t in _tensors(net)):
         parts = (flat, flat[: flat.numel() // 2], flat if flat.dtype == torch.bool else flat.abs())
         found.append(torch.stack([part.sum(dtype=torch.float64) for part in parts]))
     return torch.stack(found).cpu() if found else torch.zeros(0, 3, dtype=torch.float64)
+
+
+def _marks(net: nn.Module) -> list[float]:
+    """Address, version and last entry of every weight and buffer: what is nearly free to look at.
+
+    No version is raised by fused optimisers, nor by ``p.data.mul_``: for these are the entries.
+    """
+    tensors = _tensors(net)
+    read = [t for t in tensors if t.is_floating_point() and t.numel() and not t.is_sparse]
+    last = [t.detach()[(-1,) * t.dim()].cpu() for t in read]
+    versions = [-1 if t.is_inference() else t._version for t in tensors]
+    entries = torch.stack(last).tolist() if last else []
+    return [*(t.data_ptr() for t in tensors), *versions, *entries]
+
+
+def _tensors(net: nn.Module) -> list[Tensor]:
+    return [t for t in (*net.parameters(), *net.buffers()) if not isinstance(t, LAZY)]
 
 
 def _same(one: Tensor, two: Tensor) -> bool:
@@ -79,6 +98,8 @@ class Network(Predictor):
         self.net, self.call = net, call
         self._found: _Found | None = None
         self._fitted: Tensor | None = None  # fingerprint of the weights that were calibrated
+        self._marked: list[float] = []  # marks of the same weights
+        self._noted = False  # whether `as_predictor` made it, so that what it knows is kept
         if as_chain(net) is not None:
             self._found = _Found(Trunk.of(net), None, bounded=False)
 
@@ -87,6 +108,7 @@ class Network(Predictor):
             seen = trace(self.net, graph, self.call)
             trunk = Trunk.seen(self.net, seen, self.call)  # it may answer without one, too
             self._found = _Found(trunk, seen.ending, seen.bounded)
+            self.note()
 
     @property
     def _lazy(self) -> bool:
@@ -142,7 +164,8 @@ class Network(Predictor):
 
     def set_temperature(self, value: float, how: Calibrate) -> None:
         super().set_temperature(value, how)
-        self._fitted = _fingerprint(self.net)
+        self._fitted, self._marked = _fingerprint(self.net), _marks(self.net)
+        self.note()
 
     @property
     def _knows(self) -> bool:
@@ -156,9 +179,13 @@ class Network(Predictor):
         """Drop what `gduq.fit` found out about weights that are no longer these."""
         if not self._knows:
             return
-        if self._fitted is None:  # they were loaded together
-            self._fitted = _fingerprint(self.net)
-        elif not _same(self._fitted, _fingerprint(self.net)):
+        marks = _marks(self.net)
+        if marks == self._marked:
+            return
+        before, now = self._fitted, _fingerprint(self.net)
+        self._fitted, self._marked = now, marks
+        self.note()
+        if before is not None and not _same(before, now):  # None: they were loaded together
             self._forget()
             warn_user(
                 "the network's weights have changed since gduq.fit: not calibrated any more, "
@@ -167,7 +194,31 @@ class Network(Predictor):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._fitted = None
+        self._fitted, self._marked = None, []
+
+    # -- what is known of a user's network -----------------------------------------------------
+
+    def note(self) -> None:
+        """Keep what is known of a user's network for the next call with it."""
+        if self._noted:
+            trunk = None if self.trunk is None else self.trunk.spec()
+            parts = {name: part for name, part in self._modules.items() if name != "net"}
+            found = None if self._found is None else self._found._replace(trunk=None)
+            state = {**vars(self), "_modules": parts, "_found": found}
+            _KNOWN[self.net] = weakref.ref(self), state, trunk
+
+    @classmethod
+    def known(cls, net: nn.Module) -> Network | None:
+        """The network around a user's one as it was noted, if it was."""
+        alive, state, trunk = _KNOWN.get(net) or (lambda: None, None, None)
+        made: Network | None = alive()
+        if made is None and state is not None:
+            made = cls.__new__(cls)
+            made.__dict__.update(state, _modules={**state["_modules"], "net": net})
+            if trunk is not None and made._found is not None:
+                made._found = made._found._replace(trunk=Trunk.from_spec(trunk, net, made.call))
+            made.note()
+        return made
 
     # -- training ------------------------------------------------------------------------------
 
@@ -217,7 +268,9 @@ class Network(Predictor):
 
 
 def as_predictor(model: nn.Module, call: Call | None = None, trains: bool = False) -> Predictor:
-    """The model itself, or a plain network as a `Network`; the same object every time.
+    """The model itself, or a plain network as a `Network`, with what was found out about it.
+
+    That is noted beside the network, not in it: copies and pickles of it are plain networks.
 
     Args:
         model: Any model.
@@ -237,14 +290,15 @@ def as_predictor(model: nn.Module, call: Call | None = None, trains: bool = Fals
 
 
 def _wrapped(model: nn.Module, call: Call | None, trains: bool) -> Network:
-    known: Any = model.__dict__.get("_gduq_network")
-    if isinstance(known, Network) and (call is None or known.call is call):
+    known = Network.known(model)
+    if known is not None and (call is None or known.call is call):
         return known
-    if isinstance(known, Network) and not trains:  # the same calibration with another call
+    if known is not None and not trains:  # the same calibration with another call
         other = copy.copy(known)
-        other.call = call
+        other.call, other._noted = call, False
         other._found = known._found if as_chain(model) is not None else None
         return other
     made = Network(model, call)
-    model.__dict__["_gduq_network"] = made  # beside its modules: state_dict stays its own
+    made._noted = True
+    made.note()
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import gduq.anchoring
 import gduq.baselines  # noqa: F401  (both: their models are known once they are imported)
 from gduq.bundle.forged import Allowance, Spec, inner
 from gduq.errors import BundleError, InputError, one_line
-from gduq.nn.call import Call
+from gduq.nn.call import Call, copied
 from gduq.nn.network_specs import class_name, network_from
 from gduq.nn.widths import check_complete
 from gduq.prediction.predictor import Predictor, kinds
@@ -132,11 +131,8 @@ class BundleSupply:
         given = _given([group[0]["class"] for group in others], net)
         self._leader = {id(leaf): id(group[0]) for group in groups for leaf in group}
         self._made: dict[int, nn.Module] = {
-            id(group[0]): copy.deepcopy(network)
-            for group, network in zip(others, given, strict=True)
+            id(group[0]): copied(network) for group, network in zip(others, given, strict=True)
         }
-        for network in self._made.values():  # forget what gduq knew of the user's weights
-            network.__dict__.pop("_gduq_network", None)
 
     @property
     def classes(self) -> list[str]:

@@ -28,7 +28,7 @@ from gduq.graph.rows import (
     targets,
 )
 from gduq.graph.structure import structure_of
-from gduq.graph.walking import check_loader, iterate, join, repeat
+from gduq.graph.walking import check_loader, iterate, join
 
 __all__ = [
     "Graph",
@@ -44,7 +44,6 @@ __all__ = [
     "num_graphs",
     "num_rows",
     "on_device",
-    "repeat",
     "row_batch",
     "row_kind",
     "row_marks",

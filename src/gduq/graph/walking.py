@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,9 +16,9 @@ from torch.utils.data import (
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError, warn_user
-from gduq.graph.rows import Graph, device_of, num_graphs
+from gduq.graph.rows import Graph
 
-__all__ = ["HasBatches", "check_loader", "iterate", "join", "repeat"]
+__all__ = ["HasBatches", "check_loader", "iterate", "join"]
 
 _GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
 _SHUFFLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -31,37 +30,6 @@ class HasBatches(Protocol):
     """Anything that hands out mini-batches: `gduq.data.View` does."""
 
     def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
-
-
-def repeat(graph: Graph, copies: int) -> Graph:
-    """``copies`` disjoint copies of a graph in one: what belongs to copy k comes in k-th place.
-
-    Example:
-        >>> twice = repeat(Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]])), 2)
-        >>> twice.edge_index.tolist(), twice.batch.tolist()
-        ([[0, 2], [1, 3]], [0, 0, 1, 1])
-    """
-    if copies == 1:
-        return graph
-    if isinstance(graph, HeteroData):
-        raise InputError(
-            "a homogeneous graph to put several copies into one",
-            type(graph).__name__,
-            "Pass the graph once per copy, or convert it with graph.to_homogeneous().",
-        )
-    batch, graphs, whole = graph.get("batch"), num_graphs(graph), copy.copy(graph)
-    if "batch_size" in whole.keys():  # noqa: SIM118  (the seeds of later copies are not first)
-        seeds = torch.arange(int(whole.num_nodes or 0)) < int(whole["batch_size"])
-        whole.row_mask = seeds.to(device_of(whole))
-        del whole["batch_size"]
-    joined = join([whole] * copies)
-    if batch is not None:  # a batch joined as if it were one graph
-        offsets = torch.arange(copies, device=batch.device).repeat_interleave(batch.numel())
-        joined.batch = batch.repeat(copies) + offsets * graphs
-        sizes = torch.bincount(joined.batch, minlength=copies * graphs)
-        joined.ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        joined._num_graphs = copies * graphs
-    return joined
 
 
 def join(graphs: Sequence[Graph]) -> Graph:

@@ -7,10 +7,11 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MessagePassing
 
@@ -26,13 +27,16 @@ __all__ = [
     "as_logits",
     "call_network",
     "check_logits",
+    "copied",
     "evaluating",
     "first_input",
+    "redraw",
     "undone",
 ]
 
 Call = Callable[[nn.Module, Graph], Tensor]
 Ending = Literal["softmax", "log_softmax", "sigmoid"]  # what makes probabilities of logits
+_Module = TypeVar("_Module", bound=nn.Module)
 ONE_PASS = threading.RLock()  # held while a network is changed for the length of a pass
 
 _WHOLE = ("data", "graph")  # parameters that take the graph itself
@@ -80,6 +84,43 @@ def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tens
 def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a submodule reads: its first argument, or the keyword ``x`` or ``input``."""
     return args[0] if args else kwargs.get("x", kwargs.get("input"))
+
+
+class _WithoutHistory(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def copied(net: _Module) -> _Module:
+    """A copy of a network; activations that it keeps (``self.h = ...``) lose their history, which
+    torch does not copy."""
+    with _WithoutHistory():
+        return copy.deepcopy(net)
+
+
+def redraw(module: _Module) -> _Module:
+    """The module with all weights drawn anew, in place; raises where some cannot be.
+
+    Weights that were all the same number (a fresh bias, a single scale) may stay.
+    """
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    for part in module.modules():
+        for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
+            own: Any = getattr(part, name, None)
+            if callable(own):
+                own()
+                break
+    for name, value in module.named_parameters():
+        old = before[name]
+        if torch.equal(value, old) and bool((old != old.flatten()[:1]).any()):
+            raise InputError(
+                "weights that can be drawn anew",
+                f"{name}, which no reset_parameters changes",
+                "Give the module that holds it a method reset_parameters().",
+            )
+    return module
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
 from gduq.nn.call import ONE_PASS, Call, call_network, evaluating, first_input
 from gduq.nn.widths import LINEAR
 
-__all__ = ["Entry", "Event", "Recording", "record"]
+__all__ = ["Entry", "Event", "Recording", "kept_as_it_was", "record"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ def record(net: nn.Module, graph: Any, call: Call | None = None) -> Recording:
     devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
     with (
         ONE_PASS,
-        _kept_as_it_was(net),
+        kept_as_it_was(net),
         evaluating(net),
         torch.random.fork_rng(sorted(devices)),
         torch.inference_mode(False),
@@ -184,7 +184,7 @@ def record(net: nn.Module, graph: Any, call: Call | None = None) -> Recording:
 
 
 @contextmanager
-def _kept_as_it_was(net: nn.Module) -> Iterator[None]:
+def kept_as_it_was(net: nn.Module) -> Iterator[None]:
     """Attributes and buffers get their values back: convolutions, for one, may cache a graph."""
     modules = [m for m in net.modules() if not isinstance(m, torch.jit.ScriptModule)]
     held = [(store, dict(store)) for m in modules for store in (m.__dict__, m._buffers)]

@@ -189,6 +189,11 @@ class Predictor(nn.Module, ABC):
         """Whether a trained network stays as it is, so that training is short."""
         return False
 
+    @property
+    def starts_trained(self) -> bool:
+        """Whether training starts from a trained network, so that its first steps are small."""
+        return False
+
     def locate(self, graph: Any) -> None:
         """Take a first look at a graph, where the model depends on what it is given."""
         for part in self.parts.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader, NodeLoader
 from torch_geometric.loader.dataloader import Collater
 
+from gduq.data.packed import try_pack
 from gduq.data.splits import overlap
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
@@ -32,6 +33,7 @@ __all__ = [
     "even_size",
     "first_graph",
     "labels",
+    "packed",
     "some",
     "truths",
     "warn_of_overlap",
@@ -123,6 +125,8 @@ def as_batches(data: Any, name: str) -> Batches:
 
     ``name`` is what the caller calls it, ``"train"`` or ``"val"``.
     """
+    if isinstance(data, Loader):
+        return data
     if isinstance(data, View):
         view = data
     elif isinstance(data, HeteroData):
@@ -149,6 +153,14 @@ def as_batches(data: Any, name: str) -> Batches:
         )
     _check_view(view, name)
     return view
+
+
+def packed(data: Batches) -> Batches:
+    """The same rows, of graphs that are packed already where they can be."""
+    if not isinstance(data, View) or len(data.graphs) == 1:
+        return data
+    found = data._packed if data.mask is None else try_pack(data.graphs)
+    return data if found is None else replace(data, graphs=found)
 
 
 def warn_of_overlap(train: Any, val: Any) -> None:

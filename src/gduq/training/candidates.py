@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ from torch import Tensor, nn
 
 from gduq.anchoring.anchored import Anchored
 from gduq.anchoring.recipe import Recipe, Scope
-from gduq.baselines.ensemble import redraw, seeded
+from gduq.baselines.ensemble import seeded
 from gduq.baselines.laplace import LastLayerLaplace
 from gduq.baselines.neighbours import Neighbours
 from gduq.baselines.network import Network
 from gduq.data.view import View
 from gduq.errors import InputError, warn_user
 from gduq.graph import Rows, on_device
+from gduq.nn.call import copied, redraw
 from gduq.nn.tracing import trace
 from gduq.nn.trunk import as_chain
 from gduq.novelty.nearest import Novelty
@@ -87,7 +87,7 @@ class Candidates:
 
     def __init__(self, plain: Network, fit: Fit, budget: float) -> None:
         self.plain, self.fit, self.budget = plain, fit, budget
-        self.seed, (self.train, val) = fit.settings.seed, fit.batches
+        self.seed, self.train, val = fit.settings.seed, fit.train, fit.val
         assert val is not None
         self.val = val if isinstance(val, View) else val.in_order()  # rows are compared
         self.first = on_device(first_graph(fit.train), device_of_model(plain))
@@ -262,7 +262,7 @@ class Candidates:
 
 def _learning(net: nn.Module) -> nn.Module:
     """A copy all of which can be trained."""
-    return copy.deepcopy(net).requires_grad_(True)
+    return copied(net).requires_grad_(True)
 
 
 def _fresh(net: nn.Module, seed: int) -> nn.Module:

@@ -25,10 +25,10 @@ from gduq.training.history import Epoch
 
 __all__ = ["Checkpoint", "RunState", "optimizer_tensors", "restore_optimizer", "weights"]
 
-FORMAT = 4  # no other one is read
+FORMAT = 5  # no other one is read
 _NAME = "checkpoint.safetensors"
 _GROUPS = ("last", "optimizer", "best", "final")  # of tensors
-_FACTS = ("finished", "target", "overhead_seconds")
+_FACTS = ("finished", "target", "overhead_seconds", "start_loss")
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
@@ -44,6 +44,7 @@ class RunState:
     final: Mapping[str, Tensor] = field(default_factory=dict)  # bank, temperature at the end
     finished: bool = False
     overhead_seconds: float = 0.0  # outside of epochs
+    start_loss: float | None = None  # validation loss before the first epoch
     target: Mapping[str, Any] | None = None  # `Target.spec` of a finished model
 
 

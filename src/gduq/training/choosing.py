@@ -8,7 +8,6 @@ weight, and do not lose it to chance. Two rows more speak for the plain network.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from gduq.baselines.network import Network
 from gduq.baselines.stack import Stack
 from gduq.errors import InputError, warn_user
 from gduq.graph import on_device
-from gduq.nn.call import Call
+from gduq.nn.call import Call, copied
 from gduq.prediction.predictor import Predictor
 from gduq.randomness import isolated
 from gduq.targets import Target
@@ -121,8 +120,8 @@ def choose(
     fit = Fit(train, val, settings, None, class_names, target, progress)
     fabric = checked_fabric(None)
     with isolated(fabric.device):
-        plain = Network(copy.deepcopy(net).eval().to(fabric.device), call)
-        plain.locate(on_device(first_graph(train), fabric.device))
+        plain = Network(copied(net).eval().to(fabric.device), call)
+        plain.locate(on_device(first_graph(fit.train), fabric.device))
         candidates = Candidates(plain, fit, budget)
         found = list(candidates)
         if len(found) == 1 and budget > 1:

@@ -33,13 +33,14 @@ from gduq.training.checkpoint import (
     weights,
 )
 from gduq.training.fabric import FabricProcesses, LossStep
-from gduq.training.finishing import finish_model, judged
+from gduq.training.finishing import finish_model, judged, warn_of_one_voice
 from gduq.training.fit_settings import FitSettings
 from gduq.training.history import Epoch, History, best_epoch, epoch_bar
 
 __all__ = ["Run", "told_target"]
 
 _ENOUGH = 256  # rows that tell the units of a network
+_WARM = 10  # steps until a trained network has its whole learning rate: Adam's first ones are large
 _DRY = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
 
 
@@ -91,6 +92,7 @@ class Run:
         self.settings, self.fabric, self.processes = settings, fabric, FabricProcesses(fabric)
         self.epochs_asked, self.calibrate = settings.epochs, calibrate
         self.records: tuple[Epoch, ...] = ()
+        self.start_loss: float | None = None  # validation loss before the first epoch
         self.best: dict[str, Tensor] = {}  # weights of the epoch that is kept; empty: the last
         self.checkpoint: Checkpoint | None = None
         self.finished = False
@@ -161,11 +163,16 @@ class Run:
         else:
             start = time.perf_counter()
             self.model.prepare(self.train, self.eval_size)
+            judges = self.val is not None and self.settings.select == "best"
+            if judges and self.epochs_asked and self.model.starts_trained:
+                self.start_loss = self.fabric.broadcast(self._judge()["val_loss"])
+                self.best = weights(self.model)  # training on must not make it worse
             self.overhead_seconds += time.perf_counter() - start
             self._save()
 
     def _restore(self, saved: RunState) -> None:
         self.records, self.overhead_seconds = saved.records, saved.overhead_seconds
+        self.start_loss = saved.start_loss
         self.best = dict(saved.best or saved.last)  # the best is left out where it is the last
         if len(self.records) > self.epochs_asked:
             raise InputError(
@@ -185,14 +192,15 @@ class Run:
 
     @property
     def _done(self) -> bool:
-        patience, best = self.settings.patience, best_epoch(self.records)
+        patience, best = self.settings.patience, best_epoch(self.records, self.start_loss)
         stale = patience is not None and best is not None and len(self.records) - best >= patience
         return stale or len(self.records) >= self.epochs_asked
 
     @property
     def kept_epoch(self) -> int:
-        """The epoch whose weights the model ends with."""
-        best = best_epoch(self.records) if self.settings.select == "best" else None
+        """The epoch whose weights the model ends with; 0: those it had before the first."""
+        judged = self.settings.select == "best"
+        best = best_epoch(self.records, self.start_loss) if judged else None
         return len(self.records) if best is None else best
 
     @property
@@ -229,20 +237,28 @@ class Run:
         fabric, seed = self.fabric, self.settings.seed
         seed_all(derived(seed, epoch, fabric.global_rank))
         generator = torch.Generator().manual_seed(derived(seed, epoch))
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         self.step.train()
         total = torch.zeros(2, dtype=torch.float64, device=fabric.device)
         shard = (fabric.global_rank, fabric.world_size)
         for graph in self.train.batches(self.batch_size, True, generator, shard):
             graph = fabric.to_device(graph)
             if self.processes.all_have_labels(graph):
+                for group in self.optimizer.param_groups:
+                    group["lr"] = lr * self._warmth
                 total += self._train_step(graph)
         total = self.processes.summed(total)
         loss = float(total[0] / total[1])
         if not math.isfinite(loss) or not all(bool(p.isfinite().all()) for p in self.parameters):
             raise self.settings.diverged(loss, epoch)
         return loss
+
+    @property
+    def _warmth(self) -> float:
+        """The share of the learning rate that the next step has."""
+        if not self.model.starts_trained:
+            return 1.0
+        state: dict[str, Any] = next(iter(self.optimizer.optimizer.state.values()), {})
+        return min(1.0, (1.0 + float(state.get("step", 0.0))) / _WARM)
 
     def _train_step(self, graph: Any) -> Tensor:
         """One step of the optimiser; the sums of weighted losses and of weights."""
@@ -269,19 +285,23 @@ class Run:
 
     def finish(self) -> None:
         """Keep the chosen weights, fit what prediction needs, calibrate, and say so on disk."""
-        last = weights(self.model)
-        self.model.load_state_dict(self.best or last)
-        kept = weights(self.model)
+        saves = self.checkpoint is not None
+        last = weights(self.model) if saves else {}
+        if self.best:
+            self.model.load_state_dict(self.best)
+        kept = weights(self.model) if saves else {}
         self.optimizer.zero_grad()
         seed_all(derived(self.settings.seed, _DRY))
         start, data = time.perf_counter(), (self.train, self.val)
         self.model.finish(self.train, self.eval_size)
-        finish_model(self.model, *data, self.calibrate, self.eval_size, self.settings.seed)
+        sets = finish_model(self.model, *data, self.calibrate, self.eval_size, self.settings.seed)
+        if sets and self.model.reads_anchors():
+            warn_of_one_voice(self.model, sets[0])
         self.overhead_seconds += time.perf_counter() - start
         self.processes.share(self.model.buffers())
         final = {
             name: value
-            for name, value in weights(self.model).items()
+            for name, value in (weights(self.model) if saves else {}).items()
             if name not in kept or not torch.equal(value, kept[name])
         }
         self._save(last, final=final, finished=True, target=self._target.spec())
@@ -295,5 +315,5 @@ class Run:
             last = weights(self.model) if last is None else last
             best = self.best if self.kept_epoch != len(self.records) else {}
             tensors = last, optimizer_tensors(self.optimizer.optimizer), best
-            spent = self.overhead_seconds
-            self.checkpoint.save(RunState(self.records, *tensors, overhead_seconds=spent, **more))
+            more |= {"overhead_seconds": self.overhead_seconds, "start_loss": self.start_loss}
+            self.checkpoint.save(RunState(self.records, *tensors, **more))

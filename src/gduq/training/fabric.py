@@ -97,11 +97,12 @@ class FabricProcesses:
 
 
 @contextmanager
-def evaluating_after(model: Predictor) -> Iterator[None]:
+def evaluating_after(model: Predictor, trains: bool = True) -> Iterator[None]:
     """However training ends, the model is in evaluation mode. A failure leaves what an earlier
     training fitted at its end (bank, temperature, novelty, target) as it was; but once weights have
     changed, the model no longer counts as calibrated, and knows no novelty."""
-    target, known = model.target, [p for p in model.parameters() if not is_lazy(p)]
+    learn = [p for p in model.parameters() if trains and p.requires_grad]
+    target, known = model.target, [p for p in learn if not is_lazy(p)]
     weights = [p.detach().clone() for p in known]
     before = [(module, dict(module._buffers)) for module in model.modules()]
     in_place = [

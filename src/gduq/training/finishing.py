@@ -36,6 +36,7 @@ __all__ = [
     "half_and_half",
     "judged",
     "warn_of_few",
+    "warn_of_one_voice",
     "whole_structure",
 ]
 
@@ -106,13 +107,15 @@ class Evidence(ABC):
             generator = torch.Generator().manual_seed(seed)
             model.novelty.fit(train.h, h, generator, train.structure, structure)
 
-    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> None:
-        """All of it. Without validation rows the model says that it is not calibrated."""
+    def finish(self, model: Predictor, calibrate: Calibrate, seed: int) -> list[Judged]:
+        """All of it; what `calibrate` returns. Without validation rows the model says that it is
+        not calibrated."""
         sets = self.calibrate(model, calibrate is not None)
         self.fit_novelty(model, seed)
         if sets:
             fit_novelty_slope(model, sets[0])
             warn_of_few(sets[0].y.size(0))
+        return sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +158,13 @@ def finish_model(
     calibrate: Calibrate,
     batch_size: int,
     seed: int,
-) -> None:
+) -> list[Judged]:
     """Calibrate a trained model on validation rows, and note what its training rows are like.
 
     The seed is for the copies and the choice of reference rows.
     """
     copies = copies_of(val, seed) if calibrate == "shifted" else ()
-    GraphRows(train, val, copies, batch_size, seed).finish(model, calibrate, seed)
+    return GraphRows(train, val, copies, batch_size, seed).finish(model, calibrate, seed)
 
 
 def judged(
@@ -212,6 +215,17 @@ def warn_of_few(rows: int, instead: str = "calibrate=None leaves it out") -> Non
         warn_user(
             f"calibrated on {rows} validation row{'' if rows == 1 else 's'} only: expect little "
             f"of it (from {FEW} rows on it helps; {instead})"
+        )
+
+
+def warn_of_one_voice(model: Predictor, said: Judged) -> None:
+    """Say that anchors have no effect, where they have none on rows that the model has judged."""
+    assert model.target is not None
+    if model.target.agree(model.calibrated(said.outputs, said.weights)):
+        warn_user(
+            "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the "
+            "network does, calibrated and with novelty; use p.novelty as the alarm, or "
+            "gduq.choose with a larger budget"
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gduq.baselines.network import as_predictor
+from gduq.baselines.network import Network, as_predictor
 from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
@@ -22,7 +22,7 @@ from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import isolated
 from gduq.targets import FirstLook, Target, tell_target
 from gduq.targets.classes import ClassWeights
-from gduq.training.batches import Batches, as_batches, first_graph, warn_of_overlap
+from gduq.training.batches import as_batches, first_graph, packed, warn_of_overlap
 from gduq.training.checkpoint import weights
 from gduq.training.epochs import Run
 from gduq.training.fabric import checked_fabric, evaluating_after
@@ -91,7 +91,8 @@ def fit(
         epochs: Passes over ``train``; 0 only calibrates a trained network, ensemble or dropout
             model. ``None``, for a frozen network only: until validation rows say stop.
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
-            ``epochs``.
+            ``epochs``. Where a trained network trains on with anchors, the first ten steps have
+            less.
         batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
@@ -101,7 +102,9 @@ def fit(
             ``y``, see `gduq.targets.tell_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
-        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last.
+        select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
+            trained network that trains on with anchors has its start among the best: it ends no
+            worse.
         patience: Stop after so many epochs without a lower validation loss.
         calibrate: ``"shifted"``, ``"clean"`` (validation rows only) or ``None``; default: as the
             model's recipe says, which is ``"shifted"``. Where no copies can be made (a
@@ -152,14 +155,18 @@ def fit(
         warn_of_overlap(train, val)
     words = class_weights, class_names, target
     call_it = Fit(train, val, settings, *words, progress, fabric, processes)
-    return call_it.run(known, how, resume)  # type: ignore[arg-type]
+    try:
+        return call_it.run(known, how, resume)  # type: ignore[arg-type]
+    finally:
+        if isinstance(known, Network):
+            known.note()
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One call of `fit`, for a model or a part of it."""
+    """One call of `fit`, for a model or a part of it; data are packed once for all of it."""
 
-    train: Any
+    train: Any  # whatever `as_batches` takes; then what it makes of it
     val: Any
     settings: FitSettings
     class_weights: ClassWeights = None
@@ -173,11 +180,9 @@ class Fit:
         """What the outputs of a network mean: as given, or told from ``y``."""
         return tell_target(look, self.target, self.class_weights, self.class_names)
 
-    @property
-    def batches(self) -> tuple[Batches, Batches | None]:
-        """Training and validation data."""
-        train = as_batches(self.train, "train")
-        return train, None if self.val is None else as_batches(self.val, "val")
+    def __post_init__(self) -> None:
+        for name in ("train", "val") if self.val is not None else ("train",):
+            object.__setattr__(self, name, packed(as_batches(getattr(self, name), name)))
 
     def run(
         self,
@@ -191,13 +196,14 @@ class Fit:
             return self._parts(model, calibrate, None if resume is None else Path(resume))
         model.locate(first_graph(self.train))
         fabric, trunk = checked_fabric(self.fabric), model.trunk
-        with isolated(fabric.device), evaluating_after(model):
+        with isolated(fabric.device), evaluating_after(model, self.settings.epochs != 0):
             if trunk is not None and trunk.has_head and not _learns(model, trunk):
                 return self._on_rows(model, trunk, calibrate, fabric, title)
             settings = self.settings
             if settings.epochs is None and model.frozen:
                 settings = settings.until_stopped(self.val is not None)
-            run = Run(model, *self.batches, settings, self.read_target, calibrate, fabric)
+            data = self.train, self.val
+            run = Run(model, *data, settings, self.read_target, calibrate, fabric)
             run.continue_from(resume)
             if not run.finished:
                 run.epochs(self.progress, title)
@@ -211,9 +217,8 @@ class Fit:
         if self.val is None and settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
         fabric.strategy.precision.convert_module(model.to(fabric.device))
-        train, val = self.batches
-        copies = copies_of(val, settings.seed) if calibrate == "shifted" else ()
-        rows = TrunkRows.collect(trunk, train, val, self.read_target, copies)
+        copies = copies_of(self.val, settings.seed) if calibrate == "shifted" else ()
+        rows = TrunkRows.collect(trunk, self.train, self.val, self.read_target, copies)
         with epoch_bar(settings.epochs, 0, self.progress, title or "heads") as show:
             history = fit_on_rows(model, rows, settings, calibrate, show)
         for record in history.records:
@@ -227,7 +232,7 @@ class Fit:
             own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
             folder = None if resume is None else resume / name
             jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
-        with evaluating_after(model):
+        with evaluating_after(model, self.settings.epochs != 0):
             if self.processes > 1:
                 histories = _in_processes(jobs, self.processes, self.progress)
             else:
@@ -236,7 +241,7 @@ class Fit:
             target = next(iter(model.parts.values())).target
             model.target = None if target is None else target.combined()
             size = min(256, 8 * self.settings.batch_size)
-            finish_model(model, *self.batches, calibrate, size, self.settings.seed)
+            finish_model(model, self.train, self.val, calibrate, size, self.settings.seed)
         return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
 
 

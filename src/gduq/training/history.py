@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -48,7 +49,8 @@ class History:
 
     Attributes:
         records: One `Epoch` each; empty for an ensemble.
-        kept_epoch: The epoch whose weights the model has now; 0 for an ensemble.
+        kept_epoch: The epoch whose weights the model has now; 0: those it had before the first
+            (and for an ensemble).
         members: The history of each member of an ensemble.
         rejected: The histories of heads that were trained beside the one that stayed.
         overhead_seconds: Time outside of epochs: the one pass of a frozen trunk, fitting anchors,
@@ -100,10 +102,11 @@ class History:
         return pd.concat(frames, ignore_index=True)
 
 
-def best_epoch(records: tuple[Epoch, ...]) -> int | None:
-    """The first epoch of the lowest validation loss."""
-    judged = [r for r in records if r.val_loss is not None]
-    return min(judged, key=lambda r: r.val_loss or 0.0).epoch if judged else None
+def best_epoch(records: tuple[Epoch, ...], start: float | None = None) -> int | None:
+    """The first epoch of the lowest validation loss; 0 is the start, where its loss is known."""
+    judged = {r.epoch: r.val_loss for r in records if r.val_loss is not None}
+    judged = judged if start is None or math.isnan(start) else {0: start, **judged}
+    return min(judged, key=judged.__getitem__) if judged else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.errors import InputError, warn_user
+from gduq.errors import InputError
 from gduq.graph import check_graph, on_device
 from gduq.nn.call import evaluating
 from gduq.nn.trunk import Trunk
@@ -22,6 +22,7 @@ from gduq.training.finishing import (
     Evidence,
     Judged,
     half_and_half,
+    warn_of_one_voice,
     whole_structure,
 )
 from gduq.training.fit_settings import FitSettings
@@ -29,12 +30,6 @@ from gduq.training.history import Epoch, History
 from gduq.training.side_by_side import TEMPERATURES, RowSet, train_heads
 
 __all__ = ["TrunkRows", "fit_on_rows", "learn_on_rows"]
-
-_ONE_VOICE = (
-    "the hypotheses hardly disagree (epistemic is about 0): the model answers much as the network "
-    "does, calibrated and with novelty; use p.novelty as the alarm, or gduq.choose with a larger "
-    "budget"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,9 +120,7 @@ def fit_on_rows(
     if kept is None:
         return History(members=tuple(heads), overhead_seconds=spent)
     if rows.val is not None:
-        assert model.target is not None
-        if model.target.agree(model.calibrated(rows.judged(model, rows.val).outputs)):
-            warn_user(_ONE_VOICE)
+        warn_of_one_voice(model, rows.judged(model, rows.val))
     best = heads.pop(kept)
     return replace(best, rejected=tuple(heads), overhead_seconds=spent)
 
