@@ -248,6 +248,16 @@ def test_own_data_has_defaults_of_its_own(files):
     assert dropout.model.dropout > 0
 
 
+@pytest.mark.parametrize("patience", [None, 3, 0])
+def test_no_patience_survives_rewriting(patience, files, tmp_path):
+    config = RunConfig(data={"source": str(files["values"])}, training={"patience": patience})
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    again = RunConfig.from_toml(tmp_path / "c.toml")
+    assert again == config
+    assert again.hash == config.hash
+    assert again.training.patience == (patience or None)
+
+
 @pytest.mark.filterwarnings("ignore:calibrated on", "ignore:the network explains nothing")
 @pytest.mark.parametrize("calibrate", ["none", "clean", "shifted"])
 def test_a_choice_is_calibrated_as_the_config_says(calibrate, files, tmp_path):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gduq.baselines.network import as_predictor
 from gduq.errors import InputError, warn_user
-from gduq.graph import iterate, on_device, targets
+from gduq.graph import check_graph, iterate, on_device, targets
 from gduq.nn.call import Call, evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
@@ -46,6 +46,7 @@ def predict(
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
         for graph in iterate(data, batch_size):
+            check_graph(graph)
             graph = on_device(graph, device)
             values = (value for store in graph.stores for value in store.values())
             if any(isinstance(value, Tensor) and value.is_inference() for value in values):

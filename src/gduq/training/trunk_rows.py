@@ -97,9 +97,9 @@ def _seen(trunk: Trunk, data: Batches, name: str) -> Seen:
         for graph in data.batches(256):
             check_leak(graph, name)
             graph = on_device(graph, device)
+            check_graph(graph)
             h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
             if bool(said.isnan().any()):
-                check_graph(graph)  # mostly it is the features
                 raise InputError(f"a network whose outputs for {name} are numbers", "NaN")
             truth.append(labels(graph, said.size(0)))
             outputs.append(said)
