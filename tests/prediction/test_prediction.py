@@ -413,7 +413,7 @@ def test_dataframe_and_parquet(
 ) -> None:
     target, novelty = (torch.arange(5) % 3, torch.arange(5) / 5) if labelled else (None, None)
     p = Prediction(randn(4, 5, 3), target, names, novelty=novelty)
-    frame = p.to_dataframe()
+    frame = p.to_pandas()
     assert len(frame) == 5
     for name in ("confidence", "entropy", "aleatoric", "epistemic"):
         np.testing.assert_array_equal(frame[name], getattr(p, name))

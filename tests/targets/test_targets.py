@@ -280,7 +280,7 @@ def test_files_and_parts(kind: str, tmp_path) -> None:
     assert torch.equal(again.samples, p.samples)
     whole = Prediction.concatenate([p[:2], p[2:]])
     assert torch.equal(whole.samples, p.samples)
-    assert len(p.to_dataframe()) == 5
+    assert len(p.to_pandas()) == 5
     with pytest.raises(InputError, match="of one kind"):
         Prediction.concatenate([p, Prediction(torch.zeros(3, 5, 4))])
 

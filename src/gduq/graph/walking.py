@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     DataLoader,
     RandomSampler,
@@ -17,9 +18,9 @@ from torch.utils.data import (
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError, warn_user
-from gduq.graph.rows import Graph, device_of, num_graphs
+from gduq.graph.rows import Graph, Rows, device_of, num_graphs
 
-__all__ = ["HasBatches", "check_loader", "iterate", "join", "repeat"]
+__all__ = ["HasBatches", "HasRows", "check_loader", "iterate", "join", "repeat"]
 
 _GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
 _SHUFFLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -31,6 +32,18 @@ class HasBatches(Protocol):
     """Anything that hands out mini-batches: `gduq.data.View` does."""
 
     def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
+
+
+@runtime_checkable
+class HasRows(HasBatches, Protocol):
+    """What also knows its rows by number, in an order of its own: a `gduq.data.View`."""
+
+    @property
+    def task(self) -> Rows: ...
+    @property
+    def numbers(self) -> Tensor: ...
+    @property
+    def order(self) -> Tensor | None: ...
 
 
 def repeat(graph: Graph, copies: int) -> Graph:

@@ -15,6 +15,7 @@ __all__ = [
     "as_features",
     "as_labels",
     "as_names",
+    "as_nodes",
     "as_novelty",
     "as_outputs",
     "as_samples",
@@ -112,6 +113,15 @@ def as_weights(given: Tensor, count: int) -> Tensor:
     if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
         raise InputError("weights of at least 0 that sum to 1", weights.tolist())
     return weights if abs(total - 1.0) < _ROUNDING else weights / total
+
+
+def as_nodes(given: Tensor, rows: int) -> Tensor:
+    """Node numbers ``[m]``."""
+    nodes = torch.as_tensor(given)
+    if nodes.shape != (rows,) or nodes.dtype != torch.int64:
+        got = f"{nodes.dtype} of shape {list(nodes.shape)}"
+        raise InputError(f"{rows} node numbers, one per row", got)
+    return nodes
 
 
 def as_novelty(given: Tensor, rows: int) -> Tensor:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from gduq.baselines.network import as_predictor
 from gduq.errors import InputError, warn_user
-from gduq.graph import check_graph, iterate, on_device, targets
+from gduq.graph import (
+    HasRows,
+    check_graph,
+    device_of,
+    iterate,
+    label_rows,
+    num_graphs,
+    on_device,
+    row_kind,
+    targets,
+)
 from gduq.nn.call import Call, evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
@@ -41,7 +53,7 @@ def predict(
         or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
-    device, parts, unknown = device_of_model(known), [], 0
+    device, parts, unknown, seen = device_of_model(known), [], 0, 0
     asks = novelty and known.novelty.fitted
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
@@ -65,9 +77,16 @@ def predict(
                 novelty=_novelty(known, graph, rows) if asks else None,
                 weights=weights,
                 calibrated=known.calibration,
+                nodes=_nodes(graph, outputs.size(1), seen),
             )
             parts.append(part)
+            seen += int(graph.num_nodes or 0)
     found = Hypotheses.concatenate(parts)
+    if isinstance(data, HasRows):
+        if data.order is not None:
+            found = found[data.order.to(device)]
+        if data.task == "node":  # batches without a row were left out
+            found = replace(found, nodes=data.numbers.to(device))
     if found.target is None and found.kind == "values" and 0 < unknown < len(found):
         warn_user(
             f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
@@ -79,6 +98,19 @@ def predict(
 def _novelty(model: Predictor, graph: Any, rows: Tensor | None) -> Tensor | None:
     found: Tensor | None = None if rows is None else model.novelty(rows, model.structure(graph))
     return found
+
+
+def _nodes(graph: Any, rows: int, seen: int) -> Tensor | None:
+    """The numbers ``[m]`` of the nodes that rows are about, after those of graphs seen before or as
+    PyG's ``NeighborLoader`` knows them; ``None`` where rows are no nodes of a homogeneous graph."""
+    kind, count = row_kind(graph), int(graph.num_nodes or 0)
+    of_nodes = kind == "node" or (kind is None and count == rows != num_graphs(graph))
+    if not of_nodes or isinstance(graph, HeteroData):
+        return None
+    known = graph.get("n_id")
+    numbers = torch.arange(seen, seen + count) if known is None else known
+    found: Tensor = numbers.to(device_of(graph))[label_rows(graph, count)]
+    return found if len(found) == rows else None
 
 
 def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:

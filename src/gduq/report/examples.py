@@ -126,7 +126,7 @@ def _place(view: View, row: int) -> tuple[Any, int | None]:
     """The graph of a row and, in a node task, the number of its node there."""
     if view.rows is None:
         return view.graphs[row], None
-    number = int(torch.nonzero(view.rows).flatten()[row])
+    number = int(view.numbers[row])
     for graph in view.graphs:
         if number < int(graph.num_nodes or 0):
             return graph, number
