@@ -15,7 +15,6 @@ from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
 from gduq.runs.run import requirements, run
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
-from gduq.runs.source_splits import kind_of
 from tests.cli.cases import CLASSES, rings
 from tests.cli.tables import LABELS, table
 
@@ -207,14 +206,6 @@ def test_a_dataset_by_name(tmp_path, monkeypatch):
         own("mygraphs:one", by="size")
     with pytest.raises(InputError, match="none of that name"):
         RunConfig(data={"source": "mygraphs:large"})
-
-
-def test_kinds_of_targets():
-    assert kind_of(torch.tensor([[0.0, 1.0], [1.0, torch.nan]])) == "labels"
-    assert kind_of(torch.tensor([0.0, 1.0, 1.0])) == "classes"
-    assert kind_of(torch.arange(30.0)) == "values"
-    assert kind_of(torch.tensor([-1.0, 1.0])) == "values"
-    assert kind_of(torch.tensor([0, 1]), "values") == "values"
 
 
 # -- the config ------------------------------------------------------------------------------------

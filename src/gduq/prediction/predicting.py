@@ -25,7 +25,7 @@ from gduq.graph import (
 from gduq.nn.call import Call, evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Labels, Target
+from gduq.targets import Classes, Labels, Target, infer_target
 
 __all__ = ["device_of_model", "predict"]
 
@@ -72,7 +72,7 @@ def predict(
             target = known.target or _guessed(known, outputs.size(2), y)
             part = target.prediction(
                 outputs,
-                y,
+                None if y is None else target.encode(y),
                 features=rows if features else None,
                 novelty=_novelty(known, graph, rows) if asks else None,
                 weights=weights,
@@ -119,10 +119,11 @@ def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
     ending = None if model.trunk is None else model.trunk.ending
     if outputs > 1 and ending == "sigmoid":
         return Labels(rates=(0.5,) * outputs)
-    if y is not None and y.is_floating_point() and not bool((y == y.round()).all()):
+    kind = "classes" if y is None else infer_target(y, outputs).kind
+    if kind != "classes":
         raise InputError(
             "a model that knows what its outputs mean",
-            "one that gduq.fit has not seen, and y with fractions or NaN",
+            f"one that gduq.fit has not seen, and y that seems to hold {kind}",
             "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
         )
     if y is None and outputs == 1 and ending is None:

@@ -111,10 +111,11 @@ def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
     splits, found = answers.subject.splits, []
     if splits is None or splits.train.rows is not None:
         return ()
+    train = answers.subject.labelled("train")
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
-        if isinstance(y := graph.get("y"), Tensor) and y.numel():
-            words += f", true {answers.told(y.flatten())}"
+        if train is not None and len(train) == len(splits.train):
+            words += f", true {answers.told(train.target[near.row].flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
         svg = draw_molecule(near.smiles, f"Training compound {words}")
         if svg is not None:

@@ -69,10 +69,10 @@ class TrunkRows(Evidence):
         start = time.perf_counter()
         first, held = _seen(trunk, train, "train"), None
         target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
-        first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
             held = _seen(trunk, val, "val")
             held = replace(held, y=target.check_val(held.y, first.y))
+        first = replace(first, y=target.check(first.y, "train"))
         found = (_seen(trunk, copy, "val") for copy in copies)
         shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
         return cls(first, held, shifted, trunk, target, time.perf_counter() - start)
