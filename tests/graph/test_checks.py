@@ -59,11 +59,11 @@ def test_infinite_edge_weights_are_refused_whatever_the_network_makes_of_them() 
 
     good, bad = [made(i) for i in range(24)], [made(i) for i in range(24)]
     bad[20].edge_weight[1] = float("inf")
-    with pytest.raises(InputError, match="infinite value.* in edge_weight"):
+    with pytest.raises(InputError, match=r"infinite value.* in edge_weight"):
         gduq.fit(gduq.anchor(Tolerant(), num_anchors=2), bad)
     model = gduq.anchor(Tolerant(), num_anchors=2)
     gduq.fit(model, good, epochs=1)
-    with pytest.raises(InputError, match="infinite value.* in edge_weight"):
+    with pytest.raises(InputError, match=r"infinite value.* in edge_weight"):
         gduq.predict(model, bad)
 
 

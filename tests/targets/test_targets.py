@@ -18,7 +18,7 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 import gduq
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
-from gduq.targets import Classes, FirstLook, Labels, Values, target_from, resolve_target
+from gduq.targets import Classes, FirstLook, Labels, Values, resolve_target, target_from
 
 NAN = math.nan
 

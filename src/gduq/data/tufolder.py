@@ -246,7 +246,8 @@ def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
 
 def _odd(values: _Floats) -> npt.NDArray[np.bool_]:
     """The rows with a number that is not whole, or too large to tell."""
-    return ((values % 1 != 0) | (np.abs(values) > _WHOLE)).any(1)
+    odd: npt.NDArray[np.bool_] = ((values % 1 != 0) | (np.abs(values) > _WHOLE)).any(1)
+    return odd
 
 
 def _floats(line: str) -> list[float] | str:

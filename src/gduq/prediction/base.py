@@ -145,7 +145,8 @@ class Hypotheses(ABC):
     def concatenate(parts: Sequence[Any]) -> Any:
         """The rows of all parts in turn; all must be of one kind.
 
-        Targets, features, novelty and nodes stay if every part has them, ``calibrated`` if it is the same.
+        Targets, features, novelty and nodes stay if every part has them, ``calibrated`` if it is
+        the same.
         """
         if not parts:
             raise InputError("at least one prediction", "none")

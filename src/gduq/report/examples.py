@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from gduq.data.view import View

@@ -106,7 +106,8 @@ def _other(data: DataConfig) -> Read:
     names = tuple(getattr(source, "target_names", ()))
     if data.targets:
         graphs, names = _chosen(graphs, names, data.targets)
-    classes, kind = tuple(getattr(source, "class_names", ())), data.task
+    kind: str | None = data.task
+    classes = tuple(getattr(source, "class_names", ()))
     if graphs and not has_masks(graphs):
         kind = infer_target(View(graphs).target, len(classes) or None, data.task).kind
         bad = {i: reason for i, graph in enumerate(graphs) if (reason := _unusable(graph, kind))}

@@ -2,8 +2,8 @@
 
 from gduq.targets.base import FirstLook, Target, target_from
 from gduq.targets.classes import Classes
-from gduq.targets.labels import Labels
 from gduq.targets.inference import infer_target, resolve_target
+from gduq.targets.labels import Labels
 from gduq.targets.values import Values
 
 __all__ = [

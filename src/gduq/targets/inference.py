@@ -99,10 +99,8 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
         return _kind_of_columns(y, numbers, name)
     if not _are_whole(numbers):
         return "values"
-    if outputs is None:
-        few = len(numbers) <= _MAX_CLASSES
-    else:
-        few = outputs > 1 or len(numbers) <= 2
+    most = {None: _MAX_CLASSES, 1: 2}.get(outputs)
+    few = most is None or len(numbers) <= most
     if outputs in (None, 1) and len(numbers) and int(numbers[0]) >= 0:
         _warn_of_readings(numbers, few, outputs, name)
     return "classes" if few else "values"
