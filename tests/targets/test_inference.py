@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch_geometric.data import Data
 import gduq
 from gduq.baselines import as_predictor
 from gduq.bundle import load
+from gduq.cli.answering import labelled, make_service
+from gduq.cli.request import Request
 from gduq.data import save
 from gduq.errors import InputError
 from gduq.nn import GNN
@@ -181,3 +184,26 @@ def test_a_run_on_a_graph_file_keeps_the_names(tmp_path: Path) -> None:
     p = gduq.predict(load(folder.bundle)[0], splits_of(config).id_test)
     assert p.class_names == ("-1", "1")
     assert set(p.target.tolist()) == {0, 1}
+
+
+def test_files_are_judged_by_the_names(tmp_path: Path) -> None:
+    """Of a table, of the file made from it, and of one whose classes carry names."""
+    pytest.importorskip("rdkit", reason="needs the molecules extra")
+    path = tmp_path / "t.csv"
+    rows = [f"{'C' * (1 + i % 9)}{'ON'[i % 2]},{1 - 2 * (i % 2)}" for i in range(60)]
+    path.write_text("smiles,y\n" + "\n".join(rows))
+    data = list(gduq.data.read(path, targets=["y"]))
+    net = GNN(9, 4, 2, num_layers=1)
+    gduq.fit(net, data[:40], data[40:], epochs=1, progress=False)
+    gduq.save(net, tmp_path / "m")
+    scores = gduq.evaluate(net, {"test": data[:30]}).predictions["test"].target.tolist()
+    plain, named = tmp_path / "plain.safetensors", tmp_path / "named.safetensors"
+    save(data[:30], plain)
+    numbered = [Data.from_dict(g.to_dict() | {"y": (g.y + 1) // 2}) for g in data[:30]]
+    save(numbered, named, class_names=["-1", "1"])
+    (tmp_path / "few.csv").write_text("smiles,y\n" + "\n".join(rows[:30]))
+    request = Request(bundle=tmp_path / "m")
+    for file in ("few.csv", "plain.safetensors", "named.safetensors"):
+        options = replace(request, target=["y"]) if file == "few.csv" else request
+        found = labelled(options, make_service(options), tmp_path / file, "the data")
+        assert found.target.tolist() == scores
