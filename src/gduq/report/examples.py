@@ -14,6 +14,7 @@ from gduq.evaluation.gap import PROMISED
 from gduq.report.graphs import CLASS_COLOURS, draw
 from gduq.report.molecules import draw_molecule, nearest, smiles_of
 from gduq.report.subject import Subject
+from gduq.targets import Target, infer_target
 
 __all__ = ["Example", "Kind", "colour_legend", "drawn", "examples"]
 
@@ -110,11 +111,14 @@ def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
     splits, found = answers.subject.splits, []
     if splits is None or splits.train.rows is not None:
         return ()
-    train = answers.subject.labelled("train")
+    target: Target | None = None
+    if answers.kind == "classes" and splits.train.graphs[0].get("y") is not None:
+        target = infer_target(splits.train.target, answers.p.num_classes, "classes")
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
-        if train is not None and len(train) == len(splits.train):
-            words += f", true {answers.told(train.target[near.row].flatten())}"
+        if isinstance(y := graph.get("y"), Tensor) and y.numel():
+            y = y if target is None else target.encode(y)
+            words += f", true {answers.told(y.flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
         svg = draw_molecule(near.smiles, f"Training compound {words}")
         if svg is not None:
