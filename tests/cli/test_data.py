@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch_geometric.data import Data
 
 from gduq.data import names, save
 from tests.cli.cases import refused, run
+from tests.cli.tables import table
 
 
 @pytest.fixture
@@ -25,11 +27,11 @@ def graphs(tmp_path):
 
 
 def test_list_shows_every_name():
-    table = run("data", "list").output
+    shown = run("data", "list").output
     rows = json.loads(run("data", "list", "--json").output)
     assert [row["name"] for row in rows] == list(names())
     for row in rows:
-        assert row["name"] in table
+        assert row["name"] in shown
         assert all(row[k] for k in ("size", "task", "domain", "shift", "source", "target"))
 
 
@@ -60,18 +62,18 @@ def test_describe_a_benchmark(tmp_path):
     assert {"degree", "label", "domain", "mean of x"} <= {row["quantity"] for row in rows}
 
 
-@pytest.mark.parametrize("by", ["size", "degree", "feature"])
+@pytest.mark.parametrize("by", ["size", "time=price"])
 def test_describe_ones_own_file(graphs, by):
-    extra = ("--attribute", "price") if by == "feature" else ()
-    rows = json.loads(run("data", "describe", graphs, "--by", by, *extra, "--json").output)
+    rows = json.loads(run("data", "describe", graphs, "--by", by, "--json").output)
     (row,) = [r for r in rows if (r["split"], r["quantity"]) == ("ood_test", "domain")]
     assert row["distance"] == 1.0
 
 
 def test_json_has_no_infinities(tmp_path):
-    equal = [Data(x=torch.ones(n, 1), edge_index=torch.zeros(2, 0).long(), y=0) for n in [3] * 30]
-    more = [Data(x=torch.ones(n, 1), edge_index=torch.zeros(2, 0).long(), y=0) for n in (5, 6, 7)]
-    path = save(equal + more, tmp_path / "graphs.safetensors")
+    nodes = [3] * 30 + [5, 6, 7]
+    none = torch.zeros(2, 0).long()
+    equal = [Data(x=torch.ones(n, 1), edge_index=none, y=i % 2) for i, n in enumerate(nodes)]
+    path = save(equal, tmp_path / "graphs.safetensors")
     output = run("data", "describe", path, "--json").output
     rows = json.loads(output, parse_constant=lambda name: pytest.fail(name))
     assert "inf" in {row["shift"] for row in rows}
@@ -79,18 +81,18 @@ def test_json_has_no_infinities(tmp_path):
 
 def test_convert_a_table(tmp_path):
     pytest.importorskip("rdkit")
-    table = tmp_path / "molecules.csv"
+    molecules = tmp_path / "molecules.csv"
     lines = ["smiles,active"] + ["CCO,1", "c1ccccc1,0"] * 10 + ["not a molecule,1"]
-    table.write_text("\n".join(lines) + "\n")
+    molecules.write_text("\n".join(lines) + "\n")
     target = tmp_path / "molecules.safetensors"
-    result = run("data", "convert", table, target, "--target", "active", code=3)
+    result = run("data", "convert", molecules, target, "--target", "active", code=3)
     assert "20 graphs written" in result.output
     assert "1 row left out" in result.stderr
     assert target.exists()
-    again = run("data", "convert", table, target, "--target", "active", code=2)
+    again = run("data", "convert", molecules, target, "--target", "active", code=2)
     assert "exists" in again.stderr
     options = ("--target", "active", "--overwrite", "--json")
-    done = run("data", "convert", table, target, *options, code=3)
+    done = run("data", "convert", molecules, target, *options, code=3)
     assert json.loads(done.stdout)["graphs"] == 20
 
 
@@ -111,11 +113,10 @@ def test_a_mistake_is_one_sentence_and_code_two(tmp_path, arguments, says):
 
 def test_other_mistakes_on_own_data(graphs):
     for options, says in (
-        (("--by", "colour"), "--by from size, degree"),
-        (("--by", "time"), "--attribute NAME"),
-        (("--by", "time", "--attribute", "weight"), "an attribute 'weight'"),
-        (("--by", "time", "--attribute", "x"), "one 'x' per graph"),
-        (("--by", "group", "--attribute", "price", "--test", "x"), "test groups"),
+        (("--by", "colour"), "--by scaffold, size"),
+        (("--by", "time"), "--by time=COLUMN"),
+        (("--by", "time=weight"), "an attribute 'weight'"),
+        (("--by", "time=x"), "one 'x' per graph"),
     ):
         refused("data", "describe", graphs, *options, says=says)
     run("data", "describe", code=2)  # usage: an argument is missing
@@ -140,20 +141,25 @@ def test_describe_limits_own_data(graphs):
     assert sum(sizes(graphs, "--limit", 17).values()) == 17
 
 
-def test_describe_by_group_time_and_class(graphs):
-    assert sizes(graphs, "--by", "time", "--attribute", "price")["ood_test"] == 8
-    assert sizes(graphs, "--by", "class", "--test", 0)["ood_test"] == 10
-    assert "1" in run("data", "describe", graphs, "--by", "class").output.splitlines()[0]
-    group = ("--by", "group", "--attribute", "price")
-    left_out = sizes(graphs, *group, "--test", "3.0", "--test", "4.0")
-    assert (left_out["ood_val"], left_out["ood_test"]) == (1, 1)
+@pytest.mark.parametrize(
+    "by", [None, "size", "scaffold", "group=lab", "time=measured on", "random"]
+)
+def test_describe_shows_the_cut_that_train_makes(by, tmp_path):
+    pytest.importorskip("rdkit", reason="needs the molecules extra")
+    path = table(tmp_path / "t.csv", "values")
+    asked = () if by is None else ("--by", by)
+    small = ("--set", "model.hidden_channels=4", "--set", "model.num_layers=1")
+    quick = ("--method", "vanilla", "--epochs", 1, "-o", tmp_path / "runs", *small)
+    done = json.loads(run("train", path, *asked, *quick, "--json", code=3).stdout)
+    rows = json.loads((Path(done["run"]) / "info.json").read_text())["rows"]
+    assert sizes(path, *asked) == rows
 
 
 def test_target_columns_are_named(tmp_path):
     pytest.importorskip("rdkit", reason="needs the molecules extra")
-    table, out = tmp_path / "mols.csv", tmp_path / "mols.safetensors"
+    path, out = tmp_path / "mols.csv", tmp_path / "mols.safetensors"
     rows = "".join(f"{'C' * n},{n % 2}\n" for n in range(1, 31))
-    table.write_text("smiles,toxic\n" + rows)
-    run("data", "convert", table, out, "--target", "toxic")
-    assert "label" in run("data", "describe", out).output
-    assert "label" in run("data", "describe", table, "--target", "toxic").output
+    path.write_text("smiles,toxic\n" + rows)
+    run("data", "convert", path, out, "--target", "toxic")
+    assert "label" in run("data", "describe", out, "--by", "size").output
+    assert "label" in run("data", "describe", path, "--target", "toxic", "--by", "size").output

@@ -171,3 +171,24 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
 @needs_data
 def test_a_real_folder_gives_what_pyg_gives() -> None:
     same_as_pyg(Path(os.environ["GDUQ_DATA"]) / "MUTAG" / "raw", "MUTAG")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"graph_indicator": "1\n1\n1\n2\n2\n3\n4000000000\n"},
+        {"graph_indicator": "1\n1\n1\n2\n2\n3\n1e30\n"},
+        {"A": "1, 2\n1e30, 1\n"},
+        {"node_labels": "3\n4\n5\n3\n3\n4\n4000000000\n"},
+        {"edge_labels": "1\n1\n0\n0\n1\n0\n1\n1\n0\n4000000000\n"},
+    ],
+)
+def test_numbers_far_beyond_the_lines_are_refused(files: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        TUFolder(write(tmp_path, **files))
+    assert "\n" not in str(error.value)
+
+
+def test_a_label_too_large_to_be_whole_takes_its_graph_with_it(tmp_path: Path) -> None:
+    found = graphs(write(tmp_path, node_labels="3\n4\n5\n3\n3\n4\n1e30\n"))
+    assert [isinstance(item, Reject) for item in found] == [False, False, True]

@@ -10,11 +10,13 @@ from torch_geometric.data import Batch, Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader
 from torch_geometric.transforms import RandomLinkSplit, ToUndirected
 
+import gduq
 from gduq.data.packed import Packed
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.graph import iterate, label_rows, row_kind, row_type, targets
+from gduq.nn import GNN
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 
@@ -133,7 +135,7 @@ def test_take_counts_rows():
     assert view.take(torch.tensor([4, 0])).target.tolist() == [4, 0]
     assert View(Packed.pack([graph(i) for i in range(5)])).take([4, 0]).target.tolist() == [4, 0]
     nodes = View(node_graph(), torch.tensor([1, 3, 5]))
-    assert nodes.take(torch.tensor([2, 0])).target.tolist() == [1, 5]
+    assert nodes.take(torch.tensor([2, 0])).target.tolist() == [5, 1]
     assert len(View(node_graph(), [])) == len(nodes.take(torch.zeros(0).long())) == 0
 
 
@@ -313,7 +315,9 @@ def test_some_of_the_edges(form):
     (handed,) = view.batches()
     assert torch.equal(label_rows(handed, mask.numel()), mask)
     assert torch.equal(view.target, data.edge_label[numbers])
-    assert torch.equal(view.take(torch.tensor([2, 0])).mask.nonzero().flatten(), numbers[[0, 2]])
+    taken = view.take(torch.tensor([2, 0]))
+    assert torch.equal(taken.numbers, numbers[[2, 0]])
+    assert torch.equal(taken.target, data.edge_label[numbers[[2, 0]]])
     changed = replace(view, graphs=data.clone())
     assert changed.task == "edge"
     assert torch.equal(changed.mask, view.mask)
@@ -419,3 +423,72 @@ def test_heterogeneous_graphs_with_labels_of_their_own():
     view = View(graphs)
     assert (view.task, view.target.tolist()) == ("graph", [0, 1])
     assert [batch.num_graphs for batch in view.batches()] == [2]
+
+
+# -- the order of numbers --------------------------------------------------------------------------
+
+
+def test_rows_keep_the_order_they_are_given_in():
+    numbers = torch.tensor([4, 0, 3])
+    view = View(node_graph(), numbers)
+    assert view.target.tolist() == view.numbers.tolist() == [4, 0, 3]
+    assert view.mask.nonzero().flatten().tolist() == [0, 3, 4]
+    assert len(view) == 3
+    (batch,) = view.batches()  # a graph has its own order
+    assert targets(batch)[view.order].tolist() == [4, 0, 3]
+    same = replace(view, graphs=[node_graph()])
+    assert same.target.tolist() == [4, 0, 3]
+    assert view.take(torch.tensor([2, 0])).target.tolist() == [3, 4]
+    assert View(node_graph(), [0, 3, 4]).order is None
+    with pytest.raises(InputError, match="at most once"):
+        View(node_graph(), [4, 0, 4])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_predictions_line_up_with_the_numbers(several):
+    """Of one graph, and of graphs of which some are in no batch."""
+    generator = torch.Generator().manual_seed(0)
+    graphs = []
+    for nodes in (5, 4, 6) if several else (15,):
+        ring = torch.arange(nodes)
+        edges = torch.stack([ring, ring.roll(1)])
+        x = torch.randn(nodes, 2, generator=generator)
+        graphs.append(Data(x=x, edge_index=edges, y=(x[:, 0] > 0).long()))
+    net = GNN(2, 8, 2, num_layers=2, task="node").eval()
+    y = torch.cat([g.y for g in graphs])
+    numbers = torch.tensor([14, 2, 11, 0, 4, 13])
+    every = gduq.predict(net, View(graphs, torch.ones(15, dtype=torch.bool)), batch_size=1)
+    p = gduq.predict(net, View(graphs, numbers), batch_size=1, features=True)
+    assert torch.equal(p.target, y[numbers])
+    torch.testing.assert_close(p.probs, every.probs[numbers])
+    assert p.to_pandas()["node"].tolist() == p.nodes.tolist() == numbers.tolist()
+    assert p[[1, 0]].nodes.tolist() == [2, 14]
+    assert every.nodes.tolist() == list(range(15))
+    given = {"one": View(graphs, numbers), "two": View(graphs, numbers.flip(0))}
+    said = gduq.evaluate(net, given).predictions
+    assert torch.equal(said["two"].target, y[numbers.flip(0)])
+    torch.testing.assert_close(said["two"].probs, every.probs[numbers.flip(0)])
+
+
+def test_a_model_can_be_trained_on_rows_in_any_order():
+    ring = torch.arange(60)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    data = Data(x=x, edge_index=torch.stack([ring, ring]), y=(x[:, 0] > 0).long())
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    net = GNN(2, 8, 2, num_layers=2, task="node", dropout=0.0)
+    gduq.fit(net, View(data, order[:40]), View(data, order[40:]), epochs=40, lr=0.03)
+    model = gduq.anchor(net, num_anchors=3)
+    gduq.fit(model, View(data, order[:40]), View(data, order[40:]))
+    p = gduq.predict(model, View(data, order))
+    assert float((p.label == data.y[order]).double().mean()) > 0.8
+
+
+def test_a_plain_graph_and_sampled_neighbourhoods_say_which_nodes():
+    data = node_graph()
+    net = GNN(1, 4, 2, num_layers=2, task="node").eval()
+    data.y = data.y % 2
+    assert gduq.predict(net, data).nodes.tolist() == list(range(6))
+    part = Data(x=data.x[[5, 1, 0]], edge_index=EDGES, n_id=torch.tensor([5, 1, 0]), batch_size=2)
+    assert gduq.predict(net, part).nodes.tolist() == [5, 1]
+    graphs = [graph(0), graph(1)]
+    assert gduq.predict(GNN(1, 4, 2, num_layers=2).eval(), graphs).nodes is None

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import global_mean_pool
 
+import gduq
 from gduq.errors import InputError
 from gduq.graph import (
     check_graph,
@@ -35,6 +37,34 @@ def test_sound_batches_pass(batch: Batch) -> None:
     plain = Data(x=batch.x, edge_index=batch.edge_index, batch=batch.batch)
     check_graph(plain, 4)
     assert num_graphs(plain) == num_graphs(batch) == batch.num_graphs
+
+
+class Tolerant(torch.nn.Module):
+    """A network that gives numbers for infinite edge weights too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = torch.nn.Linear(2, 4), torch.nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, batch: Tensor) -> Tensor:
+        sent = x[edge_index[0]] / (1 + edge_weight)[:, None]
+        h = self.inside(x.index_add(0, edge_index[1], sent)).relu()
+        return self.head(global_mean_pool(h, batch))
+
+
+def test_infinite_edge_weights_are_refused_whatever_the_network_makes_of_them() -> None:
+    def made(i: int) -> Data:
+        edges = torch.tensor([[0, 1], [1, 0]])
+        return Data(x=torch.rand(2, 2), edge_index=edges, edge_weight=torch.ones(2), y=i % 2)
+
+    good, bad = [made(i) for i in range(24)], [made(i) for i in range(24)]
+    bad[20].edge_weight[1] = float("inf")
+    with pytest.raises(InputError, match=r"infinite value.* in edge_weight"):
+        gduq.fit(gduq.anchor(Tolerant(), num_anchors=2), bad)
+    model = gduq.anchor(Tolerant(), num_anchors=2)
+    gduq.fit(model, good, epochs=1)
+    with pytest.raises(InputError, match=r"infinite value.* in edge_weight"):
+        gduq.predict(model, bad)
 
 
 @pytest.mark.parametrize("graph", [Data(x=torch.ones(3, 2)), Data(x=torch.ones(1, 2))])

@@ -355,6 +355,27 @@ def test_parts_make_the_whole(sizes: list[int]) -> None:
     assert_same(Prediction.concatenate([p[a:b] for a, b in pairwise(edges)]), p)
 
 
+@few
+@given(st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=40))
+def test_weights_are_normalised_once(shares: list[float]) -> None:
+    """Parts of parts keep the weights bit by bit, however their sum rounds."""
+    weights = torch.tensor(shares, dtype=torch.float64)
+    p = Prediction(randn(len(shares), 4, 2), weights=weights / weights.sum())
+    joined = Prediction.concatenate([p[[0]][[0]], p])
+    assert torch.equal(joined.weights, p.weights)
+
+
+def test_weights_that_sum_to_almost_one_are_kept() -> None:
+    below = float.fromhex("0x1.ffffffffffffep-1")
+    weights = torch.tensor([0.5, below - 0.5], dtype=torch.float64)
+    assert float(weights.sum()) == below
+    p = Prediction(randn(2, 4, 2), weights=weights)
+    assert torch.equal(p.weights, weights)
+    assert len(Prediction.concatenate([p[:2][:1], p])) == 5
+    off = Prediction(randn(2, 4, 2), weights=torch.tensor([0.5, 0.50001]))
+    assert abs(float(off.weights.sum()) - 1.0) < 1e-15
+
+
 def test_parts_that_do_not_fit() -> None:
     p = full()
     with pytest.raises(InputError, match="at least one prediction"):
@@ -392,7 +413,7 @@ def test_dataframe_and_parquet(
 ) -> None:
     target, novelty = (torch.arange(5) % 3, torch.arange(5) / 5) if labelled else (None, None)
     p = Prediction(randn(4, 5, 3), target, names, novelty=novelty)
-    frame = p.to_dataframe()
+    frame = p.to_pandas()
     assert len(frame) == 5
     for name in ("confidence", "entropy", "aleatoric", "epistemic"):
         np.testing.assert_array_equal(frame[name], getattr(p, name))

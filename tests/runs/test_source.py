@@ -15,7 +15,6 @@ from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
 from gduq.runs.run import requirements, run
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
-from gduq.runs.source_splits import kind_of
 from tests.cli.cases import CLASSES, rings
 from tests.cli.tables import LABELS, table
 
@@ -209,14 +208,6 @@ def test_a_dataset_by_name(tmp_path, monkeypatch):
         RunConfig(data={"source": "mygraphs:large"})
 
 
-def test_kinds_of_targets():
-    assert kind_of(torch.tensor([[0.0, 1.0], [1.0, torch.nan]])) == "labels"
-    assert kind_of(torch.tensor([0.0, 1.0, 1.0])) == "classes"
-    assert kind_of(torch.arange(30.0)) == "values"
-    assert kind_of(torch.tensor([-1.0, 1.0])) == "values"
-    assert kind_of(torch.tensor([0, 1]), "values") == "values"
-
-
 # -- the config ------------------------------------------------------------------------------------
 
 
@@ -246,6 +237,16 @@ def test_own_data_has_defaults_of_its_own(files):
     assert plain.model == config.model
     dropout = RunConfig(data={"source": str(files["values"])}, method={"kind": "mcdropout"})
     assert dropout.model.dropout > 0
+
+
+@pytest.mark.parametrize("patience", [None, 3, 0])
+def test_no_patience_survives_rewriting(patience, files, tmp_path):
+    config = RunConfig(data={"source": str(files["values"])}, training={"patience": patience})
+    (tmp_path / "c.toml").write_text(config.to_toml())
+    again = RunConfig.from_toml(tmp_path / "c.toml")
+    assert again == config
+    assert again.hash == config.hash
+    assert again.training.patience == (patience or None)
 
 
 @pytest.mark.filterwarnings("ignore:calibrated on", "ignore:the network explains nothing")

@@ -18,7 +18,7 @@ from torch_geometric.nn import GCNConv, global_mean_pool
 import gduq
 from gduq.errors import InputError
 from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
-from gduq.targets import Classes, FirstLook, Labels, Values, target_from, tell_target
+from gduq.targets import Classes, FirstLook, Labels, Values, resolve_target, target_from
 
 NAN = math.nan
 
@@ -50,21 +50,23 @@ def values(y: Tensor, outputs: int = 2, **more) -> Values:
         (torch.tensor([[0.5, 1.0], [1.0, 0.0]]), 2, "values"),
         (torch.tensor([[1.0, 1.0], [NAN, 0.0], [0.0, 0.0]]), 2, "labels"),
         (torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]]), 3, "labels"),
-        (torch.tensor([0.0, NAN, 1.0]), 1, "labels"),
+        (torch.tensor([-1, 1, 1]), 1, "classes"),
+        (torch.tensor([-1, 1, 0]), 1, "values"),
+        (torch.arange(30), 30, "classes"),
     ],
 )
 def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
-    assert tell_target(look(y, outputs)).kind == kind
+    assert resolve_target(look(y, outputs)).kind == kind
 
 
 def test_whole_numbers_as_values_are_said() -> None:
     y = torch.tensor([3, 17, 8])
     with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
-        found = tell_target(look(y, 1))
+        found = resolve_target(look(y, 1))
     assert found.kind == "values"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert tell_target(look(y, 1), "values").kind == "values"
+        assert resolve_target(look(y, 1), "values").kind == "values"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,8 @@ def test_whole_numbers_as_values_are_said() -> None:
         (torch.tensor([0.5, math.inf]), 1, None, "NaN or infinity"),
         (torch.tensor([2.5, 2.5]), 1, None, "2.5 in every row for value 0"),
         (torch.tensor([1.0, 2.0, math.inf]), 1, None, "NaN or infinity"),
-        (torch.tensor([-1, 1, 0]), 1, None, "y of -1, 0, 1"),
+        (torch.tensor([0.0, NAN, 1.0]), 1, None, "fractions or NaN. Leave rows without a class"),
+        (torch.tensor([-1, 1, 0]), 2, None, "from 0 up in y, got -1"),
         (torch.tensor([[-1.0, 1.0], [1.0, 0.0]]), 2, None, "y of -1, 0, 1"),
         (1e-30 * torch.tensor([1.5, 2.0]).double(), 1, None, "Change the unit"),
         (1e8 + torch.tensor([1.5, 2.0]).double(), 1, None, "Subtract a constant"),
@@ -91,14 +94,14 @@ def test_whole_numbers_as_values_are_said() -> None:
 )
 def test_what_does_not_fit_is_one_sentence(y, outputs, given, message) -> None:
     with pytest.raises(InputError, match=message) as error:
-        tell_target(look(y, outputs), given)
+        resolve_target(look(y, outputs), given)
     assert "\n" not in str(error.value)
 
 
 def test_class_weights_are_for_classes() -> None:
     y = torch.tensor([0.5, 1.5])
     with pytest.raises(InputError, match="class_weights for classes"):
-        tell_target(look(y, 1), class_weights="balanced")
+        resolve_target(look(y, 1), class_weights="balanced")
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -280,7 +283,7 @@ def test_files_and_parts(kind: str, tmp_path) -> None:
     assert torch.equal(again.samples, p.samples)
     whole = Prediction.concatenate([p[:2], p[2:]])
     assert torch.equal(whole.samples, p.samples)
-    assert len(p.to_dataframe()) == 5
+    assert len(p.to_pandas()) == 5
     with pytest.raises(InputError, match="of one kind"):
         Prediction.concatenate([p, Prediction(torch.zeros(3, 5, 4))])
 
@@ -590,7 +593,7 @@ def test_one_output_and_no_truth_is_said() -> None:
 def test_given_classes_keep_their_weights() -> None:
     y = torch.tensor([0, 1, 2])
     given = Classes(3, weights=(1.0, 2.0, 3.0))
-    found = tell_target(look(y, 3), given, None, ("a", "b", "c"))
+    found = resolve_target(look(y, 3), given, None, ("a", "b", "c"))
     assert found.names == ("a", "b", "c")
     assert found.weights == (1.0, 2.0, 3.0)
 

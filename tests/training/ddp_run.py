@@ -92,7 +92,7 @@ def main() -> None:
     history = fit(found["batchnorm"], graphs(23), graphs(24), **options)
     for name, model in found.items():
         save_file(dict(model.state_dict()), folder / f"{name}-{fabric.global_rank}.safetensors")
-    history.to_dataframe().to_csv(folder / f"history-{fabric.global_rank}.csv")
+    history.to_pandas().to_csv(folder / f"history-{fabric.global_rank}.csv")
     _refused(fabric, folder)
     fabric.barrier()
 

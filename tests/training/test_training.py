@@ -281,12 +281,12 @@ def test_milestones_are_multisteplr() -> None:
 
 def test_history_as_a_table() -> None:
     history = fit(Net(), graphs(6), graphs(6), epochs=2, **QUIET)
-    frame = history.to_dataframe()
+    frame = history.to_pandas()
     assert list(frame["epoch"]) == [1, 2]
     assert list(frame["loss"]) == [r.loss for r in history.records]
     assert history.overhead_seconds > 0.0
     assert history.seconds == pytest.approx(frame["seconds"].sum() + history.overhead_seconds)
-    ensemble = History(members=(history, history)).to_dataframe()
+    ensemble = History(members=(history, history)).to_pandas()
     assert list(ensemble["member"]) == [0, 0, 1, 1]
 
 

@@ -19,7 +19,7 @@ from gduq.bundle.rebuilding import leaves, needs_call
 from gduq.calibration import Calibrator, method_name, methods_for
 from gduq.cli.request import Request, Told, bundle_file, check_sources, smiles_in
 from gduq.data.catalog import load
-from gduq.data.files import Reject, stream
+from gduq.data.files import Reject, open_source, stream
 from gduq.data.header import is_table
 from gduq.data.objects import find_object
 from gduq.deploy.places import Places
@@ -233,11 +233,12 @@ def _sound(request: Request, service: Service, path: Path, where: str) -> Iterat
     told = Told.by(request.bundle)
     names: Any = service.class_names
     task: Any = service.kind if is_table(path) else None
-    if names is None and task == "classes":
-        names = ()  # the numbers of its classes, whichever of them this file has
     smiles = smiles_in([path], request.smiles, told) or "smiles"
     targets = told.targets_in(path, request.target or ())
-    for index, item in stream(path, smiles=smiles, targets=targets, class_names=names, task=task):
+    source = open_source(path, smiles=smiles, targets=targets, class_names=names, task=task)
+    packed, codes = getattr(source, "packed", None), service.target.get("codes")
+    by_name = codes is not None and (packed is None or bool(packed.class_names))
+    for index, item in source:
         if isinstance(item, Reject):
             raise InputError(f"sound graphs in {where}", f"row {index}: {item}")
         if item.get("y") is None:
@@ -247,6 +248,8 @@ def _sound(request: Request, service: Service, path: Path, where: str) -> Iterat
         if service.rows == "graph" and count and item.y.numel() != count:
             wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
             raise InputError(wanted, item.y.numel())
+        if by_name:
+            item.y = torch.tensor(codes)[item.y]  # as it stands in other files
         yield item
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gduq.cli.base import AsJson, Limit, Root, Seed, app, command, counted, print_json, print_rows
 from gduq.cli.completion import datasets
 from gduq.cli.replacing import check_replaced
-from gduq.errors import InputError
 
 __all__ = ["data_app"]
 
 data_app = typer.Typer(no_args_is_help=True, help="Datasets: list, prepare, describe, convert.")
 app.add_typer(data_app, name="data")
 
-_BY = ("size", "degree", "feature", "scaffold", "group", "time", "target", "class")
 Targets = Annotated[list[str] | None, typer.Option("--target", help="Table: target column(s).")]
 TableTask = Annotated[
     str | None, typer.Option(help="Table: what the targets are (classes, labels, values).")
@@ -71,10 +69,8 @@ def data_prepare(
 @command(of=data_app, called="describe")
 def data_describe(
     name: Dataset,
-    by: str = "size",
-    attribute: str | None = None,
-    test: list[str] | None = None,
-    smiles: str = "smiles",
+    by: str | None = None,
+    smiles: str | None = None,
     target: Targets = None,
     task: TableTask = None,
     plot: Path | None = None,
@@ -86,24 +82,23 @@ def data_describe(
     """Say what moved between train and each test split: size, degree, labels, features.
 
     Args:
-        name: A dataset's name, or your own file or TU folder.
-        by: Own data: what to cut by (size, degree, feature, scaffold, group, time, target, class).
-        attribute: Own data: the attribute for --by feature (default: sum of x), group and time.
-        test: Own data, --by group or class: what to leave out (default: the last).
-        smiles: Own table: the column of SMILES.
+        name: A dataset's name, or your own file or TU folder, which is cut as `gduq train` does.
+        by: Own data: what the test differs in, as in `gduq train`: scaffold (default for
+            molecules), size (for other graphs), group=COLUMN, time=COLUMN or random.
+        smiles: Own table: the column of SMILES (default: told by name or content).
         plot: Draw histograms to this image file.
     """
-    if by not in _BY:
-        raise InputError(f"--by from {', '.join(_BY)}", repr(by))
-    from gduq.data.catalog import limited, load
+    from gduq.data.catalog import load
     from gduq.data.describe import compare
     from gduq.data.describe import plot as draw
 
     if Path(name).exists():
-        from gduq.data.files import read
+        from gduq.runs.config import RunConfig
+        from gduq.runs.source_splits import own_data
 
-        graphs = read(name, smiles=smiles, targets=target or [], task=task)  # type: ignore[arg-type]
-        splits = limited(_own_splits(graphs, by, attribute, test or [], seed), limit, seed)
+        told = {"smiles": smiles, "targets": target or (), "task": task, "by": by}
+        data = {"source": name, **told, "seed": seed, "limit": limit}
+        splits = own_data(RunConfig(data=data).data).splits
     else:
         splits = load(name, root, seed, limit)
     if plot is not None:
@@ -113,40 +108,6 @@ def data_describe(
         typer.echo(splits.description)
         typer.echo(", ".join(f"{split} {len(view)}" for split, view in splits))
     print_rows(rows, as_json)
-
-
-def _own_splits(graphs: Any, by: str, attribute: str | None, test: list[str], seed: int) -> Any:
-    from gduq import shifts
-
-    if by in ("size", "degree", "scaffold"):
-        return getattr(shifts, by)(graphs, seed=seed)
-    if by == "feature":
-        return shifts.feature(graphs, attribute, seed=seed)
-    if by == "target":
-        return shifts.target(graphs, seed=seed, task="graph")
-    values = _values(graphs, "y" if by == "class" else attribute)
-    if by == "time":
-        return shifts.time(graphs, values, seed=seed, task="graph")
-    known = {str(value): value for value in values}
-    left_out = [known.get(text, text) for text in test] or [max(known.values())]
-    if by == "class":
-        return shifts.class_out(graphs, left_out, seed=seed, task="graph")
-    return shifts.group(graphs, values, left_out, seed=seed, task="graph")
-
-
-def _values(graphs: Any, attribute: str | None) -> list[Any]:
-    """Per graph the value of an attribute that must be there."""
-    if attribute is None:
-        raise InputError("--attribute NAME with --by group or time", "none")
-    found = []
-    for graph in graphs:
-        if attribute not in graph:
-            raise InputError(f"graphs with an attribute {attribute!r}", f"only {graph.keys()}")
-        value = graph[attribute]
-        if not isinstance(value, str) and value.numel() != 1:
-            raise InputError(f"one {attribute!r} per graph", f"shape {list(value.shape)}")
-        found.append(value if isinstance(value, str) else value.item())
-    return found
 
 
 @command(of=data_app, called="convert")

@@ -104,15 +104,17 @@ def find(name: str) -> Family:
     raise InputError("the name of a dataset", repr(name), do)
 
 
-def limited(splits: Splits, limit: int | None, seed: int) -> Splits:
-    """``limit`` rows in all splits together: each in proportion, and so its classes."""
+def limited(splits: Splits, limit: int | None, seed: int, task: str | None = None) -> Splits:
+    """``limit`` rows in all splits together: each in proportion, and so its classes; ``task`` is
+    what the targets are, where that is known."""
     if limit is None:
         return splits
     import torch
 
     from gduq.data.subset import shrink
 
-    labels = {name: view.target for name, view in splits if _has_classes(view)}
+    outputs = len(splits.class_names) or None
+    labels = {name: view.target for name, view in splits if _has_classes(view, outputs, task)}
     kept = shrink({name: torch.arange(len(view)) for name, view in splits}, limit, seed, labels)
     kept = {name: rows.sort().values for name, rows in kept.items()}  # as masks have them
     views = {name: view.take(kept[name]) for name, view in splits}
@@ -120,9 +122,10 @@ def limited(splits: Splits, limit: int | None, seed: int) -> Splits:
     return splits.with_(**views, domains=domains)
 
 
-def _has_classes(view: View) -> bool:
+def _has_classes(view: View, outputs: int | None, task: str | None) -> bool:
+    from gduq.targets import infer_target
+
     try:
-        target = view.target
+        return infer_target(view.target, outputs, task).kind == "classes"
     except InputError:  # graphs without labels
         return False
-    return target.numel() == len(view) and not target.is_floating_point()

@@ -96,6 +96,8 @@ def statistics(view: View, names: Sequence[str] = ()) -> dict[str, Tensor]:
         for name, values in found.items():
             parts.setdefault(name, []).append(values.double())
     out = {name: torch.cat(values) for name, values in parts.items()}
+    if view.order is not None:
+        out = {name: values[view.order] for name, values in out.items()}
     if view.graphs[0].get("y") is None:
         return out
     y = view.target

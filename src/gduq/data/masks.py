@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from gduq.errors import InputError
 from gduq.graph import Graph, row_type
 
-__all__ = ["as_mask", "edge_mask", "own_type"]
+__all__ = ["as_rows", "edge_rows", "own_type"]
 
 
 def own_type(graph: Graph, node_type: str | None) -> str | None:
@@ -28,8 +28,8 @@ def own_type(graph: Graph, node_type: str | None) -> str | None:
     return node_type
 
 
-def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
-    """The marked columns of ``edge_label_index`` ``[E]``; ``True`` marks all of them."""
+def edge_rows(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
+    """The marked columns of ``edge_label_index``, see `as_rows`; ``True`` marks all of them."""
     wanted = "one homogeneous graph (Data) with edges to be judged"
     if len(graphs) > 1:
         do = "Join them with Batch.from_data_list(graphs)."
@@ -46,11 +46,12 @@ def edge_mask(graphs: Sequence[Graph], edges: Tensor | bool) -> Tensor:
         )
     if edges is True:
         return torch.ones(ends.size(1), dtype=torch.bool, device=ends.device)
-    return as_mask(edges, ends.size(1), "edge")
+    return as_rows(edges, ends.size(1), "edge")
 
 
-def as_mask(mask: Any, count: int, what: str) -> Tensor:
-    """A mask, or numbers, of nodes or edges as a mask ``[count]``."""
+def as_rows(mask: Any, count: int, what: str) -> Tensor:
+    """A mask, or numbers, of nodes or edges: as a mask ``[count]``, or as numbers ``[m]`` where
+    these are in another order than a mask has."""
     wanted = f"a boolean mask or {what} numbers"
     if isinstance(mask, str):
         raise InputError(wanted, repr(mask), f"Pass the tensor: data.{mask}.")
@@ -80,4 +81,6 @@ def _from_numbers(numbers: Tensor, count: int, what: str) -> Tensor:
     if numbers.unique().numel() < numbers.numel():
         do = "Drop duplicates; a mask of 0 and 1 needs .bool()."
         raise InputError(f"each {what} at most once", "a repeated one", do)
+    if bool((numbers.diff() < 0).any()):
+        return numbers
     return torch.zeros(count, dtype=torch.bool, device=numbers.device).index_fill_(0, numbers, True)

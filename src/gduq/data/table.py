@@ -40,9 +40,8 @@ class MoleculeTable:
         smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
-            found. Pass those of the training set when a test set may not hold every class; ``()``,
-            where it has none, says that whole numbers are class numbers. Where classes have names,
-            a field must hold one of them: a number says nothing about named classes.
+            found. Pass those of the training set when a test set may not hold every class. Where
+            classes have names, a field must hold one of them: a number says nothing about them.
         task: What the target columns hold; ``None``: told, see `gduq.data.truth.Truth`.
     """
 

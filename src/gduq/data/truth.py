@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-from gduq.errors import InputError, warn_user
+from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,6 @@ __all__ = ["Column", "Task", "Truth", "as_number", "is_gap"]
 Task = Literal["classes", "labels", "values"]
 
 _MANY = 1000  # different fields of a column that are remembered
-_MAX_CLASSES = 20  # different whole numbers up to which they are classes
 _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")  # a number with a decimal comma
 
 
@@ -52,11 +52,11 @@ class Column:
         for text in fields:
             self.add(text)
 
-    def add(self, text: str) -> None:
-        """Look at one more field."""
+    def add(self, text: str) -> float:
+        """Look at one more field; the number it holds, or NaN."""
         self.rows += 1
         if is_gap(text):
-            return
+            return math.nan
         value = as_number(text)
         self.filled += 1
         if value is not None:
@@ -66,11 +66,12 @@ class Column:
             self._last = value
             if len(self.numbers) <= _MANY:
                 self.numbers.add(value)
-            return
+            return value
         self._worded += 1
         self._commas += _COMMA.fullmatch(text) is not None
         if len(self.words) <= _MANY:
             self.words.add(text)
+        return math.nan
 
     @property
     def is_numeric(self) -> bool:
@@ -120,25 +121,24 @@ class Column:
 class Truth:
     """What the target columns of a table mean, and the ``y`` of each row.
 
-    * ``"classes"``, one column: ``y [1]`` of integers. Whole numbers from 0 on are class numbers.
-      Words, whole numbers of which some are below 0, and those that leave out more than half of 0
-      to the largest (3, 5, 100) are names of classes, numbered in ascending order or in the order
-      of ``class_names``.
+    * ``"classes"``, one column: ``y [1]`` of integers. Whole numbers stay as they are; words are
+      names of classes, numbered in ascending order. With ``class_names`` every field must be one
+      of them, and is numbered in their order.
     * ``"labels"``: ``y [1, T]`` of 0, 1 and, where a field is empty, NaN.
     * ``"values"``: ``y [1]``, or ``[1, T]`` of several columns with NaN where a field is empty.
 
     "NA" and "NaN" are empty fields, unless ``class_names`` has them.
 
-    Without ``task`` several columns of 0 and 1 are labels and other several columns are values; one
-    column of words, or of up to 20 different whole numbers, holds classes, any other values.
+    Without ``task`` a column of words holds classes; what numbers are says
+    `gduq.targets.infer_target`, as everywhere.
 
     Args:
         where: The table, for errors.
         names: Names of the columns.
         rows: The fields of each row in these columns.
         task: What the columns hold; ``None``: as above.
-        class_names: Classes in the order of their numbers; ``None``: as found; ``()``: as found,
-            but whole numbers are class numbers whichever of them occur.
+        class_names: Classes in the order of their numbers; ``None``: as found; ``()``: as
+            found, and classes in any case.
 
     Example:
         >>> truth = Truth("t.csv", ["weak"], [["yes"], ["no"]])
@@ -166,19 +166,17 @@ class Truth:
             raise InputError("class_names with task='classes'", repr(task))
         self.task: Task = task or "classes"
         if self.names and not class_names:
-            columns = [Column(name) for name in self.names]
+            columns, numbers = [Column(name) for name in self.names], array("d")
             for row in rows:
-                for column, text in zip(columns, row, strict=True):
-                    column.add(text)
+                numbers.extend(column.add(t) for column, t in zip(columns, row, strict=True))
             if not any(column.filled for column in columns):
                 what = f"targets in {', '.join(map(repr, self.names[:5]))} of {where}"
                 raise InputError(what, "empty fields in every row")
             for column in columns:
                 column.check(where, task)
             if task is None and class_names is None:
-                self.task = _told(columns)
-            numbered = class_names is not None and bool(columns[0].numbers)
-            if self.task == "classes" and not numbered:
+                self.task = _told(columns, numbers)
+            if self.task == "classes" and not columns[0].numbers:
                 self.class_names = _class_names(columns[0], where)
 
     def of(self, fields: Sequence[str]) -> Tensor:
@@ -205,8 +203,8 @@ class Truth:
             raise ValueError(f"target {name!r} is empty")
         if not known:
             value = _number(text, name)
-            if not value.is_integer() or value < 0:
-                raise ValueError(f"target {name!r} is {text!r}, no class number 0, 1, ...")
+            if not value.is_integer() or abs(value) > 2**53:
+                raise ValueError(f"target {name!r} is {text!r}, no whole number")
             return int(value)
         number = as_number(text)
         if text not in known and number is not None and number.is_integer():
@@ -217,43 +215,32 @@ class Truth:
         return known.index(text)
 
 
-def _told(columns: Sequence[Column]) -> Task:
-    if len(columns) > 1:
-        for column in columns:
-            if column.words and not column.numbers:
-                raise InputError(
-                    "numbers in every one of several target columns",
-                    f"words such as {min(column.words)!r} in {column.name!r}",
-                    "Read a column of words as the only target.",
-                )
-        return "labels" if all(column.numbers <= {0.0, 1.0} for column in columns) else "values"
-    (column,) = columns
-    if column.whole and len(column.numbers) <= _MAX_CLASSES:  # or words only
-        return "classes"
-    if column.whole and column.low >= 0:
-        warn_user(
-            f"{column.name!r} holds more than {_MAX_CLASSES} different whole numbers, taken as "
-            "values: pass task='classes' if they are class numbers, task='values' if they are not"
-        )
-    return "values"
+def _told(columns: Sequence[Column], numbers: array[float]) -> Task:
+    """What columns hold whose numbers, row by row, are these."""
+    import torch
+
+    from gduq.targets import infer_target
+
+    for column in columns:
+        if column.words and not column.numbers:
+            if len(columns) == 1:
+                return "classes"
+            raise InputError(
+                "numbers in every one of several target columns",
+                f"words such as {min(column.words)!r} in {column.name!r}",
+                "Read a column of words as the only target.",
+            )
+    y = torch.frombuffer(numbers, dtype=torch.float64).view(-1, len(columns))
+    name = repr(columns[0].name) if len(columns) == 1 else "y"
+    return infer_target(y, name=name).kind  # type: ignore[return-value]
 
 
 def _class_names(column: Column, where: str) -> tuple[str, ...]:
-    """Names of the classes, where their numbers are not numbers of classes."""
-    numbers, words = column.numbers, column.words
-    if numbers and column.low >= 0:
-        if len(numbers) > _MANY or 2 * len(numbers) >= column.high + 1:
-            return ()
-        warn_user(
-            f"{column.name!r} holds {len(numbers)} different whole numbers from {column.low:g} to "
-            f"{column.high:g}, taken as names of {len(numbers)} classes: pass task='values' if "
-            "they are amounts, class_names=() if they are class numbers"
-        )
-    if len(words) > _MANY or len(numbers) > _MANY:
-        kind = "numbers below and above 0" if numbers else "words"
-        got = f"more than {_MANY} different {kind} in {column.name!r}"
+    """The words of a column, which are names of classes."""
+    if len(column.words) > _MANY:
+        got = f"more than {_MANY} different words in {column.name!r}"
         raise InputError(f"numbers or at most {_MANY} classes in {where}", got)
-    return tuple(str(int(v)) for v in sorted(numbers)) if numbers else tuple(sorted(words))
+    return tuple(sorted(column.words))
 
 
 def _number(text: str, name: str) -> float:

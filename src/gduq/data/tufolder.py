@@ -30,6 +30,8 @@ from gduq.errors import InputError
 
 __all__ = ["TUFolder"]
 
+_WHOLE = 2.0**53  # the largest number up to which floats hold every whole number
+_LABELS = 1000  # different node or edge labels that any folder may have
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 
@@ -58,7 +60,11 @@ class TUFolder:
         has_values = self._path("graph_attributes").exists()
         self._target_part = "graph_attributes" if has_values else "graph_labels"
         targets = self._read(self._target_part)
-        self._count = max(int(owner.max()) + 1, 0 if targets is None else len(targets[0]))
+        listed = 0 if targets is None else len(targets[0])
+        self._count = max(int(owner.max()) + 1, listed)
+        if self._count > (most := max(len(owner), listed)):  # more graphs than lines
+            what = f"graph numbers from 1 to {most} in {self._path('graph_indicator')}"
+            raise InputError(what, self._count)
         edges, edge_owner, sound = self._read_edges(owner)
         both = attributes or not self._path("node_labels").exists()
         x = self._features("node", owner, both)
@@ -115,7 +121,7 @@ class TUFolder:
         values, bad = found
         if len(values) and values.shape[1] != width:
             raise InputError(f"{width} numbers a line in {path}", values.shape[1])
-        broken = sorted(bad) or np.flatnonzero((values % 1 != 0).any(1)).tolist()
+        broken = sorted(bad) or np.flatnonzero(_odd(values)).tolist()
         if broken:
             got = bad.get(broken[0], "another number")
             raise InputError(f"whole numbers in line {broken[0] + 1} of {path}", got)
@@ -155,7 +161,7 @@ class TUFolder:
                 "The file is cut off or belongs to another folder: fetch or write it again.",
             )
         if whole:
-            odd = np.flatnonzero((np.nan_to_num(values) % 1 != 0).any(1)).tolist()
+            odd = np.flatnonzero(_odd(values)).tolist()
             bad = {**dict.fromkeys(odd, "a label that is no whole number"), **bad}
         for row, reason in sorted(bad.items()):
             self._blame(int(owner[row]), part, row, reason)
@@ -172,6 +178,9 @@ class TUFolder:
             codes = torch.zeros(values.shape, dtype=torch.long)
             codes[good] = torch.from_numpy(values[good] - values[good].min(0)).long()
             for column in codes.t():
+                if int(column.max()) >= (most := max(_LABELS, len(column))):
+                    what = f"labels within {most} of each other in {self._path(f'{of}_labels')}"
+                    raise InputError(what, f"{int(column.max())} apart")
                 hot = torch.zeros(len(column), int(column.max()) + 1, dtype=torch.uint8)
                 parts.append(hot.scatter_(1, column[:, None], 1))
         return torch.cat(parts, dim=1) if parts else None
@@ -233,6 +242,12 @@ def _numbers(path: Path) -> tuple[_Floats, dict[int, str]]:
         else:
             table[i] = row
     return table, bad
+
+
+def _odd(values: _Floats) -> npt.NDArray[np.bool_]:
+    """The rows with a number that is not whole, or too large to tell."""
+    odd: npt.NDArray[np.bool_] = ((values % 1 != 0) | (np.abs(values) > _WHOLE)).any(1)
+    return odd
 
 
 def _floats(line: str) -> list[float] | str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, Dataset, HeteroData
 
-from gduq.data.masks import as_mask, edge_mask, own_type
+from gduq.data.masks import as_rows, edge_rows, own_type
 from gduq.data.packed import TEXT, Packed, try_pack
 from gduq.errors import InputError
 from gduq.graph import Graph, Rows, as_labels, join, mark_rows, row_marks
@@ -37,9 +37,9 @@ class View:
     Args:
         graphs: A ``Data``, a ``HeteroData``, a list of them, a `Packed` set, or a PyG dataset.
         rows: For node tasks, a boolean mask over the nodes of all graphs, one after the other
-            (or a tensor of node numbers).
+            (or node numbers, each at most once, in any order: ``target`` and predictions keep it).
         edges: For edge tasks, a boolean mask over the columns of ``edge_label_index`` of the one
-            graph (or a tensor of their numbers, or ``True`` for all of them), as PyG's
+            graph (or their numbers in any order, or ``True`` for all of them), as PyG's
             ``RandomLinkSplit`` makes them.
         node_type: For a node task on ``HeteroData``, whose nodes are rows; all of them without
             ``rows``. It may be left out where only one type has ``y``.
@@ -49,6 +49,8 @@ class View:
         >>> view = View(data, rows=torch.tensor([True, False, True, False]))
         >>> len(view), view.task, view.target
         (2, 'node', tensor([0, 2]))
+        >>> View(data, rows=[3, 0]).target
+        tensor([3, 0])
         >>> view
         View(2 nodes in 1 graph(s))
         >>> data.edge_label_index, data.edge_label = torch.tensor([[0, 1], [2, 3]]), torch.ones(2)
@@ -72,12 +74,12 @@ class View:
         if self.edges is not None:
             if self.rows is not None or self.node_type is not None:
                 raise InputError("rows or edges in a View", "both", "Make one View of each.")
-            object.__setattr__(self, "edges", edge_mask(graphs, self.edges))
+            object.__setattr__(self, "edges", edge_rows(graphs, self.edges))
         elif self.rows is not None or self.node_type is not None:
             object.__setattr__(self, "node_type", own_type(graphs[0], self.node_type))
             nodes = int(self._node_counts.sum())
             rows = torch.ones(nodes, dtype=torch.bool) if self.rows is None else self.rows
-            object.__setattr__(self, "rows", as_mask(rows, nodes, "node"))
+            object.__setattr__(self, "rows", as_rows(rows, nodes, "node"))
 
     def __repr__(self) -> str:
         inside = "" if self.task == "graph" else f" in {len(self.graphs)} graph(s)"
@@ -91,25 +93,57 @@ class View:
             return "edge"
         return "graph" if self.rows is None else "node"
 
-    @property
+    @cached_property
     def mask(self) -> Tensor | None:
         """The rows among all nodes (of ``node_type``) or edges to be judged ``[n]``, boolean;
         ``None`` where rows are graphs."""
+        given = self._chosen
+        if given is None or given.dtype == torch.bool:
+            return given
+        none = torch.zeros(self._count, dtype=torch.bool, device=given.device)
+        return none.index_fill_(0, given, True)
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """The number ``[m]`` of each row among all graphs, nodes or edges, in the order given."""
+        given = self._chosen
+        if given is None:
+            return torch.arange(len(self.graphs))
+        return torch.nonzero(given).flatten() if given.dtype == torch.bool else given
+
+    @property
+    def order(self) -> Tensor | None:
+        """Which of the rows that `batches` hand out each row is ``[m]``; ``None``: the same."""
+        given = self._chosen
+        sorts = given is not None and given.dtype != torch.bool
+        return self.numbers.argsort().argsort() if sorts else None
+
+    @property
+    def _chosen(self) -> Tensor | None:
         return self.edges if isinstance(self.edges, Tensor) else self.rows
 
+    @property
+    def _count(self) -> int:
+        """How many graphs, nodes or edges there are, rows or not."""
+        if self.task == "graph":
+            return len(self.graphs)
+        if self.task == "node":
+            return int(self._node_counts.sum())
+        return int(self.graphs[0].edge_label_index.size(1))
+
     def __len__(self) -> int:
-        return len(self.graphs) if self.mask is None else int(self.mask.sum())
+        return self.numbers.numel()
 
     @cached_property
     def target(self) -> Tensor:
         """Labels of the rows ``[m]`` (or ``[m, T]`` of several), as stored on the graphs."""
-        y, rows = self._labels(), len(self.graphs) if self.mask is None else self.mask.numel()
+        y, rows = self._labels(), self._count
         if y.size(0) != rows:
             of_graphs = self.task == "graph"
             do = "Several labels of one graph are a y of shape [1, T]." if of_graphs else ""
             raise InputError(f"one label for each of the {rows} rows ({self.task}s)", y.size(0), do)
         y = y.squeeze(1) if y.dim() == 2 and y.size(1) == 1 else y
-        return y if self.mask is None else y[self.mask.to(y.device)]
+        return y if self.task == "graph" else y[self.numbers.to(y.device)]
 
     def _labels(self) -> Tensor:
         """Labels of all nodes, graphs or edges, marked or not ``[n, ...]``."""
@@ -136,8 +170,8 @@ class View:
     def take(self, index: Tensor) -> View:
         """Some of the rows, by their position in this view; row i is ``target[i]``."""
         index = torch.as_tensor(index)
-        if self.mask is not None:
-            taken = torch.nonzero(self.mask).flatten()[index]
+        if self.task != "graph":
+            taken = self.numbers[index]
             return replace(self, rows=taken) if self.task == "node" else replace(self, edges=taken)
         taken = torch.arange(len(self))[index]
         if isinstance(self.graphs, (Packed, Dataset)):
@@ -184,7 +218,7 @@ class View:
     @cached_property
     def _has_rows(self) -> Tensor:
         """Which graphs of a node task have a marked node ``[G]``."""
-        parts = torch.split(torch.as_tensor(self.rows), self._node_counts.tolist())
+        parts = torch.split(torch.as_tensor(self.mask), self._node_counts.tolist())
         return torch.tensor([bool(part.any()) for part in parts])
 
     def _order(self, shuffle: bool, generator: torch.Generator | None) -> Tensor:

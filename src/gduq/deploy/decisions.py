@@ -148,7 +148,7 @@ def too_few(settings: Settings, known: Any, class_names: Sequence[str] | None) -
 
 
 def _endings(p: Any) -> list[str]:
-    """What the names of columns end in, per label or value: as in ``p.to_dataframe()``."""
+    """What the names of columns end in, per label or value: as in ``p.to_pandas()``."""
     if p.kind == "classes" or (p.kind == "values" and p.num_values == 1):
         return [""]
     count = p.num_labels if p.kind == "labels" else p.num_values

@@ -236,7 +236,8 @@ class Service:
 
 def _said(p: Any) -> dict[str, list[Any]]:
     """What a prediction about labels or values says, novelty first."""
-    columns = {name: values.tolist() for name, values in p.to_dataframe().items()}
+    columns = {name: values.tolist() for name, values in p.to_pandas().items()}
+    columns.pop("node", None)  # files number the nodes of each graph
     first = {"novelty": columns.pop("novelty")} if "novelty" in columns else {}
     return first | columns
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Dataset, HeteroData
 
+from gduq.baselines.network import as_predictor
 from gduq.data.splits import Splits
 from gduq.data.view import View
 from gduq.errors import InputError
@@ -152,13 +153,18 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
         return None
     bare = graph.__copy__()
     bare.y = None
-    p, known = _predict(model, bare), first.target
+    p, known = _predict(model, bare), _encoded(model, first)
     target = torch.zeros(len(p), *known.shape[1:], dtype=known.dtype, device=p.samples.device)
     if p.kind == "labels":
         target = target.to(p.samples.dtype).fill_(torch.nan)
     for name, view in views.items():
-        target[rows[name]] = view.target.to(target)
+        target[rows[name]] = _encoded(model, view).to(target)
     return Whole(graph, replace(p, target=target), rows)
+
+
+def _encoded(model: nn.Module, view: View) -> Tensor:
+    meaning = as_predictor(model).target
+    return view.target if meaning is None else meaning.encode(view.target)
 
 
 def ood_names(

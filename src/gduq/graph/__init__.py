@@ -28,10 +28,11 @@ from gduq.graph.rows import (
     targets,
 )
 from gduq.graph.structure import structure_of
-from gduq.graph.walking import check_loader, iterate, join
+from gduq.graph.walking import HasRows, check_loader, iterate, join
 
 __all__ = [
     "Graph",
+    "HasRows",
     "Rows",
     "as_labels",
     "check_graph",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     DataLoader,
     RandomSampler,
@@ -16,9 +17,9 @@ from torch.utils.data import (
 from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError, warn_user
-from gduq.graph.rows import Graph
+from gduq.graph.rows import Graph, Rows
 
-__all__ = ["HasBatches", "check_loader", "iterate", "join"]
+__all__ = ["HasBatches", "HasRows", "check_loader", "iterate", "join"]
 
 _GRAPHS = "a View, a Data, a HeteroData, a list of graphs, a PyG dataset or a loader"
 _SHUFFLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -30,6 +31,18 @@ class HasBatches(Protocol):
     """Anything that hands out mini-batches: `gduq.data.View` does."""
 
     def batches(self, batch_size: int | None = None) -> Iterator[Graph]: ...
+
+
+@runtime_checkable
+class HasRows(HasBatches, Protocol):
+    """What also knows its rows by number, in an order of its own: a `gduq.data.View`."""
+
+    @property
+    def task(self) -> Rows: ...
+    @property
+    def numbers(self) -> Tensor: ...
+    @property
+    def order(self) -> Tensor | None: ...
 
 
 def join(graphs: Sequence[Graph]) -> Graph:

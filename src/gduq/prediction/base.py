@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Discrete", "Hypotheses"]
 
-_PER_ROW = ("target", "features", "novelty")
+_PER_ROW = ("target", "features", "novelty", "nodes")
 _KINDS: dict[str, type[Hypotheses]] = {}
 
 
@@ -40,6 +40,7 @@ class Hypotheses(ABC):
         novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
         calibrated: What the model's temperature was fitted on: ``"shifted"`` (validation rows
             and shifted copies of them), ``"clean"`` (validation rows), or ``None``.
+        nodes: The number of the node that each row is about ``[m]``, or ``None``.
     """
 
     kind: ClassVar[str]
@@ -50,6 +51,7 @@ class Hypotheses(ABC):
     weights: Tensor | None = field(default=None, kw_only=True)
     novelty: Tensor | None = field(default=None, kw_only=True)
     calibrated: str | None = field(default=None, kw_only=True)
+    nodes: Tensor | None = field(default=None, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,6 +70,8 @@ class Hypotheses(ABC):
             self._set("weights", weights.to(self.samples.device))
         if self.novelty is not None:
             self._set("novelty", checks.as_novelty(self.novelty, rows))
+        if self.nodes is not None:
+            self._set("nodes", checks.as_nodes(self.nodes, rows))
         if self.calibrated not in (None, "shifted", "clean"):
             raise InputError('calibrated="shifted", "clean" or None', repr(self.calibrated))
 
@@ -91,7 +95,7 @@ class Hypotheses(ABC):
 
     @abstractmethod
     def _columns(self) -> dict[str, Any]:
-        """The columns of `to_dataframe`: tensors or arrays by name."""
+        """The columns of `to_pandas`: tensors or arrays by name."""
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -141,7 +145,8 @@ class Hypotheses(ABC):
     def concatenate(parts: Sequence[Any]) -> Any:
         """The rows of all parts in turn; all must be of one kind.
 
-        Targets, features and novelty stay if every part has them, ``calibrated`` if it is the same.
+        Targets, features, novelty and nodes stay if every part has them, ``calibrated`` if it is
+        the same.
         """
         if not parts:
             raise InputError("at least one prediction", "none")
@@ -163,21 +168,22 @@ class Hypotheses(ABC):
 
     # -- out -----------------------------------------------------------------------------------
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """One line per row, with everything that is said of it.
 
-        ``spread`` is a mean over classes; ``novelty`` is there if known; each value has its 90 %
-        interval.
+        ``node`` is the number of the node, where rows are nodes; ``spread`` is a mean over classes;
+        ``novelty`` is there if known; each value has its 90 % interval.
         """
         import pandas as pd
 
-        found = self._columns().items()
+        first = {} if self.nodes is None else {"node": self.nodes}
+        found = (first | self._columns()).items()
         return pd.DataFrame({k: v.cpu().numpy() if isinstance(v, Tensor) else v for k, v in found})
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write `to_dataframe` as a parquet file."""
+        """Write `to_pandas` as a parquet file."""
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
-            self.to_dataframe().to_parquet(file, index=False)
+            self.to_pandas().to_parquet(file, index=False)
 
     def to_npz(self, path: str | Path) -> None:
         """Write everything this was made from; `from_npz` reads it back."""

@@ -15,6 +15,7 @@ __all__ = [
     "as_features",
     "as_labels",
     "as_names",
+    "as_nodes",
     "as_novelty",
     "as_outputs",
     "as_samples",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 RowChoice = Tensor | slice | Sequence[int]
+
+_ROUNDING = 1e-12  # how far from 1 the sum of normalised weights may be
 
 
 def as_outputs(samples: Tensor, wanted: str) -> Tensor:
@@ -95,7 +98,7 @@ def as_features(given: Tensor, rows: int) -> Tensor:
 
 
 def as_weights(given: Tensor, count: int) -> Tensor:
-    """Weights ``[K]`` in float64 that sum to 1.
+    """Weights ``[K]`` in float64 that sum to 1, as they are if they do so but for rounding.
 
     Example:
         >>> as_weights(torch.tensor([0.25, 0.75]), count=2)
@@ -109,7 +112,16 @@ def as_weights(given: Tensor, count: int) -> Tensor:
     total = float(weights.sum())
     if not (bool((weights >= 0).all()) and abs(total - 1.0) < 1e-4):
         raise InputError("weights of at least 0 that sum to 1", weights.tolist())
-    return weights / total if total != 1.0 else weights
+    return weights if abs(total - 1.0) < _ROUNDING else weights / total
+
+
+def as_nodes(given: Tensor, rows: int) -> Tensor:
+    """Node numbers ``[m]``."""
+    nodes = torch.as_tensor(given)
+    if nodes.shape != (rows,) or nodes.dtype != torch.int64:
+        got = f"{nodes.dtype} of shape {list(nodes.shape)}"
+        raise InputError(f"{rows} node numbers, one per row", got)
+    return nodes
 
 
 def as_novelty(given: Tensor, rows: int) -> Tensor:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import HeteroData
 
 from gduq.baselines.network import as_predictor
 from gduq.errors import InputError, warn_user
-from gduq.graph import iterate, on_device, targets
+from gduq.graph import (
+    HasRows,
+    check_graph,
+    device_of,
+    iterate,
+    label_rows,
+    num_graphs,
+    on_device,
+    row_kind,
+    targets,
+)
 from gduq.nn.call import Call, evaluating
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Labels, Target
+from gduq.targets import Classes, Labels, Target, infer_target
 
 __all__ = ["device_of_model", "predict"]
 
@@ -41,10 +53,11 @@ def predict(
         or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
-    device, parts, unknown = device_of_model(known), [], 0
+    device, parts, unknown, seen = device_of_model(known), [], 0, 0
     # Tensors of inference mode cannot be cached, so the caller's one is left for the time.
     with torch.inference_mode(False), torch.no_grad(), evaluating(known):
         for graph in iterate(data, batch_size):
+            check_graph(graph)
             graph = on_device(graph, device)
             values = (value for store in graph.stores for value in store.values())
             if any(isinstance(value, Tensor) and value.is_inference() for value in values):
@@ -56,14 +69,21 @@ def predict(
             target = known.target or _guessed(known, outputs.size(2), y)
             part = target.prediction(
                 outputs,
-                y,
+                None if y is None else target.encode(y),
                 features=rows if features else None,
                 novelty=ranks if novelty else None,
                 weights=weights,
                 calibrated=known.calibration,
+                nodes=_nodes(graph, outputs.size(1), seen),
             )
             parts.append(part)
+            seen += int(graph.num_nodes or 0)
     found = Hypotheses.concatenate(parts)
+    if isinstance(data, HasRows):
+        if data.order is not None:
+            found = found[data.order.to(device)]
+        if data.task == "node":  # batches without a row were left out
+            found = replace(found, nodes=data.numbers.to(device))
     if found.target is None and found.kind == "values" and 0 < unknown < len(found):
         warn_user(
             f"y is unknown in {unknown} of {len(found)} rows, so no truth is kept; leave these "
@@ -72,16 +92,30 @@ def predict(
     return found
 
 
+def _nodes(graph: Any, rows: int, seen: int) -> Tensor | None:
+    """The numbers ``[m]`` of the nodes that rows are about, after those of graphs seen before or as
+    PyG's ``NeighborLoader`` knows them; ``None`` where rows are no nodes of a homogeneous graph."""
+    kind, count = row_kind(graph), int(graph.num_nodes or 0)
+    of_nodes = kind == "node" or (kind is None and count == rows != num_graphs(graph))
+    if not of_nodes or isinstance(graph, HeteroData):
+        return None
+    known = graph.get("n_id")
+    numbers = torch.arange(seen, seen + count) if known is None else known
+    found: Tensor = numbers.to(device_of(graph))[label_rows(graph, count)]
+    return found if len(found) == rows else None
+
+
 def _guessed(model: Predictor, outputs: int, y: Tensor | None) -> Target:
     """What the outputs of a network that was never fitted may mean: classes, or labels where it
     ends in a sigmoid of several columns."""
     ending = None if model.trunk is None else model.trunk.ending
     if outputs > 1 and ending == "sigmoid":
         return Labels(rates=(0.5,) * outputs)
-    if y is not None and y.is_floating_point() and not bool((y == y.round()).all()):
+    kind = "classes" if y is None else infer_target(y, outputs).kind
+    if kind != "classes":
         raise InputError(
             "a model that knows what its outputs mean",
-            "one that gduq.fit has not seen, and y with fractions or NaN",
+            f"one that gduq.fit has not seen, and y that seems to hold {kind}",
             "Call gduq.fit(model, train, val) first; epochs=0 leaves a trained network as it is.",
         )
     if y is None and outputs == 1 and ending is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from gduq.data.view import View
@@ -15,6 +14,7 @@ from gduq.evaluation.gap import PROMISED
 from gduq.report.graphs import CLASS_COLOURS, draw
 from gduq.report.molecules import draw_molecule, nearest, smiles_of
 from gduq.report.subject import Subject
+from gduq.targets import Target, infer_target
 
 __all__ = ["Example", "Kind", "colour_legend", "drawn", "examples"]
 
@@ -111,9 +111,13 @@ def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
     splits, found = answers.subject.splits, []
     if splits is None or splits.train.rows is not None:
         return ()
+    target: Target | None = None
+    if answers.kind == "classes" and splits.train.graphs[0].get("y") is not None:
+        target = infer_target(splits.train.target, answers.p.num_classes, "classes")
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
         if isinstance(y := graph.get("y"), Tensor) and y.numel():
+            y = y if target is None else target.encode(y)
             words += f", true {answers.told(y.flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
         svg = draw_molecule(near.smiles, f"Training compound {words}")
@@ -126,7 +130,7 @@ def _place(view: View, row: int) -> tuple[Any, int | None]:
     """The graph of a row and, in a node task, the number of its node there."""
     if view.rows is None:
         return view.graphs[row], None
-    number = int(torch.nonzero(view.rows).flatten()[row])
+    number = int(view.numbers[row])
     for graph in view.graphs:
         if number < int(graph.num_nodes or 0):
             return graph, number

@@ -24,8 +24,8 @@ from gduq.runs.config import RunConfig
 from gduq.runs.method import RECIPE_FIELDS
 from gduq.runs.source import file_digest
 from gduq.runs.source_read import object_digest
-from gduq.runs.source_splits import OwnData, kind_of, own_data
-from gduq.targets import Labels, Target, Values
+from gduq.runs.source_splits import OwnData, own_data
+from gduq.targets import Classes, Labels, Target, Values, infer_target
 
 __all__ = [
     "all_views",
@@ -70,17 +70,21 @@ def _own(config: RunConfig) -> OwnData:
 
 
 def target_of(config: RunConfig, splits: Splits) -> Target | None:
-    """What the outputs mean, with the names that the data brings; ``None`` lets `gduq.fit` tell."""
-    kind = _kind(config, splits)
+    """What the outputs mean, with the names that the data brings; ``None``: class numbers, of as
+    many classes as the network has outputs for."""
+    found = _inferred(config, splits)
+    if isinstance(found, Classes):
+        return None if found.codes is None else found
     names, units = splits.target_names or None, splits.units or None
-    if kind == "values":
-        return Values(names=names, units=units)
-    return Labels(names=names) if kind == "labels" else None
+    return Labels(names=names) if isinstance(found, Labels) else Values(names=names, units=units)
 
 
-def _kind(config: RunConfig, splits: Splits) -> str:
+def _inferred(config: RunConfig, splits: Splits) -> Target:
     own = own_of(config)
-    return own.kind if own is not None else kind_of(splits.train.target)
+    if own is not None:
+        return own.target
+    y = torch.cat([view.target for view in all_views(splits).values()])
+    return infer_target(y, len(splits.class_names) or None)
 
 
 @lru_cache(maxsize=2)
@@ -173,12 +177,10 @@ def is_molecule(graph: Data) -> bool:
 
 def _outputs(config: RunConfig, splits: Splits) -> int:
     """One per class, label or value."""
-    target = splits.train.target
-    if _kind(config, splits) != "classes":
-        return 1 if target.dim() == 1 else target.size(1)
-    if splits.class_names:
-        return len(splits.class_names)
-    return max(2, 1 + max(int(view.target.max()) for view in all_views(splits).values()))
+    y, target = splits.train.target, _inferred(config, splits)
+    if isinstance(target, Classes):
+        return target.num_classes
+    return 1 if y.dim() == 1 else y.size(1)
 
 
 def _degrees(view: View) -> list[int]:

@@ -155,8 +155,9 @@ class RunConfig(Part):
         return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
 
     def to_toml(self) -> str:
-        """As `from_toml` reads it; what is ``None`` is left out."""
+        """As `from_toml` reads it; what is ``None`` is left out, no patience is 0."""
         values = self.model_dump(mode="json", exclude_none=True)
+        values["training"].setdefault("patience", 0)  # left out, own data would have some
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, dict)]
         for part, content in values.items():
             if isinstance(content, dict):

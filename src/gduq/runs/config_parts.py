@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from gduq.errors import InputError
 from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
@@ -102,7 +102,7 @@ class ModelConfig(Part):
 
 
 class TrainingConfig(Part):
-    """Arguments of `gduq.fit`, for the network."""
+    """Arguments of `gduq.fit`, for the network; ``patience`` 0 never stops early, as ``None``."""
 
     epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
     lr: float = Field(1e-3, gt=0)
@@ -113,3 +113,8 @@ class TrainingConfig(Part):
     select: Literal["best", "last"] = "best"
     patience: int | None = Field(None, ge=1)
     class_weights: Literal["balanced"] | tuple[float, ...] | None = None
+
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _never(cls, patience: Any) -> Any:
+        return None if type(patience) is int and patience == 0 else patience  # TOML has no null

@@ -18,12 +18,15 @@ from gduq.data.header import is_table, unit_of
 from gduq.data.objects import find_object
 from gduq.data.rejected_rows import Reject
 from gduq.data.table import MoleculeTable
-from gduq.errors import InputError
+from gduq.data.view import View
+from gduq.errors import InputError, one_line
+from gduq.graph import check_graph
+from gduq.targets import infer_target
 
 if TYPE_CHECKING:
     from gduq.runs.config_parts import DataConfig
 
-__all__ = ["Read", "object_digest", "read_source"]
+__all__ = ["Read", "has_masks", "object_digest", "read_source"]
 
 _MOST_REJECTED = 0.5  # of the rows: more of them, and the wrong column was read
 Rejects = list[tuple[int, Reject]]
@@ -76,7 +79,7 @@ def _table(data: DataConfig) -> Read:
 
 def _unusable(item: Data | Reject, task: str | None) -> str | None:
     """Why a molecule with a gap in its targets cannot be learned from."""
-    if isinstance(item, Reject) or task == "classes":
+    if isinstance(item, Reject):
         return None
     gaps = item.y.isnan()
     if task == "labels":
@@ -89,20 +92,45 @@ def _other(data: DataConfig) -> Read:
     source = _dataset(str(data.source)) if data.is_object else open_source(str(data.source))
     graphs: list[Data] = []
     rejects: Rejects = []
+    places: list[int] = []
     for index, item in enumerate(source) if data.is_object else source:
         if isinstance(item, Reject):
             rejects.append((index, item))
         elif item.get("y") is None:
             rejects.append((index, Reject(data.name, 0, "no target y")))
+        elif (reason := _unsound(item)) is not None:
+            rejects.append((index, Reject(data.name, 0, reason)))
         else:
             graphs.append(item)
+            places.append(index)
     names = tuple(getattr(source, "target_names", ()))
     if data.targets:
         graphs, names = _chosen(graphs, names, data.targets)
+    kind: str | None = data.task
+    classes = tuple(getattr(source, "class_names", ()))
+    if graphs and not has_masks(graphs):
+        kind = infer_target(View(graphs).target, len(classes) or None, data.task).kind
+        bad = {i: reason for i, graph in enumerate(graphs) if (reason := _unusable(graph, kind))}
+        rejects += [(places[i], Reject(data.name, 0, reason)) for i, reason in bad.items()]
+        graphs = [graph for i, graph in enumerate(graphs) if i not in bad]
+        rejects.sort(key=lambda one: one[0])
     attribute = (data.by or "").partition("=")[2]
     fields = [_attribute(graph, attribute) for graph in graphs] if attribute else None
-    classes = tuple(getattr(source, "class_names", ()))
-    return Read(graphs, fields, rejects, data.task, classes, names)
+    return Read(graphs, fields, rejects, kind, classes, names)
+
+
+def has_masks(graphs: Sequence[Data]) -> bool:
+    """Whether it is one graph that says itself which nodes are for what."""
+    return len(graphs) == 1 and graphs[0].get("train_mask") is not None
+
+
+def _unsound(graph: Data) -> str | None:
+    """Why no model should see a graph."""
+    try:
+        check_graph(graph)
+    except InputError as error:
+        return one_line(error)
+    return None
 
 
 def _chosen(

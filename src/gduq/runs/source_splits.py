@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,15 +17,15 @@ from gduq.data.packed import try_pack
 from gduq.data.rejected_rows import Reject
 from gduq.errors import InputError
 from gduq.runs.source_cut import Domain, cut_rows, domain_of, strata_of
-from gduq.runs.source_read import Read, read_source
+from gduq.runs.source_read import Read, has_masks, read_source
 from gduq.shifts.domains import DatasetRows
+from gduq.targets import Classes, Target, infer_target
 
 if TYPE_CHECKING:
     from gduq.runs.config_parts import DataConfig
 
-__all__ = ["OwnData", "kind_of", "own_data"]
+__all__ = ["OwnData", "own_data"]
 
-_FEW = 20  # different whole numbers up to which they are classes
 _ROLES = {
     "train": "to learn from",
     "id_val": "like training, to stop and calibrate by",
@@ -40,17 +40,22 @@ class OwnData:
 
     Attributes:
         splits: The rows, cut.
-        kind: What the targets are: ``"classes"``, ``"labels"`` or ``"values"``.
+        target: What the targets are.
         by: What they were cut by.
         cut: The cut in words, one line per split.
         rejects: Row number and reason of every row that was left out.
     """
 
     splits: Splits
-    kind: str
+    target: Target
     by: str
     cut: tuple[str, ...]
     rejects: tuple[tuple[int, Reject], ...]
+
+    @property
+    def kind(self) -> str:
+        """``"classes"``, ``"labels"`` or ``"values"``."""
+        return self.target.kind
 
 
 @lru_cache(maxsize=2)
@@ -61,26 +66,9 @@ def own_data(data: DataConfig) -> OwnData:
         data: With a ``source``.
     """
     read = read_source(data)
-    if len(read.graphs) == 1 and read.graphs[0].get("train_mask") is not None:
+    if has_masks(read.graphs):
         return _nodes(data, read)
     return _cut(data, read)
-
-
-def kind_of(truth: Tensor, task: str | None = None) -> str:
-    """What targets are, where nobody said so: as `gduq.fit` would take them.
-
-    Example:
-        >>> kind_of(torch.tensor([0, 1, 2])), kind_of(torch.tensor([0.5, 1.0]))
-        ('classes', 'values')
-    """
-    if task is not None:
-        return task
-    known = truth[~truth.isnan()] if truth.is_floating_point() else truth
-    if truth.dim() == 2 and truth.size(1) > 1:
-        return "labels" if bool(((known == 0) | (known == 1)).all()) else "values"
-    whole = not truth.is_floating_point() or bool((known == known.round()).all())
-    few = not truth.is_floating_point() or torch.unique(known).numel() <= _FEW
-    return "classes" if whole and few and bool((known >= 0).all()) else "values"
 
 
 # -- cutting ---------------------------------------------------------------------------------------
@@ -90,10 +78,10 @@ def _cut(data: DataConfig, read: Read) -> OwnData:
     graphs = read.graphs
     packed: Sequence[Data] = try_pack(graphs) or graphs
     truth = View(packed).target
-    kind = kind_of(truth, read.kind)
+    target, names = _target(truth, read)
     by = data.by or ("scaffold" if "smiles" in graphs[0] else "size")
     domain = domain_of(by, graphs, read.fields)
-    strata = strata_of(kind, truth)
+    strata = strata_of(target.kind, truth)
     try:
         cut = cut_rows(domain, strata, data.seed)
     except InputError:
@@ -105,12 +93,20 @@ def _cut(data: DataConfig, read: Read) -> OwnData:
     splits = DatasetRows(packed, "graph").splits(
         cut, values, name=data.name, description=_description(data, by, read)
     )
-    names: dict[str, Any] = {"class_names": read.class_names if kind == "classes" else ()}
-    names |= {"target_names": read.target_names, "units": data.units}
-    splits = limited(splits.with_(**names, sources=(str(data.source),)), data.limit, data.seed)
+    own = {"class_names": names, "target_names": read.target_names, "units": data.units}
+    splits = splits.with_(**own, sources=(str(data.source),))
+    splits = limited(splits, data.limit, data.seed, target.kind)
     told = None if data.limit else domain  # of all rows
     lines = _lines({name: len(view) for name, view in splits}, cut, told, graphs)
-    return OwnData(splits, kind, by, lines, tuple(read.rejects))
+    return OwnData(splits, target, by, lines, tuple(read.rejects))
+
+
+def _target(truth: Tensor, read: Read) -> tuple[Target, tuple[str, ...]]:
+    """What the targets are, and the names of classes that are not just numbered."""
+    target = infer_target(truth, len(read.class_names) or None, read.kind)
+    if not isinstance(target, Classes):
+        return target, ()
+    return target, read.class_names or target.names or ()
 
 
 def _description(data: DataConfig, by: str, read: Read) -> str:
@@ -142,17 +138,17 @@ def _nodes(data: DataConfig, read: Read) -> OwnData:
     if missing or any(graph[mask].dim() > 1 for mask in masks.values()):
         raise InputError("train_mask, val_mask and test_mask of one column", missing or "several")
     views = {split: View(graph, graph[mask]) for split, mask in masks.items()}
+    target, names = _target(torch.cat([view.target for view in views.values()]), read)
     splits = Splits(
         views["train"],
         views["id_val"],
         views["id_test"],
         name=data.name,
         description=f"{data.name}, cut by its masks.",
-        class_names=read.class_names,
+        class_names=names,
         sources=(str(data.source),),
     )
-    splits = limited(splits, data.limit, data.seed)
+    splits = limited(splits, data.limit, data.seed, target.kind)
     sizes = {split: len(view) for split, view in splits}
     lines = tuple(f"{split:<9} {size} nodes, {_ROLES[split]}" for split, size in sizes.items())
-    kind = kind_of(views["train"].target, data.task)
-    return OwnData(splits, kind, "masks", lines, tuple(read.rejects))
+    return OwnData(splits, target, "masks", lines, tuple(read.rejects))

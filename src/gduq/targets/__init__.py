@@ -2,8 +2,8 @@
 
 from gduq.targets.base import FirstLook, Target, target_from
 from gduq.targets.classes import Classes
+from gduq.targets.inference import infer_target, resolve_target
 from gduq.targets.labels import Labels
-from gduq.targets.telling import tell_target
 from gduq.targets.values import Values
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Labels",
     "Target",
     "Values",
+    "infer_target",
+    "resolve_target",
     "target_from",
-    "tell_target",
 ]

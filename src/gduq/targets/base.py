@@ -74,6 +74,10 @@ class Target(ABC):
     def told(self, look: FirstLook) -> Self:
         """This target with all that training rows tell about it; raises for what does not fit."""
 
+    def encode(self, y: Tensor) -> Tensor:
+        """``y`` as stored on the graphs in the form that `prediction` takes."""
+        return y
+
     @abstractmethod
     def check(self, y: Tensor, name: str) -> Tensor:
         """The truth of some rows in the form the losses take; raises for what does not fit.
@@ -83,7 +87,7 @@ class Target(ABC):
 
     def check_val(self, y: Tensor, train: Tensor) -> Tensor:
         """`check` of all validation rows at once, which are to be like the training rows (of which
-        ``train`` is the truth)."""
+        ``train`` is the truth); both are as stored on the graphs."""
         return self.check(y, "val")
 
     def fits(self, other: Target | None) -> bool:
@@ -180,7 +184,7 @@ class Target(ABC):
 
     @abstractmethod
     def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> Hypotheses:
-        """What leaves a model: samples ``[K, m, O]`` and ``y``, as stored on the graphs."""
+        """What leaves a model: samples ``[K, m, O]`` and the truth, as `encode` gives it."""
 
     def agree(self, samples: Tensor) -> bool:
         """Whether several hypotheses ``[K, m, O]`` say one thing."""

@@ -17,6 +17,8 @@ from gduq.targets.base import FirstLook, Part, Target
 
 __all__ = ["ClassWeights", "Classes"]
 
+_UNLABELLED = "Leave unlabelled nodes out with gduq.data.View(data, rows)."
+
 ClassWeights = Tensor | Sequence[float] | str | None
 
 
@@ -31,6 +33,7 @@ class Classes(Target):
         names: One name per class, or ``None``.
         one_logit: Whether the network gives one logit, that of class 1 of two.
         weights: One weight per class for training, or ``None``.
+        codes: The whole number that stands for each class in ``y``, ascending; ``None``: 0, 1, ...
 
     Example:
         >>> Classes(4).masked_losses(torch.zeros(1, 4))  # log 4
@@ -45,10 +48,17 @@ class Classes(Target):
     names: tuple[str, ...] | None = None
     one_logit: bool = False
     weights: tuple[float, ...] | None = None
+    codes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        self._set_tuples("names", "weights")
-        self._check_widths(self.num_classes, "names")
+        self._set_tuples("names", "weights", "codes")
+        if self.codes is not None:
+            codes = self.codes
+            if any(type(c) is not int for c in codes) or [*codes] != sorted({*codes}):
+                raise InputError("codes of classes, ascending whole numbers", list(codes))
+            if self.names is None:
+                object.__setattr__(self, "names", tuple(str(code) for code in codes))
+        self._check_widths(self.num_classes, "names", "codes")
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
 
@@ -73,8 +83,19 @@ class Classes(Target):
         counts = torch.bincount(labels, minlength=self.num_classes)
         return replace(self, weights=_weights(self.weights if weights is None else weights, counts))
 
+    def encode(self, y: Tensor) -> Tensor:
+        if self.codes is None:
+            return y
+        labels, codes = _whole_numbers(y), torch.tensor(self.codes, device=y.device)
+        places = torch.searchsorted(codes, labels).clamp(max=self.num_classes - 1)
+        strange = labels[codes[places] != labels]
+        if strange.numel():
+            wanted = f"the classes {', '.join(map(str, self.codes))} in y"
+            raise InputError(wanted, int(strange[0]), _UNLABELLED)
+        return places
+
     def check(self, y: Tensor, name: str) -> Tensor:
-        labels = _class_numbers(y)
+        labels = _class_numbers(self.encode(y))
         if labels.numel() and int(labels.max()) >= self.num_classes:
             raise InputError(
                 f"labels from 0 to {self.num_classes - 1} in {name}, one per class of the model",
@@ -140,8 +161,8 @@ def _of_class(values: Tensor, y: Tensor) -> Tensor:
     return values.gather(-1, y.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 
-def _class_numbers(y: Tensor) -> Tensor:
-    """Labels ``[m]`` or ``[m, 1]`` of any dtype as class numbers ``[m]``."""
+def _whole_numbers(y: Tensor) -> Tensor:
+    """Labels ``[m]`` or ``[m, 1]`` of any dtype as whole numbers ``[m]``."""
     if y.dim() > 1 and y.numel() != y.size(0):
         one_hot = y.dim() == 2 and bool(((y == 0) | (y == 1)).all() and (y.sum(dim=1) == 1).all())
         raise InputError(
@@ -152,12 +173,22 @@ def _class_numbers(y: Tensor) -> Tensor:
     flat = y.reshape(-1)
     labels = flat.long()
     if not torch.equal(labels.to(y.dtype), flat):
-        raise InputError("whole class numbers in y", f"{y.dtype} values with fractions or NaN")
+        raise InputError(
+            "whole class numbers in y",
+            f"{y.dtype} values with fractions or NaN",
+            'Leave rows without a class out, or pass target="labels" or "values".',
+        )
+    return labels
+
+
+def _class_numbers(y: Tensor) -> Tensor:
+    """The same from 0 up."""
+    labels = _whole_numbers(y)
     if labels.numel() and int(labels.min()) < 0:
         raise InputError(
             "class numbers from 0 up in y",
             int(labels.min()),
-            "Leave unlabelled nodes out with gduq.data.View(data, rows).",
+            _UNLABELLED,
         )
     return labels
 

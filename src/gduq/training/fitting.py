@@ -20,7 +20,7 @@ from gduq.nn.call import Call
 from gduq.nn.trunk import Trunk
 from gduq.prediction.predictor import Calibrate, Predictor
 from gduq.randomness import isolated
-from gduq.targets import FirstLook, Target, tell_target
+from gduq.targets import FirstLook, Target, resolve_target
 from gduq.targets.classes import ClassWeights
 from gduq.training.batches import as_batches, first_graph, packed, warn_of_overlap
 from gduq.training.checkpoint import weights
@@ -99,7 +99,7 @@ def fit(
         class_names: A name per class, label or value; predictions and bundles carry them.
         target: What ``y`` is: ``"classes"``, ``"labels"`` (several yes/no columns, NaN where
             unknown), ``"values"`` (regression), or an object of `gduq.targets`. Default: told from
-            ``y``, see `gduq.targets.tell_target`.
+            ``y``, see `gduq.targets.infer_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
         select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
@@ -178,7 +178,7 @@ class Fit:
 
     def read_target(self, look: FirstLook) -> Target:
         """What the outputs of a network mean: as given, or told from ``y``."""
-        return tell_target(look, self.target, self.class_weights, self.class_names)
+        return resolve_target(look, self.target, self.class_weights, self.class_names)
 
     def __post_init__(self) -> None:
         for name in ("train", "val") if self.val is not None else ("train",):

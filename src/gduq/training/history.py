@@ -92,13 +92,13 @@ class History:
         own = self.overhead_seconds + sum(r.seconds for r in self.records)
         return own + sum(other.seconds for other in others)
 
-    def to_dataframe(self) -> pd.DataFrame:
+    def to_pandas(self) -> pd.DataFrame:
         """One row per epoch; for an ensemble with a column ``member``."""
         import pandas as pd
 
         if not self.members:
             return pd.DataFrame([asdict(record) for record in self.records])
-        frames = [m.to_dataframe().assign(member=i) for i, m in enumerate(self.members)]
+        frames = [m.to_pandas().assign(member=i) for i, m in enumerate(self.members)]
         return pd.concat(frames, ignore_index=True)
 
 

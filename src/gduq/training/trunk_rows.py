@@ -64,10 +64,10 @@ class TrunkRows(Evidence):
         start = time.perf_counter()
         first, held = _seen(trunk, train, "train"), None
         target = read_target(FirstLook(first.y, first.outputs, first.y, True, trunk.bounded))
-        first = replace(first, y=target.check(first.y, "train"))
         if val is not None:
             held = _seen(trunk, val, "val")
             held = replace(held, y=target.check_val(held.y, first.y))
+        first = replace(first, y=target.check(first.y, "train"))
         found = (_seen(trunk, copy, "val") for copy in copies)
         shifted = tuple(replace(copy, y=target.check(copy.y, "val")) for copy in found)
         return cls(first, held, shifted, trunk, target, time.perf_counter() - start)
@@ -93,9 +93,9 @@ def _seen(trunk: Trunk, data: Batches, name: str) -> Seen:
         for graph in data.batches(256):
             check_leak(graph, name)
             graph = on_device(graph, device)
+            check_graph(graph)
             h, said = (trunk.labelled(found, graph) for found in trunk.run(graph))
             if bool(said.isnan().any()):
-                check_graph(graph)  # mostly it is the features
                 raise InputError(f"a network whose outputs for {name} are numbers", "NaN")
             truth.append(labels(graph, said.size(0)))
             outputs.append(said)
