@@ -57,7 +57,7 @@ clean:  ## remove outputs and caches; `rm -rf .venv` starts over entirely
 	  $(PYTHON) -m venv --clear .venv
 	@echo "Installing into .venv ..."
 	$(PIP) $(TORCH_PIP) torch
-	$(PIP) --editable .
+	$(PIP) --editable '.[molecules,serve]'
 	@touch $@
 
 .venv/.installed-tests: .venv/.installed requirements-oracles.txt

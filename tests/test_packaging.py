@@ -105,3 +105,16 @@ def test_every_make_target_is_explained():
     assert {"demo", "test", "test-all", "lint", "bench", "clean"} <= set(targets)
     for target in set(targets) - {"help"}:
         assert f"make {target}`" in text("CONTRIBUTING.md"), f"say in CONTRIBUTING what {target} is"
+
+
+def test_advice_to_install_works_in_a_clone():
+    """Nothing is on PyPI under this name; packages are named themselves, in one place."""
+    told = [*ROOT.glob("src/**/*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
+    assert not [str(path) for path in told if re.search(r"install .?gduq\[", path.read_text())]
+    named = [path.name for path in ROOT.glob("src/**/*.py") if "pip install" in path.read_text()]
+    assert named == ["errors.py"]
+
+
+def test_what_make_installs_can_read_tables_and_serve():
+    assert "--editable '.[molecules,serve]'" in text("Makefile")
+    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", text("README.md")))

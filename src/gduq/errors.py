@@ -7,7 +7,10 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping
 
-__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "one_line", "warn_user"]
+__all__ = [
+    "BundleError", "InputError", "NotFittedError", "did_you_mean", "not_installed", "one_line",
+    "warn_user",
+]  # fmt: skip
 
 _LETTERS = 800  # of one part of a message
 
@@ -53,6 +56,20 @@ class NotFittedError(InputError):
 
 class BundleError(InputError):
     """A saved model cannot be written, or read: damaged, too new, not ours, of another kind."""
+
+
+def not_installed(what: str, packages: str, otherwise: str = "") -> InputError:
+    """The error for packages that are missing.
+
+    They are named themselves, not as an extra of gduq: that installs them for a clone, too.
+
+    Example:
+        >>> raise not_installed("RDKit to read SMILES", "rdkit")
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected RDKit to read SMILES, ... Install it: pip install rdkit
+    """
+    return InputError(what, "none installed", f"Install it: pip install {packages}{otherwise}")
 
 
 def did_you_mean(

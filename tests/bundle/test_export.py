@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 import gduq
 from gduq import InputError
+from gduq.calibration import METHODS, DeviationScaling, IsotonicRecalibration
 from gduq.data import View
 from gduq.data.smiles import molecules
+from gduq.evaluation.named_calibrators import make_calibrator
 from gduq.nn import GNN
 from gduq.nn.bond_gnn import BondGNN
 from gduq.nn.neighbourhoods import Structure
@@ -309,6 +312,62 @@ def test_mixtures_of_models(kind: str, tmp_path: Path) -> None:
     assert about["hypotheses"] == (6 if kind == "values" else 7)
 
 
+@cache
+def mixture(kind: str) -> gduq.Stack:
+    """Three hypotheses of weights that differ."""
+    plain = gduq.baselines.as_predictor(fitted(zoo("gin", 3 if kind == "classes" else 2), kind))
+    heads = fitted(gduq.HeadEnsemble(None, 2, trunk=plain.trunk), kind)
+    stack = gduq.Stack([plain, heads], [0.4, 0.6]).eval()  # type: ignore[list-item]
+    stack.novelty = heads.novelty  # type: ignore[assignment]
+    return stack
+
+
+def check_calibrated(name: str, ending: str, tmp_path: Path) -> None:
+    kind = METHODS[name].kind
+    model, path = mixture(kind), tmp_path / f"m{ending}"
+    known, train = (gduq.predict(model, data(60, s, kind), features=True) for s in (11, 1))
+    calibrator = make_calibrator(name, None, train).fit(known)
+    gduq.export(model, path, bare(data(3, 5, kind)), calibrator)
+    run, about = program(path)
+    assert about["calibrator"] == type(calibrator).__name__
+    for graphs in (odd(kind), odd(kind)[-1:]):
+        whole, p = Batch.from_data_list(graphs), gduq.predict(model, graphs, features=True)
+        said = run(x=whole.x, edge_index=whole.edge_index, sizes=whole.ptr.diff())
+        compare(said, calibrator(p))
+    assert not torch.allclose(calibrator(p).samples, p.samples, atol=1e-3)
+
+
+QUICK = ("deviation", "per_label", "histogram")  # all of them take minutes together
+EXPORTED = [
+    name for name, cls in METHODS.items() if not cls.needs_graph and cls.acts_on != "levels"
+]
+LATER = slow(*(name for name in EXPORTED if name not in QUICK))
+
+
+@pytest.mark.filterwarnings("ignore:.*stay as they are")
+@pytest.mark.parametrize("name", [*QUICK, *LATER])
+def test_a_calibrator_is_in_the_program(name: str, tmp_path: Path) -> None:
+    check_calibrated(name, ".pt2", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*stay as they are")
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_calibrator_is_in_an_onnx_file(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    check_calibrated(name, ".onnx", tmp_path)
+
+
+def test_a_calibrator_that_no_program_can_hold_or_that_does_not_fit(tmp_path: Path) -> None:
+    model, like = mixture("values"), bare(data(3, 5, "values"))
+    levels = IsotonicRecalibration().neutral(2, 3)
+    with pytest.raises(InputError, match="IsotonicRecalibration, which changes levels"):
+        gduq.export(model, tmp_path / "m.pt2", like, levels)
+    with pytest.raises(InputError, match="num_samples"):
+        gduq.export(model, tmp_path / "m.pt2", like, DeviationScaling().neutral(2, 7))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def one_graph() -> Data:
     generator = torch.Generator().manual_seed(0)
@@ -385,7 +444,7 @@ def test_onnx_from_smiles_by_the_lines_of_the_docs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = BondGNN(2, hidden_channels=6, num_layers=2)
     gduq.fit(net, graphs[:20], graphs[20:], epochs=1, class_names=("no", "yes"), **QUIET)
-    gduq.export(net, tmp_path / "model.onnx", graphs, {"targets": ["toxic"]})
+    gduq.export(net, tmp_path / "model.onnx", graphs, notes={"targets": ["toxic"]})
     _, about = program(tmp_path / "model.onnx")
     assert about["target"]["columns"] == ["toxic"]
     assert about["target"]["names"] == ["no", "yes"]
@@ -442,5 +501,5 @@ def test_mistakes(tmp_path: Path) -> None:
 
 def test_without_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(InputError, match=r"gduq\[export\]"):
+    with pytest.raises(InputError, match="pip install onnx onnxscript, or export to"):
         gduq.export(zoo("gin", 2), tmp_path / "m.onnx", data(3, 5, "values"))

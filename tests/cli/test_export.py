@@ -41,7 +41,7 @@ def like(tmp_path):
 
 
 def test_the_file_says_what_the_bundle_says(model, like, tmp_path):
-    done = run("export", model, tmp_path / "model.pt2", "--like", like, "--json")
+    done = run("export", model, "-o", tmp_path / "model.pt2", "--like", like, "--json")
     assert json.loads(done.output)["bytes"] == (tmp_path / "model.pt2").stat().st_size
     program = torch.export.load(tmp_path / "model.pt2").module()
     new = graphs(6, 4)
@@ -57,10 +57,10 @@ def test_mistakes_are_told_before_torch_is_imported(tmp_path):
     (tmp_path / "like.csv").touch()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         mistakes = {
-            "export m m.txt --like like.csv": "ends in .pt2, .onnx",
-            "export m m.onnx --like nowhere.csv": "which does not exist",
-            "export m like.csv --like like.csv": "which is read",
-            "export nowhere m.onnx --like like.csv": "a bundle, or a run folder",
+            "export m -o m.txt --like like.csv": "ends in .pt2, .onnx",
+            "export m -o m.onnx --like nowhere.csv": "which does not exist",
+            "export m -o like.csv --like like.csv": "which is read",
+            "export nowhere -o m.onnx --like like.csv": "a bundle, or a run folder",
             "serve nowhere": "a bundle, or a run folder",
             f"serve m --port {taken.getsockname()[1]}": "an address to listen on",
             "serve m --calibration-data nowhere.csv": "which does not exist",
@@ -69,11 +69,22 @@ def test_mistakes_are_told_before_torch_is_imported(tmp_path):
         check_early(mistakes, tmp_path)
 
 
-def test_a_calibrator_is_not_lost_in_silence(model, like, tmp_path):
+def test_what_a_calibrator_says_is_in_the_file(model, like, tmp_path):
     net, _ = gduq.load(model)
-    p = gduq.predict(net, graphs(25, 2))
-    both = tmp_path / "calibrated"
-    gduq.save(net, both, gduq.calibration.VectorScaling().fit(p))
-    words = ("export", both, tmp_path / "model.pt2", "--like", like)
-    refused(*words, says="with the calibrator VectorScaling")
+    both, new = tmp_path / "calibrated", graphs(6, 4)
+    fitted = gduq.calibration.VectorScaling().fit(gduq.predict(net, graphs(25, 2)))
+    gduq.save(net, both, fitted)
+    run("export", both, "-o", tmp_path / "model.pt2", "--like", like)
+    program, whole = torch.export.load(tmp_path / "model.pt2").module(), Batch.from_data_list(new)
+    said = program(x=whole.x, edge_index=whole.edge_index, sizes=whole.ptr.diff())
+    p = gduq.predict(net, new)
+    torch.testing.assert_close(said["probs"], fitted(p).probs, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(said["probs"], p.probs, atol=1e-3)
+
+
+def test_a_calibrator_that_reads_the_graph_is_not_lost_in_silence(model, like, tmp_path):
+    net, both = gduq.load(model)[0], tmp_path / "calibrated"
+    gduq.save(net, both, gduq.calibration.CaGCN(graphs(1, 2)[0]).neutral(2, 1))
+    words = ("export", both, "-o", tmp_path / "model.pt2", "--like", like)
+    refused(*words, says="CaGCN, which reads the graph")
     assert not (tmp_path / "model.pt2").exists()

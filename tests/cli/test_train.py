@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 
+import pandas
 import pytest
 import torch
 import typer
@@ -13,7 +14,10 @@ import gduq
 from gduq.bundle import describe
 from gduq.cli.base import going_on_later
 from gduq.cli.score_rows import told_of
+from gduq.cli.train import _next
 from gduq.data import read, save
+from gduq.report.advice import Advice
+from gduq.report.verdict import Verdict
 from gduq.runs.folder import RunFolder
 from tests.cli.cases import CLASSES, check_early, refused, rings, run
 from tests.cli.tables import LABELS, TARGETS, table
@@ -259,15 +263,47 @@ def test_being_stopped_says_how_to_go_on(number, code, capsys, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_file_without_a_sound_row_cannot_be_judged_on(root, tmp_path):
+    path = table(tmp_path / "sound.csv", "values", 60)
+    train(path, root, "--method", "plain", "--by", "random")
+    (folder,) = root.glob("sound-*")
+    header, bad, *_ = path.read_text().splitlines()
+    (tmp_path / "bad.csv").write_text(f"{header}\n{bad}\n{bad}\n")
+    refused("evaluate", folder, "--data", tmp_path / "bad.csv", says="got none; the first: bad.csv")
+
+
+def test_what_to_type_next_works_in_that_order(root, tmp_path, monkeypatch):
+    """The calibrated bundle takes the place of the run."""
+    monkeypatch.chdir(tmp_path)
+    path = table(tmp_path / "next.csv", "values", 60)
+    train(path, root, "--method", "plain", "--by", "random")
+    (folder,) = root.glob("next-*")
+    calibrate = f"gduq calibrate {folder} --method deviation -o calibrated"
+    advised = Verdict("", "care", (), "", Advice("calibrate", "", calibrate))
+    first, second, *rest = _next(RunFolder(folder), advised, "graph")
+    assert first == calibrate
+    assert len(rest) == 1
+    header, _, *rows = path.read_text().splitlines(keepends=True)
+    (tmp_path / "new.csv").write_text("".join([header, *rows]))
+    run(*first.split()[1:])
+    run(*second.split()[1:])
+    said = pandas.read_csv("answers.csv")
+    model, calibrator = gduq.load("calibrated")
+    p = gduq.predict(model, gduq.data.smiles.molecules(list(said["smiles"])))
+    assert said["std"].tolist() == pytest.approx(calibrator(p).std.tolist(), rel=1e-5)
+    assert said["std"].tolist() != pytest.approx(p.std.tolist(), rel=1e-3)
+
+
 def test_the_bundle_knows_the_columns_of_a_labelled_file(root, tmp_path):
     path = table(tmp_path / "columns.csv", "labels", 60)
     names = [word for name in LABELS[:3] for word in ("--target", name)]
     train(path, root, *names, "--method", "plain", "--by", "random")
     (folder,) = root.glob("columns-*")
     test = table(tmp_path / "test.csv", "labels", 40, seed=5)
-    header, _, *rows = test.read_text().splitlines(keepends=True)  # the second is no molecule
-    test.write_text("".join([header, *rows]))
-    found = json.loads(run("evaluate", folder, "--data", test, "--json").stdout)
+    done = run("evaluate", folder, "--data", test, "--json", code=3)  # its line 2 is no molecule
+    assert "test.csv, line 2: 'C1CC(' is no valid SMILES" in done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["settings"]["rejected"]) == 1
     assert {row["variant"] for row in found["table"]} >= {"", *LABELS[:3]}
     assert {row["rows"] for row in found["table"]} >= {40}
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gduq.data import Splits, View
 from gduq.data.smiles import molecules as read
-from gduq.prediction import Prediction, ValuePrediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, molecules, write
 from gduq.report.examples import examples
 from gduq.report.tables import subgroups
@@ -81,6 +81,17 @@ def test_compounds_are_called_by_their_id():
     (first,) = examples(mine, "ood_test", "novel", count=1)
     assert first.title == "CHEMBL25"
     assert "CHEMBL25 of ood_test" in first.svg
+
+
+def test_labels_that_were_not_measured_are_unknown():
+    nan, rows = float("nan"), 4
+    graphs = read(SMILES[:rows])
+    y = torch.tensor([[1, 0, nan], [0, 0, nan], [0, 0, 0], [nan, nan, nan]])
+    p = LabelPrediction(torch.full((rows, 3), 2.0), y, ("a", "b", "c"))
+    mine = Subject("mine", {"ood_test": p}, splits=Splits(view(TRAIN), ood_test=View(graphs)))
+    truth = {e.title: e.truth for e in examples(mine, "ood_test", "uncertain")}
+    told = ["a (unknown: c)", "none (unknown: c)", "none", "unknown"]
+    assert truth == dict(zip(SMILES[:rows], told, strict=True))
 
 
 def test_other_rows_are_drawn_without_them():

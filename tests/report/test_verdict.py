@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gduq import metrics
 from gduq.metrics import Interval
-from gduq.prediction import Prediction, ValuePrediction
+from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
 from gduq.report import Subject, build
 from gduq.report.comparing import clear, difference
 from gduq.report.verdict import nearer_words, verdict
@@ -260,6 +260,42 @@ def test_advice_on_values():
     switch = verdict(of_values()).advice
     assert switch.action == "switch"
     assert switch.text.startswith("Switch to wide:")
+
+
+def missing_most(found: float) -> LabelPrediction:
+    """Two labels, under-confident; of the second, one row in ten is "yes"."""
+    rows = torch.arange(1000)
+    first, second = rows % 2, (rows % 10 == 0).long()
+    said = torch.where(rows // 10 % 100 < 100 * found, second, 0)
+    target = torch.stack([first, second], dim=1)
+    return LabelPrediction(3.0 * torch.stack([first, said], dim=1) - 1.5, target)
+
+
+@pytest.mark.parametrize(
+    ("shifted", "says"),
+    [
+        (values(seed=3, scale=2.5), ["its 90 % intervals are", "wide", "range of the measured"]),
+        (values(seed=3, wrong=2.4, scale=6.0), ["of the variance (R²)", "its 90 % intervals"]),
+        (missing_most(0.1), ["it finds 10 % of “1” (100 rows)"]),
+        (rare(0.2, 1.0), ["it finds 20 % of “yes” (100 rows)"]),
+    ],
+)
+def test_too_little_confidence_is_no_safe_side_of_a_model_of_little_use(shifted, says):
+    """Intervals as wide as the data, R² near 0, labels and classes that are hardly found."""
+    said = verdict([judged("m", shifted)])
+    assert "safe side" not in said.advice.text
+    assert said.advice.action == "collect"
+    assert all(words in said.advice.text for words in says)
+    assert said.tone == "bad"
+
+
+def test_the_safe_side_of_a_model_that_is_of_use():
+    for shifted in (values(seed=3, wrong=0.5), missing_most(0.9), rare(0.9, 1.0)):
+        assert "safe side" in verdict([judged("m", shifted)]).advice.text
+    named = replace(values(width=2, scale=2.5), names=("logS", "logP"))
+    fault = JudgedSplit(judged("m", named), "ood_test").fault
+    assert "intervals of “logS”" in fault
+    assert "intervals of “logP”" in fault
 
 
 def test_no_advice_to_calibrate_where_that_hurts_under_shift():

@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from gduq.graph import iterate, join, num_graphs, on_device, row_kind
 from gduq.nn.call import evaluating
 from gduq.prediction.predicting import device_of_model
 from gduq.prediction.predictor import Predictor
+
+if TYPE_CHECKING:
+    from gduq.calibration import Calibrator
 
 __all__ = ["Inputs", "Program", "graphs_like"]
 
@@ -122,11 +125,15 @@ class Program(nn.Module):
     Args:
         model: A fitted model, which is copied.
         inputs: What it is to be called with.
+        calibrator: A fitted calibrator of its predictions, or ``None``.
     """
 
-    def __init__(self, model: Predictor, inputs: Inputs) -> None:
+    def __init__(
+        self, model: Predictor, inputs: Inputs, calibrator: Calibrator | None = None
+    ) -> None:
         super().__init__()
         self.model, self.words = _ready_to_trace(model), inputs.words
+        self.calibrator = calibrator
 
         def forward(**tensors: Tensor) -> dict[str, Tensor]:
             return self._answer(tensors)
@@ -153,10 +160,13 @@ class Program(nn.Module):
 
     def _said(self, graph: Data) -> dict[str, Tensor]:
         """What `gduq.predict` says of all rows; values always ``[m, T]``."""
-        model = self.model
-        found, novelty = model.calibrated_answer(graph, novelty=True)
+        model, calibrator = self.model, self.calibrator
+        reads = calibrator is not None and calibrator.needs_features
+        found, novelty = model.calibrated_answer(graph, features=reads, novelty=True)
         assert model.target is not None
-        p: Any = model.target.prediction(found.outputs, weights=found.weights)
+        features = found.features if reads else None
+        p: Any = model.target.prediction(found.outputs, weights=found.weights, features=features)
+        p = p if calibrator is None else calibrator(p)
         count = p.num_samples
         even = p.samples.new_full((count,), 1 / count)
         said = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,11 @@ from gduq.baselines.network import as_predictor
 from gduq.bundle import export_symbols
 from gduq.bundle.export_program import Inputs, Program, graphs_like
 from gduq.disk import atomic_path
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 from gduq.prediction.predictor import Predictor
+
+if TYPE_CHECKING:
+    from gduq.calibration import Calibrator
 
 __all__ = ["export"]
 
@@ -35,6 +38,7 @@ def export(
     model: nn.Module,
     path: str | os.PathLike[str],
     like: Any,
+    calibrator: Calibrator | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model as one file that answers on its own, for any numbers of nodes, edges, graphs.
@@ -42,7 +46,7 @@ def export(
     All of the model is in it: hypotheses, their mixture, calibration and novelty.
 
     * ``.pt2``: ``torch.export.load(path).module()`` gives a function of tensors.
-    * ``.onnx``: for onnxruntime and others; needs ``pip install 'gduq[export]'``.
+    * ``.onnx``: for onnxruntime and others; needs onnx and onnxscript.
 
     Both take, by name, the attributes of a graph that the network or novelty reads and, where
     graphs are answered for, ``sizes``, the number of nodes of each graph ``[G]``. Both give, by
@@ -58,6 +62,8 @@ def export(
         model: A fitted model; not `MCDropout`, which draws.
         path: The file, ending in ``.pt2`` or ``.onnx``; one that is there is replaced.
         like: A graph, or several, such as the model is to answer for.
+        calibrator: One that was fitted on the model's predictions, as `gduq.load` gives it. Not one
+            that reads the graph, or changes levels of the distribution (`IsotonicRecalibration`).
         notes: What is known of the training table, ``gduq.bundle.describe(path).preprocessing``:
             it names the target columns.
 
@@ -87,9 +93,12 @@ def export(
         do = "Call gduq.fit(model, train, val)."
         raise InputError("a fitted model", "one that gduq.fit has not seen", do)
     known.check_ready()
+    _check_calibrator(calibrator)
     graphs = graphs_like(like)
-    program, inputs, said = _traced(known, Inputs.of(known, graphs))
-    told = json.dumps(_about(known, inputs, said, graphs, notes))
+    program, inputs, said = _traced(known, Inputs.of(known, graphs), calibrator)
+    about = _about(known, inputs, said, graphs, notes)
+    about["calibrator"] = None if calibrator is None else type(calibrator).__name__
+    told = json.dumps(about)
     with atomic_path(target) as unfinished:
         if target.suffix == ".pt2":
             content = io.BytesIO()  # a file would have to be called .pt2
@@ -98,6 +107,21 @@ def export(
         else:
             _write_onnx(program, list(inputs.tensors), list(said), told, unfinished)
     return target
+
+
+def _check_calibrator(calibrator: Calibrator | None) -> None:
+    """Raise for one whose answers are no function of the outputs of single rows."""
+    if calibrator is None:
+        return
+    why = "reads the graph around a row" if calibrator.needs_graph else ""
+    if calibrator.acts_on == "levels":
+        why = "changes levels of the distribution, which samples cannot say"
+    if why:
+        raise InputError(
+            "a calibrator that maps the outputs of single rows",
+            f"{type(calibrator).__name__}, which {why}",
+            "Choose another one, or export the model without it.",
+        )
 
 
 def _about(
@@ -141,31 +165,34 @@ def _categories(inputs: Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
 
 
 @torch.no_grad()
-def _traced(model: Predictor, inputs: Inputs) -> tuple[_Program, Inputs, dict[str, Tensor]]:
+def _traced(
+    model: Predictor, inputs: Inputs, calibrator: Calibrator | None
+) -> tuple[_Program, Inputs, dict[str, Tensor]]:
     """The program, what it is given and what it then says.
 
     Inputs that nothing reads are left out, unless the network asks for them.
     """
-    program = _trace(model, inputs)
+    wanted = Program(model, inputs, calibrator)(**inputs.tensors)
+    program = _trace(model, inputs, calibrator)
     nodes = program.graph.nodes
     idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
     fewer = inputs.without(idle)
     if len(fewer.tensors) < len(inputs.tensors):
         with suppress(InputError):
-            program, inputs = _trace(model, fewer), fewer
+            program, inputs = _trace(model, fewer, calibrator), fewer
     for node in program.graph.nodes:
         if node.op == "call_function" and _draws(node):
             raise _in_the_way(f"{node.target}, which draws at random")
     said = program.module()(**inputs.tensors)
-    for name, value in Program(model, inputs)(**inputs.tensors).items():
+    for name, value in wanted.items():
         off = float(((said[name] - value).abs() / (1 + value.abs())).max())
         if not off < _CLOSE:
             raise _in_the_way(f"a program whose {name} is off by {off:.1g}")
     return program, inputs, said
 
 
-def _trace(model: Predictor, inputs: Inputs) -> _Program:
-    program = Program(model, inputs)
+def _trace(model: Predictor, inputs: Inputs, calibrator: Calibrator | None) -> _Program:
+    program = Program(model, inputs, calibrator)
     try:
         with _quiet():
             return torch.export.export(
@@ -230,11 +257,8 @@ def _check_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError(
-            "onnx and onnxscript, which write .onnx files",
-            "an environment without them",
-            "Install with pip install 'gduq[export]', or export to .pt2.",
-        ) from error
+        what = "onnx and onnxscript, which write .onnx files"
+        raise not_installed(what, "onnx onnxscript", ", or export to .pt2.") from error
 
 
 def _write_onnx(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gduq.calibration.lesson import Lesson, samples_of
 from gduq.errors import InputError, NotFittedError
+from gduq.export_mode import exporting
 from gduq.prediction import Hypotheses, Prediction
 from gduq.prediction.checks import RowChoice, row_index
 from gduq.prediction.mixture import match
@@ -91,6 +92,8 @@ class Calibrator(ABC):
             p: Predictions of the same model and bank as at fitting.
             rows: Answer for these rows of ``p`` only (mask, slice or indices).
         """
+        if exporting():  # the numbers of rows, classes and hypotheses are symbols, and were checked
+            return self._mapped(p)  # type: ignore[no-any-return]
         self._check_call(p)
         index = row_index(rows, len(p))
         # rows of a graph look at their neighbours: choose them after the map
@@ -169,7 +172,7 @@ class Calibrator(ABC):
             after = after + (samples.logsumexp(-1) - after.logsumexp(-1)).unsqueeze(-1)
         q = p.with_samples(after.to(p.samples.device, p.samples.dtype))
         kept = self.keeps_accuracy or (self.keeps_order and p.num_samples == 1)
-        return _same_label(p, q) if kept else q
+        return _same_label(p, q) if kept and not exporting() else q
 
     @classmethod
     def _size_names(cls) -> tuple[str, str]:

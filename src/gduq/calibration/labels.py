@@ -57,17 +57,16 @@ class PerLabel(Calibrator):
     def restore(cls, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Self:
         calibrator = super().restore(config, state)
         for t in torch.nonzero(state["mapped"]).flatten().tolist():
-            calibrator.column(t)  # raises for a part that is missing
+            if calibrator.column(t) is None:  # raises for a part that is missing
+                raise InputError(f"a saved {cls.__name__}", f"one without label {t}")
         return calibrator
 
     def column(self, t: int) -> Calibrator | None:
         """The fitted calibrator of label ``t``; ``None`` where the label stays as it is."""
         self._check_fitted()
-        if not bool(self._state["mapped"][t]):
-            return None
         start = f"{t}."
         own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
-        return self._class().restore({}, own)
+        return self._class().restore({}, own) if own else None
 
     def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
         p, state = lesson.parts[0], dict[str, Tensor]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from gduq.calibration.base import Calibrator
 from gduq.calibration.lesson import Lesson, mixture_logs
 from gduq.calibration.optimise import fit_module
 from gduq.errors import InputError
+from gduq.export_mode import exporting
 from gduq.prediction import Prediction
 
 __all__ = ["OrderInvariantCalibration"]
@@ -75,8 +77,11 @@ class OrderInvariantCalibration(Calibrator):
     @torch.no_grad()
     def _map(self, p: Prediction) -> Tensor:
         ordered, order = _sort(mixture_logs(p) * self._state["scale"])
-        network = self._network(ordered.size(1))
-        network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
+        first, one, last, two = (self._state[name] for name in self.state_names[1:])
+
+        def network(x: Tensor) -> Tensor:
+            return F.linear(F.linear(x, first, one).relu(), last, two)
+
         return torch.zeros_like(ordered).scatter(1, order, _stretch(ordered, network))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
@@ -96,11 +101,14 @@ class OrderInvariantCalibration(Calibrator):
 
 def _sort(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Logits downwards and centred (softmax does not see the shift), and which class is where."""
-    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    if exporting():  # ONNX knows no stable sort; ties have no gap, so their order does not matter
+        ordered, order = logits.topk(logits.size(-1), dim=-1)
+    else:
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     return ordered - ordered.mean(dim=-1, keepdim=True), order
 
 
-def _stretch(ordered: Tensor, network: nn.Module) -> Tensor:
+def _stretch(ordered: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
     """Sorted logits with stretched gaps, ``[n, C]``; the last one is 0."""
     gaps = ordered[:, :-1] - ordered[:, 1:]
     steps = F.softplus(network(ordered) + UNIT) * gaps

@@ -14,6 +14,7 @@ from torch import Tensor
 from gduq.calibration.base import Calibrator, check_classes, check_missing
 from gduq.calibration.lesson import Lesson, mixture_logs
 from gduq.errors import InputError
+from gduq.export_mode import below
 from gduq.prediction import Prediction
 
 __all__ = ["HistogramBinning", "IsotonicCalibration", "SplineCalibration", "replace_top"]
@@ -187,7 +188,13 @@ class SplineCalibration(Calibrator):
 
 
 def _interpolated(at: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return torch.from_numpy(np.interp(at.numpy(), x.numpy(), y.numpy()))
+    """The line through the points ``(x, y)`` at some places; constant beyond its ends."""
+    if len(x) == 1:
+        return y.expand_as(at)
+    right = below(x, at).clamp(1, len(x) - 1)
+    start, end = x[right - 1], x[right]
+    share = ((at - start) / (end - start)).clamp(0.0, 1.0)
+    return torch.lerp(y[right - 1], y[right], share)
 
 
 def _isotonic(x: Floats, hit: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -208,7 +215,7 @@ def _isotonic(x: Floats, hit: NDArray[np.bool_]) -> tuple[Floats, Floats]:
 
 def _bin(probs: Tensor, edges: Tensor) -> Tensor:
     """The bin of every probability ``[n, C]``; a value on an edge belongs to the bin below."""
-    return torch.searchsorted(edges.contiguous(), probs.T.contiguous()).T
+    return below(edges.contiguous(), probs.T.contiguous()).T
 
 
 def _spline_slope(t: Floats, h: Floats, knots: int) -> Floats:

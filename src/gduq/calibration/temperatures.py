@@ -15,6 +15,7 @@ from gduq.calibration.base import Calibrator, RowTemperature
 from gduq.calibration.lesson import Lesson, samples_of
 from gduq.calibration.optimise import autograd, minimise
 from gduq.errors import InputError
+from gduq.export_mode import chunks, exporting
 from gduq.prediction import Prediction
 from gduq.prediction.mixture import deviation, log_mixture
 from gduq.prediction.temperature import HOTTEST, tempered_nll
@@ -60,7 +61,7 @@ class TemperatureScaling(RowTemperature):
         return {"temperature": _doubles(lesson.temperature())}
 
     def _temperature(self, p: Prediction) -> Tensor:
-        return self._state["temperature"].expand(len(p))
+        return self._state["temperature"].expand(p.samples.size(1))
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         return {"temperature": _doubles(1.0)}
@@ -272,7 +273,7 @@ def _blend(chosen: Tensor, share: Tensor) -> Tensor:
 def _disagreement(p: Prediction) -> Tensor:
     """Spread of log probabilities, which vanishes nowhere, and epistemic uncertainty ``[m, 2]``."""
     if p.num_samples == 1:
-        return torch.zeros(len(p), 2, dtype=torch.float64)
+        return torch.zeros(p.samples.size(1), 2, dtype=torch.float64)
     logs = p.samples.double().log_softmax(dim=-1)
     spread = deviation(logs, p.weights).mean(dim=-1)
     return torch.stack([spread, p.epistemic.double()], dim=-1).cpu()
@@ -291,7 +292,7 @@ def _features(p: Prediction) -> Tensor:
     if p.features is None:
         do = "Make them with gduq.predict(model, data, features=True)."
         raise InputError("predictions with features", "none", do)
-    if p.features.dim() != 2 or not torch.isfinite(p.features).all():
+    if p.features.dim() != 2 or not (exporting() or torch.isfinite(p.features).all()):
         raise InputError("finite features of shape [m, d]", list(p.features.shape))
     return p.features.detach().float().cpu()
 
@@ -302,7 +303,7 @@ def neighbour_distance(x: Tensor, reference: Tensor, neighbors: int) -> Tensor:
     Neighbours by one fast matrix product; their distances exactly, whatever the batch.
     """
     length, found = reference.square().sum(dim=1), []
-    for part in x.split(max(1, _CHUNK // len(reference))):
+    for part in chunks(x, _CHUNK // len(reference)):
         order = torch.addmm(length, part, reference.T, alpha=-2)  # less a row's own square
         near = order.topk(neighbors, dim=1, largest=False).indices
         gap = part[:, None].double() - reference[near].double()  # [m, neighbors, d]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -220,15 +221,29 @@ def _once(request: Request) -> Service:
 # -- labelled files ------------------------------------------------------------------------------
 
 
-def labelled(request: Request, service: Service, path: Path, what: str) -> Any:
-    """Predictions of a file in which every graph is sound and has a label."""
-    graphs, parts = _sound(request, service, path, f"{what} {path}"), list[Any]()
+def labelled(
+    request: Request,
+    service: Service,
+    path: Path,
+    what: str,
+    rejects: list[Reject] | None = None,
+) -> Any:
+    """Predictions of a file in which every graph has a label.
+
+    Rows that cannot be read are added to ``rejects``; without such a list they are an error.
+    """
+    where, parts, before = f"{what} {path}", list[Any](), len(rejects or ())
+    graphs = _sound(request, service, path, where, rejects)
     while part := list(islice(graphs, request.batch_size)):
         parts.append(service.answer(part))
+    if rejects is not None and len(rejects) > before and not parts:
+        raise InputError(f"sound graphs in {where}", f"none; the first: {rejects[before]}")
     return Hypotheses.concatenate(parts)
 
 
-def _sound(request: Request, service: Service, path: Path, where: str) -> Iterator[Data]:
+def _sound(
+    request: Request, service: Service, path: Path, where: str, rejects: list[Reject] | None
+) -> Iterator[Data]:
     """The graphs of a labelled file; the bundle knows its columns, unless told otherwise."""
     told = Told.by(request.bundle)
     names: Any = service.class_names
@@ -240,7 +255,10 @@ def _sound(request: Request, service: Service, path: Path, where: str) -> Iterat
     by_name = codes is not None and (packed is None or bool(packed.class_names))
     for index, item in source:
         if isinstance(item, Reject):
-            raise InputError(f"sound graphs in {where}", f"row {index}: {item}")
+            if rejects is None:
+                raise InputError(f"sound graphs in {where}", f"row {index}: {item}")
+            rejects.append(item)
+            continue
         if item.get("y") is None:
             do = "Tables: name the column with --target." if is_table(path) else ""
             raise InputError(f"labelled graphs in {where}", "no labels", do)
@@ -262,6 +280,8 @@ def judge(
 ) -> Evaluation:
     """Everything measured of a bundle, or of a run's model, on other data.
 
+    Rows that cannot be read are left out, and listed in ``settings["rejected"]``.
+
     Args:
         request: The bundle, and how its files are read.
         name: Of a dataset, where there are no files; subgroups of its rows can be measured too.
@@ -277,8 +297,11 @@ def judge(
         splits = with_encodings(load(name), encodings)
         return evaluate(model, splits, calibrators, subgroups=subgroups)
     service = Service(model, None, info.class_names)
-    found = {split: labelled(request, service, path, "the data") for split, path in files.items()}
-    return evaluate(found, None, calibrators)
+    rejects, found = list[Reject](), dict[str, Any]()
+    for split, path in files.items():
+        found[split] = labelled(request, service, path, "the data", rejects)
+    judged = evaluate(found, None, calibrators)
+    return replace(judged, settings={**judged.settings, "rejected": [str(r) for r in rejects]})
 
 
 def readable_graphs(path: Path, smiles: str | None, bundle: Path | None = None) -> Iterator[Data]:

@@ -11,7 +11,6 @@ import typer
 from gduq.cli.base import AsJson, command, print_json, status
 from gduq.cli.replacing import check_replaced, source_of
 from gduq.cli.request import Request, check_sources
-from gduq.errors import InputError
 
 __all__ = ["export"]
 
@@ -21,7 +20,7 @@ _ENOUGH = 20  # graphs of a file that are looked at
 @command("bundle", "smiles", "net", "call")
 def export(
     request: Request,
-    output: Path,
+    output: Annotated[Path, typer.Option("--output", "-o")],
     like: Annotated[Path, typer.Option()],
     as_json: AsJson = False,
 ) -> None:
@@ -44,14 +43,8 @@ def export(
 
     with status("Exporting", as_json):
         model, calibrator, info = load_model(request)
-        if calibrator is not None:  # nothing of it would be in the file
-            raise InputError(
-                "a model that is calibrated by its own temperature",
-                f"{request.bundle} with the calibrator {type(calibrator).__name__}",
-                "Export the run it was made from; the temperature that `gduq train` fits is in it.",
-            )
         graphs = list(islice(readable_graphs(like, request.smiles, request.bundle), _ENOUGH))
-        export_model(model, output, graphs, info.preprocessing)
+        export_model(model, output, graphs, calibrator, info.preprocessing)
     if as_json:
         print_json({"path": output, "bytes": output.stat().st_size})
     else:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "evaluate"]
 
+_LISTED = 20  # rows left out that are told one by one
 Methods = Annotated[
     list[str] | None,
     typer.Option(help="Calibrator; repeat for several.", autocompletion=among(ALL_CALIBRATORS)),
@@ -79,7 +80,7 @@ def evaluate(
 
     Calibrators named by --method are fitted first and stay with the run. With --data the model of a
     run or bundle is judged on other data; calibrators are then fitted on id_val, and nothing is
-    kept.
+    kept. Rows that cannot be read are listed and left out; the exit code is then 3.
 
     Args:
         bundle: A run folder of `gduq train`; with --data also a bundle.
@@ -106,6 +107,11 @@ def evaluate(
                 found = evaluated(folder, subgroups=True)
     for name, reason in found.settings.get("skipped", {}).items():
         say(f"Note: without {name}: {reason}", err=True)
+    left_out = found.settings.get("rejected", ())
+    for reason in left_out[:_LISTED]:
+        say(f"Note: left out: {reason}", err=True)
+    if len(left_out) > _LISTED:
+        say(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
     if output is not None:
         if output.suffix == ".json":
             found.to_json(output)
@@ -122,6 +128,8 @@ def evaluate(
         if found.settings.get("about", "classes") == "classes" and ranked_class(names):
             say(ranked_class(names))
         typer.echo("Everything, with intervals: -o evaluation.md, or --json.")
+    if left_out:
+        raise typer.Exit(3)
 
 
 def _on_other_data(

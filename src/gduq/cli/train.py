@@ -264,9 +264,13 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
 
 def _next(folder: RunFolder, said: Verdict, rows: str) -> Iterable[str]:
     """What to type next."""
-    run = shlex.quote(str(folder.path))
+    from gduq.report.advice import CALIBRATED
+
+    model = run = shlex.quote(str(folder.path))
+    if said.advice is not None and said.advice.action == "calibrate":
+        model = CALIBRATED  # what the first command writes takes the place of the run
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
     advised = said.advice.command if said.advice is not None else ""
-    predict = f"gduq predict {run} {new} -o answers.csv" if rows == "graph" else ""
+    predict = f"gduq predict {model} {new} -o answers.csv" if rows == "graph" else ""
     report = f"gduq report {run} -o report.html"
     return dict.fromkeys(command for command in (advised, predict, report) if command)

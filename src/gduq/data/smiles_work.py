@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gduq.errors import InputError, one_line
+from gduq.errors import InputError, not_installed, one_line
 
 __all__ = ["HEAD", "OTHER", "work"]
 
@@ -67,7 +67,7 @@ def work(answers: int) -> None:
 
 
 def _missing(text: str) -> bytes:
-    raise ValueError("RDKit, which reads SMILES, is not installed: pip install 'gduq[molecules]'")
+    raise not_installed("RDKit to read SMILES", "rdkit")
 
 
 def _answer(make: Callable[[str], bytes], text: str) -> bytes:

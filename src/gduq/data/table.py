@@ -23,7 +23,7 @@ from gduq.data.header import meant, read_header
 from gduq.data.rejected_rows import Reject
 from gduq.data.smiles import molecules
 from gduq.data.truth import Task, Truth
-from gduq.errors import InputError
+from gduq.errors import not_installed
 
 __all__ = ["MoleculeTable"]
 
@@ -54,8 +54,7 @@ class MoleculeTable:
         task: Task | None = None,
     ) -> None:
         if find_spec("rdkit") is None:
-            do = 'Install it: pip install "gduq[molecules]"'
-            raise InputError("RDKit to read SMILES", "none installed", do)
+            raise not_installed("RDKit to read SMILES", "rdkit")
         self.path = path
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
         self._header, self._delimiter = read_header(path)

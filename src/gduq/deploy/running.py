@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any
 
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 
 __all__ = ["Limits", "check_installed", "is_loopback", "listen", "own_hosts", "run"]
 
@@ -48,7 +48,7 @@ def check_installed(*names: str) -> None:
     """Raise where one of these libraries of the service is missing."""
     for name in names:
         if find_spec(name) is None:
-            raise InputError(f"{name} to serve", "none", 'Install it: pip install "gduq[serve]"')
+            raise not_installed(f"{name} to serve", "fastapi uvicorn httptools")
 
 
 def is_loopback(host: str) -> bool:

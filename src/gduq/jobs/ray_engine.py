@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 from gduq.jobs.engines import ONE_THREAD, Ended, attempt
 
 __all__ = ["RayTasks", "connect"]
@@ -63,9 +63,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError(
-            "Ray for engine='ray'", "none installed", "pip install 'gduq[ray]', or engine='local'."
-        ) from None
+        raise not_installed("Ray for engine='ray'", "ray", ", or engine='local'.") from None
     return ray
 
 

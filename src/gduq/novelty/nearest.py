@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError, NotFittedError
-from gduq.export_mode import exporting
+from gduq.export_mode import below, exporting
 from gduq.graph.sparse import is_sparse, take_rows
 from gduq.nn.any_size import AnySize
 from gduq.novelty.odd_structure import structure_distance
@@ -180,7 +180,7 @@ class Novelty(AnySize):
                 wanted = f"structure of shape [{rows.size(0)}, {self.structure.size(1)}]"
                 raise InputError(wanted, list(structure.shape))
             count = self._larger(count, structure_distance(structure, self.structure))
-            both = _below(self.ranks, count) + _below(self.ranks, count, equal=True)
+            both = below(self.ranks, count) + below(self.ranks, count, equal=True)
             rank = both.double() / twice
             share = rank + _ORDER * (share - rank)
         return share.to(torch.promote_types(rows.dtype, torch.float32))
@@ -191,14 +191,14 @@ class Novelty(AnySize):
         slack = _SAME * (1.0 + root)
         low, high = (root - slack).clamp_min(0).square() / 2, (root + slack).square() / 2
         known = self.distances.double()
-        return _below(known, low) + _below(known, high, equal=True)
+        return below(known, low) + below(known, high, equal=True)
 
     def _larger(self, count: Tensor, far: Tensor) -> Tensor:
         """The count of `_nearer`, or that by structure where it is larger.
 
         Ties by structure do not count: a known structure leaves the answer to the representation.
         """
-        return torch.maximum(count, 2 * _below(self.structure_distances.double(), far - _EQUAL))
+        return torch.maximum(count, 2 * below(self.structure_distances.double(), far - _EQUAL))
 
     def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
         """Mean distance ``[m]`` to the k nearest, in blocks of bounded memory."""
@@ -272,14 +272,6 @@ def polar(rows: Tensor) -> tuple[Tensor, Tensor]:
     rows = rows / torch.where(largest > 0, largest, 1.0)  # squares neither overflow nor vanish
     length = rows.norm(dim=1, keepdim=True)
     return rows / torch.where(length > 0, length, 1.0), length * largest
-
-
-def _below(known: Tensor, values: Tensor, equal: bool = False) -> Tensor:
-    """How many of the sorted known numbers are smaller than each value, or equal to it."""
-    if not exporting():
-        return torch.searchsorted(known, values, right=equal)
-    values = values.unsqueeze(1)
-    return (known <= values if equal else known < values).sum(dim=1)
 
 
 def _check(rows: Tensor, which: str, width: int | None = None, count: int | None = None) -> None:

@@ -92,8 +92,8 @@ def deviation(values: Tensor, weights: Tensor | None = None) -> Tensor:
     For equal weights the divisor is K - 1. Exactly 0 for K = 1 and for equal values.
     """
     share = weights_of(values, weights)
-    rest = float(1.0 - share.square().sum())
-    if values.size(0) == 1 or rest < 1e-12:
+    rest = 1.0 - share.square().sum()
+    if values.size(0) == 1 or not (exporting() or float(rest) >= 1e-12):
         return torch.zeros_like(values[0])
     apart = values - values[:1]  # measured from the first: equal values give 0
     apart = apart - weighted_mean(apart, share)
@@ -120,6 +120,8 @@ def match(samples: Tensor, wanted: Tensor, weights: Tensor | None = None) -> Ten
         return wanted.unsqueeze(0)
     mixed = log_mixture(samples, weights)
     logs = samples.double().log_softmax(dim=-1)
+    if exporting():
+        return _scaled(logs, mixed, wanted, weights_of(logs, weights))
     far = ((wanted - mixed).abs() > _CLOSE).any(dim=-1)
     rows = torch.nonzero(far).flatten()
     for part in rows.split(max(1, _BLOCK // (logs.size(0) * logs.size(2)))):
@@ -136,7 +138,7 @@ def _scaled(logs: Tensor, mixed: Tensor, wanted: Tensor, share: Tensor) -> Tenso
         mass = torch.bmm(ratio, scale.unsqueeze(2)).squeeze(2).clamp_min_(_TINY)  # [m, K]
         column = torch.bmm((share / mass).unsqueeze(1), ratio).squeeze(1).clamp_min_(_TINY)
         found, scale = scale * column, goal / column
-        if bool(((found / goal - 1.0).abs() <= _CLOSE).all()):
+        if not exporting() and bool(((found / goal - 1.0).abs() <= _CLOSE).all()):
             break
     moved = (logs - mixed + scale.log()).log_softmax(dim=-1)
     return _blended(moved, wanted, log_mixture(moved, share))

@@ -17,8 +17,9 @@ from gduq.report.comparing import change, clear, columns_of, difference
 from gduq.report.subject import Subject, home_of
 from gduq.report.wording import JudgedSplit
 
-__all__ = ["SMALL", "Advice", "advise"]
+__all__ = ["CALIBRATED", "SMALL", "Advice", "advise"]
 
+CALIBRATED = "calibrated"  # the bundle that the advised `gduq calibrate` writes
 SMALL = 0.02  # a gap below two points is left alone, however clear it is
 _LARGER = 1.5  # times the errors at home, from which on it is said
 _FINDS = 0.7  # an AUROC from which on a score is called one that finds shifted rows
@@ -43,7 +44,8 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
       one truth: at home);
     * calibrate: it is clearly off, by two points or more, to the same side at home, and a
       calibrator fitted on validation rows clearly lowers its NLL here, and raises it nowhere;
-    * collect: it promises clearly too much, by two points or more;
+    * collect: it promises clearly too much, by two points or more; or clearly too little, and is of
+      little use beside (`JudgedSplit.fault`);
     * keep: anything else.
     """
     first, split, gap, words = here.subject, here.split, here.gap, here.words
@@ -65,7 +67,7 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
         text = f"Keep it: {small if clear(gap) else none}"
         if off_at_home:  # what is off at home is said, and no more
             text += f" On {home}, {words.who} {there.state}.{worse}"
-        text += _larger_errors(here, there)
+        text += _larger_errors(here, there) + (f" But {here.fault}." if here.fault else "")
         return Advice("keep", text, _command(first, "predict"))
     same = _off(there.gap) and there.gap.value * gap.value > 0  # under shift only: no calibrator's
     why = tried.helps if tried is not None and same else ""
@@ -73,11 +75,17 @@ def advise(subjects: Sequence[Subject], here: JudgedSplit) -> Advice:
         why = f"{words.who} {here.state} on data like its training data"
     if why:
         command = _command(first, "calibrate", _TRIED[first.kind])
-        return Advice("calibrate", f"Calibrate it: {why}.", command)
+        text = f"Calibrate it: {why}."
+        if command:
+            text += f" Then use “{CALIBRATED}”, which that writes, in place of the run."
+        return Advice("calibrate", text, command)
     if gap.value > 0:
         where = f"{'under shift' if shifted else 'here'}{'' if home is None or same else ' only'}"
         return _collect(first, split, where, worse)
     where = "under shift " if shifted else ""
+    if here.fault:  # promising too little is no virtue then
+        text = f"Collect rows like these, and do not rely on it yet: {here.fault}.{worse}"
+        return Advice("collect", text)
     text = f"Keep it: {where}{words.who} {words.under}, which is on the safe side.{worse}"
     return Advice("keep", text, _command(first, "predict"))
 
@@ -180,7 +188,7 @@ def _command(subject: Subject, do: str, *more: str) -> str:
     if not run:
         return ""
     if do == "calibrate":
-        words = ["--method", *more, "-o", "calibrated"]
+        words = ["--method", *more, "-o", CALIBRATED]
     elif do == "train":  # once more, all options kept but one
         root = str(Path(run).parent)
         words = [*([] if root == "runs" else ["--root", root]), "--set", *more]

@@ -215,8 +215,12 @@ class _Answers:
             return self.subject.class_name(int(y[0]), self.split)
         if len(y) == 1:
             return {1.0: "yes", 0.0: "no"}.get(float(y[0]), "unknown")
-        names = [n for n, v in zip(self.subject.names, y.tolist(), strict=True) if v == 1]
-        return ", ".join(names) or "none"
+        told = list(zip(self.subject.names, y.tolist(), strict=True))
+        gaps = [name for name, value in told if value not in (0, 1)]
+        said = ", ".join(name for name, value in told if value == 1) or "none"
+        if len(gaps) == len(told):
+            return "unknown"
+        return f"{said} (unknown: {', '.join(gaps)})" if gaps else said
 
     def _listed(self, words: list[str]) -> str:
         named = zip(self.subject.names, words, strict=True)  # one alone has an empty name

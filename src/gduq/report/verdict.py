@@ -62,7 +62,8 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
     within = {"classes": _classes, "labels": _labels, "values": _values}[first.kind]
     found = [*_at_home(here), *within(here), *(_changed(here, other) for other in subjects[1:])]
     headline = f"{shift_name(first, split)}, {here.promise}."
-    tone = _tone(here.gap) if here.skill else "bad"
+    misled = here.fault and clear(here.gap) and here.gap.value < 0
+    tone = _tone(here.gap) if here.skill and not misled else "bad"
     return Verdict(headline, tone, tuple(found), _note(subjects, here), advise(subjects, here))
 
 

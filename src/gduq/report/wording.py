@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import NamedTuple
+
+import numpy as np
 
 from gduq import metrics
 from gduq.evaluation.gap import PROMISED
@@ -16,6 +19,10 @@ from gduq.report.subject import Subject
 __all__ = ["JudgedSplit", "Recall", "Words", "points", "ranged", "signed", "state"]
 
 _UNEVEN = 1.5  # times its fair share of the rows make a class so common that others are rare
+_WIDE = 0.5  # of the spread of the measured values: wider 90 % intervals say too little
+_EXPLAINED = 0.1  # an R² below which a model of values is of little use
+_FOUND = 1 / 3  # a share of a label's or class's rows; who finds less of them misses most
+_NAMED = 3  # faults that a sentence names
 
 
 class Words(NamedTuple):
@@ -145,6 +152,45 @@ class JudgedSplit:
         if self.subject.kind == "values":
             return not self.value("r2").value <= 0
         return self.common_share == 1 or self.value("accuracy").value > self.common_share
+
+    @cached_property
+    def fault(self) -> str:
+        """Why it is of little use, which confidence that is too low does not excuse; else empty.
+
+        Of values an R² below 0.1, or intervals that are clearly too wide and wider than half of the
+        spread of the measured values here (from their 5 to their 95 % quantile); of classes and
+        labels one of which it finds less than a third.
+        """
+        judged = [JudgedSplit(part, self.split) for part in self.subject.parts]
+        named = zip(judged, self.subject.names, strict=True)
+        found = [
+            text
+            for one, name in named
+            if one.subject.labelled(self.split) is not None
+            for text in (one._vague(name) if self.subject.kind == "values" else self._missed(one))
+        ]
+        more = f", and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        return ", ".join(found[:_NAMED]) + more
+
+    def _vague(self, name: str) -> Iterator[str]:
+        about = f" of “{name}”" if name else ""
+        explained, width = self.value("r2").value, self.value("width_90").value
+        if explained < _EXPLAINED:
+            yield f"it explains {100 * explained:.0f} % of the variance{about} (R²)"
+        truth = self.subject.labelled(self.split).target.cpu().numpy()
+        low, high = np.quantile(truth, (0.05, 0.95))
+        too_wide = clear(self.gap) and self.gap.value < 0
+        if too_wide and high > low and width > _WIDE * (high - low):
+            share = f"{100 * width / (high - low):.0f} %"
+            spread = f"the 5 to 95 % range of the measured values ({high - low:.3g})"
+            yield f"its 90 % intervals{about} are {width:.3g} wide, {share} of {spread}"
+
+    def _missed(self, one: JudgedSplit) -> Iterator[str]:
+        """Of labels it is "yes" that counts."""
+        yes = one.subject.class_name(1, self.split) if self.subject.kind == "labels" else None
+        for name, share, rows in one.recalls:
+            if share < _FOUND and yes in (name, None):
+                yield f"it finds {100 * share:.0f} % of “{name}” ({rows:,} rows)"
 
     @property
     def _one_answer(self) -> str:

@@ -12,7 +12,7 @@ from lightning_fabric.loggers.csv_logs import CSVLogger
 from lightning_fabric.loggers.logger import Logger
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 from gduq.jobs.progress import tell
 from gduq.training.history import Epoch
 
@@ -49,11 +49,7 @@ def _named(name: str, folder: Path) -> Logger:
         try:
             return TensorBoardLogger(folder, name="log", version="")
         except ModuleNotFoundError:
-            raise InputError(
-                "tensorboard installed for logger='tensorboard'",
-                "none",
-                "pip install tensorboard.",
-            ) from None
+            raise not_installed("tensorboard for logger='tensorboard'", "tensorboard") from None
     raise InputError("a logger 'csv' or 'tensorboard', or a Fabric logger", repr(name))
 
 

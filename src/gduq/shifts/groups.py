@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq.data.splits import Splits
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 from gduq.shifts.cuts import leave_out
 from gduq.shifts.domains import DatasetRows, Graphs, Task, attribute, by
 
@@ -143,8 +143,7 @@ def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
         from rdkit import Chem
         from rdkit.Chem.Scaffolds import MurckoScaffold
     except ImportError as error:
-        do = "pip install 'gduq[molecules]'."
-        raise InputError("rdkit for scaffolds", "no such package", do) from error
+        raise not_installed("RDKit for scaffolds", "rdkit") from error
     found: list[str] = []
     for row, text in enumerate(smiles):
         molecule = Chem.MolFromSmiles(text)

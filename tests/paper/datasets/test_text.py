@@ -212,7 +212,7 @@ def test_without_the_text_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    advice = r'pip install "gduq\[text\]"'
+    advice = "pip install 'spacy.* transformers"
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(InputError, match=advice):
         text.parser_name()

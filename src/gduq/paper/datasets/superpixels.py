@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gduq.data.packed import Packed, to_ptr
-from gduq.errors import InputError
+from gduq.errors import not_installed
 
 __all__ = ["COMPACTNESS", "NEIGHBOURS", "NODES", "neighbours", "rotate", "segment", "superpixels"]
 
@@ -40,8 +40,7 @@ def segment(image: _Floats, nodes: int = NODES) -> tuple[_Floats, _Floats]:
     try:
         slic: Callable[..., Any] = import_module("skimage.segmentation").slic
     except ImportError as error:
-        do = 'Install it: pip install "gduq[images]"'
-        raise InputError("scikit-image to make superpixels", "none installed", do) from error
+        raise not_installed("scikit-image to make superpixels", "scikit-image") from error
     regions = slic(
         image, n_segments=nodes, compactness=COMPACTNESS, channel_axis=None, start_label=0
     )
