@@ -199,7 +199,7 @@ class Network(Predictor):
     # -- what is known of a user's network -----------------------------------------------------
 
     def note(self) -> None:
-        """Keep what is known of a user's network for the next call with it."""
+        """For the next call with the network; see `Predictor.note`."""
         if self._noted:
             trunk = None if self.trunk is None else self.trunk.spec()
             parts = {name: part for name, part in self._modules.items() if name != "net"}

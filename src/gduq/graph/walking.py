@@ -71,7 +71,7 @@ def iterate(data: Any, batch_size: int | None = None) -> Iterator[Graph]:
 
     Example:
         >>> graphs = [Data(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0).long())] * 5
-        >>> [num_graphs(b) for b in iterate(graphs, batch_size=2)]
+        >>> [b.num_graphs for b in iterate(graphs, batch_size=2)]
         [2, 2, 1]
     """
     if batch_size is not None and batch_size < 1:

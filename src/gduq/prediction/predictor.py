@@ -189,6 +189,9 @@ class Predictor(nn.Module, ABC):
         """Whether a trained network stays as it is, so that training is short."""
         return False
 
+    def note(self) -> None:
+        """Keep what is known of a user's network, where the model stands for one."""
+
     @property
     def starts_trained(self) -> bool:
         """Whether training starts from a trained network, so that its first steps are small."""

@@ -13,7 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gduq.baselines.network import Network, as_predictor
+from gduq.baselines.network import as_predictor
 from gduq.data.parallel import progress_bar
 from gduq.errors import InputError
 from gduq.nn.call import Call
@@ -158,8 +158,7 @@ def fit(
     try:
         return call_it.run(known, how, resume)  # type: ignore[arg-type]
     finally:
-        if isinstance(known, Network):
-            known.note()
+        known.note()
 
 
 @dataclass(frozen=True)
