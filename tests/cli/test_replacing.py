@@ -75,10 +75,10 @@ def test_an_export_replaces_an_export(tmp_path, ending):
     from tests.cli.test_export import fitted
 
     like = save(rings(6), tmp_path / "like.safetensors")
-    words = ("export", fitted(tmp_path / "model"), tmp_path / f"m.{ending}", "--like", like)
+    words = ("export", fitted(tmp_path / "model"), "-o", tmp_path / f"m.{ending}", "--like", like)
     run(*words)
     run(*words)
-    shutil.copy(like, words[2])
+    shutil.copy(like, words[3])
     refused(*words, says="delete it first")
 
 

@@ -176,7 +176,7 @@ def test_a_local_ray_is_started_and_stopped(tmp_path):
 
 def test_ray_is_optional(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"gduq\[ray\]"):
+    with pytest.raises(InputError, match=r"pip install ray"):
         map_cells([1], work, engine="ray", progress=False)
 
 

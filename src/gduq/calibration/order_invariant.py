@@ -111,5 +111,6 @@ def _sort(logits: Tensor) -> tuple[Tensor, Tensor]:
 def _stretch(ordered: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
     """Sorted logits with stretched gaps, ``[n, C]``; the last one is 0."""
     gaps = ordered[:, :-1] - ordered[:, 1:]
-    steps = F.softplus(network(ordered) + UNIT) * gaps
+    wide = network(ordered) + UNIT
+    steps = torch.logaddexp(wide, torch.zeros_like(wide)) * gaps  # onnxruntime has no softplus
     return F.pad(steps.flip(-1).cumsum(dim=-1).flip(-1), (0, 1))
