@@ -65,7 +65,7 @@ class RunFolder:
     @cached_property
     def config(self) -> RunConfig:
         """What was asked for."""
-        return RunConfig(**self._json("config.json"))
+        return RunConfig.from_values(self._json("config.json"), {})
 
     @property
     def bundle(self) -> Path:
