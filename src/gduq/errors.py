@@ -6,8 +6,9 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "one_line", "warn_user"]
+__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "first_flaw", "one_line", "warn_user"]
 
 _LETTERS = 800  # of one part of a message
 
@@ -79,6 +80,13 @@ def did_you_mean(
     if near:
         return f"Did you mean {' or '.join(repr(found[one]) for one in near)}?"
     return f"There are {', '.join(found.values())}." if otherwise is None else otherwise
+
+
+def first_flaw(error: Any) -> str:
+    """What is wrong first in a document, as a pydantic ``ValidationError`` tells it."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    place = ".".join(map(str, found["loc"]))
+    return f"{place[:100]}: {found['msg'][:200]}, got {_short(repr(found['input'])[:80])}"
 
 
 def one_line(error: BaseException) -> str:

@@ -48,7 +48,7 @@ class Classes(Target):
 
     def __post_init__(self) -> None:
         self._set_tuples("names", "weights")
-        self._check_widths(self.num_classes, "names")
+        self._check_widths(self.num_classes, "names", "weights")
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
 
