@@ -8,9 +8,17 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["BundleError", "InputError", "NotFittedError", "did_you_mean", "first_flaw", "one_line", "warn_user"]
+__all__ = [
+    "BundleError",
+    "InputError",
+    "NotFittedError",
+    "did_you_mean",
+    "first_flaw",
+    "one_line",
+    "warn_user",
+]
 
-_LETTERS = 800  # of one part of a message
+_LETTERS = 400  # of one part of a message
 
 
 class InputError(ValueError):
@@ -29,9 +37,9 @@ class InputError(ValueError):
     """
 
     def __init__(self, expected: str, got: object, do: str = "") -> None:
-        wanted, found = _short(expected), _short(got)
+        wanted, found, advice = _short(expected), _short(got), _short(do)
         stop = "" if found.endswith(".") else "."  # what was got may be a sentence
-        text = f"expected {wanted}, got {found}{stop}" + (f" {do}" if do else "")
+        text = f"expected {wanted}, got {found}{stop}" + (f" {advice}" if do else "")
         super().__init__(" ".join(text.splitlines()))  # names in a file may hold line breaks
         self.expected, self.got, self.do = expected, got, do
 
@@ -85,8 +93,8 @@ def did_you_mean(
 def first_flaw(error: Any) -> str:
     """What is wrong first in a document, as a pydantic ``ValidationError`` tells it."""
     found = error.errors(include_url=False, include_context=False)[0]
-    place = ".".join(map(str, found["loc"]))
-    return f"{place[:100]}: {found['msg'][:200]}, got {_short(repr(found['input'])[:80])}"
+    place = f"{'.'.join(map(str, found['loc']))[:100]}: " if found["loc"] else ""
+    return f"{place}{found['msg'][:200]} ({found['input']!r:.80})"
 
 
 def one_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from gduq import tensorfile
-from gduq.disk import drop_stale, safetensors_metadata
+from gduq.disk import safetensors_metadata
 from gduq.errors import BundleError, InputError, first_flaw
 
 __all__ = ["FORMAT", "VERSION", "Parts", "check_target", "read", "write"]
@@ -65,7 +65,6 @@ def write(path: Path, document: Mapping[str, Any], parts: Parts) -> None:
     tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        drop_stale(path)
         tensorfile.write(path, tensors, words)
     except OSError as error:
         raise BundleError(
@@ -100,7 +99,7 @@ def read(path: Path) -> tuple[dict[str, Any], Parts]:
     try:
         _Document.model_validate(document)
     except ValidationError as error:
-        raise BundleError(f"a sound document in {path}", first_flaw(error)) from None
+        raise BundleError(f"a document in {path} as gduq writes it", first_flaw(error)) from None
     parts: Parts = {}
     for name, value in tensors.items():
         part, _, rest = name.partition("/")

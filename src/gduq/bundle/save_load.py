@@ -240,8 +240,8 @@ def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
 
 def _check_answers(model: Predictor, spec: Spec) -> None:
     """Let a model of gduq's own networks answer for one edge, which shows that its parts fit."""
-    configs = [leaf.get("config") for leaf in leaves(spec)]
-    if not configs or None in configs:
+    configs = [leaf["config"] for leaf in leaves(spec) if leaf["kind"] != "other"]
+    if not configs or len(configs) < len(leaves(spec)):
         return
     weights = (w for w in model.parameters() if w.is_floating_point())
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():

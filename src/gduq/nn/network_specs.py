@@ -49,4 +49,6 @@ def small_graph(config: Mapping[str, Any], dtype: torch.dtype) -> Data:
         pe = config["positional_channels"] if config["positional"] is not None else 0
         widths = {"x": x, "edge_attr": config["edge_channels"], "pe": pe}
     found = {name: torch.zeros(2, width, dtype=dtype) for name, width in widths.items() if width}
+    if config.get("categories"):
+        found["x"] = found["x"].long()
     return Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2, **found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -200,7 +201,7 @@ def target_from(spec: Mapping[str, Any]) -> Target:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(f"a target from {', '.join(_KINDS)}", repr(kind), "Upgrade gduq.")
     try:
-        TypeAdapter(_KINDS[kind]).validate_python(settings)  # types as annotated
+        TypeAdapter(_KINDS[kind]).validate_json(json.dumps(settings), strict=True)
     except ValidationError as error:
         raise InputError(f"a sound target of {kind}", first_flaw(error)) from None
     return _KINDS[kind](**settings)
