@@ -89,7 +89,7 @@ def test_convert_a_table(tmp_path):
     assert target.exists()
     again = run("data", "convert", table, target, "--target", "active", code=2)
     assert "exists" in again.stderr
-    options = ("--target", "active", "--overwrite", "--json")
+    options = ("--target", "active", "--force", "--json")
     done = run("data", "convert", table, target, *options, code=3)
     assert json.loads(done.stdout)["graphs"] == 20
 

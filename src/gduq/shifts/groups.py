@@ -147,13 +147,13 @@ def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
         raise InputError("rdkit for scaffolds", "no such package", do) from error
     found: list[str] = []
     scaffold: Any = MurckoScaffold.MurckoScaffoldSmiles
-    quiet: Any = rdBase.BlockLogs()  # what it says of hydrogens helps nobody here
-    with quiet:
+    with rdBase.BlockLogs():  # what it says of hydrogens helps nobody here
         for row, text in enumerate(smiles):
             molecule = Chem.MolFromSmiles(text)
             if molecule is None:
-                got = f"{text!r} in row {row}"
-                raise InputError("SMILES that rdkit can read", got, "Drop the row.")
+                raise InputError(
+                    "SMILES that rdkit can read", f"{text!r} in row {row}", "Drop the row."
+                )
             found.append(scaffold(mol=molecule))
     count = Counter(found)
     rank = {text: r for r, text in enumerate(sorted(count, key=lambda t: (-count[t], t)))}
