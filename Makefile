@@ -28,7 +28,7 @@ help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
 
 demo: .venv/.installed  ## train a network on generated data, wrap it, and let its data shift
-	$(BIN)/gduq demo
+	$(BIN)/gduq demo --force
 
 test: lint  ## lint, types, then all tests but the slow ones
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "not slow" $(PYTEST)

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from gduq.disk import atomic_path, locked, to_json, write_json
+from gduq.disk import atomic_path, locked, to_json, write_json, write_text
 
 
 def test_the_old_file_stays_when_the_block_fails(tmp_path):
@@ -56,3 +57,14 @@ def test_a_lock_keeps_others_waiting(tmp_path):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=1)
     assert process.communicate(timeout=60)[0] == "in\n"
+
+
+def test_what_killed_writes_left_is_deleted_and_nothing_else(tmp_path):
+    path, old = tmp_path / "answers.csv", time.time() - 100_000
+    left, mine = tmp_path / ".answers.csv.4-ab12cd34.tmp", tmp_path / ".answers.csv.mine.tmp"
+    for file in (left, mine):
+        file.write_text("half")
+        os.utime(file, (old, old))
+    write_text(path, "whole")
+    assert not left.exists()
+    assert mine.exists(), "a file of the user's"

@@ -42,3 +42,10 @@ def test_every_public_class_is_an_error() -> None:
 def test_an_error_is_one_line_whatever_a_file_holds() -> None:
     error = InputError("a column\nof numbers", "a\r\nname", "Columns: a,\nb.")
     assert str(error) == "expected a column of numbers, got a name. Columns: a, b."
+
+
+def test_what_is_quoted_is_shortened():
+    long = "a" * 100_000
+    error = InputError(f"a column of {long}", long, f"There is {long}.")
+    assert len(str(error)) < 1300
+    assert len(str(pickle.loads(pickle.dumps(error)))) < 1300

@@ -7,6 +7,7 @@ import glob
 import json
 import math
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ __all__ = [
 ]
 
 _MINUTE, _DAY = 60.0, 86400.0
+_OWN = re.compile(r"\d+-[0-9a-f]+")  # a process, and something random
 _HEADER = 10**8  # bytes, the most that safetensors allows
 
 
@@ -31,7 +33,8 @@ _HEADER = 10**8  # bytes, the most that safetensors allows
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary name beside ``path`` that takes its place, on disk, if the block ends well.
 
-    A kill leaves at most the temporary file behind, never a half ``path``.
+    A kill leaves at most the temporary file behind, never a half ``path``; the next write of the
+    same path deletes it.
 
     Example:
         >>> import tempfile
@@ -42,6 +45,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         'done'
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    drop_stale(path)
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -57,9 +61,11 @@ def drop_stale(path: Path) -> None:
     """Delete what killed processes left of ``path``: a day old, or of a dead process and a minute
     old, since another computer's processes look dead from here."""
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        own = temporary.name.split(".")[-2]
         with contextlib.suppress(OSError):  # gone
             age = time.time() - temporary.stat().st_mtime
-            if age > _DAY or (age > _MINUTE and not _alive(temporary.name.split(".")[-2])):
+            old = age > _DAY or (age > _MINUTE and not _alive(own))
+            if old and _OWN.fullmatch(own):  # a user's file may be called so
                 temporary.unlink()
 
 

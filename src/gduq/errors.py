@@ -6,13 +6,20 @@ import difflib
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 __all__ = [
-    "BundleError", "InputError", "NotFittedError", "did_you_mean", "not_installed", "one_line",
+    "BundleError",
+    "InputError",
+    "NotFittedError",
+    "did_you_mean",
+    "first_flaw",
+    "not_installed",
+    "one_line",
     "warn_user",
-]  # fmt: skip
+]
 
-_LETTERS = 800  # of one part of a message
+_LETTERS = 400  # of one part of a message
 
 
 class InputError(ValueError):
@@ -31,9 +38,9 @@ class InputError(ValueError):
     """
 
     def __init__(self, expected: str, got: object, do: str = "") -> None:
-        wanted, found = _short(expected), _short(got)
+        wanted, found, advice = _short(expected), _short(got), _short(do)
         stop = "" if found.endswith(".") else "."  # what was got may be a sentence
-        text = f"expected {wanted}, got {found}{stop}" + (f" {do}" if do else "")
+        text = f"expected {wanted}, got {found}{stop}" + (f" {advice}" if do else "")
         super().__init__(" ".join(text.splitlines()))  # names in a file may hold line breaks
         self.expected, self.got, self.do = expected, got, do
 
@@ -96,6 +103,13 @@ def did_you_mean(
     if near:
         return f"Did you mean {' or '.join(repr(found[one]) for one in near)}?"
     return f"There are {', '.join(found.values())}." if otherwise is None else otherwise
+
+
+def first_flaw(error: Any) -> str:
+    """What is wrong first in a document, as a pydantic ``ValidationError`` tells it."""
+    found = error.errors(include_url=False, include_context=False)[0]
+    place = f"{'.'.join(map(str, found['loc']))[:100]}: " if found["loc"] else ""
+    return f"{place}{found['msg'][:200]} ({found['input']!r:.80})"
 
 
 def one_line(error: BaseException) -> str:

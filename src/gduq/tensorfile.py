@@ -72,7 +72,9 @@ def joined(tensors: Sequence[Tensor], dim: int) -> Stream:
 
 def _pieces(tensor: Tensor) -> Iterator[memoryview]:
     flat = tensor.detach().cpu().reshape(-1)
-    raw = flat.contiguous().view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+    if flat.stride(0) != 1:  # a single number may have any, and counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    raw = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
     return (raw[start : start + PIECE] for start in range(0, len(raw), PIECE))
 
 

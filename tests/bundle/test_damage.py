@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import pytest
 import torch
@@ -14,11 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import gduq
+from gduq.baselines import Ensemble, LastLayerLaplace
 from gduq.bundle import describe, load, load_reference, save, save_load
+from gduq.deploy.pages import front, make_card
+from gduq.deploy.running import Limits
+from gduq.deploy.service import Service
 from gduq.errors import BundleError
+from gduq.nn import GNN
+from gduq.prediction import predict
+from gduq.targets import Labels, Values
 from tests.bundle.cases import GRAPH, anchored, fitted_calibrators, gnn, made
+from tests.cli.cases import ring
 from tests.cli.hostile import ODD, budget
-from tests.sealing import rewritten
+from tests.sealing import joined, rewritten, split_up
 
 Change = Callable[[dict], None]
 
@@ -171,6 +183,85 @@ def test_a_sealed_bundle_that_makes_no_sense_is_refused(sound, place, where, val
         load(forged(place, sound, edit(*path, value=value)))
 
 
+def everywhere(document: object, at: tuple = ()) -> Iterator[tuple]:
+    """The place of every entry of a document."""
+    entries = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in entries:
+        yield (*at, key)
+        if isinstance(value, (dict, list)):
+            yield from everywhere(value, (*at, key))
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Bundles of models about values and labels, and one of several networks."""
+    found, folder = [], tmp_path_factory.mktemp("kinds")
+    for kind, target in (("values", Values(("size",), ("nm",))), ("labels", Labels(("big",)))):
+        graphs = [ring(3 + i % 8, i) for i in range(60)]
+        for graph in graphs:
+            graph.y = torch.tensor([[graph.num_nodes / 3.0 if kind == "values" else graph.y * 1.0]])
+        nets = [GNN(3, 8, 1, num_layers=1, head="mlp") for _ in range(2)]
+        for model in (Ensemble(nets), LastLayerLaplace(nets[0])):
+            with catch_warnings():
+                simplefilter("ignore")  # it explains little after one epoch
+                gduq.fit(model, graphs[:40], graphs[40:], epochs=1, target=target, progress=False)
+            notes = {"targets": ["size"], "smiles": "smiles"}
+            found.append(save(model, folder / "m", preprocessing=notes).read_bytes())
+    return found
+
+
+def use(path: Path) -> None:
+    """All that `gduq predict` and `gduq serve` do with a bundle that is read."""
+    info = describe(path)
+    model, calibrator = load(path)
+    predict(model, ring(4, 0)).to_dataframe()
+    front(make_card(Service(model, calibrator, info.class_names), Limits(), info, "m"))
+
+
+@budget(80)
+@given(data=st.data(), value=ODD)
+def test_any_entry_of_a_document_may_be_forged(kinds, place, data, value):
+    raw = data.draw(st.sampled_from(kinds))
+
+    def change(document: dict) -> None:
+        where = data.draw(st.sampled_from(sorted(everywhere(document), key=str)))
+        edit(*where, value=value)(document)
+
+    with suppress(BundleError):  # and nothing else
+        use(forged(place, raw, change))
+
+
+@budget(60)
+@given(data=st.data())
+def test_any_tensor_may_be_forged(kinds, place, data):
+    header, body = split_up(data.draw(st.sampled_from(kinds)))
+    name = data.draw(st.sampled_from(sorted(key for key in header if key[0] != "_")))
+    shape = header[name]["shape"]
+    size = math.prod(shape)
+    other = data.draw(st.sampled_from([[size], [1, size], [size, 1], [1, *shape], shape[::-1]]))
+    header[name]["shape"] = other
+    place.write_bytes(joined(header, body))
+    with suppress(BundleError):
+        use(place)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit("preprocessing", value=[]),
+        edit("libraries", value={"torch": 2}),
+        edit("model", "members", value=[]),
+        edit("model", "target", "shift", value=[]),
+        edit("model", "target", "scale", value=[-1.0]),
+        edit("model", "target", "units", value=[1]),
+    ],
+)
+def test_what_would_fail_later_is_refused_at_once(kinds, place, change):
+    path = forged(place, kinds[0], change)
+    with pytest.raises(BundleError):
+        use(path)
+
+
 def nested(depth: int) -> dict:
     spec: dict = {"kind": "Network", "target": None}
     for _ in range(depth):
@@ -198,7 +289,7 @@ FORGED = {
     "names, equal": (edit(*NAMES, value=["a"] * 3), "that differ"),
     "names, too many": (edit(*NAMES, value=list("abcd")), "names, one per class"),
     "names, a surrogate": (edit(*NAMES, value=["a", "b", "\ud800"]), "whole letters"),
-    "classes": (edit("model", "target", "num_classes", value="3"), "names, one per class"),
+    "classes": (edit("model", "target", "num_classes", value="3"), "a sound target of classes"),
     "models in models": (edit("model", value=nested(9)), "at most 8 models deep"),
     "deep": (edit("model", value=nested(200)), "at most 8 models deep"),
     "seed": (edit("model", "seed", value=2**64), "seed, a whole number"),

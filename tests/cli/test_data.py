@@ -91,7 +91,7 @@ def test_convert_a_table(tmp_path):
     assert target.exists()
     again = run("data", "convert", molecules, target, "--target", "active", code=2)
     assert "exists" in again.stderr
-    options = ("--target", "active", "--overwrite", "--json")
+    options = ("--target", "active", "--force", "--json")
     done = run("data", "convert", molecules, target, *options, code=3)
     assert json.loads(done.stdout)["graphs"] == 20
 

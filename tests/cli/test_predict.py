@@ -191,7 +191,7 @@ def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
     wanted = gduq.predict(model, rings(30, seed=1)).novelty
     torch.testing.assert_close(torch.tensor([row["novelty"] for row in rows]), wanted)
     assert [row["ood_score"] for row in rows] == [row["novelty"] for row in rows]
-    run("predict", path, graphs, "-o", out, "--ood-score", "energy")
+    run("predict", path, graphs, "-o", out, "--force", "--ood-score", "energy")
     assert rows_of(out)[0]["ood_score"] != rows[0]["ood_score"]
 
 
@@ -227,7 +227,7 @@ def test_molecules_from_a_table(tmp_path):
     assert "no valid SMILES" in reject["reason"]
     known = tmp_path / "known.csv"
     known.write_text("smiles,active\n" + "CCO,yes\nc1ccccc1,no\n" * 10)
-    words = ("predict", model, known, "-o", out, "--calibration-data", known)
+    words = ("predict", model, known, "-o", out, "--force", "--calibration-data", known)
     refused(*words, says="--target")
     run(*words, "--target", "active")
     assert "abstain" in rows_of(out)[0]
@@ -274,9 +274,9 @@ def test_bad_graphs_are_listed_and_the_rest_is_answered(tmp_path, model, graphs)
     rejects = rows_of(tmp_path / "out.jsonl.rejects.csv")
     assert [row["row"] for row in rejects] == ["3", "17"]
     assert all("NaN or infinite" in row["reason"] for row in rejects)
-    done = run("predict", model, path, "-o", out, "--json", code=3)
+    done = run("predict", model, path, "-o", out, "--force", "--json", code=3)
     assert json.loads(done.stdout)["rejected"] == 2
-    run("predict", model, graphs, "-o", out)
+    run("predict", model, graphs, "-o", out, "--force")
     assert rows_of(tmp_path / "out.jsonl.rejects.csv") == []
 
 

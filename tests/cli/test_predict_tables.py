@@ -155,7 +155,7 @@ def test_limits_are_settable(tmp_path):
     wanted = ["unlike training data" if n > 0 else "" for n in novelty]
     assert [row["abstain"] for row in rows_of(out)] == wanted
     assert any(wanted)
-    result = run("predict", saved, new, "-o", out, "--max-novelty", 1)
+    result = run("predict", saved, new, "-o", out, "--force", "--max-novelty", 1)
     assert {row["abstain"] for row in rows_of(out)} == {""}
     assert "0 of them to abstain from\n" in result.stdout
 
@@ -165,7 +165,8 @@ EARLY = {
     "predict m sheet.xlsx -o out.csv": "Save it as CSV.",
     "predict m new.csv -o new.csv": "--output, got new.csv, which is read",
     "predict m new.csv -o out.csv --rejects new.csv": "--rejects, got new.csv, which is read",
-    "predict m new.csv -o out.csv --rejects notes.csv": "no list of rejects",
+    "predict m new.csv -o out.csv --rejects notes.csv": "--force",
+    "predict m new.csv -o out.csv --force --rejects notes.csv": "no list of rejects",
     "predict m new.csv -o out.csv --calibrator per_lable": "Did you mean 'per_label'",
     "predict m new.csv -o out.csv --keep nme": "Did you mean 'name'?",
     "predict m new.csv -o out.csv --smiles nothing": "one column 'nothing'",
@@ -207,8 +208,8 @@ def test_classes_with_too_few_rows_for_sets_of_their_own_are_named(tmp_path):
     asked = ("predict", saved, known, "-o", tmp_path / "out.csv", "--calibration-data", known)
     assert "big has 3: every set holds it" in run(*asked, "--per-class").stderr
     assert all("big" in row["conformal_set"] for row in rows_of(tmp_path / "out.csv"))
-    assert "every set" not in run(*asked).stderr
-    assert "every set" not in run(*asked, "--per-class", "--alpha", 0.3).stderr
+    assert "every set" not in run(*asked, "--force").stderr
+    assert "every set" not in run(*asked, "--force", "--per-class", "--alpha", 0.3).stderr
 
 
 def test_the_column_of_smiles_is_found_where_it_is_called_otherwise(tmp_path):

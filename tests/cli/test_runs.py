@@ -156,7 +156,7 @@ def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == graph.num_nodes
     assert {"node", "conformal_set", "ood_rank", "abstain"} <= set(rows[0])
-    run("predict", trained, path, "-o", out, "--ood-score", "knn")
+    run("predict", trained, path, "-o", out, "--force", "--ood-score", "knn")
     scores = [json.loads(line)["ood_score"] for line in out.read_text().splitlines()]
     assert scores != [row["ood_score"] for row in rows]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import threading
@@ -13,6 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
+from gduq.deploy.batching import Batcher
 from gduq.deploy.running import Limits
 from gduq.deploy.service import Service
 from gduq.errors import InputError
@@ -206,9 +208,10 @@ def test_forms_of_other_sites_are_refused(client):
 
 
 def test_other_host_names_are_refused():
-    with TestClient(app(service(), hosts=["127.0.0.1"]), base_url="http://127.0.0.1") as client:
-        assert client.get("/health").status_code == 200
-        assert client.get("/health", headers={"host": "evil.example"}).status_code == 400
+    with TestClient(app(service(), hosts=["127.0.0.1", "[::1]"])) as client:
+        for name, code in (("127.0.0.1", 200), ("[::1]", 200), ("evil.example", 400), ("", 400)):
+            for host in (name, f"{name}:8000"):
+                assert client.get("/health", headers={"host": host}).status_code == code
 
 
 def test_an_empty_list_is_an_empty_answer(client):
@@ -309,6 +312,54 @@ def test_a_model_that_fails_does_not_end_the_service(monkeypatch):
         assert "the log" in ask(client, 500, smiles=["C"])["error"]
         monkeypatch.undo()
         assert ask(client, smiles=["C"])["answers"]
+
+
+def test_an_answer_that_is_no_json_does_not_end_the_service(monkeypatch):
+    of = service()
+    monkeypatch.setattr(of, "columns", lambda p: {"label": [object()] * len(p)})
+    with TestClient(app(of)) as client:
+        assert "the log" in ask(client, 500, smiles=["C"])["error"]
+        monkeypatch.undo()
+        assert ask(client, smiles=["C"])["answers"]
+        assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_small_request_does_not_wait_for_large_ones():
+    class Slow(Service):
+        """A tenth of a second for a pass."""
+
+        def answer(self, graphs):
+            time.sleep(0.1)
+            return super().answer(graphs)
+
+    of = Slow(model(), class_names=["small", "big"])
+    limits = Limits(batch=50, nodes=400)
+    with TestClient(app(of, limits)) as client, ThreadPoolExecutor(5) as pool:
+        large = [pool.submit(ask, client, smiles=["C" * 40] * 100) for _ in range(4)]  # 40 passes
+        wait_for(lambda: client.get("/health").json()["passes"])
+        assert ask(client, smiles=["CCO"])["answers"]
+        assert client.get("/health").json()["passes"] < 20
+        assert not any(one.done() for one in large)
+        rows = [[answer["row"] for answer in one.result()["answers"]] for one in large]
+    assert rows == [list(range(100))] * 4
+
+
+def test_stopping_does_not_wait_for_what_is_left():
+    class Slow(Service):
+        def answer(self, graphs):
+            time.sleep(0.1)
+            return super().answer(graphs)
+
+    batcher = Batcher(Slow(model()), Limits(batch=1))
+
+    async def leave():
+        with batcher:
+            batcher.submit([("smiles", "C")] * 500)
+            await asyncio.sleep(0.5)
+
+    start = time.monotonic()
+    asyncio.run(leave())
+    assert time.monotonic() - start < 5
 
 
 def test_a_request_that_fails_takes_no_other_with_it():

@@ -180,7 +180,10 @@ def chromium(address: str, folder, script: str) -> str:
 
 def test_addresses():
     assert own_hosts("127.0.0.1") == ["127.0.0.1", "localhost"]
+    assert own_hosts("127.0.1.1", "MyBox") == ["127.0.0.1", "127.0.1.1", "localhost", "mybox"]
     assert own_hosts("0.0.0.0") is None
-    assert is_loopback("::1")
+    for address in ("::1", "::ffff:127.0.0.1"):
+        assert is_loopback(address)
+        assert f"[{address}]" in own_hosts(address)
     assert not is_loopback("192.168.0.1")
     assert not is_loopback("example.org")

@@ -308,7 +308,7 @@ def test_every_format_holds_the_advice_and_the_gap(which, tmp_path):
 
 def test_markdown_holds_the_scorecard_and_no_html(written):
     text = written["markdown"]
-    assert text.startswith("# Mine\n\n<!-- gduq report -->\n\n**Under size shift")
+    assert text.startswith("# Mine\n\n**Under size shift")
     ece = three()[0].result.value("ood_test", "ece")
     assert f"{ece.value:.3f} ({ece.low:.3f} to {ece.high:.3f})" in text
     assert "<script>" not in text.replace("\\<script\\>", "")

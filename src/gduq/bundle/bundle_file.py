@@ -12,16 +12,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from gduq import tensorfile
-from gduq.disk import drop_stale, safetensors_metadata
-from gduq.errors import BundleError, InputError
+from gduq.disk import safetensors_metadata
+from gduq.errors import BundleError, InputError, first_flaw
 
 __all__ = ["FORMAT", "VERSION", "Parts", "check_target", "read", "write"]
 
 FORMAT, VERSION = "gduq bundle", 6  # no other version is read
 Parts = dict[str, dict[str, Tensor]]
+
+
+class _Calibrator(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    config: dict[str, Any]
+
+
+class _Document(BaseModel):
+    """What the header holds; the settings of the model are checked where it is made."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: dict[str, Any]
+    aliases: dict[str, str]
+    preprocessing: dict[str, Any] | None
+    calibrator: _Calibrator | None
+    libraries: dict[str, str]
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -45,7 +65,6 @@ def write(path: Path, document: Mapping[str, Any], parts: Parts) -> None:
     tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        drop_stale(path)
         tensorfile.write(path, tensors, words)
     except OSError as error:
         raise BundleError(
@@ -77,8 +96,10 @@ def read(path: Path) -> tuple[dict[str, Any], Parts]:
         document = json.loads(words["document"])
     except (KeyError, ValueError, RecursionError) as error:
         raise BundleError(f"a document in {path}", "none that JSON can read") from error
-    if not isinstance(document, dict):
-        raise BundleError(f"a document in {path}", "some other JSON")
+    try:
+        _Document.model_validate(document)
+    except ValidationError as error:
+        raise BundleError(f"a document in {path} as gduq writes it", first_flaw(error)) from None
     parts: Parts = {}
     for name, value in tensors.items():
         part, _, rest = name.partition("/")

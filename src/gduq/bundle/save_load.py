@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from gduq import __version__
@@ -32,6 +34,8 @@ from gduq.bundle.rebuilding import (
 from gduq.bundle.reference import reference_from, reference_tensors
 from gduq.errors import BundleError, InputError, one_line
 from gduq.nn.call import Call
+from gduq.nn.network_specs import small_graph
+from gduq.prediction import predict
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.predictor import Predictor
 from gduq.targets import Classes, Target, target_from
@@ -152,7 +156,8 @@ def load(
         _check_call(spec, call)
         model = rebuild(spec, tensors, BundleSupply(spec, net, call))
         calibrator = None if saved is None else _calibrator(saved, parts.get("calibrator", {}))
-    return model.eval(), calibrator
+        _check_answers(model.eval(), spec)
+    return model, calibrator
 
 
 def load_reference(path: str | PathLike[str]) -> Any:
@@ -231,6 +236,18 @@ def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
 
     with Allowance(state):
         return restore(spec["name"], spec["config"], state)
+
+
+def _check_answers(model: Predictor, spec: Spec) -> None:
+    """Let a model of gduq's own networks answer for one edge, which shows that its parts fit."""
+    configs = [leaf["config"] for leaf in leaves(spec) if leaf["kind"] != "other"]
+    if not configs or len(configs) < len(leaves(spec)):
+        return
+    weights = (w for w in model.parameters() if w.is_floating_point())
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph = small_graph(configs[0], next(weights, torch.zeros(0)).dtype)
+        predict(model, graph).to_dataframe()
 
 
 def _check_call(spec: Spec, call: Call | None) -> None:

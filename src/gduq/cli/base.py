@@ -31,11 +31,13 @@ from gduq.errors import InputError
 
 __all__ = [
     "AsJson",
+    "Force",
     "Limit",
     "Natural",
     "Output",
     "Root",
     "Seed",
+    "TrustSource",
     "app",
     "command",
     "counted",
@@ -113,6 +115,14 @@ Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
 Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
+TrustSource = Annotated[
+    bool,
+    typer.Option(
+        "--trust-source",
+        help="Import the data that a stored config names as package.module:Name: it is code.",
+    ),
+]
 Natural = Annotated[int, typer.Option(min=1)]
 
 

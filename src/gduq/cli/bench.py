@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, Output, command, going_on_later, print_rows
+from gduq.cli.base import AsJson, Force, Output, command, going_on_later, print_rows
 from gduq.cli.completion import TABLES, among
-from gduq.cli.replacing import check_replaced
-from gduq.data.outputs import FORMATS
+from gduq.data.outputs import FORMATS, check_new
 
 __all__ = ["bench"]
 
@@ -28,6 +27,7 @@ def bench(
     seeds: Annotated[int | None, typer.Option(min=1)] = None,
     address: str | None = None,
     output: Output = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a table of the paper anew, its printed figures beside ours, or that of molecules.
@@ -48,7 +48,7 @@ def bench(
     if name is None:
         print_rows(_listed(), as_json)
         return
-    check_replaced(output, "bench", endings=tuple(_FORMS))
+    check_new(output, force, tuple(_FORMS))
     from gduq.paper.bench import bench as make
 
     options: Any = {"engine": engine, "workers": workers, "seeds": seeds, "address": address}

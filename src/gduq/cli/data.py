@@ -7,9 +7,20 @@ from typing import Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, Limit, Root, Seed, app, command, counted, print_json, print_rows
+from gduq.cli.base import (
+    AsJson,
+    Force,
+    Limit,
+    Root,
+    Seed,
+    app,
+    command,
+    counted,
+    print_json,
+    print_rows,
+)
 from gduq.cli.completion import datasets
-from gduq.cli.replacing import check_replaced
+from gduq.data.outputs import check_new
 
 __all__ = ["data_app"]
 
@@ -74,6 +85,7 @@ def data_describe(
     target: Targets = None,
     task: TableTask = None,
     plot: Path | None = None,
+    force: Force = False,
     root: Root = None,
     seed: Seed = 0,
     limit: Limit = None,
@@ -88,6 +100,7 @@ def data_describe(
         smiles: Own table: the column of SMILES (default: told by name or content).
         plot: Draw histograms to this image file.
     """
+    check_new(plot, force, reads=[Path(name)])
     from gduq.data.catalog import load
     from gduq.data.describe import compare
     from gduq.data.describe import plot as draw
@@ -119,7 +132,7 @@ def data_convert(
     task: TableTask = None,
     rejects: str | None = None,
     max_rejects: float = 0.1,
-    overwrite: Annotated[bool, typer.Option()] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write your own graphs as one safetensors file; unreadable rows are listed and left out.
@@ -130,10 +143,8 @@ def data_convert(
         smiles: Table: the column of SMILES.
         rejects: File for unreadable rows (default: TARGET.rejects.csv).
         max_rejects: Share of unreadable rows at which to stop.
-        overwrite: Replace an existing target.
     """
-    if overwrite:
-        check_replaced(Path(target).expanduser(), "data convert")
+    check_new(Path(target).expanduser(), force, reads=[Path(source).expanduser()])
     from gduq.data.files import convert
 
     done = convert(
@@ -144,7 +155,7 @@ def data_convert(
         task=task,  # type: ignore[arg-type]
         rejects=rejects,
         max_rejects=max_rejects,
-        overwrite=overwrite,
+        overwrite=force,
     )
     if as_json:
         print_json(vars(done))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gduq.cli.base import Natural, command, counted, print_rows
+from gduq.cli.base import Force, Natural, command, counted, print_rows
+from gduq.data.outputs import check_new
 
 if TYPE_CHECKING:
     from gduq.runs.demo import Comparison
@@ -14,7 +15,9 @@ __all__ = ["demo"]
 
 
 @command()
-def demo(seeds: Natural = 3, epochs: Natural = 300, output: Path = Path("out")) -> None:
+def demo(
+    seeds: Natural = 3, epochs: Natural = 300, output: Path = Path("out"), force: Force = False
+) -> None:
     """Train a network, wrap it, and let its data shift: what it says, and what gduq says.
 
     Needs no data and about a minute. Writes report.html and demo.csv.
@@ -24,6 +27,9 @@ def demo(seeds: Natural = 3, epochs: Natural = 300, output: Path = Path("out")) 
         epochs: Epochs of every training.
         output: Folder for the results.
     """
+    output.mkdir(parents=True, exist_ok=True)
+    for name in ("report.html", "demo.csv"):
+        check_new(output / name, force)
     import torch
     from rich.console import Console
 
@@ -85,6 +91,5 @@ def _report(found: Comparison, output: Path, command: str) -> Path:
                 evaluation=evaluate(said, resamples=500))
         for name, said in found.predictions.items()
     ]  # fmt: skip
-    output.mkdir(parents=True, exist_ok=True)
     title = "A network whose data shifts"
     return write(subjects, output / "report.html", title=title, reproduce=command)

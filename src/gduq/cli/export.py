@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, command, print_json, status
-from gduq.cli.replacing import check_replaced, source_of
-from gduq.cli.request import Request, check_sources
+from gduq.cli.base import AsJson, Force, command, print_json, status
+from gduq.cli.request import Request, check_sources, source_of
+from gduq.data.outputs import check_new
 
 __all__ = ["export"]
 
@@ -22,6 +22,7 @@ def export(
     request: Request,
     output: Annotated[Path, typer.Option("--output", "-o")],
     like: Annotated[Path, typer.Option()],
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as one file that answers on its own.
@@ -37,7 +38,7 @@ def export(
     request.check()
     check_sources([like])
     reads = [request.bundle, like, source_of(request.bundle)]
-    check_replaced(output, "export", endings=(".pt2", ".onnx"), reads=reads)
+    check_new(output, force, (".pt2", ".onnx"), reads)
     from gduq.bundle import export as export_model
     from gduq.cli.answering import load_model, readable_graphs
 

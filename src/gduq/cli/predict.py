@@ -9,6 +9,7 @@ import typer
 
 from gduq.cli.base import (
     AsJson,
+    Force,
     Natural,
     command,
     counted,
@@ -17,9 +18,8 @@ from gduq.cli.base import (
     say,
     status,
 )
-from gduq.cli.replacing import check_replaced, source_of
-from gduq.cli.request import Call, Network, Request, SmilesColumn
-from gduq.data.outputs import check_output, check_outputs, rejects_path
+from gduq.cli.request import Call, Network, Request, SmilesColumn, source_of
+from gduq.data.outputs import TABLES, check_new, check_outputs, rejects_path
 from gduq.data.rejected_rows import RejectList
 from gduq.errors import InputError
 
@@ -48,6 +48,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o")],
     keep: list[str] | None = None,
     rejects: Path | None = None,
+    force: Force = False,
     workers: Natural = 1,
     engine: str = "local",
     as_json: AsJson = False,
@@ -72,11 +73,11 @@ def predict(
         engine: Of the workers: local or ray.
     """
     request.check(graphs, keep or ())
-    check_output(output)
     listed = rejects_path(output, rejects)
     reads = [request.bundle, request.calibration_data, *graphs, source_of(request.bundle)]
     check_outputs({"--output": output, "--rejects": listed}, reads)
-    check_replaced(output, "predict")
+    check_new(output, force, TABLES)
+    check_new(rejects, force)
     RejectList(listed)  # refuses a file that is none
     from gduq.cli.answering import predict_all
 

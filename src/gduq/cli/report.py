@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, command, print_json, status
-from gduq.cli.replacing import check_replaced, source_of
-from gduq.cli.request import check_there
-from gduq.data.outputs import FORMATS, check_output
+from gduq.cli.base import AsJson, Force, TrustSource, command, print_json, status
+from gduq.cli.request import check_there, source_of, trust_runs
+from gduq.data.outputs import FORMATS, check_new, check_output
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     form: Annotated[str | None, typer.Option("--format")] = None,
     title: str | None = None,
+    force: Force = False,
+    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about runs that a person can read.
@@ -47,11 +48,13 @@ def report(
     kind = form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
     check_there(runs)
     reads = [source for path in runs for source in _read_for(path)]
-    check_replaced(output, "report", "bench", reads=reads)
+    own = any((run / "report.html").resolve() == output.resolve() for run in runs)
+    check_new(output, force or own, reads=reads)
     if len(runs) == 1 and runs[0].suffix == ".json" and kind != "html":
         getattr(_table(runs[0]), f"to_{kind}")(output)
         sources = runs
     else:
+        trust_runs((f for path in runs for f in (path, *_finished(path))), trust_source)
         sources = [folder for path in runs for folder in _run_folders(path)]
         from gduq.report import subjects_from_runs, write
 

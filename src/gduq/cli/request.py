@@ -25,6 +25,7 @@ from gduq.data.header import (
     read_header,
     unit_of,
 )
+from gduq.deploy.running import Limits
 from gduq.deploy.settings import Settings
 from gduq.disk import safetensors_metadata
 from gduq.errors import InputError
@@ -40,6 +41,8 @@ __all__ = [
     "check_there",
     "files_of",
     "smiles_in",
+    "source_of",
+    "trust_runs",
 ]
 
 Network = Annotated[
@@ -96,7 +99,7 @@ class Request:
     ood_score: str | None = None
     smiles: SmilesColumn = None
     target: list[str] | None = field(default=None, hash=False)
-    batch_size: Natural = 256
+    batch_size: Natural = Limits.batch
     device: str = "cpu"
     net: Network = None
     call: Call = None
@@ -225,6 +228,27 @@ def check_sources(paths: Iterable[Path]) -> None:
             raise InputError("a folder or file of graphs", f"{path}, which does not exist")
         if path.suffix in SHEETS:
             raise InputError("a .csv or .tsv table", path.name, "Save it as CSV.")
+
+
+def source_of(run: Path) -> Path | None:
+    """The file that a run was trained on; ``None`` where the run names none."""
+    config = run / "config.json"
+    if not config.is_file():  # a pipe would never end
+        return None
+    try:
+        data = json.loads(config.read_text(encoding="utf-8"))["data"]
+        return None if data.get("source") is None else Path(str(data["source"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def trust_runs(runs: Iterable[Path], trusted: bool) -> None:
+    """Raise where a run names data that would have to be imported, and is not trusted."""
+    from gduq.runs.config import RunConfig
+
+    for run in runs:
+        if (run / "config.json").is_file():
+            RunConfig.from_run(run, trust_source=trusted)
 
 
 def check_there(paths: Iterable[Path]) -> None:

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, Output, command, print_rows, say, status
+from gduq.cli.base import AsJson, Force, Output, TrustSource, command, print_rows, say, status
 from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, datasets
-from gduq.cli.replacing import MARK, check_replaced, source_of
-from gduq.cli.request import Request, Told, bundle_file, check_there, files_of
+from gduq.cli.request import (
+    Request,
+    Told,
+    bundle_file,
+    check_there,
+    files_of,
+    source_of,
+    trust_runs,
+)
 from gduq.cli.score_rows import ranked_class, told_of
+from gduq.data.outputs import check_new
 from gduq.disk import safetensors_metadata, write_text
 from gduq.errors import InputError
 
@@ -37,6 +45,8 @@ def calibrate(
     method: Methods = None,
     corrupted: Corrupted = False,
     output: Output = None,
+    force: Force = False,
+    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit calibrators on a run's validation predictions; nothing is trained.
@@ -49,7 +59,8 @@ def calibrate(
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
     )
-    check_replaced(output, "calibrate", reads=[run / "bundle", source_of(run)])
+    check_new(output, force, reads=[run / "bundle", source_of(run)])
+    trust_runs([run], trust_source)
     from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
@@ -74,6 +85,8 @@ def evaluate(
     corrupted: Corrupted = False,
     subgroups: bool = False,
     output: Output = None,
+    force: Force = False,
+    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure a run: every split and calibrator; with -o or --json all measures, with intervals.
@@ -92,10 +105,11 @@ def evaluate(
     run = request.bundle
     _check(run, method)
     reads = [run / "metrics.json", source_of(run)]
-    check_replaced(output, "evaluate", endings=(".json", ".md"), reads=reads)
+    check_new(output, force, (".json", ".md"), reads)
     if data:
         found = _on_other_data(request, data, method or [], corrupted, subgroups, as_json)
     else:
+        trust_runs([run], trust_source)
         _no_bundle(run, f"Say what to judge it on: gduq evaluate {run} --data FILE.")
         from gduq.runs.folder import RunFolder
         from gduq.runs.run import evaluated
@@ -116,7 +130,7 @@ def evaluate(
         if output.suffix == ".json":
             found.to_json(output)
         else:
-            write_text(output, f"{MARK}\n\n{found.to_markdown()}")
+            write_text(output, found.to_markdown())
         typer.echo(f"Written to {output}")
     elif as_json:
         typer.echo(found.to_json(), nl=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from gduq.cli.base import Natural, command, say, status
 from gduq.cli.request import Request, bundle_file
-
-if TYPE_CHECKING:
-    from gduq.deploy.running import Limits
+from gduq.deploy.running import Limits, check_installed, is_loopback, listen, own_hosts, run
 
 __all__ = ["serve"]
 
@@ -20,10 +18,10 @@ def serve(
     request: Request,
     host: str = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
-    max_graphs: Natural = 1000,
-    max_megabytes: Annotated[float, typer.Option(min=0.001)] = 8.0,
-    max_waiting: Natural = 256,
-    max_seconds: Annotated[float, typer.Option(min=0.1)] = 30.0,
+    max_graphs: Natural = Limits.graphs,
+    max_megabytes: Annotated[float, typer.Option(min=0.001)] = Limits.body / 2**20,
+    max_waiting: Natural = Limits.queue,
+    max_seconds: Annotated[float, typer.Option(min=0.1)] = Limits.seconds,
 ) -> None:
     """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
 
@@ -40,8 +38,6 @@ def serve(
         max_waiting: Requests that may wait; more are sent away.
         max_seconds: Time for a request.
     """
-    from gduq.deploy.running import Limits, check_installed, is_loopback, listen, own_hosts, run
-
     request.check()
     check_installed("fastapi", "uvicorn")
     limits = Limits(
@@ -53,8 +49,9 @@ def serve(
     )
     with listen(host, port) as place:
         with status("Loading"):
-            served = _application(request, limits, own_hosts(host))
-        if not is_loopback(host):
+            address = place.getsockname()[0]  # a name may stand for loopback
+            served = _application(request, limits, own_hosts(address, host))
+        if not is_loopback(address):
             say(f"Note: any machine that can reach {host} may ask.", err=True)
         run(served, place, limits, lambda address: say(f"{address} answers; Ctrl-C ends it."))
     say("Stopped.", err=True)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gduq.cli.base import AsJson, command, going_on_later, print_json, print_rows, say, status
+from gduq.cli.base import (
+    AsJson,
+    TrustSource,
+    command,
+    going_on_later,
+    print_json,
+    print_rows,
+    say,
+    status,
+)
 from gduq.cli.completion import among, datasets
 from gduq.cli.score_rows import ranked_class, told_of
 from gduq.errors import InputError
@@ -63,6 +72,7 @@ def train(
     changes: Annotated[list[str] | None, typer.Option("--set")] = None,
     root: Annotated[Path, typer.Option("--root", "-o")] = Path("runs"),
     logger: str | None = None,
+    trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on your data, judge it, and say how far to trust it.
@@ -94,7 +104,7 @@ def train(
     if logger not in (None, "csv", "tensorboard"):
         raise InputError("--logger csv or tensorboard", repr(logger))
     with going_on_later(_GO_ON):
-        wanted = _config(source, data, _changes(locals()))
+        wanted = _config(source, data, _changes(locals()), trust_source)
         _check_root(root, wanted)
         if wanted.data.source is None:
             _train_named(wanted, root, logger, as_json)
@@ -129,18 +139,20 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _config(source: str | None, data: str | None, changes: dict[str, Any]) -> RunConfig:
+def _config(
+    source: str | None, data: str | None, changes: dict[str, Any], trusted: bool
+) -> RunConfig:
     from gduq.runs.config import RunConfig
 
     if data is not None:
         changes["data.name"] = data
     if source is not None:
         if source.endswith(".toml"):
-            return RunConfig.from_toml(source, changes)
+            return RunConfig.from_toml(source, changes, trusted)
         if data is not None:
             raise InputError("one thing to train on", f"{source} and --data {data}")
         if (Path(source) / "config.json").is_file():
-            return RunConfig.from_run(source, changes)
+            return RunConfig.from_run(source, changes, trusted)
         changes["data.source" if _is_own(source) else "data.name"] = source
     if not {"data.name", "data.source"} & set(changes):
         wanted = "your data, the name of a dataset, or a config (.toml)"
@@ -257,7 +269,7 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
     page = folder.path / "report.html"
     metrics = folder.path / "metrics.json"
     if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
-        command = shlex.join(["gduq", "report", str(folder.path), "-o", "report.html"])
+        command = f"gduq report {shlex.quote(str(folder.path))}{_trusted(folder)} -o report.html"
         write(subjects, page, "html", reproduce=command)
     return verdict(subjects), page
 
@@ -272,5 +284,10 @@ def _next(folder: RunFolder, said: Verdict, rows: str) -> Iterable[str]:
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
     advised = said.advice.command if said.advice is not None else ""
     predict = f"gduq predict {model} {new} -o answers.csv" if rows == "graph" else ""
-    report = f"gduq report {run} -o report.html"
+    report = f"gduq report {run}{_trusted(folder)} -o report.html"
     return dict.fromkeys(command for command in (advised, predict, report) if command)
+
+
+def _trusted(folder: RunFolder) -> str:
+    """What later commands on a run of a Python object must be told."""
+    return " --trust-source" if folder.config.data.is_object else ""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gduq.errors import InputError
 
-__all__ = ["FORMATS", "TABLES", "check_output", "check_outputs", "rejects_path"]
+__all__ = ["FORMATS", "TABLES", "check_new", "check_output", "check_outputs", "rejects_path"]
 
 TABLES = (".parquet", ".csv", ".jsonl")
 FORMATS = {
@@ -17,7 +18,7 @@ FORMATS = {
 
 
 def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
-    """The path, if a file of one of these endings can be written there.
+    """The path, if a file of one of these endings (none: any) can be written there.
 
     Example:
         >>> check_output(Path("answers.xlsx"))
@@ -25,13 +26,40 @@ def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
         ...
         gduq.errors.InputError: expected a file name that ends in .parquet, .csv, .jsonl, got ...
     """
-    if path.suffix not in endings:
+    if endings and path.suffix not in endings:
         raise InputError(f"a file name that ends in {', '.join(endings)}", path.name)
     if path.is_dir():
         raise InputError("the name of a file to write", f"the folder {path}")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError("a folder that exists and can be written", path.parent)
     return path
+
+
+def check_new(
+    path: Path | None,
+    force: bool = False,
+    endings: tuple[str, ...] = (),
+    reads: Iterable[Path | None] = (),
+) -> None:
+    """Raise `InputError` unless a file can be written here and nothing is lost by it.
+
+    Args:
+        path: The file to write, if any.
+        force: Whether a file that is there may be replaced.
+        endings: What its name may end in; anything by default.
+        reads: Files that are never replaced; ``None`` is skipped.
+    """
+    if path is None:
+        return
+    check_outputs({"the output": path}, reads)
+    check_output(path, endings)
+    if not os.path.lexists(path):  # a link that leads nowhere is there too
+        return
+    if not force:
+        do = "Choose another name, or pass --force to replace it."
+        raise InputError("a new file", f"{path}, which exists", do)
+    if not stat.S_ISREG(path.lstat().st_mode):  # a device, or a link to somewhere else
+        raise InputError("a regular file to replace", path)
 
 
 def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:

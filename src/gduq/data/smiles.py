@@ -28,7 +28,7 @@ from gduq.data.smiles_work import HEAD, OTHER
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["RDKitProcess", "molecules", "readable"]
+__all__ = ["Ended", "RDKitProcess", "molecules", "readable"]
 
 _START = "import sys; sys.path[:] = {}; from gduq.data.smiles_work import work; work({})"
 
@@ -64,6 +64,12 @@ def _shared(process: int) -> RDKitProcess:
     return found
 
 
+class Ended(str):
+    """Why a text was not read: its process ended, and with it the time of its group."""
+
+    __slots__ = ()
+
+
 class RDKitProcess:
     """Reads and draws SMILES.
 
@@ -82,7 +88,7 @@ class RDKitProcess:
         self.seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._answers: IO[bytes] | None = None  # a file, since a pipe would wake us for every text
-        self._knows_lists = False
+        self._knows_lists = self._closed = False
         self._lock = threading.Lock()
 
     def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
@@ -107,7 +113,10 @@ class RDKitProcess:
         return picture
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, at work or not; nothing is read any more."""
+        self._closed, process = True, self._process
+        if process is not None:
+            process.kill()
         with self._lock:
             self._end()
 
@@ -138,6 +147,8 @@ class RDKitProcess:
 
     def _tried(self, what: str, groups: Iterable[Sequence[str]]) -> tuple[Iterator[Any], str]:
         """Answers for all texts, or for those before the process ended; and why it did."""
+        if self._closed:
+            return iter(()), Ended("RDKit was stopped")
         process, answers = self._running()
         assert process.stdout is not None
         with suppress(BrokenPipeError):
@@ -158,7 +169,7 @@ class RDKitProcess:
         late = process.wait() == -signal.SIGPROF
         self._end()
         ended = f"did not end within {self.seconds:g} seconds" if late else "failed"
-        return made, f"RDKit {ended}"
+        return made, Ended(f"RDKit {ended}")
 
     def _running(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         if self._process is not None and self._process.poll() is not None:

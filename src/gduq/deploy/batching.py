@@ -6,6 +6,7 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pydantic_core import to_json
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.smiles import RDKitProcess
+from gduq.data.smiles import Ended, RDKitProcess
 from gduq.deploy.http_reading import Asked, Refused, Sized, graphs_from
 from gduq.deploy.running import Limits
 from gduq.deploy.service import Service
@@ -23,7 +24,7 @@ from gduq.deploy.service import Service
 __all__ = ["Batcher", "Counts"]
 
 _log = logging.getLogger(__name__)
-_AHEAD = 4  # times that requests are read while the model is at work
+_AHEAD = 2  # turns that are read while the model is at work
 
 
 @dataclass
@@ -38,23 +39,27 @@ class Counts:
 
 @dataclass(eq=False)
 class _Job:
-    """One request; its rows are ready when the future is."""
+    """One request; its answer is ready when the future is."""
 
-    items: Sequence[Asked]
+    items: deque[tuple[int, Asked]]  # not yet read
+    size: int
     future: asyncio.Future[bytes]
-    graphs: dict[int, Sized] = field(default_factory=dict)
     rows: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     rejected: dict[int, str] = field(default_factory=dict)
+    answer: bytes = b""
 
     @property
-    def size(self) -> int:
-        return len(self.items) or len(self.graphs)
+    def complete(self) -> bool:
+        return len(self.rows) + len(self.rejected) == self.size
 
-    def content(self) -> bytes:
-        """The answer as JSON; numbers that are not finite are null."""
-        rows = [row for place in sorted(self.rows) for row in self.rows[place]]
-        bad = [{"row": place, "reason": why} for place, why in sorted(self.rejected.items())]
-        return to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
+
+@dataclass
+class _Part:
+    """What is done of a request in one turn."""
+
+    job: _Job
+    items: dict[int, Asked] = field(default_factory=dict)
+    found: dict[int, Sized | str] = field(default_factory=dict)
 
 
 class _Place(NamedTuple):
@@ -67,22 +72,20 @@ class _Place(NamedTuple):
     edges: int
 
 
-_Jobs = list[_Job] | None  # none: there are no more
-
-
 class Batcher:
     """Two threads: one reads requests, one answers those that are read; many share a pass.
 
     RDKit reads in a process of its own, so the next requests are read while the model is at work.
+    Requests take turns, graph by graph: a small one never waits for all of a large one.
     Only graphs with the same attributes share a pass, so nobody's graph changes what another's
     becomes; and answers do not depend on batch-mates.
     """
 
     def __init__(self, service: Service, limits: Limits) -> None:
         self.service, self.limits, self.counts = service, limits, Counts()
-        self._asked: queue.Queue[_Jobs] = queue.Queue()
-        self._read: queue.Queue[_Jobs] = queue.Queue(_AHEAD)
-        self._submitted = self._dropped = self._begun = 0  # each is counted by one thread
+        self._asked: queue.Queue[_Job | None] = queue.Queue()
+        self._read: queue.Queue[list[_Part] | None] = queue.Queue(_AHEAD)
+        self._waiting = set[_Job]()
         self._rdkit = RDKitProcess(limits.reading)
         self._threads = [
             threading.Thread(target=work, name=f"gduq-{work.__name__}", daemon=True)
@@ -96,11 +99,12 @@ class Batcher:
         return self
 
     def __exit__(self, *error: object) -> None:
+        """What is not answered by now is dropped."""
         self._closed = True
         self._asked.put(None)
-        for thread in self._threads:
-            thread.join()
         self._rdkit.close()
+        for thread in self._threads:
+            thread.join(self.limits.stopping)  # a pass may take longer
 
     @property
     def alive(self) -> bool:
@@ -110,7 +114,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Requests that the model has not begun with."""
-        return self._submitted - self._dropped - self._begun
+        return len(self._waiting)
 
     def submit(self, items: Sequence[Asked]) -> asyncio.Future[bytes]:
         """Line up a request of the running event loop; its future gives the answer as JSON.
@@ -121,68 +125,110 @@ class Batcher:
             raise Refused(503, "the service is shutting down")
         if self.waiting >= self.limits.queue:
             raise Refused(503, "too many requests are waiting, try again in a moment")
-        job = _Job(items, asyncio.get_running_loop().create_future())
-        self._submitted += 1
-        self._asked.put([job])
-        return job.future
+        future = asyncio.get_running_loop().create_future()
+        job = _Job(deque(enumerate(items)), len(items), future)
+        self._waiting.add(job)
+        future.add_done_callback(lambda _: self._waiting.discard(job))
+        self._asked.put(job)
+        return future
 
     # -- the threads ---------------------------------------------------------------------------
 
     def _reading(self) -> None:
-        going_on = True
-        while going_on:
-            jobs, going_on = self._take(self._asked)
-            good = _tried(self._read_all, jobs)
-            self._dropped += len(jobs) - len(good)
-            self._read.put(good)
+        jobs = deque[_Job]()
+        while not self._closed:
+            with suppress(queue.Empty):
+                while True:  # all that has come; where there is nothing to do, wait for it
+                    job = self._asked.get(block=not jobs)
+                    if job is None:
+                        break
+                    jobs.append(job)
+            self._read.put(_tried(self._read_all, self._turn(jobs)))
         self._read.put(None)
+
+    def _turn(self, jobs: deque[_Job]) -> list[_Part]:
+        """The next items, one of each request after the other, as many as fit into a pass."""
+        parts = dict[_Job, _Part]()
+        items = size = 0
+        while jobs and items < self.limits.batch and size < self.limits.nodes:
+            job = jobs.popleft()
+            if job.future.done():
+                continue
+            part = parts.setdefault(job, _Part(job))
+            if job.items:
+                number, asked = job.items.popleft()
+                part.items[number] = asked
+                items, size = items + 1, size + _size(asked)
+            if job.items:
+                jobs.append(job)
+        return list(parts.values())
 
     def _answering(self) -> None:
         going_on = True
         while going_on:
-            jobs, going_on = self._take(self._read)
-            self._begun += len(jobs)
-            _tell([(job.future, job.content()) for job in _tried(self._answer, jobs)])
+            parts, going_on = self._take()
+            for part in parts:
+                self._waiting.discard(part.job)
+            good = [] if self._closed else _tried(self._answer, parts)
+            complete = {part.job: part for part in good if part.job.complete}
+            done = _tried(self._finish, list(complete.values()))
+            _tell([(part.job.future, part.job.answer) for part in done])
 
-    def _take(self, source: queue.Queue[_Jobs]) -> tuple[list[_Job], bool]:
-        """The next requests, as many as fit into a pass; and whether to go on."""
-        found = list[_Job]()
-        while sum(job.size for job in found) < self.limits.batch:
+    def _take(self) -> tuple[list[_Part], bool]:
+        """What was read next, as much as fits into a pass; and whether to go on."""
+        parts, items, nodes = list[_Part](), 0, 0
+        while items < self.limits.batch and nodes < self.limits.nodes:
             try:
-                jobs = source.get(block=not found)
+                more = self._read.get(block=not parts)
             except queue.Empty:
                 break
-            if jobs is None:
-                return found, False
-            found += jobs
-        return found, True
+            if more is None:
+                return parts, False
+            parts += more
+            sizes = [g.nodes for p in more for g in p.found.values() if isinstance(g, Sized)]
+            items, nodes = items + len(sizes), nodes + sum(sizes)
+        return parts, True
 
-    def _read_all(self, jobs: Sequence[_Job]) -> None:
+    def _read_all(self, parts: Sequence[_Part]) -> None:
         """Note the sound graphs of requests, and the others with the reason."""
-        found = graphs_from([job.items for job in jobs], self.limits, self._rdkit)
-        for job, graphs in zip(jobs, found, strict=True):
-            for number, graph in enumerate(graphs):
-                if isinstance(graph, str):
-                    job.rejected[number] = graph
-                else:
-                    job.graphs[number] = graph
-            job.items = ()
+        asked = [list(part.items.values()) for part in parts]
+        found = graphs_from(asked, self.limits, self._rdkit)
+        for part, graphs in zip(parts, found, strict=True):
+            part.found = dict(zip(part.items, graphs, strict=True))
+            late = next((n for n, one in part.found.items() if isinstance(one, Ended)), None)
+            if late is not None:  # its time is over
+                after = [n for n in part.items if n > late] + [n for n, _ in part.job.items]
+                why = f"not read: RDKit did not end with row {late} before it"
+                part.found |= dict.fromkeys(after, why)
+                part.job.items.clear()
 
-    def _answer(self, jobs: Sequence[_Job]) -> None:
-        waiting = (_Place(job, n, *graph) for job in jobs for n, graph in job.graphs.items())
+    def _answer(self, parts: Sequence[_Part]) -> None:
+        waiting = list[_Place]()
+        for one in parts:
+            for number, found in one.found.items():
+                if isinstance(found, str):
+                    one.job.rejected[number] = found
+                else:
+                    waiting.append(_Place(one.job, number, *found))
         for part in self._passes(waiting):
             self.counts.passes += 1
             graphs = [place.graph for place in part]
-            for places, found in self.service.answer_each(graphs, checked=True):
+            for places, answers in self.service.answer_each(graphs, checked=True):
                 chosen = [part[place] for place in places]
-                if isinstance(found, str):
-                    chosen[0].job.rejected[chosen[0].number] = found
+                if isinstance(answers, str):
+                    chosen[0].job.rejected[chosen[0].number] = answers
                 else:
-                    self._share(chosen, found)
-        for job in jobs:
-            self.counts.requests += 1
-            self.counts.graphs += len(job.rows)
-            self.counts.rejected += len(job.rejected)
+                    self._share(chosen, answers)
+
+    def _finish(self, parts: Sequence[_Part]) -> None:
+        """Make the answers as JSON; numbers that are not finite are null."""
+        for job in (part.job for part in parts):
+            rows = [row for place in sorted(job.rows) for row in job.rows[place]]
+            bad = [{"row": place, "reason": why} for place, why in sorted(job.rejected.items())]
+            job.answer = to_json({"answers": rows, "rejected": bad}, inf_nan_mode="null")
+        self.counts.requests += len(parts)
+        self.counts.graphs += sum(len(part.job.rows) for part in parts)
+        self.counts.rejected += sum(len(part.job.rejected) for part in parts)
 
     def _passes(self, places: Iterable[_Place]) -> Iterator[list[_Place]]:
         """Graphs with the same attributes, as many as one pass may hold."""
@@ -225,17 +271,24 @@ def _attributes(graph: Data) -> frozenset[tuple[Any, ...]]:
     )
 
 
-def _tried(work: Callable[[list[_Job]], None], jobs: list[_Job]) -> list[_Job]:
-    """The requests with which work went well; where all together fail, each is tried alone."""
-    jobs = [job for job in jobs if not job.future.done()]
+def _size(asked: Asked) -> int:
+    """About as many nodes as the graph has."""
+    kind, value = asked
+    held = value.get("x") if kind == "graph" and isinstance(value, dict) else value
+    return len(held) if isinstance(held, (str, list)) else 1
+
+
+def _tried(work: Callable[[list[_Part]], None], parts: list[_Part]) -> list[_Part]:
+    """The parts with which work went well; where all together fail, each is tried alone."""
+    parts = [part for part in parts if not part.job.future.done()]
     try:
-        work(jobs)
-        return jobs
+        work(parts)
+        return parts
     except Exception as error:  # the thread must outlive whatever a network does
-        if len(jobs) > 1:
-            return [good for job in jobs for good in _tried(work, [job])]
+        if len(parts) > 1:
+            return [good for part in parts for good in _tried(work, [part])]
         _log.exception("a request failed")
-        _tell([(jobs[0].future, error)])
+        _tell([(part.job.future, error) for part in parts])
         return []
 
 

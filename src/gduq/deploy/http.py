@@ -4,6 +4,7 @@ Annotations of the functions inside `make_app` are read by FastAPI, so they are 
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -173,7 +174,7 @@ class _Door:
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").partition(b":")[0].lower()
+        host = re.sub(rb":\d*$", b"", headers.get(b"host", b"").lower())
         if self.hosts is not None and host not in self.hosts:
             await _send(send, 400, to_json({"error": "expected another host name"}))
         elif scope["path"] == "/predict" and scope["method"] == "POST":

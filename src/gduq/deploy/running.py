@@ -36,7 +36,11 @@ class Limits:
     queue: int = 256  # requests that may wait; more are told to come back
     seconds: float = 30.0  # for a request to arrive and to be answered
     reading: float = 5.0  # of computing for RDKit to read the SMILES of a request, or to draw one
-    connections: int = 1024  # that are open
+    connections: int = 512  # that are open
+    per_address: int = 128  # of them from one address
+    headers: int = 2**16  # bytes of a request before its body
+    idle: float = 10.0  # seconds for a request to begin: a new one, or the next
+    stopping: float = 5.0  # seconds for requests under way to be answered
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -59,16 +63,23 @@ def is_loopback(host: str) -> bool:
         (True, True, False)
     """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        found: Any = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
 
 
-def own_hosts(host: str) -> list[str] | None:
-    """Names under which a service on loopback may be asked for; ``None``: any."""
-    if not is_loopback(host) or ":" in host:
+def own_hosts(address: str, host: str = "localhost") -> list[str] | None:
+    """Names under which a service on loopback may be asked for; ``None``: any.
+
+    Example:
+        >>> own_hosts("::1"), own_hosts("0.0.0.0")
+        (['127.0.0.1', '[::1]', 'localhost'], None)
+    """
+    if not is_loopback(address):
         return None
-    return sorted({host, "localhost", "127.0.0.1"})
+    names = {address, host.lower(), "localhost", "127.0.0.1"}
+    return sorted(f"[{name}]" if ":" in name else name for name in names)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,7 +93,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str], None]) -> None:
-    """Answer requests until SIGINT or SIGTERM; those under way are answered first.
+    """Answer requests until SIGINT or SIGTERM; those under way have some seconds to be answered.
 
     ``started`` is called with the address when requests are answered.
     """
@@ -112,9 +123,66 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
+        http=_protocol(limits),
+        ws="none",
         backlog=limits.connections,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=int(limits.seconds) + 1,
+        timeout_keep_alive=max(1, int(limits.idle)),
+        timeout_graceful_shutdown=int(limits.stopping),
     )
     Server(config).run(sockets=[place])
+
+
+def _protocol(limits: Limits) -> type[Any]:
+    """uvicorn's HTTP with bounds of a connection that it has not: headers, time, their number."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    base: Any = AutoHTTPProtocol
+
+    class Bounded(base):  # type: ignore[misc]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.held, self.since = 0, self.loop.time()
+            address = self.client and self.client[0]
+            same = sum((one.client and one.client[0]) == address for one in self.connections)
+            if same > limits.per_address or len(self.connections) > limits.connections:
+                self.refuse(b"503 Service Unavailable")
+            else:
+                self.timer = self.loop.call_later(limits.idle, self.look)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            if hasattr(self, "timer"):
+                self.timer.cancel()
+            super().connection_lost(error)
+
+        def data_received(self, data: bytes) -> None:
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:  # its headers are complete
+                self.held, self.since = 0, self.loop.time()
+            elif before is None or before.response_complete or not before.more_body:
+                self.held += len(data)
+                unread = before is not None and before.more_body  # the rest of a refused body
+                if self.held > (limits.body if unread else limits.headers):
+                    self.refuse(b"431 Request Header Fields Too Large")
+
+        def on_response_complete(self) -> None:
+            self.since = self.loop.time()
+            super().on_response_complete()
+
+        def look(self) -> None:
+            """End the connection where the time for what it does is over."""
+            idle = self.cycle is None or self.cycle.response_complete
+            most = limits.idle + (0.0 if idle else limits.seconds)
+            left = self.since + most - self.loop.time()
+            if left <= 0:
+                self.transport.abort()  # what is not read by the client would wait for ever
+            else:
+                self.timer = self.loop.call_later(min(left, limits.idle), self.look)
+
+        def refuse(self, status: bytes) -> None:
+            if not self.transport.is_closing():
+                head = b"HTTP/1.1 " + status + b"\r\nconnection: close\r\n"
+                self.transport.write(head + b"content-length: 0\r\n\r\n")
+                self.transport.close()
+
+    return Bounded

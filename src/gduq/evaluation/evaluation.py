@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from gduq.disk import to_json, write_text
-from gduq.errors import InputError
+from gduq.errors import InputError, first_flaw
 from gduq.metrics.resampling import Interval
 from gduq.text_tables import Cell, Table, number, to_markdown
 
@@ -23,7 +25,7 @@ __all__ = ["COLUMNS", "Evaluation"]
 
 COLUMNS = ("kind", "split", "calibrator", "variant", "measure", "value", "low", "high", "rows",
            "against")  # fmt: skip
-_NUMBERS, _WORDS = ("value", "low", "high"), ("kind", "split", "calibrator", "variant", "measure")
+_NUMBERS = ("value", "low", "high")
 _TITLES = {
     "metrics": "Accuracy and calibration",
     "ood": "OOD detection",
@@ -33,6 +35,38 @@ _TITLES = {
     "subgroups": "Subgroups",
 }
 _TITLES_OF_VALUES = {"metrics": "Error and calibration", "conformal": "Conformal intervals"}
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    kind: str
+    split: str
+    calibrator: str
+    variant: str
+    measure: str
+    value: float | None  # null: not a number
+    low: float | None
+    high: float | None
+    rows: int | None
+    against: str
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+    about: str = "classes"
+    fit_on: str = "id_val"
+    bins: int = Field(15, ge=1, le=100_000)
+    resamples: int = Field(1000, ge=1)
+    level: float = Field(0.95, gt=0, lt=1)
+    seed: int = 0
+    skipped: dict[str, str] = {}
+
+
+class _Document(BaseModel):
+    settings: _Settings
+    table: list[_Row]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +124,14 @@ class Evaluation:
             raise InputError("a file with JSON of an Evaluation", path)
         try:
             content = json.loads(str(source) if path is None else path.read_text("utf-8"))
-            rows = content["table"]
-            if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-                raise TypeError("a table without named columns")
-            if not all(isinstance(row.get(name), str) for row in rows for name in _WORDS):
-                raise TypeError("a table without words where they belong")
-            table = pd.DataFrame(rows, columns=list(COLUMNS))
-            table = table.astype(dict.fromkeys(_NUMBERS, float))
-            return cls(table, dict(content["settings"]))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            _Document.model_validate(content, strict=True)
+        except ValidationError as error:
+            raise InputError("JSON of an Evaluation", first_flaw(error)) from None
+        except (ValueError, RecursionError) as error:
             raise InputError("JSON of an Evaluation", f"something else ({error})") from None
+        table = pd.DataFrame(content["table"], columns=list(COLUMNS))
+        table = table.astype(dict.fromkeys(_NUMBERS, float))
+        return cls(table, content["settings"])
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """A table for each kind, intervals in brackets; also written to ``path`` if given."""

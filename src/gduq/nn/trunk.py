@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +154,15 @@ class Trunk(nn.Module):
         known = None if steps is None else [Step.from_json(step) for step in steps]
         if spec["path"] is not None and spec["path"] not in dict(net.named_modules()):
             raise InputError(f"a network with a submodule '{spec['path']}'", type(net).__name__)
-        return cls(net, spec["path"], spec["rows"], spec["answers"], call, spec["ending"], known)
+        chain, places = as_chain(net), (spec["rows"], spec["answers"])
+        fits = all(place in get_args(Rows) for place in places)
+        if chain is not None or spec["path"] is None:
+            own = chain is not None and places == (chain.task, chain.task)
+            fits = own and spec["path"] is None
+        if not fits:
+            got = ", ".join(f"{spec[name]!r:.30}" for name in ("path", "rows", "answers"))
+            raise InputError(f"a place where {type(net).__name__} is cut", got)
+        return cls(net, spec["path"], *places, call, spec["ending"], known)
 
     @property
     def description(self) -> str:

@@ -211,11 +211,15 @@ class Hypotheses(ABC):
             kind = _KINDS[str(arrays.pop("kind", "classes"))]
             known = {f.name for f in fields(kind)}
             given = {k: _read(k, v) for k, v in arrays.items() if k in known}
+            if "samples" not in given:
+                raise InputError("an npz file with an array 'samples'", sorted(arrays))
+            found = kind(**given)
+            found.to_pandas()  # all that is said of a row can be said
+            return found
+        except InputError:
+            raise
         except Exception:  # zip, zlib, NumPy and torch raise of all kinds for damaged bytes
             raise bad from None
-        if "samples" not in given:
-            raise InputError("an npz file with an array 'samples'", sorted(arrays))
-        return kind(**given)
 
 
 def _comparable(value: Any) -> Any:

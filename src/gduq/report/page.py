@@ -148,7 +148,6 @@ def _markdown(subjects: Sequence[Subject], title: str) -> str:
         todo += f" Next: `{said.advice.command}`"
     parts = [
         f"# {plain(title)}",
-        "<!-- gduq report -->",  # by which `gduq report` knows what it may replace
         "\n".join(f"- {k}: {plain(v)}" for k, v in _facts(subjects).items()),
         f"**{plain(said.headline)}**",
         todo,

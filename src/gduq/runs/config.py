@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from gduq.errors import InputError, did_you_mean
 from gduq.runs.config_parts import MOST_SEED, DataConfig, ModelConfig, Part, TrainingConfig
 from gduq.runs.method import MethodConfig
+from gduq.runs.source import check_stored
 
 __all__ = ["RunConfig"]
 
@@ -64,12 +65,15 @@ class RunConfig(Part):
     # -- in ------------------------------------------------------------------------------------
 
     @classmethod
-    def from_toml(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> RunConfig:
+    def from_toml(
+        cls, path: str | Path, changes: Mapping[str, Any] | None = None, trust_source: bool = False
+    ) -> RunConfig:
         """Read a TOML file.
 
         Args:
             path: The file.
             changes: Values that replace those of the file, by dotted key: ``"training.epochs"``.
+            trust_source: Whether a source ``package.module:Name`` may be imported: it is code.
         """
         if Path(path).exists() and not Path(path).is_file():
             raise InputError("a TOML file with a config", f"{path}, which is no regular file")
@@ -77,11 +81,16 @@ class RunConfig(Part):
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError("a TOML file with a config", f"{path} ({error})") from None
-        return cls.from_values(_toml(text, path), changes or {})
+        return cls.from_values(_toml(text, path), changes or {}, trust_source)
 
     @classmethod
-    def from_run(cls, folder: str | Path, changes: Mapping[str, Any] | None = None) -> RunConfig:
-        """The config of a run folder, some values replaced by dotted key."""
+    def from_run(
+        cls,
+        folder: str | Path,
+        changes: Mapping[str, Any] | None = None,
+        trust_source: bool = False,
+    ) -> RunConfig:
+        """The config of a run folder, with arguments as `from_toml` has them."""
         path = Path(folder) / "config.json"
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
@@ -89,11 +98,20 @@ class RunConfig(Part):
             raise InputError("a run folder with its config.json", f"{path} ({error})") from None
         if not isinstance(values, dict):
             raise InputError("a run folder with its config.json", f"{path}, which is no config")
-        return cls.from_values(values, changes or {})
+        return cls.from_values(values, changes or {}, trust_source, Path(folder))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any], changes: Mapping[str, Any]) -> RunConfig:
-        """From nested values, some of them replaced by dotted key."""
+    def from_values(
+        cls,
+        values: Mapping[str, Any],
+        changes: Mapping[str, Any],
+        trust_source: bool = False,
+        folder: Path | None = None,
+    ) -> RunConfig:
+        """From nested values of a file or folder, some of them replaced by dotted key."""
+        data = values.get("data")
+        if isinstance(data, Mapping) and "data.source" not in changes:
+            check_stored(data.get("source"), trust_source, folder)
         return cls(**_merged(dict(values), changes))
 
     def with_(self, changes: Mapping[str, Any]) -> RunConfig:

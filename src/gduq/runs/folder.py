@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gduq.errors import InputError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from gduq.errors import InputError, first_flaw
 from gduq.evaluation.evaluation import Evaluation
 from gduq.prediction import Hypotheses
 from gduq.runs.config import RunConfig
@@ -21,8 +22,50 @@ __all__ = ["RunFolder"]
 
 FINISHED = "finished"
 REJECTS = "rejects.csv"
-_INFO = {"rows": dict, "seconds": dict, "versions": dict}  # what is read of info.json
-_SPLIT = re.compile(r"[\w=.+-]+", re.ASCII)  # names of splits, which are names of files
+_Split = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_=.+-]+$")]  # a name of a file
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class _Info(_Document):
+    """What is read of info.json; a number that was not finite is null."""
+
+    rows: dict[_Split, _Count]
+    seconds: dict[str, float | dict[str, float | None] | None] = {}
+    parameters: float | None = None
+    task: str = ""
+    model: str = ""
+    description: str = ""
+    machine: str = ""
+    class_names: list[str] = []
+    target_names: list[str] = []
+    units: list[str] = []
+    severities: list[str] = []
+    versions: dict[str, str] = {}
+
+
+class _Epoch(_Document):
+    model_config = ConfigDict(extra="forbid")
+
+    epoch: int
+    loss: float | None
+    lr: float | None
+    seconds: float
+    val_loss: float | None = None
+    val_accuracy: float | None = None
+    val_ece: float | None = None
+    val_rmse: float | None = None
+
+
+class _History(_Document):
+    records: list[_Epoch]
+    kept_epoch: int
+    members: list[_History]
+    rejected: list[_History]
+    overhead_seconds: float
 
 
 class RunFolder:
@@ -65,7 +108,7 @@ class RunFolder:
     @cached_property
     def config(self) -> RunConfig:
         """What was asked for."""
-        return RunConfig(**self._json("config.json"))
+        return RunConfig.from_values(self._json("config.json"), {})
 
     @property
     def bundle(self) -> Path:
@@ -76,13 +119,17 @@ class RunFolder:
         """Uncalibrated predictions by split, in the order they were made."""
         self.check_finished()
         order = self.info["rows"]
-        if not isinstance(order, dict) or not all(_SPLIT.fullmatch(split) for split in order):
-            raise InputError(f"rows by split in info.json of {self.path}", f"{order!r:.80}")
         files = {split: self.path / "predictions" / f"{split}.npz" for split in order}
         for split, file in files.items():
             if not file.is_file():
                 raise InputError(f"predictions of {split}, which info.json names", f"no {file}")
-        return {split: Hypotheses.from_npz(file) for split, file in files.items()}
+        found = {split: Hypotheses.from_npz(file) for split, file in files.items()}
+        if len({(p.kind, p.num_samples, p.samples.size(2)) for p in found.values()}) > 1:
+            raise InputError(f"predictions of one model in {self.path}", "those of several")
+        for split, p in found.items():
+            if len(p) != order[split]:
+                raise InputError(f"{order[split]} predictions of {split} in {self.path}", len(p))
+        return found
 
     def evaluation(self) -> Evaluation:
         """Everything measured; made and kept when first asked for, without training."""
@@ -97,24 +144,14 @@ class RunFolder:
     @property
     def history(self) -> History:
         """The epochs; of an ensemble, those of its members."""
-        try:
-            return _history(self._json("history.json"))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"epochs in history.json of {self.path}", repr(error)) from None
+        return _history(self._json("history.json", _History))
 
     @property
     def info(self) -> dict[str, Any]:
         """Status, versions, seconds of training and prediction, parameters, rows."""
-        found = self._json("info.json")
-        for key, kind in _INFO.items():
-            if not isinstance(found.get(key, kind()), kind):
-                got = f"{found[key]!r:.80}"
-                raise InputError(f"{key} as {kind.__name__} in info.json of {self.path}", got)
-        if "rows" not in found:
-            raise InputError(f"rows by split in info.json of {self.path}", "none")
-        return found
+        return self._json("info.json", _Info)
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _json(self, name: str, schema: type[BaseModel] | None = None) -> dict[str, Any]:
         path = self.path / name
         if path.exists() and not path.is_file():
             raise InputError(f"{name} of a run in {self.path}", "no regular file")
@@ -124,6 +161,12 @@ class RunFolder:
             raise InputError(f"{name} of a run in {self.path}", error) from None
         if not isinstance(found, dict):
             raise InputError(f"{name} of a run in {self.path}", f"{found!r:.80}")
+        try:
+            if schema is not None:
+                schema.model_validate(found, strict=True)
+        except (ValidationError, RecursionError) as error:
+            flaw = first_flaw(error) if isinstance(error, ValidationError) else error
+            raise InputError(f"a sound {name} of a run in {self.path}", flaw) from None
         return found
 
     def check_finished(self) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from gduq.data.header import SHEETS, find_columns, first_fields, is_table, meant, unit_of
+from gduq.data.objects import check_outside
 from gduq.errors import InputError
 
 __all__ = [
     "FEWEST",
     "check_by",
     "check_enough",
+    "check_stored",
     "file_digest",
     "is_object",
     "moments",
@@ -25,6 +27,7 @@ __all__ = [
 FEWEST = 20  # rows to cut at all
 _BY = "scaffold, size, group=COLUMN, time=COLUMN or random"
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_named = set[str]()  # Python objects that the user of this process named
 _KNOWN = "a .csv or .tsv table, a TU folder, a .safetensors file of graphs, or package.module:Name"
 
 
@@ -36,6 +39,26 @@ def is_object(source: str) -> bool:
         (True, False)
     """
     return _OBJECT.fullmatch(source) is not None and not Path(source).exists()
+
+
+def check_stored(source: object, trusted: bool = False, folder: Path | None = None) -> None:
+    """Raise for a Python object that a config on disk names, and nobody in this process.
+
+    Importing it runs code, and a run folder or config may come from anybody.
+
+    Args:
+        source: What the config names.
+        trusted: Whether it may be imported from now on.
+        folder: Of the run: a module inside is never imported.
+    """
+    if not isinstance(source, str) or not _OBJECT.fullmatch(source) or source in _named:
+        return
+    if not trusted:
+        got = f"{source!r}, which runs code when it is read"
+        raise InputError("a file as the stored source", got, "Pass --trust-source if you trust it.")
+    if folder is not None:
+        check_outside(source, folder)
+    _named.add(source)
 
 
 def check_by(by: str) -> str:
@@ -64,9 +87,11 @@ def told_of_source(data: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(data)
     if found["by"] is not None:
         check_by(found["by"])
+    source = str(found["source"])
+    if is_object(source):
+        _named.add(source)
     if found["digest"] is not None:
         return found
-    source = str(found["source"])
     if is_object(source):
         from gduq.runs.source_read import object_digest
 

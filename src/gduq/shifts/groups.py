@@ -140,18 +140,20 @@ def scaffold(
 def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
     """The scaffold of each molecule, found by RDKit, as a number ``[n]``; 0 is the most common."""
     try:
-        from rdkit import Chem
+        from rdkit import Chem, rdBase
         from rdkit.Chem.Scaffolds import MurckoScaffold
     except ImportError as error:
         raise not_installed("RDKit for scaffolds", "rdkit") from error
     found: list[str] = []
-    for row, text in enumerate(smiles):
-        molecule = Chem.MolFromSmiles(text)
-        if molecule is None:
-            raise InputError(
-                "SMILES that rdkit can read", f"{text!r} in row {row}", "Drop the row."
-            )
-        found.append(MurckoScaffold.MurckoScaffoldSmiles(mol=molecule))  # type: ignore[no-untyped-call]
+    scaffold: Any = MurckoScaffold.MurckoScaffoldSmiles
+    with rdBase.BlockLogs():  # what it says of hydrogens helps nobody here
+        for row, text in enumerate(smiles):
+            molecule = Chem.MolFromSmiles(text)
+            if molecule is None:
+                raise InputError(
+                    "SMILES that rdkit can read", f"{text!r} in row {row}", "Drop the row."
+                )
+            found.append(scaffold(mol=molecule))
     count = Counter(found)
     rank = {text: r for r, text in enumerate(sorted(count, key=lambda t: (-count[t], t)))}
     return torch.tensor([rank[text] for text in found])

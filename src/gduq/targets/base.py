@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
-from gduq.errors import InputError
+from gduq.errors import InputError, first_flaw
 from gduq.prediction.base import Hypotheses
 from gduq.prediction.temperature import Part
 
@@ -41,6 +43,7 @@ class Target(ABC):
     """
 
     kind: ClassVar[str]
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
     noun: ClassVar[str] = "output"  # what there is one name of: "class", "label", "value"
     form: ClassVar[tuple[str, ...]] = ()  # attributes that the form of a head follows from
     # What a temperature from shifted copies may cost validation rows, in nats of their mean loss.
@@ -208,8 +211,12 @@ def target_from(spec: Mapping[str, Any]) -> Target:
     """
     settings = dict(spec)
     kind = settings.pop("kind", None)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise InputError(f"a target from {', '.join(_KINDS)}", repr(kind), "Upgrade gduq.")
+    try:
+        TypeAdapter(_KINDS[kind]).validate_json(json.dumps(settings), strict=True)
+    except ValidationError as error:
+        raise InputError(f"a sound target of {kind}", first_flaw(error)) from None
     return _KINDS[kind](**settings)
 
 

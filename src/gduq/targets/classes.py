@@ -58,7 +58,7 @@ class Classes(Target):
                 raise InputError("codes of classes, ascending whole numbers", list(codes))
             if self.names is None:
                 object.__setattr__(self, "names", tuple(str(code) for code in codes))
-        self._check_widths(self.num_classes, "names", "codes")
+        self._check_widths(self.num_classes, "names", "weights", "codes")
         if self.one_logit and self.num_classes != 2:
             raise InputError("two classes for one logit", self.num_classes)
 

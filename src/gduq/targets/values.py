@@ -76,6 +76,10 @@ class Values(Target):
         self._set_tuples("names", "units", "shift", "scale", "noise")
         if not 0 <= self.beta <= 1:
             raise InputError("beta from 0 to 1", self.beta)
+        if self.shift or self.scale:
+            self._check_widths(len(self.shift), "scale", "noise", "names", "units")
+            if not all(spread > 0 for spread in self.scale):
+                raise InputError("deviations above 0", list(self.scale))
 
     @property
     def num_values(self) -> int:

@@ -1,0 +1,365 @@
+"""Seeded answers of the whole library, held to files: what a rebuilding must not change.
+
+``python -m tests.test_goldens`` writes ``tests/goldens/`` anew. A golden that changes is explained
+in the CHANGELOG. Figures are compared within 1e-4 of their size: processors round differently.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GCNConv, HeteroConv, SAGEConv, global_mean_pool
+
+import gduq
+from gduq.data import Splits, View
+
+FOLDER = Path(__file__).parent / "goldens"
+QUIET: dict[str, Any] = {"progress": False, "seed": 0}
+ROWS = 6  # that a golden holds
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _edges(nodes: int, count: int, generator: torch.Generator) -> Tensor:
+    ends = torch.randint(nodes, (2, count), generator=generator)
+    return torch.cat([ends, ends.flip(0)], dim=1)
+
+
+def one_graph() -> Data:
+    """150 nodes of three classes, which features and neighbours tell."""
+    generator = _generator(1)
+    y = torch.randint(3, (150,), generator=generator)
+    x = torch.randn(150, 6, generator=generator) + y[:, None]
+    return Data(x=x, edge_index=_edges(150, 300, generator), y=y)
+
+
+def node_parts(data: Data) -> tuple[View, View, View]:
+    number = torch.arange(int(data.num_nodes or 0))
+    return tuple(View(data, number % 3 == part) for part in range(3))  # type: ignore[return-value]
+
+
+def many_graphs(kind: str, seed: int, count: int = 60) -> list[Data]:
+    """Small graphs of two classes, with two labels (some unknown) or a value."""
+    generator, found = _generator(seed), []
+    for i in range(count):
+        nodes = int(torch.randint(4, 12, (1,), generator=generator))
+        shift = float(torch.randn((), generator=generator))
+        graph = Data(x=torch.randn(nodes, 4, generator=generator) + shift)
+        graph.edge_index = _edges(nodes, 2 * nodes, generator)
+        noise = 0.5 * float(torch.randn((), generator=generator))
+        if kind == "classes":
+            graph.y = torch.tensor([int(shift + noise > 0)])
+        elif kind == "labels":
+            known = torch.tensor(
+                [[float(shift > 0), float("nan") if i % 5 == 0 else float(noise > 0)]]
+            )
+            graph.y = known
+        else:
+            graph.y = torch.tensor([3.0 + 2.0 * shift + noise])
+        found.append(graph)
+    return found
+
+
+def graph_parts(kind: str) -> tuple[list[Data], list[Data], list[Data]]:
+    return tuple(many_graphs(kind, seed) for seed in range(3))  # type: ignore[return-value]
+
+
+def edge_graph() -> Data:
+    data, generator = one_graph(), _generator(2)
+    data.edge_label_index = torch.randint(150, (2, 240), generator=generator)
+    data.edge_label = (data.y[data.edge_label_index].diff(dim=0)[0] == 0).long()
+    return data
+
+
+def hetero_graph() -> HeteroData:
+    generator, data = _generator(3), HeteroData()
+    y = torch.arange(120) // 3 % 3
+    data["paper"].x, data["paper"].y = torch.randn(120, 5, generator=generator) + y[:, None], y
+    data["author"].x = torch.randn(40, 5, generator=generator)
+    ends = torch.stack([torch.randint(40, (300,), generator=generator), torch.arange(300) % 120])
+    data["author", "writes", "paper"].edge_index = ends
+    return data
+
+
+# -- networks as users write them ----------------------------------------------------------------
+
+
+class NodeNet(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.one, self.two = GCNConv(6, 12), GCNConv(12, 12)
+        self.head = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, outputs))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.one(x, edge_index).relu()
+        return self.head(self.two(h, edge_index).relu())
+
+
+class GraphNet(nn.Module):
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.one, self.two = SAGEConv(4, 12), SAGEConv(12, 12)
+        self.norm, self.hidden, self.out = (
+            nn.BatchNorm1d(12),
+            nn.Linear(12, 12),
+            nn.Linear(12, outputs),
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.norm(self.one(x, edge_index)).relu()
+        h = global_mean_pool(self.two(h, edge_index).relu(), batch)
+        return self.out(self.hidden(h).relu())
+
+
+class EdgeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.hidden, self.out = GCNConv(6, 12), nn.Linear(24, 12), nn.Linear(12, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor) -> Tensor:
+        h = self.conv(x, edge_index).relu()
+        pair = torch.cat([h[edge_label_index[0]], h[edge_label_index[1]]], dim=1)
+        return self.out(self.hidden(pair).relu())
+
+
+class HeteroNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = HeteroConv({("author", "writes", "paper"): SAGEConv((5, 5), 12)})
+        self.hidden, self.out = nn.Linear(12, 12), nn.Linear(12, 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: Any) -> Tensor:
+        h = self.conv(x_dict, edge_index_dict)["paper"].relu()
+        return self.out(self.hidden(h).relu())
+
+
+def trained(make: Callable[[], nn.Module], train: Any, val: Any) -> nn.Module:
+    torch.manual_seed(0)
+    net = make()
+    gduq.fit(net, train, val, epochs=8, lr=0.01, calibrate=None, **QUIET)
+    return net
+
+
+def answer(p: Any) -> dict[str, list[float]]:
+    """The first rows of a prediction."""
+    names = ("mean", "std") if hasattr(p, "std") else ("probs",)
+    found = {
+        name: getattr(p, name)[:ROWS] for name in (*names, "aleatoric", "epistemic", "novelty")
+    }
+    found["samples"] = p.samples[:2, :ROWS]
+    return {name: value.double().flatten().tolist() for name, value in found.items()}
+
+
+# -- scenarios -----------------------------------------------------------------------------------
+
+
+def _head(make: Callable[[], nn.Module], parts: Any) -> Any:
+    model = gduq.anchor(trained(make, *parts[:2]))
+    gduq.fit(model, *parts[:2], **QUIET)
+    return gduq.predict(model, parts[2])
+
+
+def _thawed(make: Callable[[], nn.Module], parts: Any) -> Any:
+    model = gduq.anchor(trained(make, *parts[:2]), recipe="thawed", num_anchors=4)
+    gduq.fit(model, *parts[:2], epochs=3, lr=0.003, **QUIET)
+    return gduq.predict(model, parts[2])
+
+
+def _scratch(conv: str, parts: Any) -> Any:
+    torch.manual_seed(0)
+    net = gduq.nn.GNN(4, 12, 2, num_layers=2, conv=conv, readout="mean")
+    model = gduq.anchor(net, recipe="paper", num_anchors=4)
+    gduq.fit(model, *parts[:2], epochs=4, lr=0.01, **QUIET)
+    return gduq.predict(model, parts[2])
+
+
+def _chosen(make: Callable[[], nn.Module], parts: Any, budget: float = 1.2) -> Any:
+    net = trained(make, *parts[:2])
+    model = gduq.choose(net, *parts[:2], budget=budget, epochs=8, **QUIET)
+    return gduq.predict(model, parts[2])
+
+
+def _values_of_nodes() -> tuple[View, View, View]:
+    data = one_graph()
+    data.y = data.x.sum(dim=1)
+    return node_parts(data)
+
+
+def _edge_parts() -> tuple[View, View, View]:
+    data = edge_graph()
+    number = torch.arange(240)
+    return tuple(View(data, edges=number % 3 == part) for part in range(3))  # type: ignore[return-value]
+
+
+def _hetero_parts() -> tuple[View, View, View]:
+    data, number = hetero_graph(), torch.arange(120)
+    return tuple(View(data, number % 3 == part, node_type="paper") for part in range(3))  # type: ignore[return-value]
+
+
+SCENARIOS: dict[str, Callable[[], Any]] = {
+    "node-classes-head": lambda: _head(lambda: NodeNet(3), node_parts(one_graph())),
+    "node-classes-thawed": lambda: _thawed(lambda: NodeNet(3), node_parts(one_graph())),
+    "node-classes-choose": lambda: _chosen(lambda: NodeNet(3), node_parts(one_graph()), 1.5),
+    "node-values-head": lambda: _head(lambda: NodeNet(1), _values_of_nodes()),
+    "graph-classes-head": lambda: _head(lambda: GraphNet(2), graph_parts("classes")),
+    "graph-classes-scratch": lambda: _scratch("gin", graph_parts("classes")),
+    "graph-labels-head": lambda: _head(lambda: GraphNet(2), graph_parts("labels")),
+    "graph-labels-choose": lambda: _chosen(lambda: GraphNet(2), graph_parts("labels")),
+    "graph-values-choose": lambda: _chosen(lambda: GraphNet(1), graph_parts("values")),
+    "graph-values-thawed": lambda: _thawed(lambda: GraphNet(1), graph_parts("values")),
+    "edge-classes-head": lambda: _head(EdgeNet, _edge_parts()),
+    "hetero-classes-head": lambda: _head(HeteroNet, _hetero_parts()),
+}
+
+
+def evaluated() -> dict[str, Any]:
+    """`gduq.evaluate` of an anchored head, as numbers by name."""
+    train, val, test = map(View, graph_parts("classes"))
+    shifted = gduq.shifts.edge_drop(test, 4)
+    model = gduq.anchor(trained(lambda: GraphNet(2), train, val))
+    gduq.fit(model, train, val, **QUIET)
+    splits = Splits(train, id_val=val, id_test=test, ood_test=shifted)
+    table = gduq.evaluate(model, splits, calibrators=["temperature"], resamples=50).table
+    names = (
+        table[["kind", "split", "calibrator", "variant", "measure"]]
+        .astype(str)
+        .agg("/".join, axis=1)
+    )
+    return dict(zip(names, table["value"].astype(float), strict=True))
+
+
+def signatures() -> dict[str, str]:
+    """Of all public names that can be called."""
+    found = {}
+    for name in gduq.__all__:
+        value = getattr(gduq, name)
+        if callable(value):
+            found[name] = str(inspect.signature(value))
+    return found
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+def table(path: Path, rows: int = 100) -> None:
+    """A small table of molecules with a value that their atoms decide."""
+    generator = _generator(5)
+    lines = ["id,smiles,logS"]
+    for i in range(rows):
+        letters = torch.randint(
+            4, (int(torch.randint(3, 9, (1,), generator=generator)),), generator=generator
+        )
+        text = "C" + "".join("CNOC"[k] for k in letters) + "C"
+        value = (
+            0.5 * text.count("C")
+            - text.count("O")
+            + 0.2 * float(torch.randn((), generator=generator))
+        )
+        lines.append(f"m{i},{text},{value:.3f}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def command_line(folder: Path) -> dict[str, Any]:
+    """train, predict, report and export of a small table; what predict and evaluate say."""
+    import pandas as pd
+
+    table(folder / "in.csv")
+    table(folder / "new.csv", 12)
+
+    def run(*words: str) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GDUQ_CACHE": str(folder / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", "from gduq.cli import main; main()", *words],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("train", "in.csv", "--target", "logS", "--root", "runs", "--set", "training.epochs=5")
+    chosen = next(path for path in (folder / "runs").iterdir() if "choose" in path.name)
+    run("predict", str(chosen), "new.csv", "-o", "answers.csv")
+    run("report", str(chosen), "-o", "report.html")
+    run("export", str(chosen), "-o", "model.pt2", "--like", "new.csv")
+    answers = pd.read_csv(folder / "answers.csv")
+    numbers = answers.select_dtypes("number")
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert (folder / "model.pt2").is_file()
+    return {
+        "columns": list(answers.columns),
+        **{name: numbers[name].tolist() for name in numbers},
+    }
+
+
+# -- comparing -----------------------------------------------------------------------------------
+
+
+def _stored(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def _compare(found: dict[str, Any], known: dict[str, Any]) -> None:
+    assert found.keys() == known.keys()
+    for name, value in known.items():
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            assert found[name] == value, name
+        else:
+            assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-4, nan_ok=True), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_answers(name: str) -> None:
+    torch.set_num_threads(1)
+    _compare(answer(SCENARIOS[name]()), _stored("answers")[name])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_evaluation() -> None:
+    _compare(evaluated(), _stored("evaluation"))
+
+
+def test_signatures() -> None:
+    assert signatures() == _stored("signatures")
+
+
+def test_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit")
+    _compare(command_line(tmp_path), _stored("command_line"))
+
+
+def main() -> None:
+    """Write all goldens anew."""
+    import tempfile
+    import warnings
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        every = {
+            "signatures": signatures(),
+            "answers": {name: answer(make()) for name, make in SCENARIOS.items()},
+            "evaluation": evaluated(),
+            "command_line": command_line(Path(folder)),
+        }
+    for name, value in every.items():
+        (FOLDER / f"{name}.json").write_text(json.dumps(value, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
