@@ -214,7 +214,7 @@ def use(path: Path) -> None:
     """All that `gduq predict` and `gduq serve` do with a bundle that is read."""
     info = describe(path)
     model, calibrator = load(path)
-    predict(model, ring(4, 0)).to_dataframe()
+    predict(model, ring(4, 0)).to_pandas()
     front(make_card(Service(model, calibrator, info.class_names), Limits(), info, "m"))
 
 

@@ -247,7 +247,7 @@ def _check_answers(model: Predictor, spec: Spec) -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph = small_graph(configs[0], next(weights, torch.zeros(0)).dtype)
-        predict(model, graph).to_dataframe()
+        predict(model, graph).to_pandas()
 
 
 def _check_call(spec: Spec, call: Call | None) -> None:
