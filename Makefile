@@ -5,8 +5,10 @@ PYTHON ?= python3
 # Where torch comes from. PyPI's Linux build holds CUDA (gigabytes); for the small CPU build:
 #   make test TORCH_PIP="--index-url https://download.pytorch.org/whl/cpu"
 TORCH_PIP ?=
-# Optional parts to install for the tests; add "text" for the language pipeline (about 1 GB).
-EXTRAS ?= dev,docs,images,molecules,serve
+# Optional parts to install for the tests, and those of the laboratory in reproduction/; add "text"
+# to the latter for the language pipeline (about 1 GB).
+EXTRAS ?= dev,docs,molecules,serve
+LAB ?= images
 # More arguments for pytest, as in: make test PYTEST="-k bundle"
 PYTEST ?=
 # How many tests run at a time; 0 for one after the other in this process.
@@ -42,7 +44,7 @@ lint: .venv/.installed-tests  ## style and types only
 	$(BIN)/python -m mypy
 
 bench: .venv/.installed-tests  ## the table of speed and memory
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python reproduction/benchmarks/run.py
 
 clean:  ## remove outputs and caches; `rm -rf .venv` starts over entirely
 	rm -rf out dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -60,7 +62,7 @@ clean:  ## remove outputs and caches; `rm -rf .venv` starts over entirely
 	$(PIP) --editable '.[molecules,serve]'
 	@touch $@
 
-.venv/.installed-tests: .venv/.installed requirements-oracles.txt
-	$(PIP) --editable '.[$(EXTRAS)]'
+.venv/.installed-tests: .venv/.installed reproduction/pyproject.toml requirements-oracles.txt
+	$(PIP) --editable '.[$(EXTRAS)]' --editable './reproduction[$(LAB)]'
 	$(PIP) --no-deps --requirement requirements-oracles.txt
 	@touch $@

@@ -2,58 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 import gduq
 from gduq.calibration import METHODS
 from gduq.data import catalog
-from gduq.paper import specs, tables
 from gduq.targets import base as targets
+from gduq_reproduction import specs, tables
 from tests.calibration.battery import CalibratorBattery
 from tests.test_house import FILES, ROOT
 
-rooms = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "rooms.py")))
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("architecture.md", "extend.md")}
-NAMED = sorted({match for page in PAGES.values() for match in rooms.NAMED.findall(page)})
+NAMED = sorted(
+    {m for page in PAGES.values() for m in re.findall(r"`([\w/]+\.py)::([\w.]+)`", page)}
+)
 ADD = ROOT / "docs" / "extend"
+EXAMPLES = sorted(ADD.glob("*.py"))
 
 
-# -- the picture and the places ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["rooms.svg", *PAGES])
-def test_the_pages_are_as_the_house_is(name):
-    path = ROOT / "docs" / name
-    assert path.read_text() == rooms.written()[path], "run: python docs/rooms.py"
-
-
-def test_the_picture_shows_every_room_and_every_import():
-    found = rooms.rooms()
-    tops = {name.split(".")[1] for name in FILES if name.count(".")} - {"__main__"}
-    assert {name.split(".")[0] for name in found} == tops
-    for name in FILES:
-        here = {room for room in found if f"{name}.".startswith(f"gduq.{room}.")}
-        for there in {"cli", "paper", "runs"} - here:  # without a front door that hands things on
-            if here and any(m.startswith(f"gduq.{there}.") for m in rooms.named_by(name)):
-                assert any(there in found[room].on for room in here), name
-    assert "runs" in found["paper"].on
+# -- what the pages name -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
 def test_what_is_named_is_there(file, name):
-    module = "gduq." + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    assert module in FILES, f"{file} has moved"
-    assert name in rooms.defined(module)
+    lab = file.startswith("gduq_reproduction/")
+    path = ROOT / ("reproduction" if lab else "src/gduq") / file
+    assert path.is_file(), f"{file} has moved"
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    found = importlib.import_module(module if lab else f"gduq.{module}")
+    for part in name.split("."):
+        found = getattr(found, part)
+
+
+def test_the_table_has_every_package():
+    shown = set(re.findall(r"^\| ([\w.]+) \|", PAGES["architecture.md"], re.MULTILINE))
+    tops = {name.split(".")[1] for name in FILES if name.count(".")} - {"__main__"}
+    assert tops <= {name.split(".")[0] for name in shown}
 
 
 def test_other_files_that_are_named_exist():
     for page in PAGES.values():
-        for path in re.findall(r"`((?:tests|docs|src)/[\w./]+)`", page):
+        for path in re.findall(r"`((?:tests|docs|src|reproduction)/[\w./]+)`", page):
             assert (ROOT / path).exists(), path
 
 
@@ -89,12 +83,13 @@ def run(name: str) -> dict[str, object]:
 
 
 def test_every_example_is_short_and_runs_here():
-    assert {path.name for path in rooms.EXAMPLES} == {
+    assert {path.name for path in EXAMPLES} == {
         f"add_{what}.py" for what in ("backbone", "calibrator", "dataset", "table", "target")
     }
-    for path in rooms.EXAMPLES:
+    for path in EXAMPLES:
         assert len(path.read_text().splitlines()) < 60, path
         assert f"](extend/{path.name})" in PAGES["extend.md"]
+        assert path.read_text().rstrip() in PAGES["extend.md"], f"{path.name} has changed"
 
 
 def test_add_a_backbone():

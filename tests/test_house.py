@@ -46,11 +46,11 @@ LAYERS = (
     ("abstention", "generalization"),
     ("data",),
     ("shifts",),
+    ("data.cbas", "data.motif", "data.motif_graphs"),
     ("training", "bundle", "evaluation", "plots"),
     ("jobs",),
     ("runs",),
     ("deploy", "report"),
-    ("paper",),
     ("cli", "__main__"),
 )
 LAYER = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}

@@ -2,16 +2,16 @@
 
 import sys
 
-from gduq.paper.bench import bench
-from gduq.paper.specs import VARIANTS, PaperTable, Setting
-from gduq.paper.tables import TABLES
+from gduq_reproduction.bench import bench
+from gduq_reproduction.specs import VARIANTS, PaperTable, Setting
+from gduq_reproduction.tables import TABLES
 
 CBAS = Setting("cbas/color/covariate", conv="gcn", epochs=100, hidden=64)
 
 # A variant says what it changes in the config of the plain network.
 VARIANTS["three-heads"] = {"method.kind": "heads", "method.size": 3}
 
-# In gduq the next lines stand in src/gduq/paper/tables.py; `gduq bench` lists them from there.
+# In gduq these lines stand in gduq_reproduction/tables.py, where `gduq bench` finds them.
 TABLES["heads"] = PaperTable(
     title="One anchored head against three plain ones",
     row=None,  # a table of our own: no row in the paper's list, no printed figures

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from gduq.errors import InputError
 
-__all__ = ["whole"]
+__all__ = ["one_of", "whole"]
 
 
 def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
@@ -33,3 +34,9 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     if isinstance(value, bool) or too_small or (most is not None and number > most):
         raise error
     return number
+
+
+def one_of(what: str, given: str, known: Iterable[str]) -> None:
+    """Raise `InputError` for a name that is not known."""
+    if given not in known:
+        raise InputError(f"{what} from {', '.join(known)}", repr(given))

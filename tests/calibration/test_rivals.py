@@ -12,7 +12,7 @@ import torch
 from gduq.calibration import methods_for
 from gduq.metrics import nll
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "reproduction" / "benchmarks"))
 bench = importlib.import_module("calibrators")
 rivals = importlib.import_module("calibrator_rivals")
 sys.path.pop(0)

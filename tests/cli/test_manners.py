@@ -90,7 +90,7 @@ def test_names_offered_are_those_that_exist():
     from gduq.deploy.service import _OF_FEATURES
     from gduq.evaluation.named_calibrators import FIXED
     from gduq.novelty import scores_for
-    from gduq.paper.tables import TABLES
+    from gduq_reproduction.tables import TABLES
 
     assert offered == (*TABLES, "molecules")
     assert COMPLETED_FIXED == FIXED
@@ -116,7 +116,7 @@ def test_a_place_nobody_may_write_to_is_one_sentence(monkeypatch):
     def broken(*_, **__):
         raise PermissionError(13, "Permission denied", "/forbidden/file")
 
-    monkeypatch.setattr("gduq.paper.bench.bench", broken)
+    monkeypatch.setattr("gduq_reproduction.bench.bench", broken)
     result = run("bench", "size-shift", code=2)
     assert result.stderr == "Error: Permission denied: /forbidden/file\n"
 
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_any_command_with_one_line(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gduq.data.catalog.names", stopped)
-    monkeypatch.setattr("gduq.paper.bench.bench", stopped)
+    monkeypatch.setattr("gduq_reproduction.bench.bench", stopped)
     assert run("data", "list", code=130).stderr == "Stopped.\n"
     (line,) = run("bench", "size-shift", code=130).stderr.splitlines()
     assert "goes on with the runs that are missing" in line

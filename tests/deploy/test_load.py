@@ -10,7 +10,7 @@ pytest.importorskip("rdkit")
 
 @pytest.mark.slow
 def test_under_load_answers_stay_right_and_memory_flat():
-    import serving  # of the folder benchmarks
+    import serving  # of reproduction/benchmarks
 
     found = list(serving.rows(640))
     assert len(found) == 8

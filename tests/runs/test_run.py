@@ -14,11 +14,11 @@ import gduq
 from gduq.disk import write_json
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
-from gduq.paper.run_scores import add_scores, scores_in
 from gduq.runs import training
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import RunFolder
 from gduq.runs.run import recalibrate, run
+from gduq_reproduction.run_scores import add_scores, scores_in
 
 CONFIG = RunConfig(
     data={"name": "cbas/color/concept"},

@@ -1,10 +1,14 @@
 """The command line: files in, files out; a user's mistake is one sentence and exit code 2."""
 
-from gduq.cli import bench, data, demo, export, predict, report, runs, serve, train
+from importlib.metadata import entry_points
+
+from gduq.cli import data, demo, export, predict, report, runs, serve, train
 from gduq.cli.base import app
 
-__all__ = ["app", "bench", "data", "demo", "export", "main", "predict", "report", "runs", "serve",
-           "train"]  # fmt: skip
+__all__ = ["app", "data", "demo", "export", "main", "predict", "report", "runs", "serve", "train"]
+
+for _point in entry_points(group="gduq.commands"):  # of other packages; each adds itself to app
+    _point.load()
 
 
 def main() -> None:

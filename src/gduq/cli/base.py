@@ -25,6 +25,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
+from gduq.data.catalog import REPRODUCTION
 from gduq.data.safe_text import printable
 from gduq.disk import to_json
 from gduq.errors import InputError
@@ -59,7 +60,14 @@ class _Group(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order of use."""
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        return sorted(super().list_commands(ctx), key=lambda name: (*_ORDER, name).index(name))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command; that of a package which is not installed is named."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and cmd_name == "bench":
+            raise InputError("the package gduq_reproduction for `gduq bench`", "none", REPRODUCTION)
+        return found
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Typer itself ends without a word where Ctrl-C comes before the command has begun."""

@@ -12,18 +12,11 @@ __all__ = [
     "FIXED",
     "OF_FEATURES",
     "SCORES",
-    "TABLES",
     "among",
     "check_calibrator",
     "check_score",
     "datasets",
 ]
-
-# The names of gduq.paper.tables.TABLES, which takes torch to import, and the benchmark of
-# molecules; a test compares them.
-TABLES = ("node-shift", "node-layerwise", "size-shift", "graph-shift", "anchor-source",
-          "ood-detection", "error-prediction", "rotation", "feature-noise", "pretrained", "runtime",
-          "parameters", "anchor-gaussians", "ntk-spectrum", "molecules")  # fmt: skip
 
 # By what a model answers about: gduq.calibration.methods_for and gduq.novelty.scores_for, which a
 # test compares too, and what may be asked of classes besides.

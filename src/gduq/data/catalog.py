@@ -1,16 +1,17 @@
 """Datasets by name: `load`, and who may add names.
 
-A package adds datasets with an entry point of the group ``gduq.datasets``: a mapping from names to
-`Family`. gduq's own, those of the paper, come the same way.
+gduq generates two itself, Motif and CBAS. A package adds datasets with an entry point of the group
+``gduq.datasets``: a mapping from names to `Family`. Those of the paper come so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gduq.errors import InputError, did_you_mean
 from gduq.whole import whole
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from gduq.data.splits import Splits
     from gduq.data.view import View
 
-__all__ = ["Family", "families", "find", "limited", "load", "names"]
+__all__ = ["Family", "families", "find", "limited", "load", "load_from", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
+REPRODUCTION = "In a clone of gduq: pip install ./reproduction"
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,41 @@ def names() -> tuple[str, ...]:
     return tuple(f"{name}/{shift}" for name, family in listed.items() for shift in family.shifts)
 
 
+def load_from(
+    where: str,
+    parts: tuple[int, ...],
+    name: list[str],
+    root: str | Path | None,
+    seed: int,
+    limit: int | None,
+    own_limit: bool = False,
+    **options: Any,
+) -> Splits:
+    """Call the loader ``"module:function"`` with some parts of a dataset's name; with
+    ``own_limit`` it builds no more than ``limit`` rows, else the others are left out afterwards."""
+    module, _, function = where.partition(":")
+    loader = getattr(import_module(module), function)
+    given = [*(name[i] for i in parts), root, seed]
+    if own_limit:
+        return loader(*given, limit, **options)  # type: ignore[no-any-return]
+    return limited(loader(*given, **options), limit, seed)
+
+
+_motif = partial(load_from, "gduq.data.motif:load_motif", (1, 2))
+_cbas = partial(load_from, "gduq.data.cbas:load_cbas", (2,))
+_ON_THE_SPOT = "generated on the spot"
+_GENERATED = {
+    f"{name}/{domain}": Family("graph", "30000 graphs", 3, differs, _ON_THE_SPOT, loader)
+    for name, loader in (("motif", _motif), ("motif-lpe", partial(_motif, pe=4)))
+    for domain, differs in (("basis", "base graph"), ("size", "size of the base"))
+} | {"cbas/color": Family("node", "700 nodes", 4, "colour", _ON_THE_SPOT, _cbas)}
+
+
 @cache
 def families() -> Mapping[str, Family]:
-    """All datasets that installed packages offer, by name; ``*`` stands for any last part."""
-    found: dict[str, Family] = {}
+    """All datasets that gduq and installed packages offer, by name; ``*`` stands for any last
+    part."""
+    found: dict[str, Family] = dict(_GENERATED)
     for point in sorted(entry_points(group="gduq.datasets"), key=lambda point: point.name):
         offered = point.load()
         twice = sorted(found.keys() & offered.keys())
@@ -101,6 +134,8 @@ def find(name: str) -> Family:
     if family is not None and shift in family.shifts:
         return family
     do = f"{did_you_mean(name, names(), otherwise='')} `gduq data list` shows all.".strip()
+    if not any(point.name == "reproduction" for point in entry_points(group="gduq.datasets")):
+        do += f" The paper's other datasets are a package of their own. {REPRODUCTION}"
     raise InputError("the name of a dataset", repr(name), do)
 
 

@@ -1,0 +1,251 @@
+"""Motif against networkx, GOOD's counts and a slow reference of its noise."""
+
+from collections import Counter
+from functools import cache
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from networkx.algorithms.isomorphism import is_isomorphic
+
+from gduq.data import motif_graphs
+from gduq.data.motif import draw_recipe, load_motif
+from gduq.data.motif_graphs import BASES, MOTIFS, MotifRecipe, build_motif
+from gduq.errors import InputError
+
+SIZES = {
+    "covariate": (18000, 3000, 3000, 3000, 3000),
+    "concept": (12600, 2700, 2700, 6000, 6000),
+    "no_shift": (18000, 6000, 6000),
+}
+
+
+def build(base, width, motif, seed=0, count=1):
+    values = [torch.full((count,), v) for v in (base, width, motif, base)]
+    return build_motif(MotifRecipe(*values), torch.Generator().manual_seed(seed))
+
+
+def networkx_base(base: str, width: int) -> nx.Graph:
+    if base == "wheel":
+        return nx.wheel_graph(width)
+    if base == "tree":
+        return nx.balanced_tree(2, max(int(np.log2(width)) - 1, 1))
+    if base == "ladder":
+        return nx.ladder_graph(width)
+    return nx.star_graph(width) if base == "star" else nx.path_graph(width)
+
+
+def networkx_motif(motif: str) -> nx.Graph:
+    if motif == "house":
+        return nx.house_graph()
+    return nx.cycle_graph(5) if motif == "cycle" else nx.complete_bipartite_graph(2, 3)
+
+
+def as_networkx(graph) -> nx.Graph:
+    out = nx.Graph(graph.edge_index.t().tolist())
+    out.add_nodes_from(range(graph.num_nodes))
+    return out
+
+
+@cache
+def whole(domain, shift, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    recipe, cut = draw_recipe(domain, shift, generator)
+    return build_motif(recipe, generator, cut), recipe, cut
+
+
+@pytest.mark.parametrize("base", range(5))
+def test_bases_are_those_of_networkx(base, monkeypatch):
+    """Without noise, and with the motif taken off."""
+    monkeypatch.setattr(motif_graphs, "_NOISE_EDGES", 0.0)
+    widths = torch.arange(1, 76)
+    same = torch.full_like(widths, base)
+    packed = build_motif(
+        MotifRecipe(same, widths, same % 3, same), torch.Generator().manual_seed(0)
+    )
+    for width, graph in zip(widths.tolist(), packed, strict=True):
+        expected = networkx_base(BASES[base], width)
+        assert graph.num_nodes == len(expected) + 5, (BASES[base], width)
+        whole = as_networkx(graph)
+        assert whole.number_of_edges() == expected.number_of_edges() + (6 if base % 3 == 1 else 7)
+        if width < 20:
+            assert is_isomorphic(whole.subgraph(range(len(expected))), expected)
+
+
+@pytest.mark.parametrize("motif", range(3))
+def test_the_motif_is_the_last_five_nodes_tied_by_its_first(motif):
+    packed = build(2, 40, motif, count=50)
+    ties = set()
+    for graph in packed:
+        whole = as_networkx(graph)
+        n = graph.num_nodes
+        inside = whole.subgraph(range(n - 5, n))
+        assert is_isomorphic(inside, networkx_motif(MOTIFS[motif]))
+        tied = [u for u in whole[n - 5] if u < n - 5]
+        assert tied
+        ties.update(tied)
+    assert len(ties) > 20  # any base node
+
+
+def test_house_and_crane_differ_although_their_degrees_agree():
+    house, crane = (as_networkx(build(4, 1, m)[0]).subgraph(range(1, 6)) for m in (0, 2))
+    assert sorted(d for _, d in house.degree) == sorted(d for _, d in crane.degree)
+    assert not is_isomorphic(house, crane)
+
+
+def test_edges_go_both_ways_once_without_loops():
+    packed, _, _ = whole("size", "covariate")
+    for graph in packed[:300]:
+        pairs = Counter(map(tuple, graph.edge_index.t().tolist()))
+        assert max(pairs.values()) == 1
+        assert all(u != v and (v, u) in pairs for u, v in pairs)
+        assert torch.equal(graph.x, torch.ones(graph.num_nodes, 1))
+
+
+def slow_noise(base, width, rng):
+    """The number of noise edges of one graph with a house, drawn one attempt at a time."""
+    graph = networkx_base(BASES[base], width)
+    n = len(graph)
+    role = set(graph)
+    if BASES[base] == "star":
+        role = {0}
+    if BASES[base] == "path":
+        role = set(range(1, width - 1))
+    house = [(1, 2), (2, 3), (3, 4), (4, 1), (0, 1), (0, 4)]
+    graph.add_edges_from((n + a, n + b) for a, b in house)
+    graph.add_edge(int(rng.integers(n)), n)
+    before = graph.number_of_edges()
+    for _ in range(int(0.05 * before)):
+        while True:
+            u, v = rng.integers(n + 5, size=2).tolist()
+            if u != v and not graph.has_edge(u, v):
+                break
+        if u in role or v in role:
+            graph.add_edge(u, v)
+    return graph.number_of_edges() - before
+
+
+@pytest.mark.parametrize(("base", "width"), [(0, 60), (1, 70), (2, 40), (3, 70), (4, 60)])
+def test_noise_edges_against_a_slow_reference(base, width):
+    rng = np.random.default_rng(0)
+    slow = np.array([slow_noise(base, width, rng) for _ in range(400)])
+    packed = build(base, width, 0, count=4000)
+    plain = len(networkx_base(BASES[base], width).edges) + 7
+    fast = packed.sizes("edge").numpy() / 2 - plain
+    assert fast.min() >= 0
+    assert fast.max() <= int(0.05 * plain)
+    error = np.sqrt(slow.var() / slow.size + fast.var() / fast.size)
+    assert abs(fast.mean() - slow.mean()) <= 4 * error + 1e-9
+
+
+def test_a_stars_noise_joins_hub_and_motif_only():
+    for graph in build(3, 70, 1, count=300):
+        base = graph.num_nodes - 5
+        pairs = [(u, v) for u, v in graph.edge_index.t().tolist() if u < v]
+        extra = [(u, v) for u, v in pairs if not (u == 0 and v < base) and u < base]
+        assert len([1 for u, v in extra if u != 0]) <= 1  # the tie itself
+        assert all(v >= base for _, v in extra)
+
+
+@pytest.mark.parametrize("domain", ["basis", "size"])
+@pytest.mark.parametrize("shift", list(SIZES))
+def test_split_sizes(domain, shift):
+    _, recipe, cut = whole(domain, shift)
+    assert tuple(len(rows) for rows in cut.values()) == SIZES[shift]
+    everything = torch.cat(list(cut.values()))
+    assert torch.equal(everything.sort().values, torch.arange(30000))
+    assert recipe.base.numel() == 30000
+
+
+def test_basis_covariate():
+    packed, recipe, cut = whole("basis", "covariate")
+    bases = {name: set(recipe.base[rows].tolist()) for name, rows in cut.items()}
+    assert bases["train"] == bases["id_val"] == bases["id_test"] == {0, 1, 2}
+    assert bases["ood_val"] == {3}
+    assert bases["ood_test"] == {4}
+    assert set(recipe.width.tolist()) == set(range(5, 16))
+    assert torch.equal(packed.extras["base"], recipe.base)
+
+
+def test_size_covariate():
+    _, recipe, cut = whole("size", "covariate")
+    widths = {name: set(recipe.width[rows].tolist()) for name, rows in cut.items()}
+    assert widths["train"] == set(range(1, 21))
+    assert widths["ood_val"] == set(range(25, 36))
+    assert widths["ood_test"] == set(range(65, 76))
+    assert set(recipe.base.tolist()) == set(range(5))
+    assert {name: set(recipe.domain[rows].tolist()) for name, rows in cut.items()} == {
+        "train": {6, 10, 15},
+        "id_val": {6, 10, 15},
+        "id_test": {6, 10, 15},
+        "ood_val": {30},
+        "ood_test": {70},
+    }
+
+
+@pytest.mark.parametrize("domain", ["basis", "size"])
+def test_concept_agreement(domain):
+    """Share of graphs whose base or size has the motif's index: rho + (1 - rho) / 3."""
+    _, recipe, cut = whole(domain, "concept")
+    index = (
+        recipe.base
+        if domain == "basis"
+        else torch.searchsorted(torch.tensor([10, 40, 70]), recipe.domain)
+    )
+    agree = (index == recipe.motif).double()
+    pool = torch.cat([cut["train"], cut["id_val"], cut["id_test"]])
+    expected = {"pool": 0.97, "ood_val": 0.3, "ood_test": 0.0}  # the pool: mean of .99 .97 .95
+    for name, rho in expected.items():
+        rows = pool if name == "pool" else cut[name]
+        p = rho + (1 - rho) / 3
+        assert abs(agree[rows].mean() - p) < 4 * (p * (1 - p) / len(rows)) ** 0.5
+    assert set(recipe.base.tolist()) == (set(range(3)) if domain == "basis" else set(range(5)))
+
+
+def test_label_noise():
+    packed, recipe, _ = whole("basis", "covariate")
+    wrong = (packed.column("y") != recipe.motif).double().mean()
+    p = 0.1 * 2 / 3
+    assert abs(wrong - p) < 3 * (p * (1 - p) / 30000) ** 0.5
+
+
+def test_no_shift_has_equally_many_of_each_motif():
+    _, recipe, _ = whole("basis", "no_shift")
+    assert torch.bincount(recipe.motif).tolist() == [10000] * 3
+
+
+def test_loading_is_reproducible_and_cached(tmp_path):
+    one = load_motif("basis", "covariate", tmp_path, seed=3)
+    two = load_motif("basis", "covariate", tmp_path, seed=3)
+    for (_, a), (_, b) in zip(one, two, strict=True):
+        assert torch.equal(a.graphs.visible, b.graphs.visible)
+    fresh, _, cut = whole("basis", "covariate", seed=3)
+    assert torch.equal(one.train.graphs.tensors["edge_index"], fresh.tensors["edge_index"])
+    assert torch.equal(one.train.graphs.visible, cut["train"])
+    other = load_motif("basis", "covariate", tmp_path, seed=4)
+    assert not torch.equal(one.train.graphs.visible, other.train.graphs.visible)
+    assert one.class_names == MOTIFS
+    assert one.domains["ood_test"].unique().tolist() == [4]
+    assert one.train.target.shape == (18000,)
+
+
+def test_with_encodings_instead_of_the_constant(tmp_path):
+    splits = load_motif("basis", "no_shift", tmp_path, pe=4)
+    plain, _, _ = whole("basis", "no_shift")
+    graph = splits.train.graphs[0]
+    assert "x" not in graph
+    assert graph.pe.shape == (graph.num_nodes, 4)
+    assert torch.equal(splits.train.graphs.tensors["edge_index"], plain.tensors["edge_index"])
+    batch = next(splits.train.batches(8))
+    assert batch.pe.shape == (batch.num_nodes, 4)
+    assert "pe" in splits.description
+    assert splits.name == "motif-lpe/basis/no_shift"
+
+
+def test_wrong_settings():
+    generator = torch.Generator()
+    with pytest.raises(InputError, match="basis, size"):
+        draw_recipe("colour", "covariate", generator)
+    with pytest.raises(InputError, match="covariate, concept, no_shift"):
+        draw_recipe("basis", "none", generator)

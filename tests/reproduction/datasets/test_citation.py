@@ -1,0 +1,134 @@
+"""Citation graphs on a made-up file and on the real ones."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch_geometric.io import read_npz
+
+from gduq.errors import InputError
+from gduq_reproduction.datasets import citation
+from gduq_reproduction.datasets.citation import (
+    SOURCES,
+    CitationSource,
+    load_citation,
+    read_citation,
+)
+from tests.data.real import real
+
+NODES, WORDS = 300, 40
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A graph with self-loops, one-way links, counts instead of ones and stored zeros."""
+    rng = np.random.default_rng(0)
+    attributes = sp.csr_matrix(rng.poisson(0.3, (NODES, WORDS)).astype(np.float32))
+    attributes.data[::7] = 0.0
+    links = sp.csr_matrix((rng.random((NODES, NODES)) < 0.015).astype(np.float32))
+    links.setdiag(1)
+    arrays = {}
+    for name, matrix in (("attr", attributes), ("adj", links)):
+        arrays |= {
+            f"{name}_data": matrix.data,
+            f"{name}_indices": matrix.indices,
+            f"{name}_indptr": matrix.indptr,
+            f"{name}_shape": np.array(matrix.shape),
+        }
+    path = tmp_path / "tiny.npz"
+    np.savez(path, labels=rng.integers(0, 4, NODES), **arrays)
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
+    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", NODES, WORDS))
+    return path
+
+
+def test_read_as_pyg_reads_but_sparse(tiny, tmp_path):
+    graph, path = read_citation("tiny", tmp_path)
+    theirs = read_npz(str(tiny))
+    assert graph.x.layout == torch.sparse_csr
+    assert torch.equal(graph.x.to_dense(), theirs.x)
+    assert torch.equal(graph.edge_index, theirs.edge_index)
+    assert torch.equal(graph.y, theirs.y)
+    assert path == tiny
+    again, _ = read_citation("tiny", tmp_path)
+    assert torch.equal(again.x.to_dense(), theirs.x)
+
+
+@pytest.mark.parametrize("domain", ["word", "degree"])
+@pytest.mark.parametrize("shift", ["covariate", "concept", "no_shift"])
+def test_splits(tiny, tmp_path, domain, shift):
+    splits = load_citation("tiny", domain, shift, tmp_path)
+    assert (torch.stack([view.rows for _, view in splits]).sum(0) == 1).all()
+    graph, _ = read_citation("tiny", tmp_path)
+    values = (graph.x.to_dense() > 0).sum(1)
+    if domain == "degree":
+        values = torch.bincount(graph.edge_index[0], minlength=NODES)
+    for name, view in splits:
+        assert torch.equal(splits.domains[name], values[view.rows])
+        assert torch.equal(view.target, graph.y[view.rows])
+    if shift == "covariate":
+        low, high = splits.domains["ood_test"], splits.domains["train"]
+        assert low.max() < splits.domains["ood_val"].min()
+        assert splits.domains["ood_val"].max() < high.min()
+        assert len(splits.id_val) == len(splits.id_test) == int(0.1 * NODES)
+    assert splits.name == f"tiny/{domain}/{shift}"
+    assert splits.class_names == ("0", "1", "2", "3")
+
+
+def test_damaged_files_are_named(tiny, tmp_path):
+    tiny.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
+    with pytest.raises(InputError, match="300 nodes of 40 features") as error:
+        load_citation("tiny", "word", "covariate", tmp_path)
+    assert str(tiny) in str(error.value)
+    np.savez(tiny, labels=np.zeros(3))
+    with pytest.raises(InputError, match="cannot be read"):
+        load_citation("tiny", "word", "covariate", tmp_path)
+
+
+def test_a_file_of_another_graph(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", 301, WORDS))
+    with pytest.raises(InputError, match=r"expected 301 nodes of 40 features .* got 300 nodes"):
+        read_citation("tiny", tmp_path)
+
+
+def test_pickled_arrays_are_never_loaded(tiny, tmp_path):
+    with np.load(tiny) as file:
+        arrays = dict(file)
+    np.savez(tiny, **arrays, node_names=np.array([{"a": 1}], dtype=object))
+    graph, _ = read_citation("tiny", tmp_path)  # names are left alone
+    assert graph.num_nodes == NODES
+    np.savez(tiny, **{**arrays, "labels": np.array([{"a": 1}], dtype=object)})
+    with pytest.raises(InputError, match="cannot be read"):
+        read_citation("tiny", tmp_path / "other")
+
+
+def test_wrong_names(tiny, tmp_path):
+    with pytest.raises(InputError, match="word, degree"):
+        load_citation("tiny", "colour", "covariate", tmp_path)
+    with pytest.raises(InputError, match="no_shift"):
+        load_citation("tiny", "word", "none", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cora-ml", "citeseer", "coauthor-cs"])
+@pytest.mark.parametrize("domain", ["word", "degree"])
+def test_real_graphs(tmp_path, name, domain):
+    path = real(SOURCES[name].path)
+    graph, _ = read_citation(name, tmp_path)
+    if name != "coauthor-cs":  # half a gigabyte when dense
+        theirs = read_npz(str(path))
+        assert torch.equal(graph.edge_index, theirs.edge_index)
+        assert torch.equal(graph.x.to_dense(), theirs.x)
+    for shift in ("covariate", "concept", "no_shift"):
+        splits = load_citation(name, domain, shift, tmp_path)
+        assert (torch.stack([view.rows for _, view in splits]).sum(0) == 1).all()
+        if shift == "covariate":
+            assert splits.domains["ood_test"].max() < splits.domains["ood_val"].min()
+            assert splits.domains["ood_val"].max() < splits.domains["train"].min()
+
+
+def test_the_usual_cuts_do_not_fit_citeseers_degrees(tmp_path, monkeypatch):
+    """Why `citation` has cuts of its own there: half of the nodes have one neighbour."""
+    real(SOURCES["citeseer"].path)
+    monkeypatch.setattr(citation, "_COVARIATE", {})
+    with pytest.raises(InputError, match="no part empty"):
+        load_citation("citeseer", "degree", "covariate", tmp_path)

@@ -1,0 +1,359 @@
+"""MNIST as superpixel graphs: files, cutting, colours, rotation, noise."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial import cKDTree
+
+from gduq.data.subset import build_rows
+from gduq.errors import InputError
+from gduq_reproduction.datasets import images
+from gduq_reproduction.datasets.images import (
+    ANGLES,
+    NOISE,
+    colour_cut,
+    load_cmnist,
+    load_rotmnist,
+    read_idx,
+    read_labels,
+)
+from gduq_reproduction.datasets.superpixels import neighbours, rotate, segment, superpixels
+
+needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
+needs_skimage = pytest.mark.usefixtures("_skimage")
+
+KEY = {"name": "toy", "version": 1}
+
+# GOOD's counts: train, id_val, id_test, ood_val, ood_test
+COUNTS = {
+    "covariate": [42000, 7000, 7000, 7000, 7000],
+    "concept": [29400, 6300, 6300, 14000, 14000],
+    "no_shift": [42000, 14000, 14000],
+}
+SMALL = {"covariate": [42, 7, 7, 7, 7], "concept": [30, 6, 6, 14, 14], "no_shift": [42, 14, 14]}
+
+
+@pytest.fixture
+def _skimage() -> None:
+    pytest.importorskip("skimage", reason="needs the images extra")
+
+
+def blobs(count: int, seed: int = 0) -> np.ndarray:
+    """Smooth spots on black, as digits are."""
+    centres = np.random.default_rng(seed).uniform(8, 20, (count, 2))
+    down, across = np.indices((28, 28))
+    distance = (down - centres[:, :1, None]) ** 2 + (across - centres[:, 1:, None]) ** 2
+    return (255 * np.exp(-distance / 20)).astype(np.uint8)
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    head = struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape)
+    return head + array.tobytes()
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_idx_round_trip(tmp_path: Path) -> None:
+    array = blobs(3)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(idx_bytes(array)))
+    assert np.array_equal(read_idx(path, (3, 28, 28)), array)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(idx_bytes(blobs(3)))[:-40], "no sound gzip file"),
+        (b"not gzip at all", "no sound gzip file"),
+        (gzip.compress(idx_bytes(blobs(2))), "got 1584 bytes"),
+        (gzip.compress(idx_bytes(blobs(4))), "got more"),
+        (gzip.compress(b"\0" * (16 + 3 * 784)), "an IDX header"),
+        (gzip.compress(idx_bytes(blobs(3, seed=1))), "another digest"),
+    ],
+    ids=["cut off", "no gzip", "too short", "too long", "no header", "other images"],
+)
+def test_damaged_image_files(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_idx(path, (3, 28, 28), sha256="00" * 32)
+    assert "images.gz" in str(caught.value)
+    if "header" not in message:
+        assert "2368 unpacked bytes of SHA-256 0000" in str(caught.value)
+
+
+# -- one image -----------------------------------------------------------------------------------
+
+
+@needs_skimage
+def test_superpixels_of_an_image() -> None:
+    image = blobs(1)[0] / 255.0
+    grey, centre = segment(image)
+    assert 60 <= len(grey) <= 85
+    assert centre.shape == (len(grey), 2)
+    assert (grey >= 0).all()
+    assert (grey <= image.max()).all()
+    assert (centre > 0).all()
+    assert (centre < 1).all()
+    again, _ = segment(image)
+    assert np.array_equal(grey, again)
+
+
+@needs_skimage
+def test_means_and_centres_against_skimage() -> None:
+    """Region properties of scikit-image itself are the reference."""
+    from skimage.measure import regionprops
+    from skimage.segmentation import slic
+
+    image = blobs(1, seed=4)[0] / 255.0
+    regions = slic(image, n_segments=75, compactness=0.25, channel_axis=None, start_label=1)
+    props = regionprops(regions)
+    means = [image[regions == prop.label].mean() for prop in props]
+    grey, centre = segment(image)
+    expected = np.array([prop.centroid for prop in props])
+    assert np.allclose(grey, means)
+    assert np.allclose(centre, (expected[:, ::-1] + 0.5) / 28)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 30), st.integers(1, 10), st.integers(0, 1000))
+def test_nearest_neighbours_against_a_tree(n: int, k: int, seed: int) -> None:
+    points = np.random.default_rng(seed).random((n, 2))
+    edges = set(map(tuple, neighbours(points, k).T.tolist()))
+    take = min(k, n - 1)
+    _, nearest = cKDTree(points).query(points, k=range(1, take + 2))
+    wanted = {(i, int(j)) for i in range(n) for j in nearest[i][1:]} if take else set()
+    assert edges == wanted | {(j, i) for i, j in wanted}
+
+
+def test_rotation_is_counter_clockwise() -> None:
+    image = np.random.default_rng(0).random((28, 28))
+    assert np.allclose(rotate(image, 90), np.rot90(image))
+    assert rotate(image, 0) is image
+    assert rotate(image, 10).shape == (28, 28)
+
+
+@needs_skimage
+def test_rotation_comes_before_cutting() -> None:
+    array = blobs(2)
+    turned = np.rot90(array, axes=(1, 2))
+    assert torch.equal(
+        superpixels(array, torch.zeros(2), degrees=90).column("x"),
+        superpixels(turned, torch.zeros(2)).column("x"),
+    )
+    upright, tilted = (superpixels(array, torch.zeros(2), degrees=d) for d in (0, 25))
+    assert not torch.equal(upright.column("edge_index"), tilted.column("edge_index"))
+
+
+def test_without_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    with pytest.raises(InputError, match="pip install scikit-image"):
+        segment(blobs(1)[0] / 255.0)
+
+
+# -- colours -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits() -> torch.Tensor:
+    return torch.randint(10, (70_000,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("shift", COUNTS)
+def test_counts_of_good(digits: torch.Tensor, shift: str) -> None:
+    cut, _, _ = colour_cut(digits, shift)
+    assert [len(rows) for rows in cut.values()] == COUNTS[shift]
+    assert torch.equal(torch.cat(list(cut.values())).sort().values, torch.arange(70_000))
+
+
+def test_covariate_colours(digits: torch.Tensor) -> None:
+    cut, colour, palette = colour_cut(digits, "covariate")
+    for name in ("train", "id_val", "id_test"):
+        assert set(colour[cut[name]].tolist()) == set(range(5))
+    assert set(colour[cut["ood_val"]].tolist()) == {5}
+    assert set(colour[cut["ood_test"]].tolist()) == {6}
+    pool = torch.cat([cut[name] for name in ("train", "id_val", "id_test")])
+    assert colour[pool].bincount().tolist() == [11_200] * 5
+    assert palette[5].tolist() == [1, 0.5, 0.5]
+    assert palette[6].tolist() == [1, 0, 1]
+
+
+def test_concept_colours_follow_the_digit(digits: torch.Tensor) -> None:
+    """Agreement is rho + (1 - rho) / 10; the training pool mixes five values of rho."""
+    cut, colour, palette = colour_cut(digits, "concept")
+    pool = torch.cat([cut[name] for name in ("train", "id_val", "id_test")])
+    for rows, rho in ((pool, 0.85), (cut["ood_val"], 0.3), (cut["ood_test"], 0.0)):
+        agree = (colour[rows] == digits[rows]).double().mean().item()
+        expected = rho + (1 - rho) / 10
+        assert abs(agree - expected) < 3 * (expected * (1 - expected) / len(rows)) ** 0.5
+    assert len(palette) == 10
+    assert len(palette.unique(dim=0)) == 10
+
+
+def test_colours_are_reproducible(digits: torch.Tensor) -> None:
+    one, two, other = (colour_cut(digits, "concept", seed) for seed in (1, 1, 2))
+    assert torch.equal(one[1], two[1])
+    assert torch.equal(one[0]["train"], two[0]["train"])
+    assert not torch.equal(one[0]["train"], other[0]["train"])
+    with pytest.raises(InputError, match="a shift from covariate, concept, no_shift"):
+        colour_cut(digits, "colour")
+
+
+# -- loaders, on seventy blobs -------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An MNIST of 60 + 10 images; returns the cache folder."""
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    known = {}
+    for name, ((count, *shape), _) in images.MNIST.items():
+        small = count // 1000
+        array = blobs(small, seed=small) if shape else np.arange(small, dtype=np.uint8) % 10
+        (raw / name).write_bytes(gzip.compress(idx_bytes(array)))
+        known[name] = ((small, *shape), None)
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(images, "MNIST", known)
+    for name, value in (("_TRAIN", 60), ("_TEST", 10), ("_ID_VAL", 5)):
+        monkeypatch.setattr(images, name, value)
+    images._mnist.cache_clear()
+    return tmp_path / "cache"
+
+
+@needs_skimage
+@pytest.mark.parametrize("shift", COUNTS)
+def test_cmnist(tiny: Path, shift: str) -> None:
+    splits = load_cmnist(shift, tiny)
+    assert [len(view) for _, view in splits] == SMALL[shift]
+    array, labels = images._mnist(str(tiny))
+    _, colour, palette = colour_cut(labels, shift)
+    cut, _, _ = colour_cut(labels, shift)
+    for name, view in splits:
+        assert torch.equal(view.target, labels[cut[name]])
+        assert torch.equal(splits.domains[name], colour[cut[name]])
+        for row, graph in zip(cut[name].tolist()[:3], view.graphs, strict=False):
+            (plain,) = superpixels(array[[row]], labels[[row]])
+            assert torch.allclose(graph.x, plain.x[:, :1] * palette[colour[row]])
+            assert torch.equal(graph.pos, plain.x[:, 1:])
+            assert torch.equal(graph.edge_index, plain.edge_index)
+            assert graph.edge_index.dtype == torch.int64
+    assert "not the released MoNet superpixels" in splits.description
+    assert splits.class_names == tuple("0123456789")
+    assert len(splits.sources) == 4
+
+
+@needs_skimage
+def test_limits_and_the_second_call(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = load_cmnist("covariate", tiny, limit=20)
+    assert [len(view) for _, view in small] == [12, 2, 2, 2, 2]
+    whole = load_cmnist("covariate", tiny)
+
+    def never(*_: object) -> None:
+        raise AssertionError("built again")
+
+    monkeypatch.setattr(images, "superpixels", never)
+    again = load_cmnist("covariate", tiny, limit=20)
+    assert torch.equal(again.train.graphs[0].x, small.train.graphs[0].x)
+    assert len(load_cmnist("concept", tiny, seed=5).train) == 30
+    assert len(load_rotmnist("noise", tiny, limit=30).train) == 24
+    assert len(whole.train) == 42
+    with pytest.raises(InputError, match="to 70"):
+        load_cmnist("covariate", tiny, limit=71)
+
+
+@needs_skimage
+def test_rotated(tiny: Path) -> None:
+    splits = load_rotmnist("rotation", tiny)
+    assert [len(view) for _, view in splits] == [55, 5, 10, 10]
+    assert list(splits.severities) == [f"rotation={angle}" for angle in ANGLES]
+    assert splits.ood_test is splits.severities["rotation=40"]
+    assert splits.domains["ood_test"].tolist() == [40.0] * 10
+    array, labels = images._mnist(str(tiny))
+    for angle in ANGLES:
+        view = splits.severities[f"rotation={angle}"]
+        expected = superpixels(array[60:], labels[60:], degrees=angle)
+        assert torch.equal(view.target, labels[60:])
+        assert all(
+            torch.equal(one.x, two.x) and torch.equal(one.edge_index, two.edge_index)
+            for one, two in zip(view.graphs, expected, strict=True)
+        )
+        assert view.graphs[0].pos.shape == (view.graphs[0].num_nodes, 2)
+
+
+@needs_skimage
+def test_noisy(tiny: Path) -> None:
+    splits = load_rotmnist("noise", tiny, seed=1)
+    assert list(splits.severities) == [f"noise={std}" for std in NOISE]
+    assert splits.id_test is not None
+    clean = torch.cat([graph.x for graph in splits.id_test.graphs])
+    for std in NOISE:
+        noisy = torch.cat([graph.x for graph in splits.severities[f"noise={std}"].graphs])
+        change = noisy - clean
+        assert torch.equal(change[:, 1:], torch.zeros_like(change[:, 1:]))
+        assert abs(change[:, 0].mean()) < 3 * std / len(change) ** 0.5
+        assert abs(change[:, 0].std() / std - 1) < 3 / (2 * len(change)) ** 0.5
+    one, two, other = (
+        load_rotmnist("noise", tiny, seed=s).severities["noise=0.4"].graphs[0].x for s in (1, 1, 2)
+    )
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    with pytest.raises(InputError, match="a kind from rotation, noise"):
+        load_rotmnist("blur", tiny)
+
+
+# -- the real files ------------------------------------------------------------------------------
+
+
+@needs_data
+def test_real_labels(tmp_path: Path) -> None:
+    labels = read_labels(tmp_path)
+    assert labels[:60_000].bincount().tolist() == [
+        *(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
+    ]
+    assert labels[60_000:].bincount().tolist() == [
+        *(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+    ]
+
+
+@needs_data
+@needs_skimage
+def test_real_images(tmp_path: Path) -> None:
+    """Each graph is that of its own image."""
+    splits = load_cmnist("no_shift", tmp_path, limit=200)
+    assert [len(view) for _, view in splits] == [120, 40, 40]
+    nodes = splits.train.graphs.num_nodes.double()  # type: ignore[attr-defined]
+    assert 71 < nodes.mean() < 75
+    array, labels = images._mnist(str(tmp_path))
+    cut, _, _ = colour_cut(labels, "no_shift")
+    last = images.shrink(cut, 200, 0)["id_test"][-1:]
+    (graph,) = superpixels(array[last.numpy()], labels[last])
+    found = splits.id_test.graphs[-1]  # type: ignore[union-attr]
+    assert torch.equal(found.x, graph.x[:, :1].expand(-1, 3))
+    assert torch.equal(found.pos, graph.x[:, 1:])
+    assert found.y == labels[last]
+
+
+@needs_data
+@needs_skimage
+@pytest.mark.slow
+def test_processes_build_the_same_graphs(tmp_path: Path) -> None:
+    build = partial(images._build, None, 0, 0)
+    one, two = (
+        build_rows(tmp_path / str(n), KEY, torch.arange(60), 60, build, shard=20, workers=n)
+        for n in (1, 2)
+    )
+    for key in ("x", "edge_index", "y"):
+        assert torch.equal(one.column(key), two.column(key))

@@ -1,0 +1,50 @@
+"""Raw files: where they are looked for, and what is left of a failed download."""
+
+import os
+import stat
+
+import pytest
+
+from gduq.errors import InputError
+from gduq_reproduction.datasets.raw import find_raw, raw_file
+
+
+def test_gduq_data_comes_first_and_is_never_written(tmp_path, monkeypatch):
+    given, root = tmp_path / "given", tmp_path / "root"
+    for folder, text in ((given, "given"), (root / "raw", "cached")):
+        (folder / "set" / "raw").mkdir(parents=True)
+        (folder / "set" / "raw" / "file").write_text(text)
+    monkeypatch.delenv("GDUQ_DATA", raising=False)
+    assert find_raw("set/raw/file", root).read_text() == "cached"
+    monkeypatch.setenv("GDUQ_DATA", str(given))
+    given.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    assert find_raw("set/raw/file", root).read_text() == "given"
+    assert find_raw("other", root) is None
+    path = raw_file("set/raw/new", root, lambda target: target.write_text("downloaded"))
+    assert path == root / "raw" / "set" / "raw" / "new"
+    assert sorted(os.listdir(given / "set" / "raw")) == ["file"]
+
+
+def test_a_download_is_kept(tmp_path, monkeypatch):
+    monkeypatch.delenv("GDUQ_DATA", raising=False)
+    source = tmp_path / "source"
+    source.write_text("abc")
+    for _ in range(2):
+        path = raw_file("set/file", tmp_path, source.as_uri())
+        assert path.read_text() == "abc"
+        source.unlink(missing_ok=True)
+
+
+def test_a_download_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("GDUQ_DATA", raising=False)
+    with pytest.raises(InputError, match="Put file under GDUQ_DATA"):
+        raw_file("set/file", tmp_path, (tmp_path / "none").as_uri())
+    assert os.listdir(tmp_path / "raw" / "set") == []
+    with pytest.raises(InputError, match="no place to download it from"):
+        raw_file("set/file", tmp_path)
+
+
+def test_a_gduq_data_that_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "typo"))
+    with pytest.raises(InputError, match="GDUQ_DATA"):
+        find_raw("file", tmp_path)

@@ -1,0 +1,162 @@
+"""WebKB on made-up files and on the real ones, old Cornell and new."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from gduq.errors import InputError
+from gduq_reproduction.datasets.webkb import UNIVERSITIES, load_webkb
+from tests.data.real import real
+
+SIZES = {"covariate": (244, 61, 61, 125, 126), "no_shift": (370, 123, 124)}
+
+
+def write_university(folder, name, features, labels, links):
+    raw = folder / name / "raw"
+    raw.mkdir(parents=True)
+    lines = ["node_id\tfeature\tlabel"]
+    for node, (row, label) in enumerate(zip(features, labels, strict=True)):
+        lines.append(f"{node}\t{','.join(map(str, row))}\t{label}")
+    (raw / "out1_node_feature_label.txt").write_text("\n".join(lines) + "\n")
+    lines = ["node_id\tnode_id"] + [f"{u}\t{v}" for u, v in links]
+    (raw / "out1_graph_edges.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Three universities of the right size; Cornell's pages differ from Texas's."""
+    rng = np.random.default_rng(0)
+    for name, (pages, links) in UNIVERSITIES.items():
+        features = (rng.random((pages, 1703)) < 0.02).astype(int)
+        edges = rng.integers(0, pages, (links, 2)).tolist()
+        write_university(tmp_path / "data", name, features, rng.integers(0, 5, pages), edges)
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def pages_file(folder, name):
+    return folder / "data" / name / "raw" / "out1_node_feature_label.txt"
+
+
+@pytest.mark.parametrize("shift", list(SIZES))
+def test_split_sizes_disjoint_and_complete(fake, shift):
+    splits = load_webkb(shift, fake)
+    assert tuple(len(view) for _, view in splits) == SIZES[shift]
+    assert (torch.stack([view.rows for _, view in splits]).sum(0) == 1).all()
+    assert len(splits.sources) == 6
+
+
+def test_wisconsin_is_the_test_university_in_order(fake):
+    splits = load_webkb("covariate", fake)
+    assert splits.ood_val.rows.nonzero().flatten().tolist() == list(range(125))
+    assert splits.ood_test.rows.nonzero().flatten().tolist() == list(range(125, 251))
+    assert splits.domains["ood_test"].unique().tolist() == [2]
+    assert splits.domains["train"].unique().tolist() == [0, 1]
+    assert "later version" in splits.description
+
+
+def test_the_old_cornell_is_told_and_warned_about(fake):
+    shutil.copy(pages_file(fake, "texas"), pages_file(fake, "cornell"))
+    for _ in range(2):  # from the cache too
+        with pytest.warns(UserWarning, match="old version"):
+            splits = load_webkb("no_shift", fake)
+        assert "old version" in splits.description
+
+
+def test_a_new_raw_file_is_not_answered_from_the_cache(fake):
+    load_webkb("no_shift", fake)
+    shutil.copy(pages_file(fake, "texas"), pages_file(fake, "cornell"))
+    with pytest.warns(UserWarning, match="old version"):
+        load_webkb("no_shift", fake)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda text: text[:1000], "251 lines after the header"),
+        (lambda text: text.replace("\t", " ", 4), "1703 features a line"),
+        (lambda text: text.replace("0,", "x,", 1), "line 2"),
+    ],
+)
+def test_damaged_pages_are_named(fake, damage, says):
+    path = pages_file(fake, "wisconsin")
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(InputError, match=says) as error:
+        load_webkb("no_shift", fake)
+    assert str(path) in str(error.value)
+
+
+def test_damaged_links_are_named(fake):
+    path = fake / "data" / "texas" / "raw" / "out1_graph_edges.txt"
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="325 lines after the header"):
+        load_webkb("no_shift", fake)
+    path.write_text(whole.replace("\n", "\n900", 2))
+    with pytest.raises(InputError, match="325 links among 183 pages"):
+        load_webkb("no_shift", fake)
+
+
+def test_wrong_shift(fake):
+    with pytest.raises(InputError, match="no_shift"):
+        load_webkb("none", fake)
+
+
+# -- the real files --------------------------------------------------------------------------------
+
+
+def test_real_graph(tmp_path):
+    real("cornell/raw")
+    splits = load_webkb("covariate", tmp_path)
+    graph = splits.train.graphs[0]
+    assert graph.x.shape == (617, 1703)
+    assert graph.num_edges == 1138
+    loops = graph.edge_index[:, graph.edge_index[0] == graph.edge_index[1]][0]
+    counts = [
+        ((loops >= a) & (loops < b)).sum().item() for a, b in ((0, 251), (251, 434), (434, 617))
+    ]
+    assert counts == [16, 3, 16]
+    assert torch.bincount(graph.y[251:434]).tolist() == [38, 16, 30, 82, 17]
+    assert tuple(len(view) for _, view in splits) == SIZES["covariate"]
+    assert "later version" in splits.description
+
+
+def concept_sizes(root):
+    return torch.tensor(
+        [[len(v) for _, v in load_webkb("concept", root, seed)] for seed in range(60)]
+    ).double()
+
+
+def test_real_concept_sizes(tmp_path):
+    real("cornell/raw")
+    sizes = concept_sizes(tmp_path)
+    assert (sizes.sum(1) == 617).all()
+    published = torch.tensor([282, 60, 60, 106, 109.0])
+    assert ((published - sizes.mean(0)).abs() < 3 * sizes.std(0)).all()
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch):
+    cornell = real("WebKB_old_cornell/cornell")
+    for name in ("wisconsin", "texas"):
+        shutil.copytree(real(name), tmp_path / "data" / name)
+    shutil.copytree(cornell, tmp_path / "data" / "cornell")
+    monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def test_real_old_cornell(old):
+    with pytest.warns(UserWarning, match="pages are those of Texas"):
+        splits = load_webkb("covariate", old)
+    assert torch.bincount(splits.train.graphs[0].y[251:434]).tolist() == [33, 1, 18, 101, 30]
+
+
+@pytest.mark.filterwarnings("ignore:the Cornell of this WebKB")
+def test_real_concept_sizes_with_the_old_cornell(old):
+    """Mean and spread over seeds are those of GOOD's own method, which ran on these files."""
+    sizes = concept_sizes(old)
+    mean, std = torch.tensor([292, 62, 62, 89, 112.0]), torch.tensor([6.5, 1.4, 1.4, 7.9, 9.0])
+    assert ((sizes.mean(0) - mean).abs() < 4 * std / 60**0.5 + 0.5).all()  # printed rounded
+    assert ((sizes.std(0) / std - 1).abs() < 0.3).all()
