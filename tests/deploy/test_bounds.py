@@ -24,6 +24,9 @@ async def app(scope, receive, send):
             await send({"type": kind + ".complete"})
             if kind.endswith("shutdown"):
                 return
+    if scope["path"] == "/read":
+        while (await receive()).get("more_body"):
+            pass
     if scope["path"] == "/slow":
         await asyncio.sleep(60)
     if scope["path"] == "/large":
@@ -136,6 +139,23 @@ def test_endless_headers_are_refused(place, head):
                 sent += len(line) * 10_000
         assert sent < 20_000_000
     assert "200" in ask(place)
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_a_body_is_no_header(place, pieces):
+    size = 7 * 100_000
+    with connected(place) as one:
+        for _ in range(2):
+            head = f"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n"
+            one.sendall(head.encode())
+            for _ in range(pieces):
+                one.sendall(b"x" * (size // pieces))
+                time.sleep(0.01)
+            assert b"200 OK" in one.recv(1000)
+            one.settimeout(0.5)
+            with suppress(TimeoutError):
+                one.recv(1000)  # the rest of the answer
+            one.settimeout(20)
 
 
 def test_stopping_takes_a_moment():

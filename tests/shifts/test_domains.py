@@ -9,6 +9,7 @@ from gduq import shifts
 from gduq.data.packed import Packed
 from gduq.data.splits import SPLIT_NAMES
 from gduq.errors import InputError
+from gduq.shifts.groups import scaffold_ranks
 from tests.shifts.cases import NO_EDGES, dots
 
 
@@ -287,3 +288,9 @@ def test_what_is_neither_a_name_nor_a_function_is_no_feature(value):
 def test_sizes_are_of_graphs():
     with pytest.raises(TypeError, match="task"):
         shifts.size(dots(range(1, 41)), task="node")
+
+
+def test_rdkit_says_nothing_of_its_own(capfd):
+    pytest.importorskip("rdkit")
+    assert scaffold_ranks(["[H]", "CCO", "c1ccccc1"]).tolist() == [0, 0, 1]
+    assert capfd.readouterr().err == ""

@@ -586,7 +586,10 @@ def test_a_graph_with_masks_must_be_cut() -> None:
         (graphs(6, classes=1), "at least two classes, got only class 0 in 6 row"),
         (graphs(8, classes=4), "labels from 0 to 2 in train"),
         ([Data(x=g.x, edge_index=g.edge_index) for g in graphs(4)], "labels y"),
-        ([Data(x=g.x, edge_index=g.edge_index, y=g.y - 1) for g in graphs(4)], "from 0 up"),
+        (
+            [Data(x=g.x, edge_index=g.edge_index, y=g.y - 1) for g in graphs(8, classes=4)],
+            "from 0 up",
+        ),
         (
             [Data(x=g.x, edge_index=g.edge_index, y=g.y + 0.5) for g in graphs(4)],
             "a network with 3",

@@ -183,6 +183,8 @@ class _Door:
                 await _send(send, 200, await _in_time(answer, self.batcher.limits))
             except Refused as error:
                 await _send(send, error.status, to_json({"error": error.reason}))
+            except asyncio.CancelledError:  # the service stops
+                await _send(send, 503, to_json({"error": "the service is shutting down"}))
         else:
             await self.app(scope, receive, send)
 

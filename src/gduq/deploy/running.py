@@ -156,12 +156,13 @@ def _protocol(limits: Limits) -> type[Any]:
 
         def data_received(self, data: bytes) -> None:
             before = self.cycle
+            unread = before is not None and before.more_body
+            body = unread and not before.response_complete
             super().data_received(data)
             if self.cycle is not before:  # its headers are complete
                 self.held, self.since = 0, self.loop.time()
-            elif before is None or before.response_complete or not before.more_body:
-                self.held += len(data)
-                unread = before is not None and before.more_body  # the rest of a refused body
+            elif not body:
+                self.held += len(data)  # of headers, or of the rest of a body that was refused
                 if self.held > (limits.body if unread else limits.headers):
                     self.refuse(b"431 Request Header Fields Too Large")
 
