@@ -22,7 +22,7 @@ _FORMS = {ending: name for name, ending in FORMATS.items() if name != "html"}
 
 @command()
 def bench(
-    name: str | None = None,
+    name: Annotated[str | None, typer.Argument()] = None,
     scale: Annotated[str, typer.Option(autocompletion=among(_SCALES))] = "smoke",
     root: Path = Path("out/bench"),
     engine: Annotated[str, typer.Option(autocompletion=among(("local", "ray")))] = "local",

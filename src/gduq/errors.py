@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "REPRODUCTION",
     "BundleError",
     "InputError",
     "NotFittedError",
@@ -18,6 +19,9 @@ __all__ = [
     "one_line",
     "warn_user",
 ]
+
+# How to install the package of the paper's tables and datasets.
+REPRODUCTION = "In a clone of gduq: pip install ./reproduction"
 
 _LETTERS = 400  # of one part of a message
 

@@ -504,6 +504,7 @@ def test_a_part_called_alone() -> None:
         model.point.net.head(torch.ones(1, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # dynamo looks at everything, also at what warns
 @pytest.mark.parametrize("name", ["Plain", "zoo"])
 def test_survives_compile(name: str) -> None:

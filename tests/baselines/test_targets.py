@@ -263,6 +263,8 @@ def test_an_ensemble_of_values_is_the_mixture_of_its_members() -> None:
     raw = fitted(in_units_of_y(two, known.target), "values", epochs=0)
     members = [gduq.baselines.as_predictor(net) for net in (one, two, raw)]
     assert members[2].target.raw
+    for member in members:
+        member.novelty_slope.zero_()  # a mixture has one of its own
     new = data(9, 7, "values")
     parts = [gduq.predict(member, new) for member in members]
     model = Ensemble(members)
@@ -341,7 +343,9 @@ def test_choose_scores_a_network_as_fit_calibrates_it() -> None:
     net, train, val = trained("values"), data(60, 1, "values"), data(40, 2, "values")
     stack = gduq.choose(net, train, val, **QUIET)
     gduq.fit(net, train, val, epochs=0, **QUIET)
-    target = gduq.baselines.as_predictor(net).target
+    known = gduq.baselines.as_predictor(net)
+    known.novelty_slope.zero_()  # candidates have no slope of their own
+    target = known.target
     scale = torch.tensor(target.scale).log().sum() / 2  # scores are of standardised values
 
     def loss(rows: Any) -> float:

@@ -146,6 +146,7 @@ def anchored(conv: str) -> nn.Module:
     return fitted(gduq.anchor(fitted(zoo(conv, 2), "values"), num_anchors=3), "values")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conv", ["gin", *slow("gcn", "pna", "gated_gcn")])
 def test_the_zoo_with_an_anchored_head(conv: str, tmp_path: Path) -> None:
     """The program needs neither gduq nor PyG, and the model stays as it was."""

@@ -71,8 +71,7 @@ def test_commands_are_completed(shell):
     assert "train" not in found
 
 
-def test_tables_and_datasets_are_completed():
-    assert completed("bench", "node-") == ["node-shift", "node-layerwise"]
+def test_datasets_are_completed():
     assert completed("bench", "size-shift", "--scale", "s") == ["smoke", "small"]
     motifs = ["motif/size/covariate", "motif/size/concept", "motif/size/no_shift"]
     assert completed("train", "--data", "motif/s") == motifs
@@ -85,14 +84,11 @@ def test_names_offered_are_those_that_exist():
     from gduq.calibration import methods_for
     from gduq.cli.completion import CALIBRATORS, OF_FEATURES, SCORES, check_calibrator, datasets
     from gduq.cli.completion import FIXED as COMPLETED_FIXED
-    from gduq.cli.completion import TABLES as offered
     from gduq.data import names
     from gduq.deploy.service import _OF_FEATURES
     from gduq.evaluation.named_calibrators import FIXED
     from gduq.novelty import scores_for
-    from gduq_reproduction.tables import TABLES
 
-    assert offered == (*TABLES, "molecules")
     assert COMPLETED_FIXED == FIXED
     assert tuple(_OF_FEATURES) == OF_FEATURES
     for kind in ("classes", "labels", "values"):

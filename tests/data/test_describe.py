@@ -111,9 +111,9 @@ def test_a_concept_shift_shows_in_the_correlation():
 
 def test_severities_are_described_too():
     train = View([star(1 + i, i % 2) for i in range(6)])
-    noisy = {"noise=3": shifts.feature_noise(train, 3)}
-    rows = rows_of(Splits(train, severities=noisy))
-    assert ("noise=3", "mean of x") in rows
+    fewer = {"edges=3": shifts.edge_drop(train, 3)}
+    rows = rows_of(Splits(train, severities=fewer))
+    assert ("edges=3", "mean of x") in rows
 
 
 def test_graphs_without_features_or_labels():

@@ -37,7 +37,7 @@ async def app(scope, receive, send):
                 "headers": [(b"content-length", str(len(content)).encode())]})
     await send({"type": "http.response.body", "body": content})
 
-limits = Limits(connections=8, per_address=4, headers=10_000, idle=1, seconds=1, stopping=1)
+limits = Limits(connections=8, per_address=4, headers=10_000, idle=2, seconds=1, stopping=1)
 run(app, listen("127.0.0.1", 0), limits, lambda address: print(address, flush=True))
 """
 
@@ -84,7 +84,7 @@ def test_idle_connections_take_no_place_for_long(place):
         idle[0].sendall(b"GET / HTTP/1.1\r\nhos")  # never finished
         assert "200" in ask(place, source="127.0.0.2"), "others still get in"
         assert "200" not in (ask(place) or "ended"), "too many of one address"
-        assert all(ended(one) < 5 for one in idle)
+        assert all(ended(one) < 15 for one in idle)
     assert "200" in ask(place)
 
 
@@ -96,7 +96,7 @@ def test_dripping_headers_and_bodies_have_a_time(place):
     ):
         with connected(place) as one:
             one.sendall(start)
-            for _ in range(20):
+            for _ in range(40):
                 time.sleep(0.2)
                 try:
                     one.sendall(b"a")
@@ -109,7 +109,7 @@ def test_dripping_headers_and_bodies_have_a_time(place):
 def test_a_client_that_does_not_read_is_left(place):
     with connected(place) as one:
         one.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        time.sleep(4)
+        time.sleep(6)
         read = 0
         with suppress(ConnectionResetError):
             while part := one.recv(1 << 20):

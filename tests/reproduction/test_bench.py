@@ -372,6 +372,7 @@ def finished(root):
     return {path.parent.name for path in Path(root).glob("*/finished")}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # a process that imports torch, on a machine that may be busy
 def test_killed_in_the_middle_the_second_call_gives_the_same_table(small, tmp_path):
     process = start(tmp_path, kill_at=3)

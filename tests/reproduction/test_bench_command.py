@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from gduq.cli import app
+from gduq.data import catalog
+from gduq.errors import InputError
 from gduq_reproduction.bench_result import BenchResult, record, verdicts
 from gduq_reproduction.tables import TABLES
 from tests.cli.cases import refused, run
@@ -64,26 +67,26 @@ def test_mistakes_are_one_sentence(tmp_path):
         refused("bench", *arguments, says=says)
 
 
-def test_a_table_that_needs_no_training_and_its_reports(tmp_path):
+def test_a_table_that_needs_no_training_and_its_formats(tmp_path):
     root = tmp_path / "bench"
-    text = run("bench", "parameters", "--root", root, "--workers", 0).stdout
-    assert "vanilla" in text
-    table = root / "tables" / "parameters-smoke.json"
     for ending in ("md", "tex", "csv", "json"):
-        run("report", table, "-o", tmp_path / f"t.{ending}")
+        options = ("--root", root, "--workers", 0, "-o", tmp_path / f"t.{ending}")
+        assert "vanilla" in run("bench", "parameters", *options).stdout
         assert (tmp_path / f"t.{ending}").stat().st_size > 200
-    page = run("report", table, "-o", tmp_path / "t.html", code=2)
-    assert "a table made of runs" in page.stderr
+    assert (root / "tables" / "parameters-smoke.json").is_file()
 
 
-@pytest.mark.slow
-def test_a_table_of_runs_has_a_page(tmp_path, monkeypatch):
-    monkeypatch.setenv("GDUQ_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "bench"
-    run("bench", "node-shift", "--root", root, "--seeds", 1, "--workers", 0)
-    out = tmp_path / "page.html"
-    done = json.loads(
-        run("report", root / "tables" / "node-shift-smoke.json", "-o", out, "--json").stdout
-    )
-    assert 3 <= len(done["runs"]) <= 8
-    assert "<h1>" in out.read_text()
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(app, "registered_commands", [])
+    assert "./reproduction" in refused("bench", "size-shift")
+
+
+def test_datasets_of_the_package_are_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+    catalog.families.cache_clear()
+    try:
+        assert "motif/size/concept" in catalog.names()
+        with pytest.raises(InputError, match="reproduction"):
+            catalog.load("cora-ml/word/concept")
+    finally:
+        catalog.families.cache_clear()

@@ -361,6 +361,7 @@ def test_every_section_of_the_replication_has_a_picture_of_its_own() -> None:
     assert files == {str(path.relative_to(ROOT)) for path in PICTURES.glob("replication-*.svg")}
 
 
+@pytest.mark.slow
 def test_pictures_are_small_and_readable(kept: dict[str, Any]) -> None:
     """No letters below 6 pt; the same file every time."""
     made = replication_pictures(kept)

@@ -450,11 +450,11 @@ def test_a_frozen_network_is_trained_on_all_the_same() -> None:
 
 
 def test_the_frozen_network_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over training rows, validation rows and eight copies."""
+    """Over training rows, validation rows, eight copies, and validation rows of the mixture."""
     own, calls, prefix = net(), [], GNN.prefix  # trained before calls are counted
     monkeypatch.setattr(GNN, "prefix", lambda *a: calls.append(1) or prefix(*a))
     choose(own)
-    assert len(calls) == 1 + 1 + 8
+    assert len(calls) == 1 + 1 + 8 + 1
 
 
 def joined(data: list[Data], **options: Any) -> torch.utils.data.DataLoader:

@@ -512,6 +512,7 @@ def test_recipes_are_each_members_own() -> None:
     assert equal(inside.net, together.members[0])
 
 
+@pytest.mark.slow
 def test_members_in_processes_get_the_same_weights() -> None:
     models = [
         gduq.Ensemble(
@@ -715,6 +716,7 @@ def test_loggers_get_every_epoch(tmp_path: Path) -> None:
 # -- several processes ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

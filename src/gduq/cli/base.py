@@ -25,10 +25,9 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from typer.core import TyperGroup
 
-from gduq.data.catalog import REPRODUCTION
 from gduq.data.safe_text import printable
 from gduq.disk import to_json
-from gduq.errors import InputError
+from gduq.errors import REPRODUCTION, InputError
 
 __all__ = [
     "AsJson",

@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from gduq.errors import InputError, did_you_mean
+from gduq.errors import REPRODUCTION, InputError, did_you_mean
 from gduq.whole import whole
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Family", "families", "find", "limited", "load", "load_from", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
-REPRODUCTION = "In a clone of gduq: pip install ./reproduction"
 
 
 @dataclass(frozen=True)

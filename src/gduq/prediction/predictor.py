@@ -58,7 +58,8 @@ class Predictor(nn.Module, ABC):
             copies of them (``"shifted"``), from validation rows alone (``"clean"``), or none.
         temperature: The temperature that all hypotheses are divided by; 1 until `gduq.fit`.
         novelty_slope: How the temperature grows with novelty (of values only): a row of novelty u
-            has ``temperature * exp(novelty_slope * (u - 0.5))``.
+            has ``temperature * exp(novelty_slope * (u - 0.5))``. A mixture has one of its own, and
+            does not use those of its members.
         novelty: How unlike the training data a representation is.
         trunk: The network before a head that reads rows, where the model is such a head.
     """

@@ -109,7 +109,7 @@ def _with_names(p: Any, names: tuple[str, ...]) -> Any:
 
 def _cost(info: Mapping[str, Any]) -> dict[str, float]:
     """Seconds and parameters; training includes that of the network a model stands on."""
-    seconds = info.get("seconds", {})
+    seconds = info.get("seconds") or {}
     found = {f"{key}_seconds": seconds.get(key) for key in ("train", "predict")}
     if found["train_seconds"] is not None:
         found["train_seconds"] += seconds.get("plain") or 0.0

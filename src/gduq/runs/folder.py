@@ -30,11 +30,17 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
 
+class _Seconds(_Document):
+    train: float | None = None
+    predict: float | None = None
+    plain: float | None = None
+
+
 class _Info(_Document):
     """What is read of info.json; a number that was not finite is null."""
 
     rows: dict[_Split, _Count]
-    seconds: dict[str, float | dict[str, float | None] | None] = {}
+    seconds: _Seconds | None = None
     parameters: float | None = None
     task: str = ""
     model: str = ""
