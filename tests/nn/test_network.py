@@ -318,3 +318,10 @@ def test_another_call_keeps_what_was_fitted() -> None:
     twice = gduq.predict(net, test, call=lambda net, graph: 2 * make()(net, graph))
     torch.testing.assert_close(twice.samples, 2 * first.samples)
     assert torch.equal(gduq.predict(net, test).samples, first.samples)  # for that time only
+
+
+def test_a_change_that_raises_no_version_is_seen() -> None:
+    net = fitted()
+    net.out.weight.data[0].mul_(50)
+    with pytest.warns(UserWarning, match="weights have changed"):
+        assert gduq.predict(net, many(3)).calibrated is None

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 
 from gduq.data import View
+from gduq.data.packed import try_pack
 from gduq.errors import InputError
 from gduq.shifts import feature_mask, feature_noise
 from gduq.shifts.copies import shifted_copies
@@ -53,8 +54,21 @@ def test_what_numbers_categories() -> None:
     assert category_columns(ATOMS.long()).all()
     assert not category_columns(ATOMS[:, 2:]).any()  # flags or one-hot features
     assert not category_columns(ATOMS + 0.5).any()
-    assert not category_columns(-ATOMS)[0]
+    assert category_columns(ATOMS - 6.0).all()  # charges, for one
     assert not category_columns(words.to_sparse_csr()).any()
+
+
+def test_what_is_hidden_of_a_packed_set_does_not_count() -> None:
+    """Fractions of other graphs do not make category numbers of these ones features to noise."""
+    packed = try_pack([*graphs(ATOMS + 0.5, 1), *graphs(ATOMS, 3)])
+    assert packed is not None
+    assert len(list(shifted_copies(View(packed).take(torch.tensor([1, 2, 3]))))) == 4
+
+
+def test_sparse_features_without_an_entry_have_copies() -> None:
+    (one,) = graphs(ATOMS, 1)
+    one.x = torch.zeros(4, 3).to_sparse_csr()
+    assert len(list(shifted_copies(View(one)))) == 8
 
 
 class _Largest(TorchDispatchMode):

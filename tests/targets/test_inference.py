@@ -207,3 +207,13 @@ def test_files_are_judged_by_the_names(tmp_path: Path) -> None:
         options = replace(request, target=["y"]) if file == "few.csv" else request
         found = labelled(options, make_service(options), tmp_path / file, "the data")
         assert found.target.tolist() == scores
+
+
+def test_booleans_are_two_classes() -> None:
+    assert infer_target(torch.tensor([True, False, True]), outputs=2).kind == "classes"
+
+
+@pytest.mark.parametrize("numbers", [range(-5, 6), [-1, 0, 1]])
+def test_whole_numbers_below_0_are_said(numbers: Any) -> None:
+    with pytest.warns(UserWarning, match="taken as"):
+        assert infer_target(torch.tensor([*numbers])).kind == "classes"

@@ -66,6 +66,7 @@ def predict(
             y = targets(graph, outputs.size(1))
             if y is not None and y.is_floating_point():
                 unknown += int(y.isnan().reshape(len(y), -1).any(dim=1).sum())
+                y = None if bool(y.isnan().all()) else y  # unknown, as in files of new rows
             target = known.target or _guessed(known, outputs.size(2), y)
             part = target.prediction(
                 outputs,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from gduq.data.view import View
@@ -113,7 +114,8 @@ def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
         return ()
     target: Target | None = None
     if answers.kind == "classes" and splits.train.graphs[0].get("y") is not None:
-        target = infer_target(splits.train.target, answers.p.num_classes, "classes")
+        y = torch.cat([view.target for _, view in splits])  # train may lack a class
+        target = infer_target(y, answers.p.num_classes, "classes")
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
         if isinstance(y := graph.get("y"), Tensor) and y.numel():

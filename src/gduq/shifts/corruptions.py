@@ -213,8 +213,8 @@ def _features(graph: Data) -> Tensor:
 def category_columns(x: Tensor) -> Tensor:
     """Which columns of ``x`` number categories ``[d]``, such as those of PyG's ``from_smiles``.
 
-    They hold whole numbers from 0 to 255, in a dense ``x`` of at most 64 columns. Columns of 0 and
-    1 alone count as flags or one-hot features, unless another column numbers categories.
+    They hold whole numbers from -255 to 255, in a dense ``x`` of at most 64 columns. Columns of 0
+    and 1 alone count as flags or one-hot features, unless another column numbers categories.
 
     Example:
         >>> category_columns(torch.tensor([[6.0, 1.0, 0.3], [8.0, 0.0, 0.7]]))
@@ -233,22 +233,24 @@ def _categories(parts: Sequence[Tensor]) -> Tensor:
         return none
     whole, above = ~none, none
     for x in parts:
-        whole = whole & ((x == x.round()) & (x >= 0) & (x < _MOST_CATEGORIES)).all(dim=0)
-        above = above | (x > 1).any(dim=0)
+        whole = whole & ((x == x.round()) & (x.abs() < _MOST_CATEGORIES)).all(dim=0)
+        above = above | ((x > 1) | (x < 0)).any(dim=0)
     return whole if bool((whole & above).any()) else none
 
 
 def has_numeric_features(view: View) -> bool:
     """Whether some feature of the graphs is not the number of a category."""
     graphs = view.graphs
-    parts = [graphs.tensors["x"]] if isinstance(graphs, Packed) else [g.x for g in graphs]
+    if isinstance(graphs, Packed):  # of which some may be hidden
+        graphs = [graphs.materialise()]
+    parts = [g.tensors["x"] if isinstance(g, Packed) else g.x for g in graphs]
     return not bool(_categories(parts).all())
 
 
 def _numeric(x: Tensor) -> Tensor | None:
     """The columns that may change ``[j]``; ``None`` for all of them."""
     fixed = category_columns(x)
-    if bool(fixed.all()):
+    if fixed.numel() and bool(fixed.all()):
         raise InputError(
             "features to change", "only numbers of categories", "Use edge_drop or edge_rewire."
         )

@@ -32,10 +32,10 @@ def infer_target(
       `Values`. The outputs of a network say more, where there is one: several are `Classes`; a
       single one is the logit of two different numbers, and of more a value.
 
-    NaN is unknown and does not count. The classes are the different numbers in ascending order, as
-    in scikit-learn; their names are the numbers. Where all are below the number of outputs, they
-    are class numbers. Where y can be read in several ways, a warning says what it was taken as;
-    one-hot rows and columns of -1 and 1 are refused.
+    NaN is unknown and does not count here; classes and values refuse it later. The classes are the
+    different numbers in ascending order, as in scikit-learn; their names are the numbers. Where all
+    are below the number of outputs, they are class numbers. Where y can be read in several ways, a
+    warning says what it was taken as; one-hot rows and columns of -1 and 1 are refused.
 
     Args:
         y: The truth of all rows ``[n]`` or ``[n, T]``.
@@ -101,7 +101,7 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
         return "values"
     most = {None: _MAX_CLASSES, 1: 2}.get(outputs)
     few = most is None or len(numbers) <= most
-    if outputs in (None, 1) and len(numbers) and int(numbers[0]) >= 0:
+    if outputs in (None, 1) and len(numbers) and numbers.tolist() != [-1, 1]:
         _warn_of_readings(numbers, few, outputs, name)
     return "classes" if few else "values"
 
@@ -134,7 +134,7 @@ def _warn_of_readings(numbers: Tensor, few: bool, outputs: int | None, name: str
             f'{held}, taken as values (regression): pass target="classes" (--task classes){wide} '
             "if they are classes"
         )
-    elif outputs is None and 2 * count < high + 1:
+    elif outputs is None and (low < 0 or 2 * count < high + 1):
         warn_user(
             f'{held}, taken as names of {count} classes: pass target="values" (--task values) if '
             "they are amounts"
@@ -142,4 +142,6 @@ def _warn_of_readings(numbers: Tensor, few: bool, outputs: int | None, name: str
 
 
 def _are_whole(numbers: Tensor) -> bool:
+    if not numbers.is_floating_point():
+        return True
     return bool(((numbers == numbers.round()) & (numbers.abs() <= _WHOLE)).all())
