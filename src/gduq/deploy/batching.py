@@ -167,6 +167,8 @@ class Batcher:
         going_on = True
         while going_on:
             parts, going_on = self._take()
+            for part in parts:
+                self._waiting.discard(part.job)
             good = [] if self._closed else _tried(self._answer, parts)
             complete = {part.job: part for part in good if part.job.complete}
             done = _tried(self._finish, list(complete.values()))

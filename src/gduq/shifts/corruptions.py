@@ -250,7 +250,7 @@ def has_numeric_features(view: View) -> bool:
 def _numeric(x: Tensor) -> Tensor | None:
     """The columns that may change ``[j]``; ``None`` for all of them."""
     fixed = category_columns(x)
-    if fixed.numel() and bool(fixed.all()):
+    if bool(fixed.all()):
         raise InputError(
             "features to change", "only numbers of categories", "Use edge_drop or edge_rewire."
         )
@@ -277,6 +277,8 @@ def _mask(graph: Data, level: float, generator: torch.Generator) -> dict[str, Te
 def _on_numeric(graph: Data, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """The features with a change of all columns but those that number categories."""
     x = _features(graph)
+    if not x.numel():  # sparse, and nothing stored
+        return {"x": x}
     columns = _numeric(x)
     if columns is None:
         return {"x": change(x)}
