@@ -101,7 +101,8 @@ def _kind(y: Tensor, numbers: Tensor, outputs: int | None, name: str) -> str:
         return "values"
     most = {None: _MAX_CLASSES, 1: 2}.get(outputs)
     few = most is None or len(numbers) <= most
-    asks = len(numbers) and (outputs is None or (outputs == 1 and int(numbers[0]) >= 0))
+    from_0 = len(numbers) > 0 and int(numbers[0]) >= 0
+    asks = (outputs in (None, 1) and from_0) or (outputs is None and few and len(numbers) > 0)
     if asks and numbers.tolist() != [-1, 1]:
         _warn_of_readings(numbers, few, outputs, name)
     return "classes" if few else "values"
