@@ -24,7 +24,7 @@ test test-all: export OMP_NUM_THREADS ?= 1
 test-all: export HYPOTHESIS_PROFILE ?= search
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench results clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -43,8 +43,11 @@ lint: .venv/.installed-tests  ## style and types only
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
 
-bench: .venv/.installed-tests  ## the table of speed and memory
-	$(BIN)/python reproduction/benchmarks/run.py
+bench: .venv/.installed-tests  ## the table of speed
+	$(BIN)/python reproduction/benchmarks/speed.py
+
+results: .venv/.installed-tests  ## the pages of results, from results/comparison-*.csv
+	$(BIN)/python -m gduq_reproduction.pages
 
 clean:  ## remove outputs and caches; `rm -rf .venv` starts over entirely
 	rm -rf out dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,8 +10,8 @@ import matplotlib
 import torch
 from matplotlib.figure import Figure
 
-from gduq import Prediction
-from gduq.runs.demo import OURS, Comparison, compare, story
+from gduq import ClassPrediction
+from gduq.cli.demo import OURS, compare, means_by_stage
 
 HERE = Path(__file__).parent
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#666666"
@@ -28,7 +28,7 @@ def hypotheses() -> Figure:
     }
     figure, axes = drawn(len(rows), 1.5, sharey=True)
     for ax, (title, logits) in zip(axes, rows.items(), strict=True):
-        p = Prediction(torch.stack([logits, torch.zeros(10)], dim=1).view(10, 1, 2))
+        p = ClassPrediction(torch.stack([logits, torch.zeros(10)], dim=1).view(10, 1, 2))
         each = p.samples.softmax(dim=-1)[:, 0, 0]
         ax.plot(each, torch.linspace(0.25, 0.75, 10), "o", color=BLUE, ms=4, label="hypotheses")
         ax.axvline(float(p.probs[0, 0]), color=ORANGE, label="their mixture")
@@ -39,10 +39,10 @@ def hypotheses() -> Figure:
     return figure
 
 
-def confidence(found: Comparison) -> Figure:
+def confidence(results: Any) -> Figure:
     """How sure and how right, while features go missing."""
     figure, (ax,) = drawn(1, 2.2)
-    told = story(found.results).drop("ood_test")
+    told = means_by_stage(results).drop("ood_test")
     x = range(len(told))
     for name, colour, words in (("plain", GREY, "network"), ("gduq", BLUE, "with gduq")):
         ax.plot(x, told[f"confidence_{name}"], "o-", color=colour, label=f"{words}: says")
@@ -54,10 +54,10 @@ def confidence(found: Comparison) -> Figure:
     return figure
 
 
-def novelty(found: Comparison) -> Figure:
+def novelty(predictions: Any) -> Figure:
     """Its distribution on rows like the training data, and on shifted ones."""
     figure, (ax,) = drawn(1, 2.0)
-    said = found.predictions[OURS]
+    said = predictions
     for name, colour, words in (
         ("id_test", BLUE, "as in training"),
         ("missing colours=0.2", ORANGE, "20 % of the colours missing"),
@@ -97,11 +97,12 @@ def legend(figure: Figure, ax: Any) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    found = compare()
+    results, subjects = compare()
+    ours = next(one.predictions for one in subjects if one.name == OURS)
     figures = {
         "hypotheses": hypotheses(),
-        "confidence": confidence(found),
-        "novelty": novelty(found),
+        "confidence": confidence(results),
+        "novelty": novelty(ours),
         "intervals": intervals(runpy.run_path(str(HERE / "tutorials" / "values.py"))),
     }
     for name, figure in figures.items():

@@ -26,24 +26,6 @@ def tiny_graph(nodes: int, seed: int, channels: int = 4, classes: int = 3) -> Da
     return Data(x=x, edge_index=edges, y=y)
 
 
-@pytest.fixture(scope="session")
-def ray_of_two():
-    """A local Ray with two workers, once for all tests: to start one takes long."""
-    ray = pytest.importorskip("ray")
-    from gduq.errors import InputError
-    from gduq.jobs.ray_engine import connect
-
-    for attempt in range(3):
-        try:
-            connect(ray, None, 2)
-            break
-        except InputError:  # a busy machine
-            if attempt == 2:
-                raise
-    yield ray
-    ray.shutdown()
-
-
 @pytest.fixture
 def graphs() -> list[Data]:
     """Seven labelled graphs of 1 to 7 nodes, 4 features, 3 classes, float64."""

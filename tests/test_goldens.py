@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -339,8 +340,8 @@ def test_command_line(tmp_path: Path) -> None:
     _compare(command_line(tmp_path), _stored("command_line"))
 
 
-def main() -> None:
-    """Write all goldens anew."""
+def main(only: str = "") -> None:
+    """Write all goldens anew, or one file of them: ``python -m tests.test_goldens signatures``."""
     import tempfile
     import warnings
 
@@ -349,14 +350,14 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         every = {
-            "signatures": signatures(),
-            "answers": {name: answer(make()) for name, make in SCENARIOS.items()},
-            "evaluation": evaluated(),
-            "command_line": command_line(Path(folder)),
+            "signatures": signatures,
+            "answers": lambda: {name: answer(make()) for name, make in SCENARIOS.items()},
+            "evaluation": evaluated,
+            "command_line": lambda: command_line(Path(folder)),
         }
-    for name, value in every.items():
-        (FOLDER / f"{name}.json").write_text(json.dumps(value, indent=0) + "\n")
+        for name in [only] if only else every:
+            (FOLDER / f"{name}.json").write_text(json.dumps(every[name](), indent=0) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

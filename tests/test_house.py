@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import importlib
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,40 +23,29 @@ SOURCE = ROOT / "src"
 # comes before the models that make them, `predict` after.
 LAYERS = (
     ("errors",),
-    ("disk", "text_tables", "whole"),
-    ("export_mode", "randomness", "tensorfile"),
-    ("graph",),
+    ("_checks", "_io", "_torch"),
+    ("graphs",),
     ("nn",),
-    (
-        "prediction.base",
-        "prediction.checks",
-        "prediction.gaussians",
-        "prediction.labels",
-        "prediction.mixture",
-        "prediction.result",
-        "prediction.temperature",
-        "prediction.values",
-    ),
-    ("metrics",),
-    ("novelty", "targets"),
-    ("prediction.predictor",),
-    ("anchoring", "baselines"),
+    ("tracing",),
     ("prediction",),
+    ("metrics",),
+    ("ood",),
+    ("models.predictor",),
+    ("anchoring", "models"),
+    ("prediction.predicting",),
     ("calibration", "conformal"),
-    ("abstention", "generalization"),
-    ("data",),
+    ("data.smiles", "data.smiles_work"),
     ("shifts",),
-    ("data.cbas", "data.motif", "data.motif_graphs"),
-    ("training", "bundle", "evaluation", "plots"),
-    ("jobs",),
+    ("data",),
+    ("training", "bundle", "evaluation"),
     ("runs",),
-    ("deploy", "report"),
+    ("serve", "report"),
     ("cli", "__main__"),
 )
 LAYER = {room: depth for depth, rooms in enumerate(LAYERS) for room in rooms}
 
-# Neighbours that still import each other; an entry that is no longer needed fails a test.
-OWED: set[tuple[str, str]] = set()
+# Neighbours that still import each other.
+OWED = {("prediction", "prediction.predicting")}  # `predict`, a lazy name
 
 # Nobody outside of the package that defines a model asks whether something is one.
 MODELS = {
@@ -67,7 +56,7 @@ MODELS = {
             *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout"),
             *("Neighbours", "Network", "Stack"),
         ),
-        "baselines",
+        "models",
     ),
 }
 
@@ -99,6 +88,12 @@ FILES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 MODULES = [name for name in FILES if name not in ("gduq", "gduq.__main__")]
 
 
+@cache
+def tree(name: str) -> ast.Module:
+    """A module as its syntax, parsed once for all tests."""
+    return ast.parse(FILES[name].read_text(encoding="utf-8"))
+
+
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
@@ -114,11 +109,12 @@ def statements(tree: ast.AST, deep: bool) -> Iterator[ast.AST]:
             yield from statements(node, deep)
 
 
+@cache
 def imports(name: str, deep: bool = True) -> set[str]:
     """Full names of the modules (and of what is taken from them) that a module imports."""
     found: set[str] = set()
     package = name if FILES[name].name == "__init__.py" else name.rpartition(".")[0]
-    for node in statements(ast.parse(FILES[name].read_text()), deep):
+    for node in statements(tree(name), deep):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -167,7 +163,7 @@ def circle() -> list[str] | None:
 def models_asked_for(name: str) -> set[str]:
     """Model classes of other packages that a module compares types with."""
     asked: set[str] = set()
-    for node in ast.walk(ast.parse(FILES[name].read_text())):
+    for node in ast.walk(tree(name)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
             parts: list[ast.AST] = list(node.args[1:])
         elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
@@ -182,126 +178,62 @@ def models_asked_for(name: str) -> set[str]:
     return {model for model in asked & set(MODELS) if MODELS[model] != name.split(".")[1]}
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_every_module_lives_in_a_known_layer(name):
-    assert room(name) is not None, f"give {name} a layer in DESIGN §4 and in LAYERS"
+def test_every_module_lives_in_a_known_layer():
+    lost = [name for name in MODULES if room(name) is None]
+    assert not lost, "give them a layer in DESIGN §4 and in LAYERS"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_run_downwards(name):
-    assert not upward(name) - OWED
-
-
-def test_nothing_is_owed_that_is_paid():
-    assert {pair for name in MODULES for pair in upward(name)} >= OWED
+def test_imports_run_downwards():
+    assert {pair for name in MODULES for pair in upward(name)} == OWED
 
 
 def test_imports_have_no_circles():
     assert circle() is None
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_models_are_known_by_what_they_do(name):
-    assert not models_asked_for(name), "ask the Predictor instead"
+def test_models_are_known_by_what_they_do():
+    asked = {name: found for name in MODULES if (found := models_asked_for(name))}
+    assert not asked, "ask the Predictor instead"
 
 
-def probe(tmp_path, monkeypatch, name: str, code: str) -> str:
-    """Put a module into the house for the time of a test."""
-    (tmp_path / "probe.py").write_text(code)
-    monkeypatch.setitem(FILES, name, tmp_path / "probe.py")
-    return name
+def test_heavy_packages_are_imported_when_needed():
+    for name in MODULES:
+        top = {m.split(".")[0] for m in imports(name, deep=False)}
+        assert not top & HEAVY, f"{name}: import these inside the functions that need them"
+        assert not {m.split(".")[0] for m in imports(name)} & NEVER, name
 
 
-def test_the_direction_test_sees_imports(tmp_path, monkeypatch):
-    code = (
-        "from gduq import cli\nif TYPE_CHECKING:\n    import gduq.report.page\n"
-        "def f():\n    from ..nn import gnn\n    from gduq.shifts import cuts\n"
-    )
-    name = probe(tmp_path, monkeypatch, "gduq.graph.probe", code)
-    assert {"gduq.cli", "gduq.report.page", "gduq.nn.gnn"} <= imports(name)
-    assert not {"gduq.nn.gnn", "gduq.report.page"} & imports(name, deep=False)
-    assert {there for _, there in upward(name)} == {"cli", "report", "nn", "shifts"}
-    name = probe(tmp_path, monkeypatch, "gduq.anchoring.probe", "import gduq.baselines\n")
-    assert upward(name) == {("anchoring", "baselines")}  # neighbours
+def test_nothing_is_read_that_could_run_code():
+    for name in MODULES:
+        for call in (n for n in ast.walk(tree(name)) if isinstance(n, ast.Call)):
+            function = ast.unparse(call.func)
+            options = {k.arg: ast.unparse(k.value) for k in call.keywords}
+            assert function not in ("pickle.load", "pickle.loads", "joblib.load", "eval", "exec")
+            assert function != "torch.load" or options.get("weights_only") == "True", name
+            assert options.get("allow_pickle", "False") == "False", name
 
 
-def test_the_test_of_circles_sees_one(tmp_path, monkeypatch):
-    probe(tmp_path, monkeypatch, "gduq.errors", "import gduq.graph.sparse\n")
-    found = circle()
-    assert found is not None
-    assert "gduq.errors" in found
+def test_public_names_exist():
+    for name in ["gduq", *MODULES]:
+        module = importlib.import_module(name)
+        assert module.__doc__, f"{name} has no docstring"
+        public = module.__all__
+        assert len(set(public)) == len(public), name
+        assert not [one for one in public if one.startswith("_") or not hasattr(module, one)], name
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "isinstance(x, Anchored)",
-        "isinstance(x, (int, gduq.Stack | str))",
-        "issubclass(kind, MCDropout)",
-        "type(x) is Network",
-        "type(x) in (GNN, int)",
-        "match x:\n    case Ensemble():\n        pass",
-    ],
-)
-def test_the_test_of_models_sees_them(code, tmp_path, monkeypatch):
-    assert models_asked_for(probe(tmp_path, monkeypatch, "gduq.training.probe", code))
-
-
-def test_the_test_of_models_lets_packages_know_their_own(tmp_path, monkeypatch):
-    code = "isinstance(x, Anchored)\nanchored = Anchored(x)\n"
-    assert not models_asked_for(probe(tmp_path, monkeypatch, "gduq.anchoring.probe", code))
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_heavy_packages_are_imported_when_needed(name):
-    top = {m.split(".")[0] for m in imports(name, deep=False)}
-    assert not top & HEAVY, "import these inside the functions that need them"
-    assert not {m for m in imports(name) if m in NEVER or m.split(".")[0] in NEVER}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_is_read_that_could_run_code(name):
-    calls = [n for n in ast.walk(ast.parse(FILES[name].read_text())) if isinstance(n, ast.Call)]
-    for call in calls:
-        function, options = (
-            ast.unparse(call.func),
-            {k.arg: ast.unparse(k.value) for k in call.keywords},
-        )
-        assert function not in ("pickle.load", "pickle.loads", "joblib.load", "eval", "exec")
-        assert function != "torch.load" or options.get("weights_only") == "True"
-        assert options.get("allow_pickle", "False") == "False"
-
-
-@pytest.mark.parametrize("name", ["gduq", *MODULES])
-def test_public_names_exist(name):
-    module = importlib.import_module(name)
-    assert module.__doc__, f"{name} has no docstring"
-    assert hasattr(module, "__all__"), f"{name} has no __all__"
-    assert len(set(module.__all__)) == len(module.__all__)
-    missing = [public for public in module.__all__ if not hasattr(module, public)]
-    assert not missing
-    hidden = [public for public in module.__all__ if public.startswith("_")]
-    assert not hidden
-
-
-def test_the_front_door_lists_what_it_hands_out():
-    assert set(gduq._HOME) <= set(gduq.__all__)
+def test_the_package_lists_what_it_hands_out():
     assert set(gduq.__all__) <= set(dir(gduq))
     with pytest.raises(AttributeError, match="no_such_name"):
         gduq.no_such_name  # noqa: B018
 
 
-def test_there_is_no_room_for_odds_and_ends():
-    assert not [name for name in FILES if re.search(r"\.(utils?|helpers?|common|misc)$", name)]
-
-
 def test_every_public_class_has_a_name_of_its_own():
     homes: dict[str, list[str]] = {}
-    for name, path in FILES.items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for name in FILES:
+        for node in tree(name).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
-    assert homes["Prediction"] == ["gduq.prediction.result"]  # it sees classes
     assert not {name: where for name, where in homes.items() if len(where) > 1}
 
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from email import message_from_bytes
+from importlib import import_module
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -46,11 +47,6 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert not [name for name in package if Path(name).name.startswith(("test_", "conftest"))]
 
 
-def test_the_wheel_is_small(wheel):
-    """Results and other large files belong beside the package."""
-    assert max(file.file_size for file in wheel.infolist()) < 100_000
-
-
 def test_the_wheel_says_what_it_is(wheel):
     about = f"gduq-{gduq.__version__}.dist-info"
     said = message_from_bytes(wheel.read(f"{about}/METADATA"))
@@ -78,7 +74,8 @@ def test_editors_find_every_name_where_python_does():
     }
     assert set(told) == set(gduq.__all__)
     for name, home in told.items():
-        assert gduq._HOME.get(name, "") == home, name
+        there = import_module(f"gduq.{home}" if home else "gduq")
+        assert getattr(gduq, name) is getattr(there, name), name
 
 
 # -- papers --------------------------------------------------------------------------------------
@@ -100,21 +97,9 @@ def test_the_citation_names_the_paper():
     assert "year: 2024" in paper
 
 
-def test_every_make_target_is_explained():
-    targets = re.findall(r"^([a-z-]+):.*## ", text("Makefile"), flags=re.MULTILINE)
-    assert {"demo", "test", "test-all", "lint", "bench", "clean"} <= set(targets)
-    for target in set(targets) - {"help"}:
-        assert f"make {target}`" in text("CONTRIBUTING.md"), f"say in CONTRIBUTING what {target} is"
-
-
 def test_advice_to_install_works_in_a_clone():
     """Nothing is on PyPI under this name; packages are named themselves, in one place."""
     told = [*ROOT.glob("src/**/*.py"), *ROOT.glob("docs/*.md"), ROOT / "README.md"]
     assert not [str(path) for path in told if re.search(r"install .?gduq\[", path.read_text())]
     named = [path.name for path in ROOT.glob("src/**/*.py") if "pip install" in path.read_text()]
     assert named == ["errors.py"]
-
-
-def test_what_make_installs_can_read_tables_and_serve():
-    assert "--editable '.[molecules,serve]'" in text("Makefile")
-    assert {"make demo", "make test"} <= set(re.findall(r"make \w+", text("README.md")))

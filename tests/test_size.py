@@ -14,30 +14,28 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gduq"
 
 CAPS = {
-    "": 1192,  # aim 500
-    "plots": 636,  # merges into another package
-    "jobs": 529,  # merges into another package
-    "nn": 2887,  # aim 900
-    "conformal": 1014,  # aim 650
-    "evaluation": 1241,  # aim 650
-    "graph": 880,  # merges into another package
-    "training": 2717,  # aim 1500
-    "deploy": 2016,  # merges into another package
-    "bundle": 1327,  # aim 800
-    "metrics": 2273,  # aim 1300
-    "novelty": 719,  # merges into another package
-    "report": 2397,  # aim 1500
-    "prediction": 1946,  # aim 1900
-    "targets": 1102,  # merges into another package
-    "shifts": 1122,  # aim 700
-    "baselines": 1559,  # merges into another package
-    "cli": 2143,  # aim 1050
-    "data": 4382,  # aim 1700
-    "calibration": 2098,  # aim 1100
-    "runs": 2428,  # aim 900
-    "anchoring": 2069,  # aim 1200
-    "reproduction": 10489,  # aim 3500
-    "tests": 36049,  # aim 22000
+    "": 560,  # aim 500
+    "anchoring": 2033,  # aim 1200
+    "bundle": 1086,  # aim 800
+    "calibration": 1504,  # aim 1100
+    "cli": 1951,  # aim 1050
+    "conformal": 695,  # aim 650
+    "data": 2941,  # aim 1700
+    "evaluation": 1142,  # aim 650
+    "graphs": 1509,  # aim 1200
+    "metrics": 2240,  # aim 1300
+    "models": 1873,  # aim 1200
+    "nn": 1255,  # aim 900
+    "ood": 921,  # aim 1000
+    "prediction": 2580,  # aim 1900
+    "report": 2827,  # aim 1500
+    "reproduction": 5120,  # aim 3500
+    "runs": 1606,  # aim 900
+    "serve": 1695,  # aim 1050
+    "shifts": 1025,  # aim 700
+    "tests": 31668,  # aim 22000
+    "tracing": 1371,  # aim 850
+    "training": 2382,  # aim 1500
 }
 
 

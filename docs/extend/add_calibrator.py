@@ -1,41 +1,34 @@
 """A calibrator: blend the probabilities of the mixture with even ones, by as much as pays."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 import gduq
-from gduq.calibration import METHODS, Calibrator
-from gduq.calibration.lesson import Lesson
-from gduq.prediction import Prediction
+from gduq.calibration import METHODS, CalibrationSet
+from gduq.calibration.base import MixtureCalibrator
+from gduq.prediction import ClassPrediction
 
 
 @dataclass(eq=False)
-class EvenBlend(Calibrator):
+class EvenBlend(MixtureCalibrator):
     r"""For one share :math:`0 \le v < 1` of all rows: :math:`p' = (1 - v) p + v / C`."""
 
-    acts_on: ClassVar[Literal["mixture"]] = "mixture"  # the map says what its probabilities become
-    takes_copies: ClassVar[bool] = True
-    keeps_accuracy: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = False  # of the mixture, not of each hypothesis
-    defines_logits: ClassVar[bool] = False  # probabilities only
-    state_names: ClassVar[tuple[str, ...]] = ("share",)
-
-    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:  # rows and copies, half the weight each
-        right = lesson.logs.gather(1, lesson.target[:, None]).squeeze(1).exp()
+    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        probs = data.log_probs.exp()
+        right, classes = probs.gather(1, data.target[:, None]).squeeze(1), probs.size(1)
 
         def nll(v: float) -> float:
-            return -float(((1 - v) * right + v / lesson.num_classes).log() @ lesson.share)
+            return -float(((1 - v) * right + v / classes).log() @ data.share)
 
         found = minimize_scalar(nll, bounds=(0.0, 0.999), method="bounded")
         return {"share": torch.tensor(found.x, dtype=torch.float64)}
 
-    def _map(self, p: Prediction) -> Tensor:
+    def _map_mixture(self, logs: Tensor) -> Tensor:
         v = self._state["share"]
-        return ((1 - v) * p.log_probs.double().cpu().exp() + v / p.num_classes).log()
+        return ((1 - v) * logs.exp() + v / logs.size(1)).log()
 
     def _neutral(self, num_classes: int) -> dict[str, Tensor]:
         return {"share": torch.tensor(0.0, dtype=torch.float64)}
@@ -46,6 +39,6 @@ if __name__ == "__main__":
     generator = torch.Generator().manual_seed(0)
     truth = torch.randn(600, 3, generator=generator)
     y = torch.multinomial(truth.softmax(dim=1), 1, generator=generator).squeeze(1)
-    p = Prediction(4 * truth, y)  # four times as sure as it should be
+    p = ClassPrediction(4 * truth, y)  # four times as sure as it should be
     calibrator = EvenBlend().fit(p[:300])
     print(calibrator, gduq.metrics.nll(p[300:]), gduq.metrics.nll(calibrator(p[300:])), sep="\n")

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import minimize_scalar
 from torch_geometric.data import Data
 
 import gduq
-from gduq.prediction import ValuePrediction
-from gduq.targets import Target
+from gduq.prediction import Target, ValuePrediction
 
 
 @dataclass(frozen=True)
@@ -16,10 +14,10 @@ class Counts(Target):
     kind = "counts"
     mean: float = 1.0  # of y in training; rows without an anchor are trained towards it
 
-    def told(self, look):
-        if look.outputs.size(1) != 1:
-            raise gduq.InputError("one output for counts", look.outputs.size(1))
-        return Counts(float(self.check(look.y, "train").mean()))
+    def fit(self, sample):
+        if sample.outputs.size(1) != 1:
+            raise gduq.InputError("one output for counts", sample.outputs.size(1))
+        return Counts(float(self.check(sample.y, "train").mean()))
 
     def check(self, y, name):
         if bool(((y < 0) | (y != y.round())).any()):
@@ -35,13 +33,6 @@ class Counts(Target):
     def scaled(self, samples, temperature, weights=None):  # no width of its own: hypotheses move
         centre = samples.mean(dim=-3, keepdim=True)
         return centre + temperature.to(samples) * (samples - centre)
-
-    def best_temperature(self, parts, weights=None):
-        def loss(t):
-            found = [(self.scaled(s, torch.tensor(t)), y, share) for s, y, share in parts]
-            return sum(share * float(self.nll(s, y, weights).mean()) for s, y, share in found)
-
-        return float(minimize_scalar(loss, bounds=(0.1, 10.0), method="bounded").x)
 
     def prediction(self, samples, y=None, **more):  # its mean and its variance are the rate
         return ValuePrediction(torch.cat([samples.exp(), samples], dim=-1), y, **more)

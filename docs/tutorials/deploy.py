@@ -4,8 +4,8 @@
 from pathlib import Path
 
 import gduq
-from gduq.deploy.service import Service, Settings
-from gduq.deploy.stream import predict_files
+from gduq.serve.files import predict_files
+from gduq.serve.service import Service, Settings
 
 splits = gduq.data.load("motif/basis/covariate", limit=600)
 channels, classes = splits.train.graphs[0].x.size(1), len(splits.class_names)

@@ -61,8 +61,9 @@ gduq.fit(hidden, train, val, epochs=3, progress=False)
 # %% Sets with a guarantee, and a rule for when not to answer
 p_val = gduq.predict(model, val)
 sets = gduq.conformal.SplitConformal(alpha=0.1).fit(p_val)(p)
-decision = gduq.abstention.Abstention(coverage=0.8).fit(p_val)(p)
-print(f"sets hold the truth in {sets.coverage:.0%}, with {sets.mean_size:.2f} classes on average")
+decision = gduq.ood.Abstention(coverage=0.8).fit(p_val)(p)
+size = sets.size.float().mean()
+print(f"sets hold the truth in {sets.coverage:.0%}, with {size:.2f} classes on average")
 print(f"answering {decision.coverage:.0%}, right in {decision.accuracy:.0%} of the answers")
 
 # %% A bundle holds no code: hand in the network, built as before, to load it

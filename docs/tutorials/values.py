@@ -39,7 +39,7 @@ torch.manual_seed(0)
 net = Mine()
 gduq.fit(net, train, val, epochs=30, lr=3e-3)
 model = gduq.anchor(net)
-gduq.fit(model, train, val, target=gduq.targets.Values(names=["melting point"], units=["K"]))
+gduq.fit(model, train, val, target=gduq.prediction.Values(names=["melting point"], units=["K"]))
 
 # %% Values come in the units of y
 p = gduq.predict(model, test)

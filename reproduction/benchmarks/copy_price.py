@@ -12,53 +12,62 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from scipy.optimize import brentq, minimize_scalar
 
 import gduq
-from gduq.baselines.network import Network
-from gduq.training.finishing import Judged, affordable, judged
-from gduq_reproduction.comparison.cells import ShiftCell, cells
-from gduq_reproduction.comparison.methods import Work
+from gduq import ClassPrediction, metrics
+from gduq_reproduction.cells import Cell, comparison_cells
+from gduq_reproduction.methods import METHODS, Work
 
 RULES = ("clean", "no limit", "0.1", "0.05", "0.03", "or clean", "novel")
 
 
+def loss(p: ClassPrediction, temperature: float) -> float:
+    """Mean negative log-likelihood at a temperature."""
+    return metrics.nll(ClassPrediction(p.samples / temperature, p.target, weights=p.weights))
+
+
+def best(clean: ClassPrediction, copies: Sequence[ClassPrediction], price: float = 1e9) -> float:
+    """The temperature of clean rows and copies, half and half, by which clean rows lose at most
+    ``price``."""
+
+    def both(log: float) -> float:
+        shifted = np.mean([loss(p, np.exp(log)) for p in copies]) if copies else 0.0
+        return 0.5 * loss(clean, np.exp(log)) + 0.5 * float(shifted)
+
+    found = float(np.exp(minimize_scalar(both, bounds=(-3.0, 5.0), method="bounded").x))
+    if price > 1e8 or not copies:
+        return found
+    alone = best(clean, ())
+    most = loss(clean, alone) + price
+    if loss(clean, found) <= most:
+        return found
+    return float(brentq(lambda t: loss(clean, t) - most, alone, found))
+
+
 def temperatures(
-    target: gduq.targets.Target, clean: Judged, copies: list[Judged], novelty: list[float]
+    clean: ClassPrediction, copies: Sequence[ClassPrediction], novelty: Sequence[float]
 ) -> Iterator[float]:
     """One temperature per rule."""
-    alone = target.best_temperature([(clean.outputs, clean.y, 1.0)])
-
-    def limited(sets: list[Judged], price: float) -> float:
-        parts = [(one.outputs, one.y, 0.5 / len(sets)) for one in sets]
-        both = target.best_temperature([(clean.outputs, clean.y, 0.5), *parts]) if sets else alone
-        return affordable(target, clean, both, price)
-
+    alone, most = best(clean, ()), best(clean, copies)
     yield alone
-    yield from (limited(copies, price) for price in (1e9, 0.1, 0.05, 0.03))
-    most = limited(copies, 1e9)
-    yield most if limited(copies, 0.05) == most else alone
-    yield limited([one for one, far in zip(copies, novelty, strict=True) if far <= 0.9], 0.05)
+    yield from (best(clean, copies, price) for price in (1e9, 0.1, 0.05, 0.03))
+    yield most if loss(clean, most) - loss(clean, alone) <= 0.05 else alone
+    yield best(clean, [p for p, far in zip(copies, novelty, strict=True) if far <= 0.9], 0.05)
 
 
-def row(cell: ShiftCell, seed: int) -> tuple[list[float], list[float], list[float]]:
+def row(cell: Cell, seed: int) -> list[list[float]]:
     """Temperatures, and losses of ``id_test`` and ``ood_test``, by rule."""
     work = Work(cell, seed)
-    plain = Network(work.plain)
-    work.train(plain, epochs=0)
-    clean, *tests = (judged(plain, work.views[s], 256) for s in ("id_val", "id_test", "ood_test"))
-    copies = [judged(plain, view, 256) for view in work.copies]
-    far = [float(gduq.predict(plain, view).novelty.mean()) for view in work.copies]
-    target = plain.target
-    assert target is not None
-    found = list(temperatures(target, clean, copies, far))
-    losses = [
-        [float(target.nll(target.scaled(t.outputs, torch.tensor(x)), t.y).mean()) for x in found]
-        for t in tests
-    ]
-    return found, losses[0], losses[1]
+    plain = METHODS["plain"](work)
+    clean, *tests = (gduq.predict(plain, work.views[s]) for s in ("id_val", "id_test", "ood_test"))
+    copies = [gduq.predict(plain, view) for view in work.copies]
+    found = list(temperatures(clean, copies, [float(p.novelty.mean()) for p in copies]))
+    return [found, *([loss(p, t) for t in found] for p in tests)]
 
 
 def main(seed: int = 0, *names: str) -> None:
@@ -67,15 +76,16 @@ def main(seed: int = 0, *names: str) -> None:
     warnings.simplefilter("ignore")
     print(f"| cell | | {' | '.join(RULES)} |\n|---|---|{'---|' * len(RULES)}", flush=True)
     every = []
-    for cell in cells("small"):
+    for cell in comparison_cells("small"):
         if not names or any(name in cell.name for name in names):
             every.append(found := row(cell, seed))
             for what, figures in zip(("T", "ID", "OOD"), found, strict=True):
                 shown = " | ".join(f"{x:.3f}" for x in figures)
                 print(f"| {cell.name} | {what} | {shown} |", flush=True)
+    means = np.mean(every, axis=0)
     for i, what in ((1, "ID"), (2, "OOD")):
-        means = torch.tensor([found[i] for found in every]).mean(dim=0).tolist()
-        print(f"| mean of {len(every)} cells | {what} | {' | '.join(f'{x:.3f}' for x in means)} |")
+        shown = " | ".join(f"{x:.3f}" for x in means[i])
+        print(f"| mean of {len(every)} cells | {what} | {shown} |")
 
 
 if __name__ == "__main__":

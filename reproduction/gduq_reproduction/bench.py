@@ -1,229 +1,250 @@
-"""`bench`: the runs of a table on all cores, and the table from what they left on disk."""
+"""`bench`: run a table's jobs and show its figures, the paper's printed ones beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
+from scipy.stats import ttest_rel
+
 from gduq.errors import InputError, did_you_mean
-from gduq.jobs.engines import map_cells
-from gduq.jobs.progress import heard
-from gduq.runs.config import RunConfig
-from gduq.runs.folder import FINISHED
-from gduq.runs.run import requirements, run
-from gduq.runs.tracking import EpochNews
-from gduq.runs.training import fit_options
-from gduq.whole import whole
-from gduq_reproduction.bench_result import BenchResult, record, verdicts
-from gduq_reproduction.run_scores import add_scores, known_in, scores_in
-from gduq_reproduction.specs import OWN, PaperTable, ScaleName, Setting
-from gduq_reproduction.tables import TABLES
+from gduq_reproduction.cells import Scale
+from gduq_reproduction.harness import Store, long, run_jobs
+from gduq_reproduction.methods import LAST
+from gduq_reproduction.printed import lookup
+from gduq_reproduction.scoring import HIGHER, READINGS
+from gduq_reproduction.tables import SCORES, TABLES, Table
 
-__all__ = ["bench", "find_table", "results_path"]
+__all__ = ["BenchResult", "bench", "markdown"]
 
-Do = Callable[..., Any]  # `map_cells` on the engine that was asked for
+_LEGEND = (
+    "Mean ± standard deviation over seeds: weights picked by validation loss, weights of the last "
+    "epoch (the paper's way), and what the paper prints. ▲ better, ▼ worse than the plain network "
+    "with the same calibration and choice of weights (paired t-test over seeds, p < 0.05). ece has "
+    "15 bins and is of the averaged probabilities, ece100 has 100 and is of the averaged logits."
+)
+# what the paper's files call methods, calibrations and measures
+_METHODS = {"plain": "vanilla", "NFA": "nfa", "ensemble of 3": "ensemble",
+            "anchored ensemble": "ensemble-readout", "readout gaussian": "readout-random",
+            "L1 gaussian": "random1", "L2 gaussian": "random2"}  # fmt: skip
+_MEASURES = {"ece100": "ece", "auroc_val": "auroc"}
+_SPLITS = {"detection": "ood_test", "estimation": "ood_test", "train": None, "": None}
+
+
+@dataclass(frozen=True, eq=False)
+class BenchResult:
+    """A table, made anew.
+
+    Attributes:
+        name: The table's.
+        scale: At which it was made.
+        figures: One line per figure, see `gduq_reproduction.harness.long`.
+        failures: Tracebacks of jobs that failed, by title.
+        picture: Drawn beside it, if there is one.
+    """
+
+    name: str
+    scale: Scale
+    figures: pd.DataFrame
+    failures: dict[str, str]
+    picture: Path | None = None
+
+    @property
+    def table(self) -> Table:
+        return TABLES[self.name]
+
+    def blocks(self) -> dict[str, pd.DataFrame]:
+        """Texts by measure and split: a line per cell and calibration, three columns a method."""
+        found = {}
+        rows = _aggregated(self.figures, self.table)
+        for measure in self.table.measures:
+            for split in self.table.splits:
+                own = rows[(rows["measure"] == measure) & (rows["split"] == split)]
+                if len(own):
+                    index = ["cell", "calibration"]
+                    wide = own.pivot(index=index, columns=["method", "weights"], values="text")
+                    keys = own[["method", "weights"]].drop_duplicates().itertuples(index=False)
+                    wide = wide.reindex(columns=pd.MultiIndex.from_tuples(map(tuple, keys)))
+                    lines = own[index].drop_duplicates().itertuples(index=False)
+                    wide = wide.reindex(pd.MultiIndex.from_tuples(map(tuple, lines), names=index))
+                    title = f"{measure}, {split}" if split else measure
+                    found[title] = wide.dropna(axis=1, how="all").fillna("")
+        return found
+
+    def to_markdown(self) -> str:
+        """The page of the table."""
+        labels = f" Paper: {', '.join(self.table.labels)}." if self.table.labels else ""
+        parts = [f"# {self.name}: {self.table.title} (scale: {self.scale})"]
+        parts += [
+            f"`gduq bench {self.name} --scale {self.scale}`.{labels} {self.table.note}".strip()
+        ]
+        parts += [_LEGEND] if self.table.last else []
+        for title, wide in self.blocks().items():
+            head = [*wide.index.names, *(" ".join(filter(None, column)) for column in wide.columns)]
+            lines = [[*key, *texts] for key, texts in zip(wide.index, wide.to_numpy(), strict=True)]
+            parts.append(f"## {title}\n\n{markdown(head, lines)}".rstrip())
+        failed = [f"- {name}: `{text.strip().splitlines()[-1].replace('`', chr(39))}`"
+                  for name, text in self.failures.items()]  # fmt: skip
+        parts += ["## Failed runs\n\n" + "\n".join(failed)] if failed else []
+        parts += [f"![{self.table.title}]({self.picture.name})"] if self.picture else []
+        return "\n\n".join(parts) + "\n"
+
+    def to_latex(self) -> str:
+        """The same as LaTeX tables (booktabs)."""
+        tables = [wide.style.to_latex(hrules=True, caption=title)
+                  for title, wide in self.blocks().items()]  # fmt: skip
+        return "\n".join([f"% gduq bench {self.name} --scale {self.scale}", *tables])
+
+    def write(self, path: Path) -> None:
+        """As .md, .tex, .csv or .json; the last two hold one line per figure."""
+        makers: dict[str, Callable[[], str]] = {
+            ".md": self.to_markdown,
+            ".tex": self.to_latex,
+            ".csv": lambda: self.figures.to_csv(index=False),
+            ".json": lambda: self.figures.to_json(orient="records"),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".part")
+        temporary.write_text(makers[path.suffix](), encoding="utf-8")
+        temporary.replace(path)
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table.
+
+    Example:
+        >>> print(markdown(["a", "b"], [["1", "2"]]), end="")
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def bench(
     name: str,
-    scale: ScaleName = "smoke",
+    scale: Scale = "smoke",
     root: str | Path = "out/bench",
-    engine: str = "local",
-    workers: int | None = None,
     seeds: int | None = None,
-    progress: bool = True,
     *,
+    workers: int | None = None,
+    engine: str = "local",
     address: str | None = None,
+    chemprop: Path | None = None,
+    progress: bool = True,
 ) -> BenchResult:
-    """Make a table or figure of the paper.
+    """Make a table: what is finished is not repeated, what was interrupted goes on.
 
-    Runs are found by their hash: what is finished, for this table or another, is not repeated, and
-    what was interrupted goes on. Runs that fail are retried at the next call; their cells say so.
-    The result is also written to ``root/tables/<name>-<scale>.json``.
+    The page is also written to ``root/tables/<name>-<scale>.md``.
 
     Args:
-        name: One of `gduq_reproduction.tables.TABLES`, ``"comparison"`` or ``"molecules"``.
-        scale: ``"smoke"`` (a minute, generated data), ``"small"`` (about an hour on two cores) or
+        name: One of `gduq_reproduction.tables.TABLES`.
+        scale: ``"smoke"`` (a minute, generated data), ``"small"`` (hours on two cores) or
             ``"paper"`` (the published schedule).
-        root: Folder of all runs and tables.
-        engine: ``"local"`` or ``"ray"``.
-        workers: Processes; see `gduq.jobs.engines.map_cells`.
+        root: Folder of all figures, trained networks and tables.
         seeds: How many; as the scale has it by default.
-        progress: Show what is going on.
+        workers: Processes (default: one per core); 0: in this one.
+        engine: ``"local"`` or ``"ray"``.
         address: Of a Ray cluster.
+        chemprop: The interpreter of an environment with Chemprop, for ``"molecules"``.
+        progress: Print a line per job.
     """
-    table = None if name in OWN else find_table(name)
-    if scale not in get_args(ScaleName):
-        raise InputError(f"a scale from {', '.join(get_args(ScaleName))}", repr(scale))
-    if seeds is not None:
-        seeds = whole("seeds", seeds, least=1)
-    root = Path(root).resolve()
-    root.mkdir(parents=True, exist_ok=True)
-    command = f"gduq bench {name} --scale {scale}" + (f" --seeds {seeds}" if seeds else "")
-    do: Do = partial(
-        map_cells, engine=engine, workers=workers, progress=progress, address=address, folder=root
-    )
-    if table is None:
-        own = import_module(f"gduq_reproduction.{name}.{name}_table")
-        result: BenchResult = own.bench(scale, root, seeds, command, do)
-    elif table.producer is not None:
-        result = _produced(name, table, scale, root, command, do, alone=workers != 0)
-    else:
-        result = _trained(name, table, scale, seeds, root, command, do)
-    path = results_path(root, name, scale)
-    path.parent.mkdir(exist_ok=True)
-    result.to_json(path)
+    if name not in TABLES:
+        raise InputError("the name of a table", repr(name), did_you_mean(name, list(TABLES)))
+    if scale not in get_args(Scale):
+        raise InputError(f"a scale from {', '.join(get_args(Scale))}", repr(scale))
+    table, root = TABLES[name], Path(root).resolve()
+    workers = 1 if name == "runtime" and workers is None else workers  # times: one at a time
+    store = Store(root / f"{table.store}-{scale}.csv")
+    jobs = table.jobs(scale, seeds, root, chemprop)
+    found, failures = run_jobs(jobs, store, workers, engine, address, progress)
+    picture = None
+    page = root / "tables" / f"{name}-{scale}.md"
+    if table.draw is not None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        picture = page.with_suffix(".png")
+        table.draw(table.cells(scale), picture)
+    result = BenchResult(name, scale, long(found), failures, picture)
+    result.write(page)
     return result
 
 
-def find_table(name: str) -> PaperTable:
-    """A table by name; an unknown one raises `InputError` with near names."""
-    if name not in TABLES:
-        known = (*TABLES, *OWN)
-        raise InputError("the name of a table", repr(name), did_you_mean(name, known))
-    return TABLES[name]
-
-
-def results_path(root: Path, name: str, scale: str) -> Path:
-    """Where `bench` keeps its result."""
-    return root / "tables" / f"{name}-{scale}.json"
-
-
-# -- tables of trained models --------------------------------------------------------------------
-
-
-def _trained(
-    name: str,
-    table: PaperTable,
-    scale: ScaleName,
-    seeds: int | None,
-    root: Path,
-    command: str,
-    do: Do,
-) -> BenchResult:
-    configs = list(table.configs(scale, seeds or table.seeds_at(scale)))
-    failures = _run_all(name, configs, root, do)
-    found: dict[tuple[Setting, str], list[dict[str, Any]]] = {}
-    for setting, variant, _, config in configs:
-        scores = {} if config.hash in failures else scores_in(root / config.hash)
-        found.setdefault((setting, variant), []).append(scores)
-    records = [
-        record(name, key, values, scale=scale, command=command, printed=table.printed, note=note)
-        for (setting, variant), scores in found.items()
-        for key, values, note in _cells(table, setting, variant, scale, scores)
-    ]
-    return BenchResult(
-        name,
-        scale,
-        verdicts(records),
-        table.title,
-        _notes(table, scale),
-        dict(failures.values()),
-        runs=tuple(dict.fromkeys(c.hash for *_, c in configs if c.hash not in failures)),
+def _aggregated(figures: pd.DataFrame, table: Table) -> pd.DataFrame:
+    """A line per cell, calibration, split, measure, method and choice of weights, as text; the
+    printed figures are lines too."""
+    last = figures["method"].str.endswith(LAST)
+    readings = figures["method"].str.contains("|".join(READINGS))
+    rows = figures.assign(
+        method=figures["method"].str.removesuffix(LAST),
+        weights=last.map({True: "last", False: "picked"}) if table.last else "",
+        calibration=figures["calibration"].astype(object).fillna(""),
+        split=figures["split"].astype(object).fillna(""),
     )
+    rows = rows[~readings & rows["measure"].isin(table.measures) & rows["split"].isin(table.splits)]
+    keys = ["cell", "calibration", "split", "measure", "weights"]
+    plain = {
+        key: own.set_index("seed")["value"]
+        for key, own in rows[rows["method"] == "plain"].groupby(keys, sort=False)
+    }
+    found: list[dict[str, Any]] = []
+    for key, own in rows.groupby([*keys, "method"], sort=False):
+        named = dict(zip((*keys, "method"), key, strict=True))
+        values = own.set_index("seed")["value"]
+        mark = _mark(values, plain.get(key[:-1]), named)
+        found.append(named | {"text": _text(values, named["measure"]) + mark})
+        if named["weights"] != "picked":
+            found.append(named | {"weights": "paper", "text": _printed(named, table)})
+    return pd.DataFrame(found, columns=[*keys, "method", "text"])
 
 
-def _cells(
-    table: PaperTable,
-    setting: Setting,
-    variant: str,
-    scale: ScaleName,
-    scores: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[dict[str, str], list[float | None], str]]:
-    """Key, values by seed and note of every cell of a setting and variant."""
-    where = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
-    splits = [s for s in table.splits if any(s in run.get("none", {}) for run in scores)]
-    for calibrator in ("none", *table.calibrators_of(variant, scale)):
-        skipped = [run["skipped"][calibrator] for run in scores
-                   if calibrator in run.get("skipped", {})]  # fmt: skip
-        failed = sum(not run for run in scores)
-        note = skipped[0] if skipped else f"{failed} run(s) failed" if failed else ""
-        for split in splits or table.splits[:1]:
-            for metric in table.metrics:
-                key = {**where, "variant": variant, "calibrator": calibrator}
-                values = [run.get(calibrator, {}).get(split, {}).get(metric) for run in scores]
-                if not note and all(value is None for value in values):
-                    continue  # it does not apply: scores on features to an ensemble, say
-                yield {**key, "split": split, "metric": metric}, values, note
+def _text(values: pd.Series, measure: str) -> str:
+    if measure == "parameters":
+        return f"{values.mean():.0f}"
+    digits = "{:.3g}" if measure.endswith(("seconds", "ratio")) else "{:.3f}"
+    spread = f" ± {digits.format(values.std())}" if len(values) > 1 else ""
+    return digits.format(values.mean()) + spread
 
 
-def _run_all(
-    name: str, cells: Sequence[tuple[Setting, str, int, RunConfig]], root: Path, do: Do
-) -> dict[str, tuple[str, str]]:
-    """Do what is not done yet, what others need first; titles and tracebacks of failures."""
-    titles = {config.hash: f"{setting.data} {setting.model} {variant}, seed {seed}"
-              for setting, variant, seed, config in reversed(cells)}  # fmt: skip
-    wanted = _wanted(config for *_, config in cells)
-    todo = [config for config in wanted if not _done(config, root)]
-    place = {config.hash: i for i, config in enumerate(todo)}
-    needs = [[place[r.hash] for r in requirements(c) if r.hash in place] for c in todo]
-
-    def title(config: RunConfig) -> str:
-        return titles.get(config.hash, config.title)  # members of ensembles are in no cell
-
-    outcomes = do(todo, partial(_one_run, root), title=name, name=title, needs=needs)
-    return {o.cell.hash: (title(o.cell), o.error) for o in outcomes if not o.ok}
+def _mark(values: pd.Series, plain: pd.Series | None, key: dict[str, str]) -> str:
+    if key["method"] == "plain" or plain is None:
+        return ""
+    both = pd.concat([values, plain], axis=1).dropna()
+    if len(both) < 2:
+        return ""
+    gain = both.iloc[:, 0] - both.iloc[:, 1]
+    if gain.std() < 1e-12 or ttest_rel(*both.T.to_numpy()).pvalue >= 0.05:
+        return ""
+    return " ▲" if (gain.mean() > 0) == (key["measure"] in HIGHER) else " ▼"
 
 
-def _one_run(root: Path, config: RunConfig) -> None:
-    """What a worker does with a config."""
-    news = EpochNews(fit_options(config)["epochs"]) if heard() else None
-    add_scores(run(config, root, progress=False, logger=news, evaluate=False), config.calibrators)
-
-
-def _wanted(configs: Iterable[RunConfig]) -> list[RunConfig]:
-    """Every run once, with all calibrators asked of it, and those that others need."""
-    wanted: dict[str, RunConfig] = {}
-
-    def visit(config: RunConfig) -> None:
-        for needed in requirements(config):
-            visit(needed)
-        known = wanted.get(config.hash)
-        names = dict.fromkeys((*(known.calibrators if known else ()), *config.calibrators))
-        wanted[config.hash] = config.with_({"calibrators": tuple(names)})
-
-    for config in configs:
-        visit(config)
-    return list(wanted.values())
-
-
-def _done(config: RunConfig, root: Path) -> bool:
-    """Whether a run is finished and has the scores asked for."""
-    path = root / config.hash
-    return (path / FINISHED).is_file() and {"none", *config.calibrators} <= known_in(path)
-
-
-def _notes(table: PaperTable, scale: ScaleName) -> tuple[str, ...]:
-    labels = f"Paper: {', '.join(table.labels)}." if table.labels else ""
-    ece = "The released code measures ECE in 100 bins (ece100); ece has 15."
-    return tuple(filter(None, (labels, table.note, ece if "ece" in table.metrics else "")))
-
-
-# -- tables of numbers that are not from training ------------------------------------------------
-
-
-def _produced(
-    name: str, table: PaperTable, scale: ScaleName, root: Path, command: str, do: Do, alone: bool
-) -> BenchResult:
-    """Made by the module of that name: its cells, their titles, numbers and figures."""
-    maker = import_module(f"gduq_reproduction.{table.producer}")
-    # One at a time where time is what is measured: cells share the machine's memory bus.
-    options = {"workers": 1} if alone and table.producer == "runtime" else {}
-    outcomes = do(maker.cells(table, scale), maker.make, title=name, name=maker.title, **options)
-    values: dict[tuple[tuple[str, str], ...], list[float]] = {}
-    for outcome in (o for o in outcomes if o.ok):
-        for key, value in outcome.value["numbers"]:  # cells with equal keys differ in the seed
-            values.setdefault(tuple(key.items()), []).append(value)
-    made = [
-        record(name, dict(key), found, scale=scale, command=command, printed=table.printed)
-        for key, found in values.items()
-    ]
-    failures = {maker.title(o.cell): o.error for o in outcomes if not o.ok}
-    data = [outcome.value["data"] for outcome in outcomes if outcome.ok]
-    drawn = maker.draw(root, name, scale, data) if hasattr(maker, "draw") else ()
-    return BenchResult(
-        name, scale, made, table.title, _notes(table, scale), failures, figures=drawn
+def _printed(key: dict[str, str], table: Table) -> str | None:
+    """What the paper has for a line: its own measures, of the last epoch."""
+    data, _, model = key["cell"].partition(" ")
+    dataset, _, shift = data.rpartition("/")
+    calibration = {"validation": "temperature", SCORES.get(_name(table), ""): "none"}
+    named: dict[str, str | None] = {
+        "dataset": dataset, "shift": shift, "model": model,
+        "variant": _METHODS.get(key["method"], key["method"]),
+        "calibrator": calibration.get(key["calibration"], key["calibration"]),
+        "split": _SPLITS.get(key["split"], key["split"]),
+        "metric": _MEASURES.get(key["measure"], key["measure"]),
+    }  # fmt: skip
+    if key["measure"] in _MEASURES.values():
+        return None  # ours: the paper's is another measure
+    family, shuffled = (
+        {"dataset": dataset.partition("/")[0]},
+        {"variant": f"batch{key['method'][1:]}"},
     )
+    tries: tuple[dict[str, str], ...] = ({}, family, shuffled)
+    found = next(filter(None, (lookup(table.printed, **(named | t)) for t in tries)), None)
+    if found is None:
+        return None
+    return f"{found.mean:.10g}" + ("" if found.std is None else f" ± {found.std:g}")
+
+
+def _name(table: Table) -> str:
+    return next(name for name, other in TABLES.items() if other is table)

@@ -1,28 +1,29 @@
 """gduq: uncertainty people can trust for graph neural networks, from one trained network."""
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gduq import (
-        abstention,
         anchoring,
         bundle,
         calibration,
         conformal,
         data,
-        generalization,
         metrics,
         nn,
-        novelty,
-        plots,
+        ood,
+        prediction,
         report,
         shifts,
-        targets,
-    )
+    )  # fmt: skip
     from gduq.anchoring import Anchored, Recipe, anchor, cut_points
     from gduq.anchoring.linear import AnchoredLinear
-    from gduq.baselines import (
+    from gduq.bundle import export, load, save
+    from gduq.errors import BundleError, InputError, NotFittedError
+    from gduq.evaluation import Evaluation, evaluate
+    from gduq.models import (
         Ensemble,
         HeadEnsemble,
         LastLayerLaplace,
@@ -30,35 +31,49 @@ if TYPE_CHECKING:
         Neighbours,
         Network,
         Stack,
-    )
-    from gduq.bundle import export, load, save
-    from gduq.errors import BundleError, InputError, NotFittedError
-    from gduq.evaluation import Evaluation, evaluate
-    from gduq.prediction import LabelPrediction, Prediction, ValuePrediction, predict
+    )  # fmt: skip
+    from gduq.prediction import (
+        ClassPrediction,
+        LabelPrediction,
+        Prediction,
+        ValuePrediction,
+        predict,
+    )  # fmt: skip
     from gduq.training import choose, fit
 
 __version__ = "0.1.0"
 
-# Everything is imported on first use, so that the command line answers at once.
-_HOMES = {
-    "anchoring": ("Anchored", "Recipe", "anchor", "cut_points"),
-    "anchoring.linear": ("AnchoredLinear",),
-    "baselines": (
-        *("Ensemble", "HeadEnsemble", "LastLayerLaplace", "MCDropout"),
-        *("Neighbours", "Network", "Stack"),
-    ),
-    "bundle": ("export", "load", "save"),
-    "errors": ("BundleError", "InputError", "NotFittedError"),
-    "evaluation": ("Evaluation", "evaluate"),
-    "prediction": ("LabelPrediction", "Prediction", "ValuePrediction", "predict"),
-    "training": ("choose", "fit"),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names are imported on first use, so that
+    the command line answers at once.
+
+    ``homes`` maps modules to the names that live there, with spaces between them; names of a
+    package's ``__all__`` without a home are modules themselves.
+    """
+    home = {name: module for module, names in homes.items() for name in names.split()}
+    namespace = vars(import_module(package))
+
+    def __getattr__(name: str) -> Any:
+        if name in home:
+            value = getattr(import_module(home[name]), name)
+        elif name in namespace["__all__"]:
+            value = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        namespace[name] = value
+        return value
+
+    return __getattr__, lambda: sorted(namespace["__all__"])
+
 
 __all__ = [
     "Anchored",
     "AnchoredLinear",
     "BundleError",
+    "ClassPrediction",
     "Ensemble",
     "Evaluation",
     "HeadEnsemble",
@@ -73,7 +88,6 @@ __all__ = [
     "Recipe",
     "Stack",
     "ValuePrediction",
-    "abstention",
     "anchor",
     "anchoring",
     "bundle",
@@ -85,30 +99,28 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
-    "generalization",
     "load",
     "metrics",
     "nn",
-    "novelty",
-    "plots",
+    "ood",
     "predict",
+    "prediction",
     "report",
     "save",
     "shifts",
-    "targets",
-]
+]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(import_module(f"gduq.{_HOME[name]}"), name)
-    elif name in __all__:
-        value = import_module(f"gduq.{name}")
-    else:
-        raise AttributeError(f"module 'gduq' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gduq.anchoring": "Anchored Recipe anchor cut_points",
+        "gduq.anchoring.linear": "AnchoredLinear",
+        "gduq.bundle": "export load save",
+        "gduq.errors": "BundleError InputError NotFittedError",
+        "gduq.evaluation": "Evaluation evaluate",
+        "gduq.models": "Ensemble HeadEnsemble LastLayerLaplace MCDropout Neighbours Network Stack",
+        "gduq.prediction": "ClassPrediction LabelPrediction Prediction ValuePrediction predict",
+        "gduq.training": "choose fit",
+    },
+)

@@ -8,17 +8,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = [
-    "REPRODUCTION",
-    "BundleError",
-    "InputError",
-    "NotFittedError",
-    "did_you_mean",
-    "first_flaw",
-    "not_installed",
-    "one_line",
-    "warn_user",
-]
+__all__ = ["REPRODUCTION", "BundleError", "InputError", "NotFittedError", "did_you_mean",
+           "first_flaw", "not_installed", "one_line", "warn_user"]  # fmt: skip
 
 # How to install the package of the paper's tables and datasets.
 REPRODUCTION = "In a clone of gduq: pip install ./reproduction"
@@ -73,12 +64,6 @@ def not_installed(what: str, packages: str, otherwise: str = "") -> InputError:
     """The error for packages that are missing.
 
     They are named themselves, not as an extra of gduq: that installs them for a clone, too.
-
-    Example:
-        >>> raise not_installed("RDKit to read SMILES", "rdkit")
-        Traceback (most recent call last):
-        ...
-        gduq.errors.InputError: expected RDKit to read SMILES, ... Install it: pip install rdkit
     """
     return InputError(what, "none installed", f"Install it: pip install {packages}{otherwise}")
 
@@ -86,12 +71,8 @@ def not_installed(what: str, packages: str, otherwise: str = "") -> InputError:
 def did_you_mean(
     name: object, known: Iterable[str] | Mapping[str, str], otherwise: str | None = None
 ) -> str:
-    """What to do about an unknown name: the nearest known ones or, where none is near, all.
-
-    Args:
-        name: What was given.
-        known: What there is; of a mapping, the values are shown.
-        otherwise: The sentence where nothing is near.
+    """What to do about an unknown name: the nearest known ones or, where none is near, all (or
+    the sentence ``otherwise``). Of a mapping, the values are shown.
 
     Example:
         >>> did_you_mean("Splin", ["spline", "temperature"])
@@ -117,12 +98,7 @@ def first_flaw(error: Any) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's text without line breaks, and not too long; its name where it has none.
-
-    Example:
-        >>> one_line(ValueError("no   such thing "))
-        'no such thing'
-    """
+    """An exception's text without line breaks, and not too long; its name where it has none."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]} ..."
 

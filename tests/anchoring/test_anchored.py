@@ -14,12 +14,11 @@ from torch_geometric.data import Batch, Data
 
 import gduq
 from gduq import InputError, NotFittedError
-from gduq.anchoring.anchors import FixedAnchors, GaussianAnchors, ShuffledAnchors
-from gduq.anchoring.bank import AnchorDraws
+from gduq.anchoring.anchors import AnchorSampler, FixedAnchors, GaussianAnchors, ShuffledAnchors
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.nn.call import evaluating
 from gduq.nn.gnn_settings import ChainPoint
+from gduq.tracing.call import evaluating
 from naive import NaiveGNN
 from tests.nn.test_gnn import CONVS, full_graph, make_graph, make_net
 
@@ -36,22 +35,23 @@ def anchored(net: GNN, at: ChainPoint, k: int = 4, **options: object) -> gduq.An
     graphs = [make_graph(6, seed) for seed in range(20, 26)]
     for g in graphs:
         g.pe, g.edge_attr = torch.zeros(6, 4).double(), torch.zeros(g.num_edges, 2)
-    return model.fit_bank(graphs)
+    return model.fit_anchors(graphs)
 
 
 def pair_logits(model: gduq.Anchored, graph: Data, c: Tensor) -> Tensor:
     """One anchor the plain way: concatenate, multiply, go on with the rest of the network."""
-    state = model.point.prefix(graph)
-    c = c.expand_as(state.h)
-    z = torch.cat([state.h - c, c], dim=-1) @ model.linear.weight.T
-    z = model.point.mix(z.unsqueeze(0), graph) + model.linear.bias
-    return model.point.suffix(z, state, graph)[0]
+
+    def read(h: Tensor, _: slice) -> Tensor:
+        pair = torch.cat([h - c, c.expand_as(h)], dim=-1)
+        return model.point.mix((pair @ model.linear.weight.T)[None], graph) + model.linear.bias
+
+    return model.point.run(graph, read, 1)[0]
 
 
 def represent(model: gduq.Anchored, graph: Data) -> Tensor:
     """All rows at the point, in evaluation mode."""
     with torch.no_grad(), evaluating(model):
-        return model.point.prefix(graph).h
+        return model.point.prefix(graph)
 
 
 @pytest.mark.parametrize(("conv", "at"), CASES)
@@ -128,7 +128,7 @@ def test_sample_ignores_batch_mates_and_order(conv: str, at: ChainPoint) -> None
 def test_chunks_of_the_bank_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, graph = anchored(make_net("gin"), 1, k=7), full_graph()
     whole = model.sample(graph)
-    monkeypatch.setattr("gduq.anchoring.bank._CHUNK", 1)
+    monkeypatch.setattr("gduq.anchoring.cuts._CHUNK", 1)
     torch.testing.assert_close(model.sample(graph), whole, rtol=1e-10, atol=1e-12)
 
 
@@ -201,16 +201,18 @@ def test_masked_rows_lose_their_anchor_half(at: ChainPoint, task: str, scope: st
     rows = graph.num_nodes if task == "node" else 3
     assert masked.shape == (1, rows)
     assert 0 < int(masked.sum()) < rows
-    state = reference.point.prefix(graph)
-    h, c = state.h, model.source.last
-    if c.size(0) != h.size(0):
-        c = c[graph.batch]
-    gone = masked[0] if masked.size(1) == h.size(0) else masked[0][graph.batch]
-    if task == "graph" and at != "readout":
-        gone = masked[0][graph.batch]
-    pair = torch.cat([h - c, c * ~gone.unsqueeze(1)], dim=-1)
-    z = reference.point.mix((pair @ reference.linear.weight.T).unsqueeze(0), graph)
-    expected = reference.point.suffix(z + reference.linear.bias, state, graph)
+
+    def read(h: Tensor, _: slice) -> Tensor:
+        c = model.source.last
+        c = c if c.size(0) == h.size(0) else c[graph.batch]
+        gone = masked[0] if masked.size(1) == h.size(0) else masked[0][graph.batch]
+        if task == "graph" and at != "readout":
+            gone = masked[0][graph.batch]
+        pair = torch.cat([h - c, c * ~gone.unsqueeze(1)], dim=-1)
+        z = reference.point.mix((pair @ reference.linear.weight.T).unsqueeze(0), graph)
+        return z + reference.linear.bias
+
+    expected = reference.point.run(graph, read, 1)
     torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -225,8 +227,8 @@ def test_gaussian_draw_in_m_dimensions_matches_explicit_draws() -> None:
     model = gduq.anchor(net, "input", init="random").double()
     x = torch.randn(4000, 30).double() * torch.linspace(0.1, 2, 30) + 1
     graph = Data(x=x, edge_index=torch.zeros(2, 0).long(), y=torch.zeros(4000).long())
-    model.fit_anchors(graph).train()
-    read = AnchorDraws(model, graph, 1, 0.0, _generator(0)).read(x)[0]
+    model.fit_source(graph).train()
+    read = AnchorSampler(model, graph, 1, 0.0, _generator(0)).read(x)[0]
     shift = read - model.linear.residual(x) - model.linear.bias
     explicit = model.linear.shift(model.source.draw(x, 4000, _generator(1)))
     torch.testing.assert_close(shift.mean(0), explicit.mean(0), rtol=0, atol=0.1)
@@ -244,11 +246,11 @@ def test_bank_of_a_node_task_comes_from_labelled_rows_only() -> None:
     for at, source in (("input", "shuffle"), (1, "shuffle"), ("input", "gaussian")):
         model = gduq.anchor(net, at=at, anchors=source, num_anchors=8).double()
         changed = graph.clone()
-        model.fit_bank(View(graph, rows))
+        model.fit_anchors(View(graph, rows))
         bank = model.bank.clone()
         if at == "input":
             changed.x[~rows] += 100.0
-            torch.testing.assert_close(model.fit_bank(View(changed, rows)).bank, bank)
+            torch.testing.assert_close(model.fit_anchors(View(changed, rows)).bank, bank)
         else:
             h = represent(model, graph)[rows]
             assert torch.cdist(bank, h).min(dim=1).values.max() < 1e-8
@@ -282,7 +284,7 @@ def test_after_fit_bank_and_reference_are_training_rows(at: ChainPoint) -> None:
 def test_predicting_before_a_bank_exists() -> None:
     """Without a bank the model can only be what it started as, if that was the network."""
     net, graph = make_net("gin"), full_graph()
-    with pytest.raises(NotFittedError, match=r"bank.*model.fit_bank"):
+    with pytest.raises(NotFittedError, match=r"bank.*model.fit_anchors"):
         gduq.anchor(net, 1, init="random").double().eval()(graph)
     for at in (None, "head", *POINTS):
         model = gduq.anchor(net, at).double().eval()
@@ -422,7 +424,7 @@ def test_features_of_a_sparse_input_stay_small() -> None:
     graph.y = torch.arange(9) % 3
     graph.x = (graph.x * (graph.x > 1)).to_sparse_csr()
     model = gduq.anchor(make_net("gcn", channels=30, task="node"), at="input").double()
-    p = gduq.predict(model.fit_bank(graph), graph, features=True)
+    p = gduq.predict(model.fit_anchors(graph), graph, features=True)
     expected = graph.x.to_dense() @ model.linear.weight[:, :30].T
     torch.testing.assert_close(p.features, expected.detach())
 
@@ -432,8 +434,8 @@ def test_a_masked_graph_is_no_source_of_anchors() -> None:
     graph.y, graph.train_mask = torch.arange(9) % 3, torch.arange(9) < 5
     model = gduq.anchor(make_net("gcn", task="node"), at=1, num_anchors=3).double()
     with pytest.raises(InputError, match=r"a whole graph with a train_mask.*View"):
-        model.fit_bank(graph)
-    assert model.fit_bank(View(graph, graph.train_mask)).bank.shape == (3, 8)
+        model.fit_anchors(graph)
+    assert model.fit_anchors(View(graph, graph.train_mask)).bank.shape == (3, 8)
 
 
 def test_called_like_the_network_inside() -> None:
@@ -474,31 +476,6 @@ def test_what_cannot_be_anchored() -> None:
         gduq.anchor(GNN)
 
 
-def test_what_a_frozen_part_said_is_remembered_in_fit_only() -> None:
-    model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
-    one = model(graph)
-    graph.x = graph.x + 1
-    assert not torch.allclose(model(graph), one)
-    model.prepare([graph], 8)
-    calls: list[int] = []
-    model.point.net.layers[0].register_forward_hook(lambda *_: calls.append(1))
-    model(graph)
-    model(graph)
-    assert len(calls) == 1
-    model.eval()
-    before = model.sample(graph)
-    other = anchored(make_net("gin"), 1, freeze=True, seed=5)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.mul_(1.5)
-    model.load_state_dict(other.state_dict())
-    torch.testing.assert_close(model.sample(graph), other.sample(graph))
-    assert not torch.allclose(model.sample(graph), before)
-    model.train()(graph)
-    graph.x = graph.x.float()
-    assert model.eval().float().sample(graph).dtype == torch.float32
-
-
 def test_a_model_can_be_sent_to_another_process() -> None:
     model, graph = anchored(make_net("gin"), 1, freeze=True).train(), full_graph()
     model.prepare([graph], 8)
@@ -511,5 +488,5 @@ def test_a_model_can_be_sent_to_another_process() -> None:
 def test_more_anchors_than_rows_is_an_error() -> None:
     model = gduq.anchor(make_net("gin"), at="readout", num_anchors=5).double()
     with pytest.raises(InputError, match="at least 5 training rows for a bank of 5 anchors, got 4"):
-        model.fit_bank([make_graph(5, s) for s in range(4)])
+        model.fit_anchors([make_graph(5, s) for s in range(4)])
     assert model.bank.size(0) == 0

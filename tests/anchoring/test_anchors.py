@@ -264,7 +264,7 @@ def test_a_failed_fit_changes_nothing() -> None:
 
 
 def test_an_unfitted_gaussian_says_so() -> None:
-    with pytest.raises(NotFittedError, match="fit_anchors"):
+    with pytest.raises(NotFittedError, match="fit_source"):
         GaussianAnchors(3).draw(ROWS, 2)
     with pytest.raises(InputError, match="training rows"):
         GaussianAnchors(3).bank([], 2, seeded(0))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gduq.anchoring.equation import anchor_shift, anchored_linear, gaussian_shift
-from gduq.graph.sparse import linear
+from gduq.graphs.sparse import linear
 from tests.tensors import randn, seeded, thin
 
 few = settings(deadline=None, max_examples=40)

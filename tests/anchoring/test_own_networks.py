@@ -17,9 +17,9 @@ from torch_geometric.data import Batch, Data, HeteroData
 import gduq
 from gduq import InputError
 from gduq.data import View
-from gduq.graph import label_rows
-from gduq.nn.call import call_network
-from tests.nn.test_tracing import KINDS, Gine, Gps, Hetero, Jumping, sequential
+from gduq.graphs import label_rows
+from gduq.tracing.call import call_network
+from tests.tracing.test_trace import KINDS, Gine, Gps, Hetero, Jumping, sequential
 
 
 def node_graph(nodes: int = 90) -> Data:
@@ -347,12 +347,14 @@ def test_rows_at_a_named_place_are_told_from_how_they_were_computed(at: str, row
     assert gduq.anchor(Pooled().double(), at, like=single).point.rows == rows
 
 
-def test_rows_that_could_be_either_are_not_guessed() -> None:
+def test_rows_are_told_by_a_larger_graph_or_not_guessed() -> None:
     single = Batch.from_data_list([node_graph(1) for _ in range(4)])
     single.y = torch.arange(4) % 3
-    single.train_mask = None
-    with pytest.raises(InputError, match=r"what the 4 row\(s\) (of the output|at 'two') are"):
-        gduq.anchor(Pooled(hide=True).double(), "two", like=single)
+    assert gduq.anchor(Pooled(hide=True).double(), "two", like=single).point.rows == "graph"
+    four = Pooled().double()
+    four.one.register_forward_pre_hook(lambda _, args: (args[0].view(4, 4),))  # and no other number
+    with pytest.raises(InputError, match="Pass a larger graph"):
+        gduq.anchor(four, "two", like=single)
 
 
 class Rescaled(nn.Module):

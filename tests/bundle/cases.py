@@ -22,7 +22,10 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GCN, GCNConv, GINConv, GraphNorm, global_mean_pool
 
 from gduq.anchoring import Recipe, anchor
-from gduq.baselines import (
+from gduq.bundle import load, save
+from gduq.data import View
+from gduq.errors import BundleError
+from gduq.models import (
     Ensemble,
     HeadEnsemble,
     LastLayerLaplace,
@@ -31,11 +34,8 @@ from gduq.baselines import (
     Network,
     Stack,
 )
-from gduq.bundle import load, save
-from gduq.data import View
-from gduq.errors import BundleError
 from gduq.nn import GNN
-from gduq.prediction import Prediction, predict
+from gduq.prediction import ClassPrediction, predict
 from gduq.training import choose, fit
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,7 @@ def seeded(make: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
 
 def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Module:
     """Moves every running statistic, and fits the bank."""
-    from gduq.nn.call import call_network
+    from gduq.tracing.call import call_network
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -178,8 +178,8 @@ def trained(model: nn.Module, graph: Data = GRAPH, call: object = None) -> nn.Mo
             part.train()
             for _ in range(2):
                 part(graph) if hasattr(part, "sample") else call_network(part, graph, call)
-    if hasattr(model, "fit_bank"):
-        model.fit_bank(graph, batch_size=None)
+    if hasattr(model, "fit_anchors"):
+        model.fit_anchors(graph, batch_size=None)
     return model
 
 
@@ -340,7 +340,7 @@ CASES: dict[str, Case] = {
         lambda: MCDropout(seeded(Reversed), 2, call=call_reversed), Reversed, call_reversed
     ),
     "ensemble of mc dropout of anchored": Case(
-        lambda: Ensemble([MCDropout(anchored(s).fit_bank(GRAPH), 2, seed=s) for s in range(2)])
+        lambda: Ensemble([MCDropout(anchored(s).fit_anchors(GRAPH), 2, seed=s) for s in range(2)])
     ),
 }
 FITTED: dict[str, Case] = {
@@ -374,6 +374,13 @@ STACKS: dict[str, Case] = {
     "own stack with a call, no plain": stacked(Backwards, call_backwards, plain=False),
 }
 ALL = CASES | FITTED | STACKS
+# one of each kind; all of them take half a minute
+QUICK = (
+    *("gin at 1", "pna on nodes", "one logit", "gaussian", "fixed", "float64", "pyg at layer"),
+    *("handmade", "call", "mixed ensemble", "mc dropout of anchored", "own network with a call"),
+    *("head of two maps", "chain at readout", "own layer", "paper", "dropout", "heads", "laplace"),
+    *("neighbours", "choose at 3", "stack", "own stack with a call, no plain"),
+)
 
 
 @cache
@@ -384,10 +391,10 @@ def made(name: str) -> nn.Module:
 
 def fitted_calibrators() -> dict[str, object]:
     from gduq import calibration
-    from gduq.prediction import Prediction
+    from gduq.prediction import ClassPrediction
 
     generator = torch.Generator().manual_seed(1)
-    p = Prediction(
+    p = ClassPrediction(
         torch.randn(3, 40, 3, generator=generator),
         target=torch.randint(3, (40,), generator=generator),
     )
@@ -395,22 +402,23 @@ def fitted_calibrators() -> dict[str, object]:
     return {name: getattr(calibration, name)().fit(p) for name in names}
 
 
-def said(p: Prediction) -> tuple[dict[str, Tensor], list[object]]:
+def said(p: ClassPrediction) -> tuple[dict[str, Tensor], list[object]]:
     """All that a prediction says: its tensors, and what else there is."""
     found = {"samples": p.samples, "novelty": p.novelty, "weights": p.weights}
     tensors = {name: value for name, value in found.items() if value is not None}
-    return tensors, [p.calibrated, p.class_names and list(p.class_names)]
+    return tensors, [p.calibrated, list(p.names)]
 
 
 def answer(folder: Path) -> None:
     """Load every bundle of a folder and write what it says; run in a fresh process."""
-    notes = []
-    for i, case in enumerate(ALL.values()):
-        model, calibrator = load(folder / str(i), net=case.nets(), call=case.call)
+    notes = {}
+    for path in sorted(folder.iterdir()):
+        name, case = path.name, ALL[path.name]
+        model, calibrator = load(path, net=case.nets(), call=case.call)
         assert calibrator is None
         tensors, note = said(predict(model, case.graph))
-        save_file({**tensors, "temperature": model.temperature}, folder / f"{i}.safetensors")
-        notes.append(note)
+        save_file({**tensors, "temperature": model.temperature}, folder / f"{name}.safetensors")
+        notes[name] = note
     (folder / "notes.json").write_text(json.dumps(notes))
 
 
@@ -423,7 +431,7 @@ def interrupt(source: Path, place: Path) -> None:
     answers = {"old": old, "new": new(GRAPH)}
     for fresh in (False, True):
         for mode in ("kill", "full", "limit"):
-            for at in range(1, 2 if mode == "limit" else 11):
+            for at in range(1, 2 if mode == "limit" else 7):
                 path = place / f"{mode}-{fresh}-{at}"
                 if not fresh:
                     shutil.copy(source, path)
@@ -484,10 +492,11 @@ def _state(path: Path, answers: dict[str, Tensor]) -> str:
     return next(name for name, logits in answers.items() if torch.equal(found, logits))
 
 
-def in_process(statement: str, *args: object) -> str:
-    """Run a function of this file in a fresh interpreter."""
+def in_process(statement: str, *args: object, before: str = "pass") -> str:
+    """Run a function of this file in a fresh interpreter, and other code before its imports."""
     paths = ", ".join(f"Path({str(a)!r})" for a in args)
-    code = f"from pathlib import Path; from tests.bundle import cases as c; c.{statement}({paths})"
+    code = f"{before}; from pathlib import Path; from tests.bundle import cases as c"
+    code += f"; c.{statement}({paths})"
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

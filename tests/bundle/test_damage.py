@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import gduq
-from gduq.baselines import Ensemble, LastLayerLaplace
 from gduq.bundle import describe, load, load_reference, save, save_load
-from gduq.deploy.pages import front, make_card
-from gduq.deploy.running import Limits
-from gduq.deploy.service import Service
 from gduq.errors import BundleError
+from gduq.models import Ensemble, LastLayerLaplace
 from gduq.nn import GNN
-from gduq.prediction import predict
-from gduq.targets import Labels, Values
+from gduq.prediction import Labels, Values, predict
+from gduq.serve.pages import front, make_card
+from gduq.serve.service import Service
+from gduq.serve.settings import Limits
 from tests.bundle.cases import GRAPH, anchored, fitted_calibrators, gnn, made
 from tests.cli.cases import ring
 from tests.cli.hostile import ODD, budget
-from tests.sealing import joined, rewritten, split_up
+from tests.tampering import joined, rewritten, split_up
 
 Change = Callable[[dict], None]
 
@@ -39,7 +38,7 @@ Change = Callable[[dict], None]
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A sound bundle with a calibrator."""
     path = tmp_path_factory.mktemp("sound") / "m"
-    model, calibrator = anchored().fit_bank(GRAPH), fitted_calibrators()["VectorScaling"]
+    model, calibrator = anchored().fit_anchors(GRAPH), fitted_calibrators()["VectorScaling"]
     save(model, path, calibrator, ["a", "b", "c"])
     assert load(path)[1] is not None
     return path.read_bytes()
@@ -87,12 +86,12 @@ def test_truncated_files_are_refused(sound, place, data):
         load(put(place, sound[: data.draw(st.integers(0, len(sound) - 1))]))
 
 
-@budget(100)
+@budget(60)
 @given(data=st.data())
-def test_flipped_bits_are_refused(sound, place, data):
+def test_flipped_bits_are_refused_or_another_weight(sound, place, data):
     raw = bytearray(sound)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(BundleError):
+    with suppress(BundleError):  # and nothing else
         load(put(place, bytes(raw)))
 
 
@@ -103,24 +102,23 @@ def test_any_other_bytes_are_refused(sound, place, raw, appended):
         load(put(place, sound + raw if appended and raw else raw))
 
 
-@pytest.mark.parametrize("version", ["5", "7", "-1", "", "6.0", None])
-def test_another_format_is_refused_and_can_be_replaced(sound, place, version):
+@pytest.mark.parametrize("other", ["gduq bundle 6", "gduq bundle 8", "", None])
+def test_another_format_is_refused(sound, place, other):
     def change(words: dict[str, str]) -> None:
-        words.update(version=version) if version is not None else words.pop("version")
+        words.update(format=other) if other is not None else words.pop("format")
 
-    other = rewritten(place, sound, change)
+    path = rewritten(place, sound, change)
     for read in (load, describe, load_reference):
-        with pytest.raises(BundleError, match="Save the model again with this gduq"):
-            read(other)
-    load(save(gnn(), other))
+        with pytest.raises(BundleError, match="Save the model again"):
+            read(path)
 
 
 def test_files_of_others_are_refused(tmp_path, sound):
     for path in (tmp_path, tmp_path / "nothing", put(tmp_path / "m", sound) / "inside"):
-        with pytest.raises(BundleError, match=r"a bundle|a regular file"):
+        with pytest.raises(BundleError):
             load(path)
     save_file({"a": torch.ones(1)}, tmp_path / "foreign")
-    with pytest.raises(BundleError, match="gduq did not write"):
+    with pytest.raises(BundleError, match="another file"):
         load(tmp_path / "foreign")
     for text in ("null", "[]", "[" * 100_000, "{", None):
 
@@ -136,7 +134,7 @@ def test_pipes_and_devices_are_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     os.symlink("/dev/zero", tmp_path / "device")
     for name in ("pipe", "device"):
-        with pytest.raises(BundleError, match="a regular file"):
+        with pytest.raises(BundleError, match="no regular file"):
             load(tmp_path / name)
 
 
@@ -272,23 +270,24 @@ def nested(depth: int) -> dict:
 CONFIG, NAMES = ("model", "net", "config"), ("model", "target", "names")
 GAUSSIAN = {"kind": "gaussian", "channels": 10**11, "momentum": None, "floor": 0.1}
 LARGE = "as large as its tensors"
+TEXTS = "different texts"
 FORGED = {
-    "layers": (edit(*CONFIG, "num_layers", value=10**9), "num_layers=2"),
-    "one layer more": (edit(*CONFIG, "num_layers", value=3), "tensors that fit GNN"),
-    "no number of layers": (edit(*CONFIG, "num_layers", value="many"), "a whole number"),
-    "width": (edit(*CONFIG, "hidden_channels", value=10**9), "hidden_channels of"),
-    "inputs": (edit(*CONFIG, "in_channels", value=10**9), "in_channels of"),
-    "outputs": (edit(*CONFIG, "out_channels", value=10**9), "out_channels of"),
+    "layers": (edit(*CONFIG, "num_layers", value=10**9), "layers"),
+    "one layer more": (edit(*CONFIG, "num_layers", value=3), "tensors that fit"),
+    "no number of layers": (edit(*CONFIG, "num_layers", value="many"), "layers"),
+    "width": (edit(*CONFIG, "hidden_channels", value=10**9), LARGE),
+    "inputs": (edit(*CONFIG, "in_channels", value=10**9), LARGE),
+    "outputs": (edit(*CONFIG, "out_channels", value=10**9), LARGE),
     "categories": (edit(*CONFIG, "categories", value=[10**12]), LARGE),
-    "many categories": (edit(*CONFIG, "categories", value=[1] * 10**5), LARGE),
+    "many categories": (edit(*CONFIG, "categories", value=[1] * 10**5), "layers"),
     "anchors": (edit("model", "source", value={"kind": "fixed", "shape": [10**6] * 2}), LARGE),
     "gaussian": (edit("model", "source", value=GAUSSIAN), LARGE),
-    "names, a text": (edit(*NAMES, value="abc"), "a list of texts"),
-    "names, numbers": (edit(*NAMES, value=[1, 2, 3]), "a list of texts"),
-    "names, nested": (edit(*NAMES, value=[["a"]] * 3), "a list of texts"),
-    "names, equal": (edit(*NAMES, value=["a"] * 3), "that differ"),
+    "names, a text": (edit(*NAMES, value="abc"), TEXTS),
+    "names, numbers": (edit(*NAMES, value=[1, 2, 3]), TEXTS),
+    "names, nested": (edit(*NAMES, value=[["a"]] * 3), TEXTS),
+    "names, equal": (edit(*NAMES, value=["a"] * 3), TEXTS),
     "names, too many": (edit(*NAMES, value=list("abcd")), "names, one per class"),
-    "names, a surrogate": (edit(*NAMES, value=["a", "b", "\ud800"]), "whole letters"),
+    "names, a surrogate": (edit(*NAMES, value=["a", "b", "\ud800"]), "letters"),
     "classes": (edit("model", "target", "num_classes", value="3"), "a sound target of classes"),
     "models in models": (edit("model", value=nested(9)), "at most 8 models deep"),
     "deep": (edit("model", value=nested(200)), "at most 8 models deep"),
@@ -310,19 +309,13 @@ def test_a_forged_document_is_refused_in_one_sentence(sound, place, name):
 
 
 @pytest.mark.parametrize(
-    "tensor", ["linear.weight", "bank", "point.net.layers.0.linear.weight", "_calibration"]
-)
-def test_mixed_dtypes_are_refused(sound, place, tensor):
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        tensors[f"weights/{tensor}"] = tensors[f"weights/{tensor}"].double()
-
-    with pytest.raises(BundleError, match=r"of torch\."):
-        load(rewritten(place, sound, tensors=change))
-
-
-@pytest.mark.parametrize(
     ("name", "value", "words"),
-    [("_calibration", torch.tensor(7), "a model in"), ("bank", torch.zeros(0, 8), "bank of anch")],
+    [
+        ("_calibration", torch.tensor(7), "a model in"),
+        ("_calibration", torch.tensor(0.0), "of torch.int64"),
+        ("bank", torch.zeros(0, 8), "bank of anch"),
+        ("linear.bias", torch.full((3,), float("nan")), "finite weights"),
+    ],
 )
 def test_tensors_that_make_no_sense_are_refused(sound, place, name, value, words):
     with pytest.raises(BundleError, match=words):
@@ -363,7 +356,7 @@ FOUR = torch.zeros(1, 4, 3)
     ],
 )
 def test_a_reference_that_makes_no_sense_is_refused(tmp_path, monkeypatch, tensors):
-    monkeypatch.setattr(save_load, "reference_tensors", lambda *_: tensors)
+    monkeypatch.setattr(save_load, "_reference_tensors", lambda *_: tensors)
     path = save(gnn(), tmp_path / "m", class_names=["a", "b", "c"], reference=object())
     with pytest.raises(BundleError):
         load_reference(path)

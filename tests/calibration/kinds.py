@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
-from tests.calibration.any_kind import ROWS, SAMPLES
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
+
+ROWS, SAMPLES = 240, 3
 
 
 def overconfident(
@@ -16,7 +17,7 @@ def overconfident(
     samples: int = SAMPLES,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
-) -> Prediction:
+) -> ClassPrediction:
     """Targets drawn from known probabilities; logits three times too large, samples jittered."""
     generator = torch.Generator().manual_seed(seed)
     truth = 1.5 * torch.randn(rows, classes, generator=generator)
@@ -24,7 +25,7 @@ def overconfident(
     jitter = 0.5 * torch.randn(samples, rows, classes, generator=generator)
     features = torch.randn(rows, 5, generator=generator)
     names = tuple(f"class {c}" for c in range(classes))
-    return Prediction((3 * truth + jitter).to(dtype), target, names, features=features)
+    return ClassPrediction((3 * truth + jitter).to(dtype), target, names, features=features)
 
 
 def too_narrow(

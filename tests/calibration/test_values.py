@@ -1,4 +1,4 @@
-"""Calibrators of values: the battery, closed forms, searches by hand, scikit-learn."""
+"""Calibrators of values: the battery, closed forms, searches by hand."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from scipy.stats import kstest
 from torch import Tensor
 
-from gduq.calibration import DeviationScaling, IsotonicRecalibration, methods_for
-from gduq.errors import InputError
+from gduq.calibration import DeviationScaling, methods_for
 from gduq.prediction import ValuePrediction
-from tests.calibration.any_kind import SAMPLES, WEIGHTS, AnyBattery
+from tests.calibration.battery import SAMPLES, WEIGHTS, AnyBattery
 from tests.calibration.kinds import too_narrow
 
 
@@ -28,12 +26,12 @@ class ValueBattery(AnyBattery):
     def drawn(self, size, samples=SAMPLES, dtype=torch.float64):
         return too_narrow(values=size, samples=samples, dtype=dtype)
 
-    def said(self, p: ValuePrediction) -> Tensor:
+    def answers(self, p: ValuePrediction) -> Tensor:
         ends = p.interval(0.8)
         return torch.stack([p.mean, p.std, *ends, p.log_prob(0.3), p.cdf(0.3)])
 
     def mixed(self, p: ValuePrediction) -> Tensor:
-        return self.said(p)
+        return self.answers(p)
 
     def nll(self, p: ValuePrediction) -> float:
         return -float(p.log_prob(p.target).mean())
@@ -45,7 +43,7 @@ class ValueBattery(AnyBattery):
 
     def test_huge_deviations_stay_finite(self, case, fitted):
         far = case.p.samples * torch.tensor([1e4, 1e4, 1.0, 1.0])
-        assert torch.isfinite(self.said(fitted(case.p.with_samples(far)))).all()
+        assert torch.isfinite(self.answers(fitted(case.p.with_samples(far)))).all()
 
     def test_an_empty_prediction_comes_back_empty(self, case, fitted):
         assert fitted(case.p[:0]).samples.shape == (SAMPLES, 0, 4)
@@ -121,87 +119,3 @@ def test_units_do_not_matter(seed, unit, shift):
     other = replace(p, samples=samples, target=p.target * unit + shift)
     a, b = (DeviationScaling().fit(x).value.item() for x in (p, other))
     assert a == pytest.approx(b, rel=1e-6)
-
-
-def test_recalibrated_predictions_are_refused():
-    p = too_narrow()
-    q = IsotonicRecalibration().fit(p)(p)
-    for call in (
-        lambda: DeviationScaling().fit(q),
-        lambda: DeviationScaling().fit(p)(q),
-        lambda: IsotonicRecalibration().fit(q),
-        lambda: IsotonicRecalibration().fit(p)(q),
-        lambda: DeviationScaling().fit(p, corrupted=[q]),
-    ):
-        with pytest.raises(InputError, match="Use IsotonicRecalibration once, and last"):
-            call()
-
-
-def test_levels_become_uniform():
-    """Of other rows with skewed errors, which no factor can mend."""
-    p_val, p_test = too_narrow(rows=4000, seed=1), too_narrow(rows=4000, seed=2)
-    scaling = DeviationScaling().fit(p_val)
-    scaled = scaling(p_test)
-    q = IsotonicRecalibration().fit(scaling(p_val))(scaled)
-    for t in range(2):
-        levels = [x.column(t).cdf(x.column(t).target).numpy() for x in (scaled, q)]
-        assert kstest(levels[0], "uniform").statistic > 0.08
-        assert kstest(levels[1], "uniform").statistic < 0.035
-        for level in (0.5, 0.9):
-            low, high = q.column(t).interval(level)
-            inside = (low <= q.column(t).target) & (q.column(t).target <= high)
-            assert inside.double().mean().item() == pytest.approx(level, abs=0.04)
-
-
-def test_the_map_is_scikit_learns_up_to_its_smoothing():
-    """Isotonic regression of the observed share against levels, within a step and the prior."""
-    from sklearn.isotonic import IsotonicRegression
-
-    p = too_narrow(rows=500, values=1)
-    levels = p.cdf(p.target).numpy()
-    share = np.array([(levels <= u).mean() for u in levels])
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(levels, share)
-    x, y = IsotonicRecalibration().fit(p).state()["levels"][0].T.numpy()
-    grid = np.linspace(0, 1, 999)
-    assert np.abs(np.interp(grid, x, y) - theirs.predict(grid)).max() < 1 / 20 + 2 / 501
-    np.testing.assert_allclose(y[1:-1], theirs.predict(x[1:-1]), atol=2 / 501)
-
-
-def test_few_rows_stay_near_the_identity():
-    p = ValuePrediction(torch.zeros(1, 20, 2), target=torch.linspace(5.0, 6.0, 20))
-    levels = IsotonicRecalibration(prior=20.0).fit(p).state()["levels"][0]
-    assert levels[:, 1].tolist() == pytest.approx([0.0, 0.75, 1.0], abs=1e-6)
-    assert levels[1, 0].item() == pytest.approx(1.0, abs=1e-6)
-    alone = IsotonicRecalibration().fit(p[:5])(p)
-    torch.testing.assert_close(alone.mean, p.mean)
-    torch.testing.assert_close(alone.std, p.std)
-
-
-def test_coverage_of_a_model_that_is_far_too_sure():
-    """Most of the truth lies where the model's distribution function is 0 or 1 to the eye."""
-    p_val, p_test = too_narrow(rows=2000, values=1, seed=1), too_narrow(rows=4000, values=1, seed=2)
-    q = IsotonicRecalibration().fit(p_val)(p_test)
-    for level in (0.5, 0.8, 0.9):
-        low, high = q.interval(level)
-        inside = ((low <= q.target) & (q.target <= high)).double().mean().item()
-        assert inside == pytest.approx(level, abs=0.035)
-    low, high = p_test.interval(0.9)
-    assert ((low <= p_test.target) & (p_test.target <= high)).double().mean() < 0.6
-
-
-@settings(max_examples=40)
-@given(
-    st.integers(1, 400),
-    st.integers(0, 10_000),
-    st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
-    st.sampled_from([1e-3, 1.0, 50.0]),
-)
-def test_levels_always_rise(rows, seed, spread, prior):
-    """Also with ties, with levels of exactly 0 and 1, with values of different lengths of map."""
-    generator = torch.Generator().manual_seed(seed)
-    target = spread * torch.randn(rows, 2, generator=generator, dtype=torch.float64).round()
-    target[:, 1] = torch.randn(rows, generator=generator)
-    p = ValuePrediction(torch.zeros(1, rows, 4, dtype=torch.float64), target)
-    q = IsotonicRecalibration(prior).fit(p)(p)  # which raises for levels that do not rise
-    assert torch.isfinite(q.log_prob(0.0)).all()
-    assert (q.std >= 0).all()

@@ -84,7 +84,7 @@ def network(**options: object) -> gduq.nn.GNN:
 
 def anchored(**options: object) -> gduq.Anchored:
     model = gduq.anchor(network(**options), at="readout", recipe="paper", num_anchors=4)
-    return model.fit_bank(rings(12)).eval()
+    return model.fit_anchors(rings(12)).eval()
 
 
 def bundle(folder: Path, calibrator: object = None) -> Path:

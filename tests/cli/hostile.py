@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import gduq
-from gduq.disk import write_json
-from gduq.prediction import Prediction
+from gduq._io import write_json
+from gduq.prediction import ClassPrediction
 from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored
 
@@ -72,7 +72,7 @@ def run_folder(path: Path) -> Path:
     rows, generator = {}, torch.Generator().manual_seed(0)
     for split in ("id_val", "id_test", "ood_test"):
         logits = torch.randn(2, 40, 2, generator=generator)
-        p = Prediction(logits, torch.arange(40) % 2)
+        p = ClassPrediction(logits, torch.arange(40) % 2)
         p.to_npz(path / "predictions" / f"{split}.npz")
         rows[split] = len(p)
     found = {"seconds": {"train": 1.0, "predict": 0.1}, "parameters": 9, "rows": rows}

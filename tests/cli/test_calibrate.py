@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gduq
-from gduq.calibration import GATS, AnchorAwareTemperature, CaGCN
+from gduq.calibration import GATS, CaGCN, VectorScaling
 from gduq.data import save
 from gduq.evaluation import corrupted_predictions, evaluate
 from gduq.runs.folder import RunFolder
@@ -16,7 +16,7 @@ OPTIONS = ("--data", "cbas/color/concept", "--method", "anchored", "--at", "1",
            "--epochs", "30", "--set", "training.lr=0.02", "--set", "model.conv=gcn",
            "--set", "model.hidden_channels=8",
            "--set", "resamples=20", "--set", "calibrators=[]")  # fmt: skip
-COPIES = "anchor_aware+corrupted"
+COPIES = "vector+corrupted"
 
 
 @pytest.fixture(scope="module")
@@ -62,30 +62,30 @@ def test_a_graph_calibrator_serves_new_graphs(trained, splits, tmp_path):
     run("predict", bundle, save([bare], tmp_path / "g.safetensors"), "-o", out)
     written = [json.loads(line)["confidence"] for line in out.read_text().splitlines()]
     model, calibrator = gduq.load(bundle)
-    q = calibrator.unseen(bare)(gduq.predict(model, bare))
+    q = calibrator.on(bare)(gduq.predict(model, bare))
     assert written == pytest.approx(q.confidence.tolist(), abs=1e-5)
 
 
 def test_corrupted_copies_from_the_command_line(trained, splits, tmp_path):
     bundle = tmp_path / "bundle"
-    options = ("--method", "anchor_aware", "--corrupted")
+    options = ("--method", "vector", "--corrupted")
     text = run("calibrate", trained, *options, "-o", bundle, "--json").stdout
     assert {row["calibrator"] for row in json.loads(text)} == {"none", COPIES}
     model, calibrator = gduq.load(bundle)
     p = RunFolder(trained).predictions()["id_val"]
     copies = corrupted_predictions(model, splits.id_val)
-    expected = AnchorAwareTemperature().fit(p, corrupted=copies).state()["weights"]
-    torch.testing.assert_close(calibrator.state()["weights"], expected)
-    alone = AnchorAwareTemperature().fit(p).state()["weights"]
+    expected = VectorScaling(missing="keep").fit(p, corrupted=copies).state()["weight"]
+    torch.testing.assert_close(calibrator.state()["weight"], expected)
+    alone = VectorScaling(missing="keep").fit(p).state()["weight"]
     assert not torch.allclose(expected, alone)
 
 
 def test_evaluate_fits_what_is_asked_for(trained, splits):
-    options = ("--method", "anchor_aware", "--method", "spline", "--corrupted", "--json")
+    options = ("--method", "vector", "--method", "cagcn", "--corrupted", "--json")
     found = gduq.Evaluation.from_json(run("evaluate", trained, *options).stdout)
     model, _ = gduq.load(trained / "bundle")
-    expected = evaluate(model, splits, ["spline", COPIES], resamples=20)
-    for name in ("spline", COPIES):  # thresholds too: no row serves a calibrator and a threshold
+    expected = evaluate(model, splits, ["cagcn", COPIES], resamples=20)
+    for name in ("cagcn", COPIES):  # thresholds too: no row serves a calibrator and a threshold
         for measure, variant in (("nll", ""), ("set_size", "lac"), ("error", "threshold")):
             where = ("ood_test", measure, name, variant)
             assert found.value(*where).value == pytest.approx(expected.value(*where).value)
@@ -104,7 +104,7 @@ def test_copies_of_graph_tasks(root):
                "--set", "model.hidden_channels=8", "--set", "model.num_layers=2",
                "--set", "resamples=5", "--root", root, "--json")  # fmt: skip
     folder = root / json.loads(made.stdout)["hash"]
-    found = run("evaluate", folder, "--method", "anchor_aware", "--corrupted", "--json")
+    found = run("evaluate", folder, "--method", "vector", "--corrupted", "--json")
     assert COPIES in {row["calibrator"] for row in json.loads(found.stdout)["table"]}
     grouped = run("evaluate", folder, "--subgroups", "--json")
     assert "size" in {row["variant"].split(":")[0] for row in json.loads(grouped.stdout)["table"]}
@@ -114,9 +114,8 @@ def test_copies_of_graph_tasks(root):
 def test_mistakes_are_one_sentence(trained, tmp_path):
     cases = [
         (("calibrate", trained, "--method", "foo"), "There are temperature, "),
-        (("calibrate", trained, "--method", "anchor_awere"), "Did you mean 'anchor_aware'"),
-        (("calibrate", trained, "--method", "spline", "--corrupted"), "with --method temperature"),
-        (("evaluate", trained, "--corrupted"), "with --method temperature"),
+        (("calibrate", trained, "--method", "vectro"), "Did you mean 'vector'"),
+        (("evaluate", trained, "--corrupted"), "with --method"),
         (("evaluate", trained, "--data", __file__, "--subgroups"), "--subgroups with a run"),
         (("calibrate", trained, "--method", "gats", "--method", "vector", "-o", tmp_path / "b"),
          "one --method"),

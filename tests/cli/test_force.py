@@ -35,8 +35,6 @@ def commands(place, folder):
     yield "evaluate", place / "run", "-o", folder / "e.json"
     yield "calibrate", place / "run", "--method", "vector", "-o", folder / "calibrated"
     yield "bench", "parameters", "--workers", 0, "--root", folder / "b", "-o", folder / "b.csv"
-    yield "data", "convert", new, folder / "c.safetensors"
-    yield "data", "describe", new, "--plot", folder / "picture.png"
     yield "demo", "--seeds", 1, "--epochs", 1, "--output", folder
 
 
@@ -56,10 +54,6 @@ def test_force_replaces_it(place, tmp_path):
     assert (tmp_path / "other").read_bytes() == before
     run(*words, "--force")
     assert (tmp_path / "other").read_bytes() != before
-    words = ("data", "describe", place / "new.safetensors", "--plot", tmp_path / "picture.png")
-    (tmp_path / "picture.png").write_text(OWN)
-    run(*words, "--force")
-    assert (tmp_path / "picture.png").stat().st_size > 1000
 
 
 def test_links_and_folders_stay(place, tmp_path):
@@ -88,8 +82,6 @@ def test_training_data_is_never_an_output(place, tmp_path):
     config["data"]["source"] = str(tmp_path / "mine.csv")
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     refused(*words, "--force", says="which is read")
-    for runs in (tmp_path / "run", tmp_path):
-        refused("report", runs, "-o", words[-1], "--force", says="which is read")
 
 
 def test_it_is_told_at_once(place):
@@ -98,8 +90,7 @@ def test_it_is_told_at_once(place):
     said = "mine.csv, which exists. Choose another name, or pass --force"
     mistakes = {
         "predict model new.safetensors -o mine.csv": said,
-        "report run -o mine.csv": said,
-        "report run -o rep.pdf": ".html, .md",
+        "report run -o rep.pdf": ".html, .json",
         "evaluate run -o mine.md": "mine.md, which exists",
         "bench parameters -o mine.csv": said,
         "calibrate run -o mine.csv": said,

@@ -12,12 +12,12 @@ import pytest
 import gduq
 from gduq.cli.base import print_rows
 from gduq.data import save
-from gduq.data.safe_text import printable
+from gduq.data.outputs import printable
 from gduq.errors import InputError
 from gduq.runs.config import RunConfig
 from tests.cli.cases import anchored, bundle, refused, rings, run
 from tests.cli.hostile import nested, run_folder
-from tests.sealing import joined, split_up
+from tests.tampering import joined, split_up
 
 # -- configs -------------------------------------------------------------------------------------
 

@@ -16,17 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gduq.data import save, stream
-from gduq.data.files import Reject, open_source
-from gduq.deploy.places import Places
+from gduq.data.files import open_source
+from gduq.data.outputs import Reject
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation
-from gduq.graph import check_graph
+from gduq.graphs import check_graph
 from gduq.report import subject_from_run
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import RunFolder
+from gduq.serve.files import InputTable
 from tests.cli.cases import rings
 from tests.cli.hostile import ODD, budget, changed, run_folder
-from tests.sealing import joined, split_up
+from tests.tampering import joined, split_up
 
 TABLE = b'smiles,name,y\nCCO,"a, b",1\nc1ccccc1,"two\nlines",0\nCC(=O)O,x,1\n'
 TU = {
@@ -90,7 +91,7 @@ def test_kept_columns_stay_with_their_rows(place, data):
     path = place / "kept.csv"
     path.write_bytes(changed(TABLE, data))
     try:
-        places = Places.of([path], keep=["name"])
+        places = InputTable.of([path], keep=["name"])
         rows = [item for part in places.read(path, 2) for item in part]
     except InputError:
         return

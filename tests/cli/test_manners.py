@@ -45,7 +45,7 @@ def test_version():
     assert run("--version").stdout.strip() == __version__
 
 
-def completed(*words, shell="bash"):
+def to_params(*words, shell="bash"):
     """What a shell would offer for the last word; nothing heavy is imported for it."""
     line = " ".join(["gduq", *words])
     environment = {**os.environ, "_GDUQ_COMPLETE": f"complete_{shell}"}
@@ -66,37 +66,9 @@ def completed(*words, shell="bash"):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_are_completed(shell):
-    found = " ".join(completed("ca", shell=shell))
+    found = " ".join(to_params("ca", shell=shell))
     assert "calibrate" in found
     assert "train" not in found
-
-
-def test_datasets_are_completed():
-    assert completed("bench", "size-shift", "--scale", "s") == ["smoke", "small"]
-    motifs = ["motif/size/covariate", "motif/size/concept", "motif/size/no_shift"]
-    assert completed("train", "--data", "motif/s") == motifs
-    assert completed("data", "prepare", "motif/s") == motifs
-    assert completed("data", "describe", "motif/s") == motifs
-    assert completed("train", "--method", "v") == ["vanilla"]
-
-
-def test_names_offered_are_those_that_exist():
-    from gduq.calibration import methods_for
-    from gduq.cli.completion import CALIBRATORS, OF_FEATURES, SCORES, check_calibrator, datasets
-    from gduq.cli.completion import FIXED as COMPLETED_FIXED
-    from gduq.data import names
-    from gduq.deploy.service import _OF_FEATURES
-    from gduq.evaluation.named_calibrators import FIXED
-    from gduq.novelty import scores_for
-
-    assert COMPLETED_FIXED == FIXED
-    assert tuple(_OF_FEATURES) == OF_FEATURES
-    for kind in ("classes", "labels", "values"):
-        assert tuple(methods_for(kind)) == CALIBRATORS[kind]
-        assert scores_for(kind) == SCORES[kind]
-        for one in methods_for(kind).values():
-            check_calibrator(one.__name__, kind)
-    assert tuple(datasets("")) == names()
 
 
 def test_no_arguments_show_the_help():

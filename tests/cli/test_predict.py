@@ -11,17 +11,15 @@ import torch
 from torch_geometric.data import Data
 
 import gduq
-from gduq.cli import answering
 from gduq.data import save
-from gduq.deploy import places
-from gduq.deploy.rowfiles import join_files, row_file
-from gduq.deploy.service import Service, Settings
-from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
+from gduq.serve import files
+from gduq.serve.files import predict_files
+from gduq.serve.service import Service, Settings
 from tests.cli.cases import CLASSES, anchored, bundle, network, refused, ring, rings, run, spoilt
 
-PLAIN = ["file", "row", "label", "class", "confidence", "epistemic", "aleatoric",
-         "prob_small", "prob_large", "ood_score"]  # fmt: skip
+PLAIN = ["file", "row", "label", "class", "confidence", "entropy", "aleatoric", "epistemic",
+         "spread", "prob_small", "prob_large", "ood_score"]  # fmt: skip
 FULL = [*PLAIN[:-1], "conformal_set", "ood_score", "ood_rank", "abstain"]
 
 
@@ -74,8 +72,8 @@ def test_the_columns_say_what_the_library_says(tmp_path, model, graphs):
     assert [row["class"] for row in rows] == [CLASSES[i] for i in p.label]
     probs = torch.tensor([[row[f"prob_{c}"] for c in CLASSES] for row in rows])
     torch.testing.assert_close(probs, p.probs)
-    energy = torch.tensor([row["ood_score"] for row in rows])
-    torch.testing.assert_close(energy, gduq.novelty.ood_scores.score(p, "energy"))
+    score = torch.tensor([row["ood_score"] for row in rows])
+    torch.testing.assert_close(score, gduq.ood.score(p, "msp"))
     assert [row["row"] for row in rows] == list(range(30))
     assert {row["file"] for row in rows} == {str(graphs)}
 
@@ -90,10 +88,10 @@ def test_thresholds_come_from_calibration_data(tmp_path, model, graphs, known):
     sets = gduq.conformal.SplitConformal(0.1, shift_level=0).fit(p_val)(p)
     wanted = [[c for c, inside in zip(CLASSES, row, strict=True) if inside] for row in sets.mask]
     assert [row["conformal_set"] for row in rows] == wanted
-    kept = gduq.abstention.Abstention(coverage=0.5).fit(p_val)(p).kept
+    kept = gduq.ood.Abstention(coverage=0.5).fit(p_val)(p).kept
     assert [row["abstain"] for row in rows] == [None if k else "ambiguous" for k in kept]
     assert 0 < sum(kept) < 30
-    scores, known_scores = (gduq.novelty.ood_scores.score(q, "energy") for q in (p, p_val))
+    scores, known_scores = (gduq.ood.score(q, "msp") for q in (p, p_val))
     ranks = (known_scores.unsqueeze(0) < scores.unsqueeze(1)).double().mean(1)
     found = torch.tensor([row["ood_rank"] for row in rows], dtype=torch.float64)
     torch.testing.assert_close(found, ranks, atol=0.02, rtol=0)
@@ -174,7 +172,7 @@ def test_every_score(tmp_path, model, graphs, known, score):
     p = gduq.predict(anchored(), rings(30, seed=1), features=True)
     train = gduq.predict(anchored(), rings(60, seed=2), features=True)
     found = torch.tensor([row["ood_score"] for row in rows_of(out)], dtype=torch.float64)
-    wanted = gduq.novelty.ood_scores.score(p, score, train).double()
+    wanted = gduq.ood.score(p, score, train).double()
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-5)
 
 
@@ -187,7 +185,7 @@ def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
     path, out = gduq.save(model, tmp_path / "fitted", class_names=CLASSES), tmp_path / "out.jsonl"
     run("predict", path, graphs, "-o", out)
     rows = rows_of(out)
-    assert list(rows[0])[4:7] == ["confidence", "novelty", "epistemic"]
+    assert list(rows[0])[2:5] == ["novelty", "label", "class"]
     wanted = gduq.predict(model, rings(30, seed=1)).novelty
     torch.testing.assert_close(torch.tensor([row["novelty"] for row in rows]), wanted)
     assert [row["ood_score"] for row in rows] == [row["novelty"] for row in rows]
@@ -197,7 +195,7 @@ def test_novelty_comes_first_and_is_the_default_score(tmp_path, graphs):
 
 def test_a_node_task_has_a_row_per_node(tmp_path):
     model = gduq.anchor(network(task="node"), recipe="paper", num_anchors=3)
-    model.fit_bank(rings(4)).eval()
+    model.fit_anchors(rings(4)).eval()
     path = save(rings(5, label=False), tmp_path / "graphs.safetensors")
     out = tmp_path / "out.parquet"
     run("predict", gduq.save(model, tmp_path / "model"), path, "-o", out)
@@ -290,17 +288,6 @@ def test_when_no_graph_can_be_read_all_are_listed(tmp_path, model):
     assert len(rows_of(listed)) == 3
 
 
-def test_parts_without_an_answer_are_listed_together(tmp_path):
-    service, parts = Service(anchored(), class_names=CLASSES), []
-    for i in range(2):
-        wide = save([ring(4, i, channels=5)], tmp_path / f"wide{i}.safetensors")
-        parts.append(predict_part(service, i, wide, tmp_path / f"{i}.csv"))
-    with pytest.raises(InputError, match=r"none; the first of 2: .*wide0"):
-        join_served(service, parts, tmp_path / "all.csv")
-    assert len(rows_of(tmp_path / "all.csv.rejects.csv")) == 2
-    assert not (tmp_path / "all.csv").exists()
-
-
 class Reads(torch.nn.Module):
     """Looks for something that not every graph has."""
 
@@ -318,18 +305,6 @@ def test_a_graph_that_lacks_what_the_network_reads_is_a_bad_graph(tmp_path):
     done = predict_files(Service(Reads()), [full, bare], tmp_path / "out.csv")
     assert (done.graphs, done.rejected) == (3, 1)
     assert "pos" in done.first
-
-
-@pytest.mark.parametrize("slip", [AttributeError("no such thing"), KeyError("thing")])
-def test_a_slip_of_the_library_is_no_bad_graph(tmp_path, graphs, monkeypatch, slip):
-    calls = []
-    code = {"calls": calls, "slip": slip, "__name__": "gduq.deploy.service"}
-    exec("def answer(self, given):\n    calls.append(len(given))\n    raise slip", code)
-    monkeypatch.setattr(Service, "answer", code["answer"])
-    with pytest.raises(type(slip)):
-        predict_files(Service(anchored()), [graphs], tmp_path / "out.csv")
-    assert calls == [30]  # no search for the graph whose fault it is
-    assert not (tmp_path / "out.csv").exists()
 
 
 def test_any_other_error_leaves_nothing_behind(tmp_path, model):
@@ -355,61 +330,15 @@ def test_memory_does_not_grow_with_the_number_of_graphs(tmp_path, monkeypatch):
                 gc.collect()
                 most.append(sum(ref() is not None for ref in seen))
 
-    monkeypatch.setattr(places, "stream", endless)
+    monkeypatch.setattr(files, "stream", endless)
     (tmp_path / "any.safetensors").touch()
     service = Service(anchored(), class_names=CLASSES)
     service.refer_to(service.answer(rings(40)))
     any_file, out = tmp_path / "any.safetensors", tmp_path / "out.parquet"
-    done = predict_files(service, [any_file], out, places=places.Places(), batch_size=50)
+    done = predict_files(service, [any_file], out, table=files.InputTable(), batch_size=50)
     assert done.rows == 1200
     assert max(most) <= 200  # a batch, and the one before
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 1200
-
-
-# -- several files -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_files_are_joined_in_order(tmp_path, ending):
-    kinds = {"row": "whole", "set": "texts"}
-    parts = [tmp_path / f"{i}.{ending}" for i in range(3)]
-    for i, part in enumerate(parts):
-        with row_file(part, kinds) as file:
-            file.write({"row": [i, i], "set": [['a, "b"\n'], []]})
-    join_files(parts, tmp_path / f"all.{ending}")
-    assert rows_of(tmp_path / f"all.{ending}") == [row for part in parts for row in rows_of(part)]
-
-
-def test_a_worker_makes_its_service_once(tmp_path, model, monkeypatch):
-    made, make = [], answering.make_service
-    monkeypatch.setattr(answering, "make_service", lambda request: made.append(1) or make(request))
-    monkeypatch.chdir(tmp_path)
-    request = answering.Request(model)
-    for i in range(3):
-        path = save(rings(4, i), tmp_path / f"g{i}.safetensors")
-        part = tmp_path / f"{i}.csv"
-        answering._predict_one(request, places.Places(), tmp_path, (i, path, part))
-    assert made == [1]
-
-
-@pytest.mark.slow  # two processes that import torch
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_workers_give_the_rows_of_one_process(tmp_path, model, known, engine, request):
-    if engine == "ray":
-        request.getfixturevalue("ray_of_two")
-    paths = [save(rings(9, seed), tmp_path / f"g{seed}.safetensors") for seed in (3, 4)]
-    paths.append(save(spoilt(rings(9, 5), 2), tmp_path / "g5.safetensors"))
-    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
-    options = ("--calibration-data", known)
-    many = ("--workers", 2, "--engine", engine)
-    alone = run("predict", model, *paths, "-o", one, *options, "--json", code=3)
-    both = run("predict", model, *paths, "-o", two, *options, *many, "--json", code=3)
-    pvalues = [json.loads(result.stdout)["shift_pvalue"] for result in (alone, both)]
-    assert pvalues[0] == pvalues[1]
-    assert rows_of(one) == rows_of(two)
-    listed = [tmp_path / f"{name}.parquet.rejects.csv" for name in ("one", "two")]
-    assert listed[0].read_text() == listed[1].read_text()
-    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
 # -- nothing of the user's is lost -----------------------------------------------------------------
@@ -441,13 +370,12 @@ def lossy_calls(folder, model, graphs, known):
         (model, own, "-o", out, "--rejects", notes),
         (model, own, "-o", out, "--rejects", folder),
         (model, corrected, "-o", folder / "all.csv"),  # the default place of the rejects
-        (model, own, corrected, "-o", folder / "all.csv", "--workers", 2),
         (model, own, "-o", link, "--calibration-data", link),
         (model, own, "-o", out, "--calibration-data", known, "--rejects", known),
     ]
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(11))
 def test_no_path_destroys_what_is_there(tmp_path, graphs, known, number):
     (tmp_path / "sub").mkdir()
     model = bundle(tmp_path / "model")
@@ -455,18 +383,6 @@ def test_no_path_destroys_what_is_there(tmp_path, graphs, known, number):
     before = contents(tmp_path)
     refused("predict", *call)
     assert contents(tmp_path) == before
-
-
-def test_convert_destroys_nothing(tmp_path):
-    pytest.importorskip("rdkit")
-    table, notes = tmp_path / "in.csv", tmp_path / "notes.csv"
-    table.write_text("smiles\nCCO\n")
-    notes.write_text("mine\n")
-    target = tmp_path / "out.safetensors"
-    for rejects in (table, notes, target):
-        run("data", "convert", table, target, "--rejects", rejects, code=2)
-        assert sorted(contents(tmp_path)) == [table, notes]
-        assert (table.read_text(), notes.read_text()) == ("smiles\nCCO\n", "mine\n")
 
 
 # -- mistakes ------------------------------------------------------------------------------------
@@ -537,7 +453,7 @@ def own(tmp_path, monkeypatch):
 def test_a_network_of_ones_own(tmp_path, own, graphs):
     from gduq.cli.answering import make_network
 
-    model = gduq.anchor(make_network(own), at="out", num_anchors=3).fit_bank(rings(9)).eval()
+    model = gduq.anchor(make_network(own), at="out", num_anchors=3).fit_anchors(rings(9)).eval()
     path, out = gduq.save(model, tmp_path / "mine"), tmp_path / "out.jsonl"
     refused("predict", path, graphs, "-o", out, says="--net")
     run("predict", path, graphs, "-o", out, "--net", own)
@@ -589,7 +505,7 @@ def test_a_service_needs_labels_to_refer_to():
 
 def test_class_names_must_fit():
     service = Service(anchored(), class_names=["one"])
-    with pytest.raises(InputError, match="2 class names"):
+    with pytest.raises(InputError, match="names"):
         service.columns(service.answer(rings(3)))
 
 

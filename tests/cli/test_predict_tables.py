@@ -14,13 +14,10 @@ from gduq.cli.answering import labelled
 from gduq.cli.request import Request
 from gduq.data import save
 from gduq.data.smiles import molecules
-from gduq.deploy import stream
-from gduq.deploy.places import Places
-from gduq.deploy.service import Service
-from gduq.deploy.stream import join_served, predict_files, predict_part
 from gduq.errors import InputError
+from gduq.serve.service import Service
 from tests.cli.cases import check_early, refused, run
-from tests.deploy.cases import KINDS, SMILES, model
+from tests.serve.cases import KINDS, SMILES, model
 
 pytest.importorskip("rdkit")
 
@@ -122,26 +119,6 @@ def test_files_with_and_without_molecules_have_one_set_of_columns(tmp_path):
     assert "name" not in rows_of(out)[0]  # not every file has it
 
 
-def test_parts_of_workers_are_the_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream, "_KEPT", 15)  # fewer than there are: which ones counts
-    files = [table(tmp_path / f"{i}.csv") for i in range(2)]
-    files.append(save(molecules(["CCO"]), tmp_path / "2.safetensors"))
-    service = Service(model(), class_names=["small", "big"])
-    service.refer_to(service.answer([molecule_with_truth(s) for s in SMILES * 3]))
-    places = Places.of(files[:2], keep=["name"], smiles="Structure")
-    whole = predict_files(service, files, tmp_path / "all.csv", places=places)
-    parts = [
-        predict_part(service, i, path, tmp_path / f"part{i}.csv", places)
-        for i, path in enumerate(files)
-    ]
-    joined = join_served(service, parts, tmp_path / "joined.csv")
-    assert (tmp_path / "all.csv").read_bytes() == (tmp_path / "joined.csv").read_bytes()
-    same = ("rows", "graphs", "abstained", "reasons", "shift_pvalue", "columns")
-    assert [getattr(joined, n) for n in same] == [getattr(whole, n) for n in same]
-    assert whole.reasons
-    assert len(joined.sample.rows) == 15
-
-
 def molecule_with_truth(smiles: str):
     [graph] = molecules([smiles])
     graph.y = torch.tensor([int(graph.num_nodes > 6)])
@@ -167,7 +144,6 @@ EARLY = {
     "predict m new.csv -o out.csv --rejects new.csv": "--rejects, got new.csv, which is read",
     "predict m new.csv -o out.csv --rejects notes.csv": "--force",
     "predict m new.csv -o out.csv --force --rejects notes.csv": "no list of rejects",
-    "predict m new.csv -o out.csv --calibrator per_lable": "Did you mean 'per_label'",
     "predict m new.csv -o out.csv --keep nme": "Did you mean 'name'?",
     "predict m new.csv -o out.csv --smiles nothing": "one column 'nothing'",
     "predict m bare.csv -o out.csv": "one column of SMILES in bare.csv, got the columns id, dose. "
@@ -176,16 +152,9 @@ EARLY = {
     "in training (big, not tiny), got 1 in new.csv: big",
     "evaluate m --data new.csv --target nothing": "one column 'nothing'",
     "evaluate m --data new.csv --target b*": "got 1 in new.csv: big",
-    "evaluate m --data new.csv --method per_lable": "Did you mean 'per_label'",
     "evaluate nowhere --data new.csv": "which does not exist",
-    "calibrate m --method foo": "a calibrator",
-    "predict m new.csv -o out.csv --ood-score magic": "an OOD score for labels from novelty",
-    "predict m new.csv -o out.csv --ood-score std": "an OOD score for labels from novelty",
     "predict m new.csv other.csv -o out.csv": "one name for the SMILES of all tables",
     "predict m g.safetensors -o out.csv --keep id": "which has no columns",
-    "serve m --ood-score energy": "an OOD score for labels from novelty",
-    "predict m new.csv -o out.csv --calibrator vector": "a calibrator for labels from per_label",
-    "evaluate m --data new.csv --method deviation": "a calibrator for labels from per_label",
 }
 
 
@@ -198,6 +167,17 @@ def test_mistakes_are_told_before_torch_is_imported(tmp_path):
     for name in ("sheet.xlsx", "g.safetensors"):
         (tmp_path / name).touch()
     check_early(EARLY, tmp_path)
+
+
+def test_names_that_do_not_fit_the_model_are_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bundle(tmp_path / "m", "labels")
+    table(tmp_path / "new.csv", "labels")
+    words = ("predict", "m", "new.csv", "-o", "out.csv")
+    refused(*words, "--ood-score", "std", says="an OOD score for labels from")
+    data = ("--calibration-data", "new.csv")
+    refused(*words, *data, "--calibrator", "vector", says="per_label")
+    refused("serve", "m", "--port", "0", "--ood-score", "energy", says="an OOD score for labels")
 
 
 def test_classes_with_too_few_rows_for_sets_of_their_own_are_named(tmp_path):

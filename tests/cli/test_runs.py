@@ -138,13 +138,6 @@ def value(found, split, measure):
     return row["value"]
 
 
-def test_report_by_name_of_the_format(root, trained, tmp_path):
-    out = tmp_path / "report.txt"
-    done = json.loads(run("report", root, "-o", out, "--format", "markdown", "--json").stdout)
-    assert done["runs"] == [str(trained)]
-    assert "|---|" in out.read_text()
-
-
 def test_predict_with_a_run_has_thresholds(root, trained, tmp_path):
     splits = gduq.data.load("cbas/color/concept")
     graph = splits.id_test.graphs[0].clone()
@@ -176,8 +169,7 @@ def test_mistakes_are_one_sentence(trained, tmp_path):
         (("evaluate", trained, "-o", tmp_path / "e.html"), ".json, .md"),
         (("report", nowhere, "-o", tmp_path / "r.html"), "does not exist"),
         (("report", tmp_path, "-o", tmp_path / "r.html"), "has no finished run"),
-        (("report", trained, "-o", tmp_path / "r.docx"), ".html, .md"),
-        (("report", trained, "-o", tmp_path / "r.html", "--format", "pdf"), "a format from"),
+        (("report", trained, "-o", tmp_path / "r.docx"), ".html, .json"),
         (("report", trained, "-o", tmp_path / "no" / "r.html"), "can be written"),
     ]
     for arguments, says in cases:

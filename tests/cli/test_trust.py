@@ -49,11 +49,10 @@ def trained(made, tmp_path, monkeypatch):
 
 def forget(monkeypatch, module):
     """As a new process would be."""
-    from gduq.runs import source, source_read, source_splits
+    from gduq.data import source
 
     monkeypatch.setattr(source, "_named", set())
-    source_read._dataset.cache_clear()
-    for kept in vars(source_splits).values():
+    for kept in vars(source).values():
         if hasattr(kept, "cache_clear"):
             kept.cache_clear()
     sys.modules.pop(module, None)

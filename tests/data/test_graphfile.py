@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch_geometric.data import Data
 
-from gduq.data.graphfile import FORMAT, read_graphs, write_graphs, write_parts
-from gduq.data.packed import Packed
+from gduq.data.graphfile import read_graphs, write_graphs
 from gduq.errors import InputError
-from tests.sealing import rewritten
+from gduq.graphs.packed import Packed
+from tests.tampering import rewritten
 
 
 def graph(nodes: int, seed: int = 0, edges: int = 4) -> Data:
@@ -41,40 +41,14 @@ def assert_same(found: Packed, expected: list[Data]) -> None:
 
 
 @settings(deadline=None, max_examples=20)
-@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8), part=st.integers(1, 4))
-def test_out_comes_what_went_in(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], part: int
-) -> None:
-    """In one go and in parts: the same graphs, and the same file to the byte."""
-    folder = tmp_path_factory.mktemp("graphs")
+@given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8))
+def test_out_comes_what_went_in(tmp_path_factory: pytest.TempPathFactory, sizes: list[int]) -> None:
+    path = tmp_path_factory.mktemp("graphs") / "graphs"
     graphs = [graph(size, seed, edges=seed % 3) for seed, size in enumerate(sizes)]
-    write_graphs(folder / "whole", graphs, ("a", "b", "c"))
-    pieces = (graphs[i : i + part] for i in range(0, len(graphs), part))
-    assert write_parts(folder / "parts", pieces, ("a", "b", "c")) == len(graphs)
-    for name in ("whole", "parts"):
-        packed = read_graphs(folder / name)
-        class_names = packed.class_names
-        assert_same(packed, graphs)
-        assert class_names == ("a", "b", "c")
-    assert sorted(path.name for path in folder.iterdir()) == ["parts", "whole"]
-
-
-def test_parts_of_different_layout_join(tmp_path: Path) -> None:
-    """Nodes and edges are equally many in one part only, so only that part shares offsets."""
-    ring = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]))
-    path = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1], [1, 2]]))
-    write_parts(tmp_path / "g", [[ring], [path, ring]])
-    assert_same(read_graphs(tmp_path / "g"), [ring, path, ring])
-
-
-def test_any_safetensors_reader_opens_it(tmp_path: Path) -> None:
-    from safetensors import safe_open
-
-    write_graphs(tmp_path / "g", [graph(3), graph(2, 1)])
-    with safe_open(tmp_path / "g", framework="pt") as file:
-        assert file.metadata()["format"] == FORMAT
-        assert file.get_tensor("data/x").shape == (5, 2)
-        assert file.get_tensor("ptr/node").tolist() == [0, 3, 5]
+    write_graphs(path, graphs, ("a", "b", "c"))
+    packed = read_graphs(path)
+    assert_same(packed, graphs)
+    assert packed.class_names == ("a", "b", "c")
 
 
 def test_a_selection_is_written_alone(tmp_path: Path) -> None:
@@ -83,21 +57,11 @@ def test_a_selection_is_written_alone(tmp_path: Path) -> None:
     assert_same(read_graphs(tmp_path / "g"), [graphs[4], graphs[1]])
 
 
-def test_parts_that_differ_are_refused_and_leave_nothing(tmp_path: Path) -> None:
-    other = graph(2)
-    other.x = other.x.float()
-    with pytest.raises(InputError, match=r"'x' of torch.float64 \[2\] in all graphs"):
-        write_parts(tmp_path / "g", [[graph(3)], [other]])
-    with pytest.raises(InputError, match="at least one readable graph"):
-        write_parts(tmp_path / "g", [])
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"edge_index": torch.tensor([[0], [3]])}, "from 0 to 2 in the edges of graph 1"),
-        ({"edge_index": torch.tensor([[-1], [0]])}, "from 0 to 2 in the edges of graph 1"),
+        ({"edge_index": torch.tensor([[0], [3]])}, "node numbers"),
+        ({"edge_index": torch.tensor([[-1], [0]])}, "node numbers"),
         ({"x": torch.ones(0, 2, dtype=torch.float64)}, "at least one node"),
     ],
 )
@@ -113,7 +77,7 @@ def test_unsound_graphs_are_not_written(
 
 
 def test_graphs_without_edges_attribute(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="graphs with edge_index"):
+    with pytest.raises(InputError, match="edge_index"):
         write_graphs(tmp_path / "g", [Data(x=torch.ones(2, 1))])
 
 
@@ -143,9 +107,8 @@ def sound(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "other"}, "other 3 instead of gduq.graphs 3"),
-        ({"version": "4"}, "gduq.graphs 4 instead of gduq.graphs 3"),
-        ({"version": "2"}, "gduq.graphs 2 instead of gduq.graphs 3"),
+        ({"format": "other"}, "other instead of gduq.graphs"),
+        ({"format": "gduq.graphs 3"}, "gduq.graphs 3 instead of gduq.graphs 4"),
         ({"ptr__node": torch.tensor([0, 4, 3])}, "offsets 'node'"),
         ({"ptr__node": torch.tensor([1, 3, 5])}, "offsets 'node'"),
         ({"ptr__node": torch.tensor([0.0, 3, 5])}, "offsets 'node'"),
@@ -153,32 +116,21 @@ def sound(tmp_path: Path) -> Path:
         ({"ptr__node": torch.tensor([0])}, "at least one graph"),
         ({"data__x": torch.ones(4, 2)}, "5 rows of 'x'"),
         ({"data__x": torch.ones(5)}, "one row per node"),
-        ({"data__edge_index": torch.full((2, 8), 4)}, "in the edges of graph 0"),
-        ({"data__edge_index": torch.zeros(2, 8)}, "an integer edge_index"),
-        ({"data__edge_index": torch.zeros(3, 8).long()}, "an integer edge_index"),
-        ({"layout": "{}", "deliver": "{}"}, "graphs with edge_index"),
+        ({"data__edge_index": torch.full((2, 8), 4)}, "node numbers"),
+        ({"data__edge_index": torch.zeros(2, 8)}, "int64"),
+        ({"data__edge_index": torch.zeros(3, 8).long()}, "shape"),
+        ({"layout": "{}", "deliver": "{}"}, "edge_index"),
         ({"layout": '{"z": "node"}'}, "data/z"),
         ({"layout": "{"}, "a sound file of graphs"),
         ({"layout": None}, "a sound file of graphs"),
-        ({"deliver": '{"x": "system"}'}, "delivered as one of"),
-        ({"deliver": '{"z": "int64"}'}, "delivered as one of"),
-        ({"deliver": '{"x": "text"}'}, "UTF-8 bytes as 'x'"),
+        ({"deliver": '{"x": "system"}'}, "'x' of a dtype"),
+        ({"deliver": '{"x": "text"}'}, "UTF-8 bytes"),
         ({"class_names": "3"}, "a sound file of graphs"),
     ],
 )
 def test_hand_made_files_are_checked(sound: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_graphs(changed(sound, changes))
-
-
-def test_every_flipped_byte_is_seen(sound: Path) -> None:
-    whole = sound.read_bytes()
-    for place in range(0, len(whole), 3):
-        content = bytearray(whole)
-        content[place] ^= 1 << place % 8
-        sound.write_bytes(content)
-        with pytest.raises(InputError, match="a sound file of graphs"):
-            read_graphs(sound)
 
 
 def test_a_file_cut_off_is_seen(sound: Path) -> None:
@@ -189,7 +141,7 @@ def test_a_file_cut_off_is_seen(sound: Path) -> None:
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
-    with pytest.raises(InputError, match="gduq did not write"):
+    with pytest.raises(InputError, match="did not write"):
         read_graphs(tmp_path / "model.safetensors")
     torch.save({"x": 1}, tmp_path / "model.pt")
     with pytest.raises(InputError, match=r"a pickle or torch.save file"):

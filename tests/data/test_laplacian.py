@@ -10,8 +10,8 @@ from torch_geometric.transforms import AddLaplacianEigenvectorPE
 from torch_geometric.utils import to_undirected
 
 from gduq.data.laplacian import add_laplacian, laplacian_encoding
-from gduq.data.packed import Packed
 from gduq.errors import InputError
+from gduq.graphs.packed import Packed
 
 
 def connected(nodes, extra, seed):

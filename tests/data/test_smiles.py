@@ -94,7 +94,7 @@ def test_a_process_that_was_killed_is_replaced(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
     rdkit = RDKitProcess()
-    assert rdkit.readable(["C"]) == [True]
+    assert rdkit.ask("parse", [["C"]]) == [[True]]
     started[0].kill()
     started[0].wait()
     [[found]] = rdkit.read([["CCO"]])
@@ -130,7 +130,7 @@ def test_who_is_interrupted_gets_no_answers_to_that_question_next(monkeypatch):
         def __init__(self, pipe):
             self.pipe = pipe
 
-        def read(self, size):
+        def readline(self):
             raise KeyboardInterrupt
 
         def __getattr__(self, name):

@@ -8,10 +8,10 @@ import pandas as pd
 import torch
 from torch_geometric.data import Data
 
-from gduq.data.splits import Splits
-from gduq.data.view import View
 from gduq.evaluation import Evaluation, evaluate
-from gduq.prediction import Hypotheses, LabelPrediction, Prediction, ValuePrediction
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
+from gduq.prediction import ClassPrediction, LabelPrediction, Prediction, ValuePrediction
 
 FAST = {"resamples": 20}
 NAN = float("nan")
@@ -20,12 +20,14 @@ CALIBRATORS = {"classes": ["temperature", "vector"], "labels": ["per_label"],
                "values": ["deviation"]}  # fmt: skip
 
 
-def draw_classes(m: int, seed: int, noise: float = 1.0, k: int = 3) -> Prediction:
+def draw_classes(m: int, seed: int, noise: float = 1.0, k: int = 3) -> ClassPrediction:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(3, (m,), generator=generator)
     h = torch.nn.functional.one_hot(y, 3) * 2 + noise * torch.randn(m, 3, generator=generator)
     samples = 2 * h + 0.3 * torch.randn(k, m, 3, generator=generator)
-    return Prediction(samples, target=y, features=h, novelty=h.norm(dim=1).div(20).clamp_max(1))
+    return ClassPrediction(
+        samples, target=y, features=h, novelty=h.norm(dim=1).div(20).clamp_max(1)
+    )
 
 
 def draw_values(m: int, seed: int, wrong: float = 1.0, width: int = 1) -> ValuePrediction:
@@ -55,14 +57,14 @@ def draw_labels(m: int, seed: int, noise: float = 1.0, width: int = 3) -> LabelP
 DRAW = {"classes": draw_classes, "labels": draw_labels, "values": draw_values}
 
 
-def splits_of(kind: str, **more) -> dict[str, Hypotheses]:
+def splits_of(kind: str, **more) -> dict[str, Prediction]:
     sizes = {"train": (150, 0, 1.0), "id_val": (120, 1, 1.0), "id_test": (110, 2, 1.0),
              "ood_val": (90, 3, 2.0), "ood_test": (80, 4, 3.0)}  # fmt: skip
     return {name: DRAW[kind](m, seed, off, **more) for name, (m, seed, off) in sizes.items()}
 
 
 @cache
-def judged(kind: str) -> tuple[dict[str, Hypotheses], Evaluation]:
+def judged(kind: str) -> tuple[dict[str, Prediction], Evaluation]:
     """Predictions of a kind, and what `evaluate` finds of them; made once."""
     predictions = splits_of(kind)
     return predictions, evaluate(predictions, calibrators=CALIBRATORS[kind], **FAST)

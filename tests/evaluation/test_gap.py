@@ -8,23 +8,23 @@ import pytest
 import torch
 
 from gduq import metrics
-from gduq.data.view import View
 from gduq.evaluation import evaluate
 from gduq.evaluation.gap import gap
-from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from gduq.graphs.view import View
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from tests.report.cases import graph
 
 FAST = {"resamples": 100}
 
 
-def rare(positives: int, total: int = 86, seed: int = 0) -> Prediction:
+def rare(positives: int, total: int = 86, seed: int = 0) -> ClassPrediction:
     """Two classes, the second told well."""
     generator = torch.Generator().manual_seed(seed)
     y = (torch.arange(total) < positives).long()
     logits = torch.stack(
         [torch.zeros(total), 1.5 * y - 1 + torch.randn(total, generator=generator)]
     )
-    return Prediction(logits.T, y)
+    return ClassPrediction(logits.T, y)
 
 
 def test_the_gap_of_classes_is_confidence_minus_accuracy():
@@ -59,7 +59,7 @@ def test_the_gap_of_values_ends_where_coverage_does():
 
 
 def test_rows_that_are_all_right_have_an_interval_of_the_gap():
-    p = Prediction(4 * torch.eye(2).repeat(20, 1), torch.tensor([0, 1] * 20))
+    p = ClassPrediction(4 * torch.eye(2).repeat(20, 1), torch.tensor([0, 1] * 20))
     found = evaluate({"id_test": p}, **FAST)
     right, off = found.value("id_test", "accuracy"), found.value("id_test", "gap")
     assert off.high - off.low == pytest.approx(right.high - right.low)
@@ -78,7 +78,7 @@ def test_fewer_than_five_rows_of_a_class_have_no_interval(measure):
 
 def test_an_interval_without_width_is_none():
     y = torch.arange(40) % 2
-    p = Prediction(torch.eye(2)[y] * 3 + torch.rand(40, 1), y)  # told apart without an error
+    p = ClassPrediction(torch.eye(2)[y] * 3 + torch.rand(40, 1), y)  # told apart without an error
     value, low, _ = evaluate({"id_test": p}, **FAST).value("id_test", "roc_auc")
     assert value == 1.0
     assert math.isnan(low)
@@ -87,7 +87,7 @@ def test_an_interval_without_width_is_none():
 def test_one_number_of_bins():
     graphs = View([graph(i, nodes=3 + i % 2) for i in range(120)])
     logits = 3 * torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
-    p = Prediction(logits, graphs.target)
+    p = ClassPrediction(logits, graphs.target)
     found = evaluate({"id_test": p}, {"id_test": graphs}, subgroups=True, bins=15, **FAST).table
     group = found[(found.variant == "size: 3") & (found.measure == "ece")].iloc[0]
     sizes = torch.tensor([g.num_nodes for g in graphs.graphs])

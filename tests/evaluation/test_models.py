@@ -9,25 +9,25 @@ from torch_geometric.data import Data
 import gduq
 from gduq import metrics
 from gduq.anchoring import anchor
-from gduq.calibration import AnchorAwareTemperature
-from gduq.data.splits import Splits
-from gduq.data.view import View
+from gduq.calibration import TemperatureScaling
 from gduq.evaluation import corrupted_predictions, evaluate
 from gduq.evaluation.inputs import whole_graph
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
 from gduq.nn import GNN
-from gduq.prediction import Prediction, predict
+from gduq.prediction import ClassPrediction, predict
 from tests.evaluation.cases import FAST, NAN, graph_views, node_splits, part
 
 
 @pytest.mark.filterwarnings("ignore::gduq.conformal.ShiftWarning")
 def test_node_model_with_graph_methods_copies_and_subgroups():
-    splits, copied = node_splits(), "anchor_aware+corrupted"
+    splits, copied = node_splits(), "temperature+corrupted"
     torch.manual_seed(0)
     net = GNN(3, 8, 3, num_layers=2, conv="gcn", task="node", dropout=0.0)
     model = anchor(net, at=1, recipe="paper", num_anchors=4)
-    model.fit_bank(splits.train)
+    model.fit_anchors(splits.train)
     model.eval()
-    names = ["temperature", "cagcn", "gats", "density", copied]
+    names = ["temperature", "cagcn", "gats", copied]
     found = evaluate(model, splits, names, subgroups=True, **FAST)
     assert {*names, "none"} == set(found.table.calibrator)
     for name, view in splits:
@@ -39,11 +39,11 @@ def test_node_model_with_graph_methods_copies_and_subgroups():
     assert {v.split(":")[0] for v in groups.variant} == {"degree", "homophily", "distance"}
     whole = predict(model, splits.train.graphs[0].clone().update({"y": None}))
     view = splits.id_test
-    q = found.calibrators["cagcn"](Prediction(whole.samples), rows=view.rows)
-    expected = metrics.nll(Prediction(q.samples, target=view.target))
+    q = found.calibrators["cagcn"](ClassPrediction(whole.samples), rows=view.rows)
+    expected = metrics.nll(ClassPrediction(q.samples, target=view.target))
     assert found.value("id_test", "nll", "cagcn").value == pytest.approx(expected, rel=1e-5)
     copies = corrupted_predictions(model, splits.id_val)  # the model makes its own
-    cal = AnchorAwareTemperature().fit(predict(model, splits.id_val), corrupted=copies)
+    cal = TemperatureScaling().fit(predict(model, splits.id_val), corrupted=copies)
     expected = metrics.nll(cal(predict(model, splits.ood_test)))
     assert found.value("ood_test", "nll", copied).value == pytest.approx(expected, rel=1e-5)
 

@@ -22,7 +22,7 @@ from gduq.errors import InputError
 from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import resample_counts
 from gduq.metrics.rows import LabelRows, read_as
-from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 
 MACRO = [f for f, kinds in ABOUT.items() if "labels" in kinds and f.__name__ in dir(metrics)]
 
@@ -49,7 +49,7 @@ def test_ranking_of_two_classes_equals_scikit_learn(m, ties, seed):
     rng = np.random.default_rng(seed)
     y, z = rng.integers(0, 2, m), rng.normal(size=m)
     y[:2], z = (0, 1), z.round() if ties else z
-    p = Prediction(torch.from_numpy(z).view(1, m, 1), torch.from_numpy(y))
+    p = ClassPrediction(torch.from_numpy(z).view(1, m, 1), torch.from_numpy(y))
     assert metrics.roc_auc(p) == pytest.approx(roc_auc_score(y, z))
     assert metrics.average_precision(p) == pytest.approx(average_precision_score(y, z))
     assert metrics.balanced_accuracy(p) == pytest.approx(balanced_accuracy_score(y, z > 0))
@@ -58,7 +58,7 @@ def test_ranking_of_two_classes_equals_scikit_learn(m, ties, seed):
 def test_several_classes_are_each_against_the_rest():
     rng = np.random.default_rng(0)
     logits, y = rng.normal(size=(200, 4)), rng.integers(0, 4, 200)
-    p = Prediction(torch.from_numpy(logits)[None], torch.from_numpy(y))
+    p = ClassPrediction(torch.from_numpy(logits)[None], torch.from_numpy(y))
     probs = p.probs.numpy()
     expected = roc_auc_score(y, probs, multi_class="ovr", average="macro")
     assert metrics.roc_auc(p) == pytest.approx(expected)
@@ -85,7 +85,7 @@ def test_a_class_without_rows_is_left_out():
 
 def test_one_kind_of_rows_has_no_ranking():
     for y in (torch.zeros(5), torch.ones(5)):
-        p = Prediction(torch.randn(5, 1), y.long())
+        p = ClassPrediction(torch.randn(5, 1), y.long())
         assert math.isnan(metrics.roc_auc(p))
         assert math.isnan(metrics.average_precision(p))
         right = float(p.correct.double().mean())
@@ -153,7 +153,7 @@ def test_a_column_answers_as_its_label_does():
 def test_a_column_keeps_its_threshold(tmp_path):
     p = LabelPrediction(torch.randn(3, 50, 2), thresholds=[0.2, 0.9]).column(1)
     p.to_npz(tmp_path / "p.npz")
-    again = Prediction.concatenate([Prediction.from_npz(tmp_path / "p.npz")[:20], p[20:]])
+    again = ClassPrediction.concatenate([ClassPrediction.from_npz(tmp_path / "p.npz")[:20], p[20:]])
     assert again.threshold == p.threshold == pytest.approx(0.9)
     assert torch.equal(again.label, (p.probs[:, 1] > 0.9).long())
 
@@ -292,7 +292,7 @@ def test_a_ranking_of_very_few_rows_has_no_interval(metric):
     for few in (1, 4, 26, 29):
         p = rare(few, sign=-1.0)
         two = LabelPrediction(p.samples.repeat(1, 1, 2), torch.cat([rare(9).target, p.target], 1))
-        three = Prediction(torch.eye(3)[torch.arange(60) % 3], torch.arange(60) % 2)
+        three = ClassPrediction(torch.eye(3)[torch.arange(60) % 3], torch.arange(60) % 2)
         three.target[:few] = 2  # of three classes
         cases = [p, p.column(0), two] + [three] * (few < 5)
         for q in cases:
@@ -334,10 +334,10 @@ def test_subgroups_of_labels():
     [
         (lambda: metrics.nll(make()[:0]), "at least one row"),
         (lambda: metrics.nll(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
-        (lambda: metrics.roc_auc(Prediction(torch.zeros(3, 2))), "predictions with targets"),
+        (lambda: metrics.roc_auc(ClassPrediction(torch.zeros(3, 2))), "predictions with targets"),
         (lambda: metrics.majority(LabelPrediction(torch.zeros(3, 2))), "predictions with targets"),
         (lambda: metrics.nll(make(), torch.zeros(300, 3)), "true labels in the prediction"),
-        (lambda: metrics.label_table(Prediction(torch.zeros(3, 2))), "got one about classes"),
+        (lambda: metrics.label_table(ClassPrediction(torch.zeros(3, 2))), "got one about classes"),
         (lambda: metrics.label_table(torch.zeros(3, 2)), "about labels .*got Tensor"),
         (lambda: metrics.roc_auc(ValuePrediction(torch.zeros(3, 2))), "got one about values"),
         (lambda: metrics.risk_coverage(make()), r"about classes .*got one about labels.*column"),
@@ -345,8 +345,8 @@ def test_subgroups_of_labels():
         (lambda: metrics.label_thresholds(make(), "f2"), "'f1', got 'f2'"),
         (lambda: metrics.label_thresholds(make().column(0)), "got one about classes"),
         (lambda: metrics.label_thresholds(LabelPrediction(torch.zeros(3, 2))), "with targets"),
-        (lambda: Prediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),
-        (lambda: Prediction(torch.zeros(3, 2), threshold=2), "from 0 to 1"),
+        (lambda: ClassPrediction(torch.zeros(3, 3), threshold=0.5), "two classes, got 0.5 with 3"),
+        (lambda: ClassPrediction(torch.zeros(3, 2), threshold=2), "from 0 to 1"),
         (lambda: metrics.ece(make(m=9)), "as many rows as bins"),
         (lambda: metrics.bootstrap(metrics.classwise_ece, make()), "about classes"),
     ],

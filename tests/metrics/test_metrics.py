@@ -15,11 +15,11 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from gduq import metrics
-from gduq.data.view import View
 from gduq.errors import InputError
+from gduq.graphs.view import View
 from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import resample_counts
-from gduq.prediction import Prediction
+from gduq.prediction import ClassPrediction
 
 FLOATS = {name: getattr(metrics, name) for name in metrics.__all__ if name in {
     "accuracy", "ece", "adaptive_ece", "classwise_ece", "smooth_ece", "nll", "brier", "aurc",
@@ -290,7 +290,7 @@ def test_excess_aurc_is_zero_only_for_a_perfect_ranking(errors):
 def test_prediction_and_logits_agree(name):
     logits, y = make()
     samples = torch.stack([logits - 0.5, logits + 0.5])
-    p = Prediction(samples, target=y)
+    p = ClassPrediction(samples, target=y)
     assert FLOATS[name](p) == pytest.approx(FLOATS[name](logits, y), abs=1e-12)
     assert FLOATS[name](metrics.read(p)) == pytest.approx(FLOATS[name](p), abs=1e-12)
 
@@ -368,7 +368,7 @@ def test_fewer_rows_than_bins(name):
 
 def test_bad_options():
     logits, y = make(m=30)
-    p = Prediction(logits, target=y)
+    p = ClassPrediction(logits, target=y)
     for call, message in [
         (lambda: metrics.ece(p, bins=0), "bins as a whole number"),
         (lambda: metrics.ece(p, norm="l3"), "a norm from"),
@@ -445,7 +445,7 @@ def test_bootstrap_is_seeded_and_options_pass():
 
 def test_bootstrap_of_a_users_metric_sees_predictions():
     logits, y = make(m=40)
-    p = Prediction(torch.stack([logits, logits * 0.5]), target=y)
+    p = ClassPrediction(torch.stack([logits, logits * 0.5]), target=y)
     value, low, high = metrics.bootstrap(lambda q: float(q.epistemic.mean()), p, resamples=40)
     assert low < value < high
     assert value == pytest.approx(p.epistemic.mean().item())
@@ -529,7 +529,7 @@ def test_subgroups_of_special_values():
 
 def test_subgroups_with_a_users_metric_on_predictions():
     logits, y = make(m=20)
-    p = Prediction(logits, target=y)
+    p = ClassPrediction(logits, target=y)
     table = metrics.subgroups(
         p, [0, 1] * 10, metrics={"mi": lambda q: float(q.epistemic.mean())}, resamples=5
     )
@@ -542,7 +542,7 @@ def test_of_a_prediction_the_mixture_is_read():
     samples = 5 * torch.randn(4, 300, 3, generator=generator, dtype=torch.float64)
     target = torch.randint(3, (300,), generator=generator)
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    p = Prediction(samples, target, weights=weights)
+    p = ClassPrediction(samples, target, weights=weights)
     probs = torch.einsum("k,kmc->mc", weights, samples.softmax(-1))
     rows = metrics.read(p)
     assert torch.equal(rows.label, p.label)
@@ -571,6 +571,6 @@ def test_labels_of_any_form(form):
 
 
 def test_probabilities_that_overflow_are_refused():
-    p = Prediction(torch.tensor([[3e38, -3e38], [0.0, 1.0]]), torch.tensor([0, 1]))
+    p = ClassPrediction(torch.tensor([[3e38, -3e38], [0.0, 1.0]]), torch.tensor([0, 1]))
     with pytest.raises(InputError, match="finite logits"):
         metrics.nll(p)

@@ -13,7 +13,7 @@ from gduq.errors import InputError
 from gduq.nn import BondGNN
 from gduq.nn.bond_gnn import ATOMS, BONDS
 from gduq.nn.network_specs import network_from, network_spec
-from gduq.nn.tracing import trace
+from gduq.tracing.trace import trace
 
 
 def molecule(seed: int, atoms: int = 6, whole: bool = False) -> Data:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gduq.errors import InputError
 from gduq.prediction.mixture import disagreement, log_mixture, match
-from gduq.prediction.temperature import Tempered, best_temperature, tempered_nll
+from gduq.prediction.temperature import best_temperature
 
 few = settings(deadline=None, max_examples=40)
 
@@ -121,8 +121,8 @@ def test_a_part_counts_by_its_weight_not_its_rows():
     both = best_temperature([(*one, 0.5), (*two, 0.5)])
     assert cool < both < hot
     thrice = [(*one, 0.5)] + [(*two, 0.5 / 3)] * 3
-    assert best_temperature(thrice) == pytest.approx(both, rel=1e-8)
-    assert best_temperature([(*one, 5.0), (*two, 5.0)]) == pytest.approx(both, rel=1e-8)
+    assert best_temperature(thrice) == pytest.approx(both, rel=1e-6)
+    assert best_temperature([(*one, 5.0), (*two, 5.0)]) == pytest.approx(both, rel=1e-6)
 
 
 def test_many_rows_are_thinned_for_the_grid_only():
@@ -150,31 +150,6 @@ def test_few_rows_that_are_all_right_do_not_freeze_it(samples):
     assert 0.5 < best_temperature([(z, target, 1.0)]) <= 1.0
     one = best_temperature([(z[:, :1], target[:1], 1.0)])
     assert 0.5 < one <= 1.0
-
-
-@few
-@given(st.integers(0, 10_000), st.floats(0.05, 20.0))
-def test_slopes_are_autograds(seed, scale):
-    samples, target = rows(7, 3, seed=seed)
-    weights = torch.tensor([0.2, 0.3, 0.5]).double()
-    tempered = Tempered.of(samples, target, torch.full((7,), 1 / 7), weights)
-    beta = torch.full((7,), scale, dtype=torch.float64, requires_grad=True)
-    mixed = log_mixture_of(samples * beta[:, None], weights)
-    nll = -mixed.gather(1, target[:, None]).squeeze(1)
-    (first,) = torch.autograd.grad(nll.sum(), beta, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), beta)
-    close = {"rtol": 1e-6, "atol": 1e-7}
-    for found in (tempered.slopes(beta.detach()), tempered.slopes(scale)):
-        for one, two in zip(found, (nll, first, second), strict=True):
-            torch.testing.assert_close(one, two.detach(), **close)
-    value = tempered_nll(tempered, beta)
-    torch.testing.assert_close(value.detach(), nll.mean().detach(), **close)
-    (slope,) = torch.autograd.grad(value, beta)
-    torch.testing.assert_close(slope, first.detach() / 7, **close)
-
-
-def log_mixture_of(samples: Tensor, weights: Tensor) -> Tensor:
-    return (samples.log_softmax(-1) + weights.log()[:, None, None]).logsumexp(0)
 
 
 def test_it_needs_rows():

@@ -1,4 +1,4 @@
-"""`Prediction` against plain numpy, its edges, its files; `predict` on all kinds of data."""
+"""`ClassPrediction` against plain numpy, its edges, its files; `predict` on all kinds of data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import gduq
-from gduq.data.view import View
+from gduq import calibration
 from gduq.errors import InputError
+from gduq.graphs.view import View
 from gduq.nn import GNN
-from gduq.prediction import Prediction, predict
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction, predict
 
 few = settings(deadline=None, max_examples=40)
 
@@ -68,7 +69,7 @@ def reference(samples: np.ndarray) -> dict[str, np.ndarray]:
 @few
 @given(logits())
 def test_everything_follows_the_formulas(samples: np.ndarray) -> None:
-    p = Prediction(torch.from_numpy(samples))
+    p = ClassPrediction(torch.from_numpy(samples))
     k, m, c = samples.shape
     assert (p.num_samples, len(p), p.num_classes) == (k, m, max(c, 2))
     for name, wanted in reference(samples).items():
@@ -85,11 +86,11 @@ def test_everything_follows_the_formulas(samples: np.ndarray) -> None:
 @few
 @given(logits(), st.integers(1, 12), st.sampled_from([torch.float32, torch.float64]))
 def test_equal_hypotheses_have_no_spread(samples: np.ndarray, k: int, dtype: torch.dtype) -> None:
-    p = Prediction(torch.from_numpy(samples[:1]).to(dtype).repeat(k, 1, 1))
+    p = ClassPrediction(torch.from_numpy(samples[:1]).to(dtype).repeat(k, 1, 1))
     assert torch.equal(p.spread, torch.zeros_like(p.spread))
     assert torch.equal(p.epistemic, torch.zeros_like(p.epistemic))
     assert torch.equal(p.entropy, p.aleatoric)
-    one = Prediction(p.samples[:1])
+    one = ClassPrediction(p.samples[:1])
     for name in ("probs", "log_probs", "entropy", "label"):
         assert torch.equal(getattr(p, name), getattr(one, name)), name
     torch.testing.assert_close(p.rescaled("paper").samples, one.samples)
@@ -105,8 +106,8 @@ def test_the_order_of_hypotheses_does_not_matter(samples: np.ndarray, random: ob
     given = torch.from_numpy(samples)
     share = torch.arange(1.0, len(samples) + 1).double()
     for weights in (None, share / share.sum()):
-        p = Prediction(given, weights=weights)
-        q = Prediction(given[order], weights=None if weights is None else weights[order])
+        p = ClassPrediction(given, weights=weights)
+        q = ClassPrediction(given[order], weights=None if weights is None else weights[order])
         for name in ("logits", "probs", "aleatoric", "epistemic", "spread", "entropy"):
             torch.testing.assert_close(getattr(p, name), getattr(q, name), rtol=1e-9, atol=1e-9)
 
@@ -118,8 +119,8 @@ def test_weights_are_repetitions(samples: np.ndarray, times: int) -> None:
     given = torch.from_numpy(samples)
     share = torch.ones(len(samples)).double()
     share[0] = times
-    p = Prediction(given, weights=share / share.sum())
-    q = Prediction(torch.cat([given[:1]] * times + [given[1:]]))
+    p = ClassPrediction(given, weights=share / share.sum())
+    q = ClassPrediction(torch.cat([given[:1]] * times + [given[1:]]))
     for name in ("logits", "probs", "log_probs", "aleatoric", "epistemic", "entropy"):
         torch.testing.assert_close(getattr(p, name), getattr(q, name), rtol=1e-9, atol=1e-9)
     if times == 0:
@@ -130,15 +131,15 @@ def test_tiny_disagreement_is_not_lost() -> None:
     """Two hypotheses a small step apart: probabilities differ by step / 4, to first order."""
     step = 1e-6
     samples = torch.tensor([[[0.0, 0.0]], [[step, 0.0]]], dtype=torch.float64)
-    assert Prediction(samples).epistemic.item() == pytest.approx(step**2 / 32, rel=1e-3)
+    assert ClassPrediction(samples).epistemic.item() == pytest.approx(step**2 / 32, rel=1e-3)
 
 
 @few
 @given(hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 5)),
                   elements=st.floats(-40, 40)))  # fmt: skip
 def test_one_logit_is_two(z: np.ndarray) -> None:
-    one = Prediction(torch.from_numpy(z)[:, :, None])
-    two = Prediction(torch.stack([torch.zeros(z.shape).double(), torch.from_numpy(z)], dim=-1))
+    one = ClassPrediction(torch.from_numpy(z)[:, :, None])
+    two = ClassPrediction(torch.stack([torch.zeros(z.shape).double(), torch.from_numpy(z)], dim=-1))
     assert torch.equal(one.samples, two.samples)
     np.testing.assert_allclose(one.probs[:, 1], special.expit(z).mean(axis=0), atol=1e-12)
     assert torch.equal(one.label, (one.log_probs[:, 1] > one.log_probs[:, 0]).long())
@@ -146,7 +147,7 @@ def test_one_logit_is_two(z: np.ndarray) -> None:
 
 
 def test_extreme_logits_stay_finite() -> None:
-    p = Prediction(torch.tensor([[[1e30, -1e30], [0.0, 0.0]], [[-1e30, 1e30], [3e4, -3e4]]]))
+    p = ClassPrediction(torch.tensor([[[1e30, -1e30], [0.0, 0.0]], [[-1e30, 1e30], [3e4, -3e4]]]))
     for name in ("probs", "entropy", "aleatoric", "epistemic", "spread"):
         assert torch.isfinite(getattr(p, name)).all(), name
     assert p.epistemic[0].item() == pytest.approx(np.log(2))
@@ -158,11 +159,11 @@ def test_rounding_never_shows_below_zero() -> None:
     each = samples.softmax(dim=-1)
     mixed = torch.special.entr(each.mean(dim=0)).sum(dim=-1)
     assert (mixed < torch.special.entr(each).sum(dim=-1).mean(dim=0)).any()
-    p = Prediction(samples)
+    p = ClassPrediction(samples)
     assert (p.epistemic >= 0).all()
     assert (p.spread >= 0).all()
     for k in range(2, 14):
-        same = Prediction(samples[:1].repeat(k, 1, 1))
+        same = ClassPrediction(samples[:1].repeat(k, 1, 1))
         assert not same.spread.any()
         assert not same.epistemic.any()
 
@@ -173,7 +174,7 @@ def test_rounding_never_shows_below_zero() -> None:
 @few
 @given(logits(low=2, classes=2))
 def test_rescaling_rules(samples: np.ndarray) -> None:
-    p = Prediction(torch.from_numpy(samples), target=[0] * samples.shape[1])
+    p = ClassPrediction(torch.from_numpy(samples), target=[0] * samples.shape[1])
     mean = samples.mean(axis=0)
     sigma = special.softmax(samples, axis=-1).std(axis=0, ddof=1)
     np.testing.assert_allclose(p.rescaled("paper").logits, mean * (1 - sigma), atol=1e-9)
@@ -182,7 +183,7 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
     sigmoid = special.expit(own).std(axis=0, ddof=1).mean(axis=-1, keepdims=True)
     released = p.rescaled("released")
     assert released.num_samples == p.rescaled("paper").num_samples == 1
-    calibrated = Prediction(torch.from_numpy(samples), calibrated="shifted")
+    calibrated = ClassPrediction(torch.from_numpy(samples), calibrated="shifted")
     others = [calibrated.mean_logits(), *map(calibrated.rescaled, ("paper", "released"))]
     assert [other.calibrated for other in others] == [None] * 3  # its temperature is not theirs
     np.testing.assert_allclose(released.logits, mean / (1 + np.exp(sigmoid)), atol=1e-9)
@@ -193,7 +194,7 @@ def test_rescaling_rules(samples: np.ndarray) -> None:
 
 def test_the_released_rule_of_one_logit() -> None:
     z = randn(10, 6, 1)
-    p = Prediction(z).rescaled("released")
+    p = ClassPrediction(z).rescaled("released")
     wanted = z.mean(dim=0) / (1 + z.sigmoid().std(dim=0).exp())
     torch.testing.assert_close(p.logits[:, 1:], wanted)
     assert not p.logits[:, 0].any()
@@ -202,7 +203,7 @@ def test_the_released_rule_of_one_logit() -> None:
 @pytest.mark.parametrize("k", [1, 4])
 def test_an_unknown_rule(k: int) -> None:
     with pytest.raises(InputError, match=r"a rule from paper, released, got 'sigma'"):
-        Prediction(randn(k, 3, 2)).rescaled("sigma")  # type: ignore[arg-type]
+        ClassPrediction(randn(k, 3, 2)).rescaled("sigma")  # type: ignore[arg-type]
 
 
 # -- bad input ---------------------------------------------------------------------------------
@@ -227,8 +228,8 @@ TARGETS = [
     (torch.tensor([0.0, float("nan"), 1.0]), "integer class labels"),
 ]
 OTHERS = [
-    ({"class_names": ("a", "b", "c")}, "2 different class names"),
-    ({"class_names": ("a", "a")}, "2 different class names"),
+    ({"names": ("a", "b", "c")}, "2 different names"),
+    ({"names": ("a", "a")}, "2 different names"),
     *(({"features": randn(*size)}, r"shape \[3, d\]") for size in ((2, 5), (3,), (3, 2, 2))),
     ({"weights": torch.ones(3) / 3}, r"weights of shape \[4\], one per hypothesis, got \[3\]"),
     ({"weights": torch.ones(4)}, "sum to 1"),
@@ -251,7 +252,7 @@ OTHERS = [
 )
 def test_bad_input(given: dict[str, Any], match: str) -> None:
     with pytest.raises(InputError, match=match):
-        Prediction(**{"samples": randn(4, 3, 2), **given})
+        ClassPrediction(**{"samples": randn(4, 3, 2), **given})
 
 
 @pytest.mark.parametrize(
@@ -260,7 +261,7 @@ def test_bad_input(given: dict[str, Any], match: str) -> None:
      torch.tensor([False, True, True]), torch.tensor([0, 1, 1], dtype=torch.uint8)],
 )  # fmt: skip
 def test_targets_of_any_kind(target: Tensor) -> None:
-    p = Prediction(randn(4, 3, 2), target)
+    p = ClassPrediction(randn(4, 3, 2), target)
     assert p.target.dtype == torch.int64
     assert p.target.tolist() == [0, 1, 1]
     assert torch.equal(p.correct, p.label == torch.tensor([0, 1, 1]))
@@ -268,11 +269,11 @@ def test_targets_of_any_kind(target: Tensor) -> None:
 
 def test_missing_targets() -> None:
     with pytest.raises(InputError, match="predictions with targets"):
-        _ = Prediction(randn(4, 3, 2)).correct
+        _ = ClassPrediction(randn(4, 3, 2)).correct
 
 
 def test_frozen() -> None:
-    p = Prediction(randn(4, 3, 2).requires_grad_())
+    p = ClassPrediction(randn(4, 3, 2).requires_grad_())
     with pytest.raises(dataclasses.FrozenInstanceError):
         p.samples = randn(4, 3, 2)  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -283,16 +284,16 @@ def test_frozen() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_floats_become_single(dtype: torch.dtype, tmp_path: Path) -> None:
-    p = Prediction(randn(4, 3, 2).to(dtype), features=randn(3, 2).to(dtype))
+    p = ClassPrediction(randn(4, 3, 2).to(dtype), features=randn(3, 2).to(dtype))
     assert p.samples.dtype == torch.float32
     p.to_npz(tmp_path / "p.npz")
-    assert torch.equal(Prediction.from_npz(tmp_path / "p.npz").samples, p.samples)
+    assert torch.equal(ClassPrediction.from_npz(tmp_path / "p.npz").samples, p.samples)
 
 
 # -- rows --------------------------------------------------------------------------------------
 
 
-def assert_same(one: Prediction, two: Prediction) -> None:
+def assert_same(one: ClassPrediction, two: ClassPrediction) -> None:
     """The same in everything they were made from."""
     for field in dataclasses.fields(two):
         a, b = getattr(one, field.name), getattr(two, field.name)
@@ -300,9 +301,9 @@ def assert_same(one: Prediction, two: Prediction) -> None:
         assert same, field.name
 
 
-def full(k: int = 4, m: int = 5, c: int = 3, seed: int = 0) -> Prediction:
+def full(k: int = 4, m: int = 5, c: int = 3, seed: int = 0) -> ClassPrediction:
     weights = torch.arange(1.0, k + 1).double()
-    return Prediction(
+    return ClassPrediction(
         randn(k, m, c, seed=seed), torch.arange(m) % c, tuple("abc"[:c]),
         features=randn(m, 2, seed=seed + 1), weights=weights / weights.sum(),
         novelty=torch.arange(m) / max(m, 1), calibrated="shifted",
@@ -342,7 +343,7 @@ def test_iteration_ends() -> None:
     p = full()
     rows = list(p)  # type: ignore[call-overload]
     assert [len(row) for row in rows] == [1] * 5
-    assert torch.equal(Prediction.concatenate(rows).samples, p.samples)
+    assert torch.equal(ClassPrediction.concatenate(rows).samples, p.samples)
     with pytest.raises(IndexError):
         p[5]
 
@@ -352,7 +353,7 @@ def test_iteration_ends() -> None:
 def test_parts_make_the_whole(sizes: list[int]) -> None:
     p = full(m=sum(sizes), c=3)
     edges = np.cumsum([0, *sizes])
-    assert_same(Prediction.concatenate([p[a:b] for a, b in pairwise(edges)]), p)
+    assert_same(ClassPrediction.concatenate([p[a:b] for a, b in pairwise(edges)]), p)
 
 
 @few
@@ -360,8 +361,8 @@ def test_parts_make_the_whole(sizes: list[int]) -> None:
 def test_weights_are_normalised_once(shares: list[float]) -> None:
     """Parts of parts keep the weights bit by bit, however their sum rounds."""
     weights = torch.tensor(shares, dtype=torch.float64)
-    p = Prediction(randn(len(shares), 4, 2), weights=weights / weights.sum())
-    joined = Prediction.concatenate([p[[0]][[0]], p])
+    p = ClassPrediction(randn(len(shares), 4, 2), weights=weights / weights.sum())
+    joined = ClassPrediction.concatenate([p[[0]][[0]], p])
     assert torch.equal(joined.weights, p.weights)
 
 
@@ -369,25 +370,25 @@ def test_weights_that_sum_to_almost_one_are_kept() -> None:
     below = float.fromhex("0x1.ffffffffffffep-1")
     weights = torch.tensor([0.5, below - 0.5], dtype=torch.float64)
     assert float(weights.sum()) == below
-    p = Prediction(randn(2, 4, 2), weights=weights)
+    p = ClassPrediction(randn(2, 4, 2), weights=weights)
     assert torch.equal(p.weights, weights)
-    assert len(Prediction.concatenate([p[:2][:1], p])) == 5
-    off = Prediction(randn(2, 4, 2), weights=torch.tensor([0.5, 0.50001]))
+    assert len(ClassPrediction.concatenate([p[:2][:1], p])) == 5
+    off = ClassPrediction(randn(2, 4, 2), weights=torch.tensor([0.5, 0.50001]))
     assert abs(float(off.weights.sum()) - 1.0) < 1e-15
 
 
 def test_parts_that_do_not_fit() -> None:
     p = full()
     with pytest.raises(InputError, match="at least one prediction"):
-        Prediction.concatenate([])
+        ClassPrediction.concatenate([])
     with pytest.raises(InputError, match=r"equal K and C, got \(K, C\) of \[\(4, 3\), \(5, 3\)\]"):
-        Prediction.concatenate([p, full(k=5)])
-    with pytest.raises(InputError, match="equal class names"):
-        Prediction.concatenate([p, dataclasses.replace(p, class_names=("x", "y", "z"))])
+        ClassPrediction.concatenate([p, full(k=5)])
+    with pytest.raises(InputError, match="equal names"):
+        ClassPrediction.concatenate([p, dataclasses.replace(p, names=("x", "y", "z"))])
     with pytest.raises(InputError, match="equal weights"):
-        Prediction.concatenate([p, dataclasses.replace(p, weights=None)])
+        ClassPrediction.concatenate([p, dataclasses.replace(p, weights=None)])
     bare = dataclasses.replace(p, target=None, features=None, novelty=None, calibrated="clean")
-    mixed = Prediction.concatenate([p, bare])
+    mixed = ClassPrediction.concatenate([p, bare])
     assert mixed.target is mixed.features is mixed.novelty is mixed.calibrated is None
 
 
@@ -412,7 +413,7 @@ def test_dataframe_and_parquet(
     names: tuple[str, ...] | None, labelled: bool, tmp_path: Path
 ) -> None:
     target, novelty = (torch.arange(5) % 3, torch.arange(5) / 5) if labelled else (None, None)
-    p = Prediction(randn(4, 5, 3), target, names, novelty=novelty)
+    p = ClassPrediction(randn(4, 5, 3), target, names, novelty=novelty)
     frame = p.to_pandas()
     assert len(frame) == 5
     for name in ("confidence", "entropy", "aleatoric", "epistemic"):
@@ -434,10 +435,10 @@ def test_dataframe_and_parquet(
 @pytest.mark.parametrize("with_all", [False, True])
 @pytest.mark.parametrize("name", ["p.npz", "no suffix"])
 def test_npz_round_trip(with_all: bool, name: str, tmp_path: Path) -> None:
-    p = full() if with_all else Prediction(randn(2, 3, 1).float())
+    p = full() if with_all else ClassPrediction(randn(2, 3, 1).float())
     p.to_npz(str(tmp_path / name))
     assert [f.name for f in tmp_path.iterdir()] == [name]
-    assert_same(Prediction.from_npz(str(tmp_path / name)), p)
+    assert_same(ClassPrediction.from_npz(str(tmp_path / name)), p)
 
 
 class Bomb:
@@ -476,7 +477,7 @@ BAD = ["pickle", "pickled array", "array", "empty", "text samples", "no samples"
 def test_bad_files_are_refused(kind: str, tmp_path: Path) -> None:
     write_bad(tmp_path / "bad.npz", kind)
     with pytest.raises(InputError):
-        Prediction.from_npz(tmp_path / "bad.npz")
+        ClassPrediction.from_npz(tmp_path / "bad.npz")
 
 
 # -- predict -----------------------------------------------------------------------------------
@@ -489,7 +490,7 @@ def make_net(task: str = "graph", out: int = 3, conv: str = "gin", **options: ob
 
 
 def anchored(task: str, at: str, data: object) -> gduq.Anchored:
-    return gduq.anchor(make_net(task), at=at, num_anchors=3).fit_bank(data)
+    return gduq.anchor(make_net(task), at=at, num_anchors=3).fit_anchors(data)
 
 
 def models(task: str, data: object) -> dict[str, nn.Module]:
@@ -519,7 +520,7 @@ def test_predict_graphs(name: str, kind: str, graphs: list[Data]) -> None:
     p = predict(model, KINDS[kind](graphs))
     assert p.samples.shape == ({"plain": 1, "ensemble": 2}.get(name, 3), 7, 3)
     assert torch.equal(p.target, torch.cat([g.y for g in graphs]))
-    single = Prediction.concatenate([predict(model, g) for g in graphs])  # no batch-mates
+    single = ClassPrediction.concatenate([predict(model, g) for g in graphs])  # no batch-mates
     torch.testing.assert_close(p.samples, single.samples)
     torch.testing.assert_close(predict(model, graphs, batch_size=2).samples, p.samples)
 
@@ -683,3 +684,15 @@ def test_features_of_any_network_are_what_its_head_reads(node_graph: Data) -> No
     del node_graph.y  # of three classes
     one = predict(Plain(lambda z: z[:, 0]), node_graph)  # one logit per row
     assert one.samples.shape == (1, 9, 2)
+
+
+def test_every_kind_says_what_depends_on_it() -> None:
+    z = torch.randn(2, 5, 2)
+    unknown = torch.tensor([[1.0, 0.0]] * 4 + [[0.0, float("nan")]])
+    labels = LabelPrediction(z, unknown, ("a", "b"))
+    assert ClassPrediction(z).parts().keys() == ValuePrediction(z).parts().keys() == {""}
+    assert {name: len(part) for name, part in labels.parts().items()} == {"a": 5, "b": 4}
+    assert list(ValuePrediction(torch.randn(2, 5, 4)).parts()) == ["0", "1"]
+    for p in (ClassPrediction(z), labels, ValuePrediction(z)):
+        assert set(p.summary) <= set(p.metrics)
+        assert calibration.METHODS[p.calibrator].kind == p.kind

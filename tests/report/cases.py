@@ -10,20 +10,20 @@ from torch_geometric.data import Data
 
 from gduq.data import Splits, View
 from gduq.evaluation import evaluate
-from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
 from gduq.report import Subject, build
 
 EVIL = "<script>alert(1)</script>"
 CLASSES = ("a&b", EVIL, "c'\"")
 
 
-def prediction(m=120, seed=0, sharp=1.0, noise=1.0, k=1, labelled=True) -> Prediction:
+def prediction(m=120, seed=0, sharp=1.0, noise=1.0, k=1, labelled=True) -> ClassPrediction:
     """Three classes; ``sharp`` above 1 makes it over-confident, ``noise`` wrong more often."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.arange(m) % 3
     hot = torch.nn.functional.one_hot(y, 3) * 2
     logits = hot + noise * torch.randn(k, m, 3, generator=generator, dtype=torch.float64)
-    return Prediction(sharp * logits, y if labelled else None, CLASSES)
+    return ClassPrediction(sharp * logits, y if labelled else None, CLASSES)
 
 
 def graph(seed: int, nodes: int = 6) -> Data:
@@ -113,13 +113,13 @@ def labels(m=200, seed=0, sharp=1.0, noise=0.5, width=3) -> LabelPrediction:
     return LabelPrediction(sharp * noisy, y, tuple("abc"[:width]))
 
 
-def rare(found: float, right: float, m: int = 1000, names=("no", "yes")) -> Prediction:
+def rare(found: float, right: float, m: int = 1000, names=("no", "yes")) -> ClassPrediction:
     """One row in ten is "yes": ``found`` of these and ``right`` of the others are said rightly."""
     target = (torch.arange(m) % 10 == 0).long()
     rank = torch.arange(m)
     hit = torch.where(target == 1, rank // 10 % 100 < 100 * found, rank % 100 < 100 * right)
     said = torch.where(hit, target, 1 - target)
-    return Prediction(2.0 * torch.eye(2)[said], target, names)
+    return ClassPrediction(2.0 * torch.eye(2)[said], target, names)
 
 
 def on_three(make, everywhere=(), **shifted) -> dict:

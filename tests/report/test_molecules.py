@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gduq.data import Splits, View
 from gduq.data.smiles import molecules as read
-from gduq.prediction import LabelPrediction, Prediction, ValuePrediction
-from gduq.report import Subject, molecules, write
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
+from gduq.report import Subject, write
+from gduq.report import examples as molecules
 from gduq.report.examples import examples
-from gduq.report.tables import subgroups
-from tests.deploy.cases import SMILES
 from tests.report.cases import evaluated
+from tests.serve.cases import SMILES
 
 pytest.importorskip("rdkit")
 
@@ -50,7 +50,7 @@ def subject(kind="classes", **more) -> Subject:
     if kind == "values":
         p = ValuePrediction(draws, target=target, novelty=novelty)
     else:
-        p = Prediction(draws, target, CLASSES, novelty=novelty)
+        p = ClassPrediction(draws, target, CLASSES, novelty=novelty)
     return Subject("mine", {"ood_test": p}, splits=data)
 
 
@@ -61,17 +61,17 @@ def test_the_most_novel_come_with_their_nearest_training_compounds(kind):
     assert [e.smiles for e in found] == [SMILES[i] for i in (14, 13, 12, 11)]
     assert found[0].figures.startswith("novelty 1.00, ")
     for example in found:
-        assert len(example.relatives) == 2
-        assert all(r.smiles in TRAIN for r in example.relatives)
+        assert len(example.nearest) == 3
+        assert all(r.smiles in TRAIN for r in example.nearest)
         ET.fromstring(example.svg)
         assert "<use" not in example.svg
     truth = {"classes": "active", "values": "2"}[kind]
     strange = subject(kind)
     strange.predictions["ood_test"].novelty[1] = 1  # phenol
     (phenol,) = examples(strange, "ood_test", "novel", count=1)
-    assert {r.smiles for r in phenol.relatives} == {"c1ccccc1", "Clc1ccccc1"}
-    near = next(r for r in phenol.relatives if r.smiles == "c1ccccc1")
-    assert re.fullmatch(rf"similarity 0\.\d\d, true ({truth}|inactive)", near.figures)
+    assert {r.smiles for r in phenol.nearest[:2]} == {"c1ccccc1", "Clc1ccccc1"}
+    near = next(r for r in phenol.nearest if r.smiles == "c1ccccc1")
+    assert re.fullmatch(rf"similarity 0\.\d\d, true ({truth}|inactive)", near.words)
 
 
 def test_compounds_are_called_by_their_id():
@@ -94,11 +94,24 @@ def test_labels_that_were_not_measured_are_unknown():
     assert truth == dict(zip(SMILES[:rows], told, strict=True))
 
 
+def test_nearest_compounds_of_labels_name_what_was_measured():
+    nan = float("nan")
+    train, test = read(TRAIN), read(SMILES[:4])
+    for graph in train:
+        graph.y = torch.tensor([[1.0, nan, 0.0]])
+    p = LabelPrediction(torch.full((4, 3), 2.0), torch.full((4, 3), nan), ("a", "b", "c"),
+                        novelty=torch.linspace(0, 1, 4))  # fmt: skip
+    mine = Subject("mine", {"ood_test": p}, splits=Splits(View(train), ood_test=View(test)))
+    found = examples(mine, "ood_test", "novel")
+    assert all("true a (unknown: b)" in near.words for e in found for near in e.nearest)
+    assert found[0].nearest
+
+
 def test_other_rows_are_drawn_without_them():
     for kind in ("uncertain", "wrong"):
         found = examples(subject(), "ood_test", kind)
         assert found
-        assert all(e.smiles and not e.relatives for e in found)
+        assert all(e.smiles and not e.nearest for e in found)
 
 
 def test_without_novelty_or_training_data_they_are_left_out():
@@ -109,16 +122,19 @@ def test_without_novelty_or_training_data_they_are_left_out():
     assert "novelty" not in examples(bare, "ood_test", "uncertain")[0].figures
     for graph in plain.splits.train.graphs:
         del graph["smiles"]
-    assert all(e.relatives == () for e in examples(plain, "ood_test", "novel"))
+    assert all(e.nearest == () for e in examples(plain, "ood_test", "novel"))
 
 
 def test_nearest_is_by_fragments():
     train = view(TRAIN)
-    first, second = molecules.nearest("CCO", train)
+    first, second, _ = molecules.nearest("CCO", train)
     assert (first.row, first.smiles, first.similarity) == (0, "CCO", 1.0)
     assert second.similarity < 1
     assert molecules.nearest("nonsense", train) == []
-    assert [n.smiles for n in molecules.nearest("Brc1ccccc1", train)] == ["Clc1ccccc1", "c1ccccc1"]
+    assert [n.smiles for n in molecules.nearest("Brc1ccccc1", train, 2)] == [
+        "Clc1ccccc1",
+        "c1ccccc1",
+    ]
 
 
 def test_many_training_compounds_are_compared_in_part(monkeypatch):
@@ -127,13 +143,13 @@ def test_many_training_compounds_are_compared_in_part(monkeypatch):
     assert sorted(near.row for near in found) == [0, 2, 4]
 
 
-def test_what_cannot_be_drawn_falls_back_to_dots():
+def test_what_cannot_be_drawn_is_listed():
     plain = subject()
     graph = plain.splits.ood_test.graphs[14]
     graph.smiles = "<script>alert(1)</script>"
     example = examples(plain, "ood_test", "novel")[0]
-    assert "<use" in example.svg
-    assert example.relatives == ()
+    assert example.svg is None
+    assert example.nearest == ()
     assert molecules.draw_molecule("C" * 500, "long") is None
 
 
@@ -144,15 +160,6 @@ def test_no_text_breaks_a_drawing(text):
     if svg is not None:
         assert svg.startswith("<svg ")
         assert "<script" not in svg
-
-
-def test_domains_without_an_order_are_no_groups():
-    named = {"bbbp/scaffold": False, "bbbp/size": True, "my.csv": False}
-    for name, shown in named.items():
-        by = "group=vendor" if name == "my.csv" else None
-        found = replace(evaluated(subject(name=name)), config={"data": {"by": by}})
-        groups = [row[0].text for table in subgroups([found]) for row in table.rows]
-        assert any(g.startswith("domain") for g in groups) == shown
 
 
 def test_the_page_shows_them(tmp_path):

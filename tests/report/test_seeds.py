@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 import math
 import statistics
 
@@ -13,12 +12,11 @@ from scipy.stats import t
 
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.prediction import Prediction
+from gduq.prediction import ClassPrediction
 from gduq.report import Subject, build, write
-from gduq.report.comparing import change, clear, pool, spread
-from gduq.report.scorecards import scorecards
+from gduq.report.comparing import change, is_clear, mean_over_runs
 from gduq.report.subject import pooled
-from gduq.report.tables import numbers, subgroups
+from gduq.report.tables import numbers, scorecards
 from gduq.report.verdict import verdict
 from tests.report.cases import evaluated, judged, on_three, values
 
@@ -28,7 +26,7 @@ TARGET = (torch.arange(400) % 4 == 0).long()  # class 0 is right in 300 of 400 r
 def run(confidence: float, seed: int, name: str = "model", **more) -> Subject:
     """Always class 0, with one confidence: 75 % right, a gap of confidence - 0.75."""
     logit = math.log(confidence / (1 - confidence))
-    p = Prediction(torch.tensor([[logit, 0.0]], dtype=torch.float64).repeat(400, 1), TARGET)
+    p = ClassPrediction(torch.tensor([[logit, 0.0]], dtype=torch.float64).repeat(400, 1), TARGET)
     config = {"seed": seed, "data": {"name": "d"}}
     return evaluated(Subject(name, {"ood_test": p}, config=config, **more))
 
@@ -39,20 +37,23 @@ def model(*confidences: float, name: str = "model", first: int = 0) -> Subject:
 
 def test_rows_and_seeds_both_widen_an_interval():
     found = [Interval(0.1, 0.05, 0.2), Interval(0.2, 0.1, 0.35), Interval(0.6, 0.5, 0.8)]
-    mean, low, high = pool(found, 0.9)
+    mean, low, high = mean_over_runs(found, 0.9)
     seeds = t.ppf(0.95, 2) * statistics.stdev([0.1, 0.2, 0.6]) / math.sqrt(3)
     assert mean == pytest.approx(0.3)
     assert mean - low == pytest.approx(math.hypot((0.05 + 0.1 + 0.1) / 3, seeds))
     assert high - mean == pytest.approx(math.hypot((0.1 + 0.15 + 0.2) / 3, seeds))
-    assert pool(found[:1]) == found[0]
+    assert mean_over_runs(found[:1]) == found[0]
     wide = [Interval(0.1, 0.0, 0.2), Interval(0.9, 0.8, 1.0)]
-    assert pool(wide, measure="accuracy")[1:] == (0.0, 1.0)  # no accuracy is below 0 or above 1
-    assert pool(wide, measure="nll").low == 0.0
-    assert pool(wide, measure="nll").high > 1
-    assert pool(wide, measure="gap").low < 0
+    assert mean_over_runs(wide, measure="accuracy")[1:] == (
+        0.0,
+        1.0,
+    )
+    assert mean_over_runs(wide, measure="nll").low == 0.0
+    assert mean_over_runs(wide, measure="nll").high > 1
+    assert mean_over_runs(wide, measure="gap").low < 0
     missing = Interval(math.nan, math.nan, math.nan)
-    assert pool([found[0], missing]) == found[0]
-    assert math.isnan(pool([missing]).value)
+    assert mean_over_runs([found[0], missing]) == found[0]
+    assert math.isnan(mean_over_runs([missing]).value)
 
 
 def test_one_name_and_means_of_all_numbers():
@@ -74,7 +75,6 @@ def test_the_scorecard_shows_the_mean_and_the_spread():
     gap = table.rows[0][table.columns.index("Gap,\u00a0points")]
     assert gap.value == pytest.approx(0.15)
     assert gap.text == "+15.0 ± 5.0"
-    assert math.isnan(spread([0.1]))
     (alone,) = scorecards([subject.runs[0]])
     assert "±" not in "".join(cell.text for cell in alone.rows[0])
 
@@ -86,12 +86,10 @@ def test_what_differs_from_seed_to_seed_is_not_called_a_change():
     for i in range(2):  # over rows alone the difference of every pair is beyond doubt
         found = change("distance", first.runs[i], moody.runs[i], "ood_test")
         assert found.value < 0
-        assert clear(found)
+        assert is_clear(found)
     points = {p.about: p for p in verdict([first, steady, moody]).points}
     assert points["steady (3 seeds)"].tone == "good"
-    assert points["steady (3 seeds)"].text.startswith("Cuts the gap by 70 %")
     assert points["moody (3 seeds)"].tone == "neutral"
-    assert "No clear change" in points["moody (3 seeds)"].text
     gaps = scorecards([first])[0].columns.index("Gap,\u00a0points")
     marks = {row[0].text: row[gaps].mark for row in scorecards([first, steady, moody])[0].rows}
     assert marks["steady (3 seeds)"] == "better"
@@ -109,31 +107,16 @@ def test_runs_are_paired_by_seed():
     assert single.value == pytest.approx(0.015)
 
 
-def test_gaps_that_cancel_are_not_called_closed():
-    first = model(0.95, 0.95, 0.95, 0.95, name="vanilla")
-    swinging = model(0.69, 0.81, 0.69, 0.81, name="swinging")  # gaps of 6 points, mean 0
-    *_, point = verdict([first, swinging]).points
-    assert point.text.startswith("Cuts the gap by 70 %")
-
-
 def test_pictures_are_of_one_run_and_say_which(tmp_path):
     page = build([model(0.95, 0.9, name="a<b"), run(0.8, 0, "one")])
     assert "a&lt;b (2 seeds)" in page
     assert "Reliability, ood_test: a&lt;b, seed 0 (ECE" in page
     assert "show one run" in page
-    table = write([model(0.95, 0.9)], tmp_path / "t.csv").read_text()
-    rows = {r["measure"]: r for r in csv.DictReader(io.StringIO(table))}
+    table = json.loads(write([model(0.95, 0.9)], tmp_path / "t.json").read_text())["table"]
+    rows = {r["measure"]: r for r in table}
     assert float(rows["gap"]["value"]) == pytest.approx(0.175)
     assert float(rows["accuracy"]["value"]) == pytest.approx(0.75)
     assert len(numbers([model(0.95, 0.9)])) == len(numbers([run(0.95, 0)]))
-
-
-def test_groups_are_means_over_seeds():
-    (several,) = subgroups([model(0.95, 0.85)])
-    runs = [subgroups([run(c, 0)])[0] for c in (0.95, 0.85)]
-    for row, one, two in zip(several.rows, *(table.rows for table in runs), strict=True):
-        assert row[0] == one[0]
-        assert row[3].value == pytest.approx((one[3].value + two[3].value) / 2)
 
 
 def test_seeds_of_values_are_one_model():

@@ -8,9 +8,7 @@ import pytest
 
 from gduq import metrics
 from gduq.evaluation import Evaluation
-from gduq.report.scorecards import label_table, scorecards
-from gduq.report.tables import subgroups
-from gduq.text_tables import Cell, Table, number, to_latex, to_markdown
+from gduq.report.tables import label_table, scorecards
 from tests.report.cases import judged, labels, of_labels, of_values, on_three, prediction, rare
 from tests.report.cases import values as draw_values
 
@@ -32,14 +30,6 @@ def test_errors_and_widths_have_the_unit():
     made = {s: replace(p, units=("log mol/L",)) for s, p in on_three(draw_values).items()}
     first = judged("m", made)
     assert {"RMSE, log mol/L", "Their width, log mol/L"} <= set(scorecards([first])[0].columns)
-    assert "RMSE, log mol/L" in subgroups([first])[0].columns
-
-
-def test_true_values_are_groups_without_digits_that_help_nobody():
-    groups = subgroups(of_values())[0]
-    names = [row[0].text for row in groups.rows if row[0].text.startswith("true value: ")]
-    assert len(names) == 4
-    assert max(map(len, names)) < 32
 
 
 def test_the_table_of_labels():
@@ -60,7 +50,6 @@ def test_the_table_of_labels():
     card = scorecards(of_labels())[-1]
     p = of_labels()[0].predictions["ood_test"]
     assert card.rows[0][1].value == pytest.approx(metrics.roc_auc(p))
-    assert "Always giving the more common answer is right" in card.note
 
 
 def test_two_classes_are_ranked():
@@ -69,7 +58,7 @@ def test_two_classes_are_ranked():
     row = dict(zip(card.columns, card.rows[0], strict=True))
     assert row["ROC-AUC"].value == pytest.approx(metrics.roc_auc(p))
     assert row["Average precision"].value == pytest.approx(metrics.average_precision(p))
-    assert card.note == "Always answering “no”, the most common class, is right 90.0 % of the time."
+    assert "always answering “no”, right 90.0 %" in card.note
     (plain,) = scorecards([judged("a", prediction())])  # three classes, all common
     assert "ROC-AUC" not in plain.columns
     (few,) = scorecards([judged("a", rare(0.5, 0.97, m=40))])
@@ -90,9 +79,3 @@ def test_an_evaluation_from_a_file_shows_the_same():
              for s in (first, again)]  # fmt: skip
     assert cells[0] == cells[1]
     assert "–" not in cells[0]
-
-
-def test_what_has_a_meaning_there_is_escaped():
-    table = Table("t", ("n", "v"), ((Cell("a_b|c&d\ne"), number(float("nan"))),))
-    assert r"| a\_b\|c&d e | – |" in to_markdown(table)
-    assert r"a\_b|c\&d e & -- \\" in to_latex(table)

@@ -1,431 +1,214 @@
-"""Tables: made of runs, the same on every engine and after every accident."""
+"""The harness of all tables: jobs, files, resuming, printed figures, and the command."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import random
-import re
-import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import torch
 
-from gduq.disk import write_json
+import gduq
+from gduq.cli.base import app
+from gduq.data import catalog
 from gduq.errors import InputError
-from gduq.jobs.progress import heard_by
-from gduq.runs.build import recipe_of
-from gduq.runs.folder import FINISHED, RunFolder
-from gduq.runs.run import requirements
-from gduq_reproduction import bench as bench_module
-from gduq_reproduction import printed, specs
+from gduq_reproduction import printed
 from gduq_reproduction.bench import bench
-from gduq_reproduction.bench_result import COLUMNS, BenchResult, record, verdicts
-from gduq_reproduction.run_scores import MEASURES, scores_in
+from gduq_reproduction.cells import CBAS, comparison_cells
+from gduq_reproduction.harness import Job, Store, long, run_jobs
+from gduq_reproduction.methods import LAST, Work
+from gduq_reproduction.scoring import LEVELS, OF_CLASSES, POST_HOC, work_rows
 from gduq_reproduction.tables import TABLES
+from tests.cli.cases import refused, run
 
-NAMES = [
-    "node-shift",
-    "node-layerwise",
-    "size-shift",
-    "graph-shift",
-    "anchor-source",
-    "ood-detection",
-    "error-prediction",
-    "rotation",
-    "feature-noise",
-    "pretrained",
-    "runtime",
-    "parameters",
-    "anchor-gaussians",
-    "ntk-spectrum",
-]
-TRAINED = [name for name in NAMES if TABLES[name].producer is None]
+SEED = Path(__file__).parents[3] / "shared" / "seed"
+TINY = replace(CBAS[0], epochs=8, hidden=8, head="mlp", dropout=0.2)
 
 
-QUICK = {"hidden": 4, "graph_epochs": 1, "node_epochs": 2, "limit": 60, "seeds": 2}
-SMALL = {"smoke": TABLES["node-shift"].smoke[:1], "variants": ("nfa",), "calibrators": ()}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Even less than smoke: what is tested is the machinery, not the numbers."""
-    monkeypatch.setitem(specs.SCALES, "smoke", replace(specs.SCALES["smoke"], **QUICK))
-
-
-@pytest.fixture
-def small(monkeypatch):
-    """A table of six runs that are trained in a moment."""
-    monkeypatch.setitem(TABLES, "node-shift", replace(TABLES["node-shift"], **SMALL))
-
-
-def make(name, root, **options):
-    return bench(name, "smoke", root, **{"workers": 0, "progress": False, **options})
-
-
-def made_up(config, root, **_):
-    """Leave what a run leaves, with scores that are drawn from its hash."""
-    path = Path(root) / config.hash
-    path.mkdir(exist_ok=True)
-    known = scores_in(path)
-    splits = {split for table in TABLES.values() for split in table.splits}
-    for calibrator in {"none", *config.calibrators} - {*known}:
-        drawn = random.Random(f"{config.hash} {calibrator}")
-        known[calibrator] = {split: {m: drawn.random() for m in MEASURES} for split in splits}
-    write_json(path / "config.json", config.model_dump(mode="json"))
-    write_json(path / "scores.json", known)
-    (path / FINISHED).touch()
-    return RunFolder(path)
-
-
-@pytest.fixture
-def untrained(monkeypatch):
-    """Runs cost nothing; what was asked for is noted."""
-    asked = []
-
-    def run(config, root, **options):
-        asked.append(config)
-        return made_up(config, root, **options)
-
-    monkeypatch.setattr(bench_module, "run", run)
-    return asked
-
-
-def check(result, name, root):
-    """What every table has, however it was made."""
-    assert not result.failures
-    assert result.records
-    table = TABLES[name]
-    for r in result.records:
-        assert tuple(r) == COLUMNS
-        assert r["table"] == name
-        assert r["mean"] is not None or r["note"]
-        assert r["command"].startswith(f"gduq bench {name} --scale smoke")
-    assert {r["metric"] for r in result.records} == set(table.metrics)
-    text = result.to_markdown()
-    assert table.title in text
-    assert all(label in text for label in table.labels)
-    rows = list(csv.DictReader(io.StringIO(result.to_csv())))
-    assert len(rows) == len(result.records)
-    assert tuple(rows[0]) == COLUMNS
-    latex = result.to_latex()
-    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") > 0
-    assert not re.search(r"[±▲▼·]|(?<!\\)_", re.sub(r"%.*", "", latex))
-    saved = root / "tables" / f"{name}-smoke.json"
-    again = BenchResult.from_json(saved)
-    assert again.records == result.records
-    assert json.loads(result.to_json()) == json.loads(again.to_json())
-    for figure in result.figures:
-        assert (saved.parent / figure).stat().st_size > 5000
-
-
-def test_all_tables_are_there():
-    assert list(TABLES) == NAMES
-    rows = [table.row for table in TABLES.values() if table.row is not None]
-    assert rows == list(range(1, 15))  # of the paper's evidence; a table of our own has none
-
-
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_table_of_runs_has_all_its_cells(name, tmp_path, untrained):
-    result = make(name, tmp_path)
-    check(result, name, tmp_path)
-    for group in {(r["dataset"], r["shift"], r["model"]) for r in result.records}:
-        cells = {
-            (r["variant"], r["calibrator"])
-            for r in result.records
-            if (r["dataset"], r["shift"], r["model"]) == group
-        }
-        controls = {("vanilla", c) for c in ("none", "t2", "temperature")}
-        assert controls | {("ensemble", "none"), ("mcdropout", "none")} <= cells
-        assert all((variant, "none") in cells for variant in TABLES[name].variants)
-
-
-@pytest.mark.parametrize("name", ["parameters", "anchor-gaussians", "ntk-spectrum"])
-def test_a_table_of_its_own_kind(name, tmp_path):
-    check(make(name, tmp_path), name, tmp_path)
+# -- figures ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("bench")
+def work(tmp_path_factory):
+    return Work(TINY, 0, folder=tmp_path_factory.mktemp("networks"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*TRAINED, "runtime"])
-def test_every_table_is_made_of_real_runs(name, root):
-    check(make(name, root, seeds=1), name, root)
+@pytest.fixture(scope="module")
+def figures(work):
+    methods = ("plain", "anchored head", "choose 1.2", "NFA", "novelty")
+    rows = [row for m in methods for row in work_rows(work, m, (*LEVELS, *POST_HOC))]
+    rows += list(work_rows(replace_last(work), f"plain{LAST}"))
+    return pd.DataFrame(rows)
 
 
-def test_runs_are_shared_between_tables(tmp_path, untrained):
-    make("ood-detection", tmp_path)
-    assert untrained
-    untrained.clear()
-    for name in ("error-prediction", "pretrained", "ood-detection"):
-        make(name, tmp_path)
-    assert [c.title for c in untrained if "temperature" not in c.calibrators] == []
-    untrained.clear()
-    make("pretrained", tmp_path)
-    assert not untrained
+def replace_last(work):
+    return Work(work.cell, work.seed, last=True)
 
 
-def test_records_come_from_the_runs(tmp_path, untrained):
-    result = make("node-shift", tmp_path)
-    wanted = {"shift": "concept", "variant": "nfa", "calibrator": "temperature", "metric": "ece"}
-    wanted["split"] = "ood_test"
-    (found,) = (r for r in result.records if wanted.items() <= r.items())
-    configs = [c for s, v, _, c in TABLES["node-shift"].configs("smoke", 2)
-               if s.shift == "concept" and v == "nfa"]  # fmt: skip
-    found_in = [scores_in(tmp_path / c.hash) for c in configs]
-    scores = [run["temperature"]["ood_test"]["ece"] for run in found_in]
-    assert found["values"] == scores
-    assert found["mean"] == pytest.approx(sum(scores) / 2)
-    assert found["seeds"] == 2
-    assert found["versus"] == "vanilla, temperature"
-    assert set(result.runs) >= {c.hash for c in configs}
+def test_every_method_has_every_calibration_and_measure(figures):
+    tests = figures[figures["split"].isin(("id_test", "ood_test"))]
+    assert tests[list(OF_CLASSES)].notna().all(axis=None)
+    levels = tests.groupby(["method", "split"])["calibration"].apply(set)
+    for method in ("plain", "anchored head", "NFA"):
+        assert levels[method, "ood_test"] == {*LEVELS, *POST_HOC}
+    assert {"T = 2", "density", "choose 1.2, tempered", "NFA, mean logits", "NFA, paper rule",
+            "NFA, released rule", "plain, last epoch", "gebm", "gnnsafe", "novelty"} <= set(
+        figures["method"]
+    )  # fmt: skip
+    cost = figures[figures["split"] == "training"].set_index("method")["cost"]
+    assert cost["plain"] < cost["choose 1.2"]
 
 
-def test_failures_are_kept_and_retried(tmp_path, untrained, monkeypatch):
-    def is_weak(config):
-        return config.method.kind == "anchored" and config.method.at == "input" and not config.seed
-
-    def fragile(config, *args, **options):
-        if is_weak(config):
-            raise RuntimeError("the cat sat on the keyboard")
-        return made_up(config, *args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bench_module, "run", fragile)
-        broken = make("node-shift", tmp_path)
-    weak = {c.hash for *_, c in TABLES["node-shift"].configs("smoke", 2) if is_weak(c)}
-    assert len(broken.failures) == len(weak) > 0
-    assert "cbas/color/concept gcn nfa, seed 0" in broken.failures  # in the words of the table
-    assert all("the cat" in text and "Traceback" in text for text in broken.failures.values())
-    assert "Failed runs" in broken.to_markdown()
-    anchored = [r for r in broken.records if r["variant"] == "nfa"]
-    assert all(r["seeds"] == 1 and r["note"] == "1 run(s) failed" for r in anchored)
-    mended = make("node-shift", tmp_path)
-    assert {c.hash for c in untrained} == weak  # the rest was there
-    assert not mended.failures
-    assert all(r["seeds"] == 2 for r in mended.records)
+def test_figures_are_those_of_the_library(figures, work):
+    rows = figures.set_index(["method", "calibration", "split"])
+    model = gduq.Network(work.plain)
+    work.train(model, epochs=0)
+    p = {split: gduq.predict(model, view) for split, view in work.views.items()}
+    scaled = gduq.calibration.TemperatureScaling().fit(p["id_val"])(p["ood_test"])
+    for level, q in (("none", p["ood_test"]), ("validation", scaled)):
+        found = rows.loc[("plain", level, "ood_test")]
+        assert found["nll"] == pytest.approx(gduq.metrics.nll(q), abs=1e-6)
+        assert found["ece100"] == pytest.approx(gduq.metrics.ece(q, bins=100, strict=False))
+    auroc = gduq.metrics.auroc(p["id_test"].novelty, p["ood_test"].novelty)
+    assert rows.loc[("novelty", "novelty", "detection"), "auroc"] == pytest.approx(auroc)
+    one = gduq.choose(
+        work.plain, work.splits.train, work.views["id_val"], epochs=TINY.epochs, lr=TINY.lr,
+        batch_size=TINY.batch_size, progress=False,
+    )  # fmt: skip
+    loss = gduq.metrics.nll(gduq.predict(one, work.views["ood_test"]))
+    assert rows.loc[("choose 1.2", "copies", "ood_test"), "nll"] == pytest.approx(loss, abs=1e-6)
 
 
-def test_seeds_can_be_chosen(tmp_path, untrained):
-    result = make("node-layerwise", tmp_path, seeds=1)
-    assert {r["seeds"] for r in result.records} == {1}
-    assert {r["verdict"] for r in result.records if r["versus"]} == {"same"}
-    assert result.records[0]["command"].endswith("--seeds 1")
+def test_trained_networks_are_kept(work):
+    again = Work(work.cell, work.seed, folder=work.folder)
+    states = (net.state_dict() for net in (work.plain, again.plain))
+    assert all(torch.equal(a, b) for a, b in zip(*(s.values() for s in states), strict=True))
+    assert again.seconds["network 0"] == work.seconds["network 0"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"name": "size_shift"}, "size-shift"),
-        ({"scale": "huge"}, "smoke, small, paper"),
-        ({"seeds": 0}, "seeds"),
-        ({"engine": "slurm"}, "local, ray"),
-    ],
-)
-def test_bad_input(options, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        bench(**{"name": "node-shift", "root": tmp_path, "progress": False, **options})
+# -- jobs and files --------------------------------------------------------------------------------
 
 
-def test_a_table_can_be_named_at_every_scale():
-    """No data is loaded: configs of the published schedule are what GOOD has."""
-    for name in TRAINED:
-        for scale in ("small", "paper"):
-            configs = [c for *_, c in TABLES[name].configs(scale, 1)]
-            assert len({c.hash for c in configs}) == len(configs)
-    motif = next(s for s in TABLES["graph-shift"].settings if s.dataset == "motif-lpe/basis")
-    config = motif.config("readout", 0, "paper")
-    assert (config.training.epochs, config.training.batch_size) == (250, 32)  # 50 more: anchored
-    vanilla, frozen = (motif.config(v, 0, "paper") for v in ("vanilla", "pretrained"))
-    assert vanilla.training.epochs == frozen.training.epochs == 200
-    assert [c.hash for c in requirements(frozen)] == [vanilla.hash]
-    assert frozen.method.epochs == 250
-    assert config.model.hidden_channels == 300
-    assert config.data.limit is None
-    small = {s.dataset for s in TABLES["node-shift"].settings_at("small")}
-    assert "cora-ml/word" in small
-    assert "cora/word" not in small
+def made_up(work, job, fail=()):
+    if job in fail:
+        raise RuntimeError("no power")
+    yield {"method": job, "calibration": "none", "split": "ood_test", "nll": 0.1 + work.seed}
 
 
-# -- verdicts ------------------------------------------------------------------------------------
+def jobs(*names, **options):
+    return [Job(TINY, seed, name, made_up, **options) for seed in (0, 1) for name in names]
 
 
-def cell(variant, calibrator, values, metric="ece"):
-    key = {"dataset": "d", "variant": variant, "calibrator": calibrator, "metric": metric}
-    return record("t", key, values, scale="smoke", command="")
+def test_what_is_done_is_not_repeated(tmp_path):
+    store = Store(tmp_path / "a.csv")
+    first, failures = run_jobs(jobs("x", "y", options=(("y",),)), store, 0, progress=False)
+    assert sorted(first["method"]) == ["x", "x"]
+    assert len(failures) == 2
+    assert "no power" in next(iter(failures.values()))
+    second, failures = run_jobs(jobs("x", "y", options=(("x",),)), store, 0, progress=False)
+    assert not failures  # x, which would fail now, is not done again
+    assert len(second) == 4
+    assert not list(store.folder.glob("*"))  # joined
+    found = long(second)
+    assert set(found.columns) == {"cell", "seed", "method", "calibration", "split", "measure",
+                                  "value"}  # fmt: skip
+    assert sorted(found["value"]) == [0.1, 0.1, 1.1, 1.1]
 
 
-def test_verdicts_are_paired_and_know_the_direction():
-    from scipy.stats import ttest_rel
-
-    vanilla, other = [0.30, 0.10, 0.20], [0.29, 0.085, 0.188]  # far apart, but always lower
-    for metric, verdict in (("ece", "better"), ("accuracy", "worse")):
-        found = verdicts([cell("vanilla", "none", vanilla, metric),
-                          cell("nfa", "none", other, metric)])[1]  # fmt: skip
-        assert found["verdict"] == verdict
-        assert found["p_value"] == pytest.approx(ttest_rel(other, vanilla).pvalue)
-
-
-def test_whom_a_cell_is_compared_with():
-    values = [0.1, 0.2]
-    names = ["none", "t2", "temperature"]
-    records = [cell("vanilla", c, values) for c in names]
-    anchored = ["none", "temperature", "rescaled_paper", "rescaled_released"]
-    records += [cell("nfa", c, values) for c in anchored]
-    versus = {(r["variant"], r["calibrator"]): r["versus"] for r in verdicts(records)}
-    assert versus["vanilla", "none"] == ""
-    assert versus["vanilla", "t2"] == "vanilla, none"
-    assert versus["nfa", "temperature"] == "vanilla, temperature"
-    assert versus["nfa", "rescaled_paper"] == "vanilla, none"
-    assert versus["nfa", "rescaled_released"] == "vanilla, t2"  # it halves logits, too
+def test_figures_of_other_settings_are_made_again(tmp_path):
+    store = Store(tmp_path / "a.csv")
+    for cell in (TINY, replace(TINY, seeds=2), replace(TINY, epochs=3)):
+        job = Job(cell, 0, "x", made_up)
+        done = job.key in store.done()
+        assert done == (cell.seeds == 2)
+        run_jobs([job], store, 0, progress=False)
+    assert len(store.read()) == 1  # the newest
 
 
-def test_equal_or_missing_values_prove_nothing():
-    one, two, three = verdicts(
-        [
-            cell("vanilla", "none", [0.1, 0.2]),
-            cell("nfa", "none", [0.1, 0.2]),
-            cell("L1", "none", [None, 0.1]),
-        ]
-    )
-    assert (one["verdict"], two["verdict"], three["verdict"]) == ("", "same", "same")
-    assert two["p_value"] == 1.0
-    assert three["p_value"] is None
-    assert three["seeds"] == 1
-    empty = cell("nfa", "none", [None, float("nan")])
-    assert (empty["mean"], empty["std"], empty["seeds"]) == (None, None, 0)
-
-
-def test_wins_are_counted():
-    records = verdicts(
-        [
-            cell("vanilla", "none", [0.30, 0.31, 0.32]),
-            cell("vanilla", "t2", [0.2, 0.2, 0.2]),
-            cell("nfa", "none", [0.1, 0.12, 0.11]),
-            cell("L1", "none", [0.5, 0.52, 0.51]),
-        ]
-    )
-    wins = {w["variant"]: w for w in BenchResult("t", "smoke", records).wins()}
-    assert set(wins) == {"nfa", "L1"}
-    assert wins["nfa"] == {
-        "variant": "nfa",
-        "metric": "ece",
-        "cells": 1,
-        "better mean": 1,
-        "better": 1,
-        "worse": 0,
-    }
-    assert (wins["L1"]["better mean"], wins["L1"]["worse"]) == (0, 1)
-
-
-def test_damaged_results_are_explained(tmp_path):
-    (tmp_path / "x.json").write_text("{}")
-    for name in ("x.json", "y.json"):
-        with pytest.raises(InputError, match="BenchResult"):
-            BenchResult.from_json(tmp_path / name)
-
-
-# -- accidents and engines -----------------------------------------------------------------------
-
-SCRIPT = f"""
-import itertools, os, signal, sys
+def test_a_killed_call_goes_on(tmp_path):
+    code = f"""
+import time
 from dataclasses import replace
+from pathlib import Path
+from gduq_reproduction.cells import CBAS
+from gduq_reproduction.harness import Job, Store, run_jobs
+from tests.reproduction.test_bench import TINY, made_up
 
-from gduq_reproduction import bench, specs
-from gduq_reproduction.tables import TABLES
-from gduq.runs import training
+def slow(work, job):
+    if job == "b":
+        time.sleep(600)
+    yield from made_up(work, job)
 
-def fit(model, *args, **options):
-    print("trained", flush=True)
-    return real_fit(model, *args, **options)
-
-def run(*args, **options):
-    if next(count) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real_run(*args, **options)
-
-count, real_fit, real_run = itertools.count(), training.fit, bench.run
-training.fit, bench.run = fit, run
-specs.SCALES["smoke"] = replace(specs.SCALES["smoke"], **{QUICK!r})
-table = TABLES["node-shift"]
-TABLES["node-shift"] = replace(
-    table, smoke=table.smoke[:1], variants={SMALL["variants"]}, calibrators=()
-)
-bench.bench("node-shift", "smoke", sys.argv[1], workers=0, seeds=1, progress=False)
+run_jobs([Job(TINY, 0, n, slow) for n in "ab"], Store(Path({str(tmp_path / "t.csv")!r})), 0)
 """
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL
+    ) as call:
+        store = Store(tmp_path / "t.csv")
+        for _ in range(600):
+            if list(store.folder.glob("*.csv")):
+                break
+            time.sleep(0.2)
+        call.kill()
+    assert [key[2] for key in store.done()] == ["a"]
+    found, failures = run_jobs([Job(TINY, 0, n, made_up) for n in "ab"], store, 0, progress=False)
+    assert not failures
+    assert sorted(found["method"]) == ["a", "b"]
 
 
-def start(root, kill_at=-1):
-    command = [sys.executable, "-c", SCRIPT, str(root), str(kill_at)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def finished(root):
-    return {path.parent.name for path in Path(root).glob("*/finished")}
+def test_every_table_names_known_cells_and_methods():
+    for name, table in TABLES.items():
+        for scale in ("smoke", "small", "paper"):
+            made = table.jobs(scale, None, Path())
+            assert made, name
+            assert len({job.key for job in made}) == len(made)
+            for job in made if name != "ntk-spectrum" else ():
+                catalog.find(job.cell.data)
+    assert len(comparison_cells("small")) == 31
+    assert len(comparison_cells("paper")) == 13
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # a process that imports torch, on a machine that may be busy
-def test_killed_in_the_middle_the_second_call_gives_the_same_table(small, tmp_path):
-    process = start(tmp_path, kill_at=3)
-    whole = make("node-shift", tmp_path / "whole", seeds=1)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    before = finished(tmp_path)
-    assert len(before) == 3 < len(finished(tmp_path / "whole"))
-    times = {name: (tmp_path / name / "finished").stat().st_mtime_ns for name in before}
-    resumed = make("node-shift", tmp_path, seeds=1)
-    assert resumed.records == whole.records
-    for name, then in times.items():  # what was done was not done again
-        assert (tmp_path / name / "finished").stat().st_mtime_ns == then
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_is_made(name, tmp_path):
+    result = bench(name, "smoke", tmp_path, 1, workers=0, progress=False)
+    assert not result.failures
+    assert len(result.blocks()) >= 1
+    assert (tmp_path / "tables" / f"{name}-smoke.md").is_file()
 
 
-@pytest.mark.timeout(1800)  # processes that import torch, on a machine that may be busy
-@pytest.mark.slow  # two processes that train
-def test_two_benches_on_one_folder(small, tmp_path):
-    whole = make("node-shift", tmp_path / "whole", seeds=1)
-    both = [start(tmp_path) for _ in range(2)]  # in step: both want the same run next
-    trained = [process.communicate()[0].count("trained") for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    kinds = [RunFolder(tmp_path / name).config.method.kind for name in finished(tmp_path)]
-    assert sum(trained) == sum(kind in ("vanilla", "anchored") for kind in kinds)  # each once
-    saved = BenchResult.from_json(tmp_path / "tables" / "node-shift-smoke.json")
-    assert saved.records == whole.records
+def test_a_table_of_the_paper_stands_beside_its_figures(tmp_path):
+    keys = {"cell": "cbas/color/concept gcn", "calibration": "none", "split": "ood_test"}
+    rows = [
+        {**keys, "seed": seed, "job": m, "settings": "", "method": m, "ece100": e + 0.01 * seed}
+        for seed in (0, 1, 2)
+        for m, e in (("plain", 0.5), ("NFA", 0.2), (f"plain{LAST}", 0.6), (f"NFA{LAST}", 0.4))
+    ]
+    from gduq_reproduction.bench import BenchResult
+
+    result = BenchResult("node-shift", "paper", long(pd.DataFrame(rows)), {"x": "Error: y"})
+    wide = result.blocks()["ece100, ood_test"]
+    assert list(wide.columns) == [
+        ("plain", "picked"), ("NFA", "picked"), ("plain", "last"), ("plain", "paper"),
+        ("NFA", "last"), ("NFA", "paper"),
+    ]  # fmt: skip
+    line = wide.iloc[0]
+    assert line["plain", "picked"] == "0.510 ± 0.010"
+    assert line["NFA", "paper"].startswith("0.")
+    page = result.to_markdown()
+    assert "- x: `Error: y`" in page
+    for ending in ("md", "tex", "csv", "json"):
+        result.write(tmp_path / f"t.{ending}")
+        assert (tmp_path / f"t.{ending}").stat().st_size > 200
 
 
-@pytest.mark.timeout(1800)  # processes that import torch, on a machine that may be busy
-@pytest.mark.slow  # two processes and a Ray of two workers
-def test_ray_and_processes_give_the_same(small, tmp_path, ray_of_two):
-    here = make("node-shift", tmp_path / "here")
-    on_ray = make("node-shift", tmp_path / "ray", engine="ray", workers=2)
-    pooled = make("node-shift", tmp_path / "local", workers=2)
-    assert not on_ray.failures
-    assert on_ray.records == here.records == pooled.records
-
-
-def test_who_watches_hears_of_the_epochs(tmp_path):
-    setting, told = TABLES["node-shift"].smoke[0], []
-    work = partial(bench_module._one_run, tmp_path)
-    with heard_by(told.append):
-        for variant in ("vanilla", "gduq-pretrained"):
-            work(setting.config(variant, 0, "smoke"))
-    whole_line = r"epoch \d+/2  loss \d\.\d{3}  val accuracy \d\.\d{3}  ECE \d\.\d{3}"
-    of_a_head = r"epoch \d+  loss \d\.\d{3}"  # which stops when validation rows say so
-    assert all(re.fullmatch(f"{whole_line}|{of_a_head}", text) for text in told)
-    assert {"/" in text for text in told} == {True, False}
-
-
-# -- the paper's figures -------------------------------------------------------------------------
-
-SEED = Path(__file__).parents[3] / "shared" / "seed"
+# -- the paper's figures ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", printed.FILES)
@@ -438,23 +221,6 @@ def test_printed_figures_are_sound(name):
     for entry in content["entries"]:
         if entry["metric"] in ("accuracy", "ece", "auroc", "gep_error"):
             assert 0 <= entry["mean"] <= 1
-
-
-def test_every_table_with_figures_finds_some():
-    for name, table in TABLES.items():
-        if not table.printed or table.producer:
-            continue
-        found = 0
-        for setting in table.settings:
-            for variant in ("vanilla", *table.variants):
-                key = {"dataset": setting.dataset, "shift": setting.shift, "model": setting.model}
-                for calibrator in ("none", *table.calibrators):
-                    for split in table.splits:
-                        for metric in table.metrics:
-                            cell = {"calibrator": calibrator, "split": split, "metric": metric}
-                            hit = printed.lookup(table.printed, **key, variant=variant, **cell)
-                            found += hit is not None
-        assert found >= len(table.settings), name
 
 
 SAMPLE = [
@@ -509,45 +275,49 @@ def test_a_sample_of_figures(name, line, key, value):
 
 
 def test_parameter_counts_are_exact(tmp_path):
-    records = make("parameters", tmp_path).records
-    printed = [r for r in records if r["paper"] is not None]
-    assert len(printed) == 23
-    assert all(r["mean"] == r["paper"] for r in printed)
+    result = bench("parameters", root=tmp_path, workers=0, progress=False)
+    counts = result.blocks()["parameters"]
+    pairs = [
+        (row[method, ""], row[method, "paper"])
+        for _, row in counts.iterrows()
+        for method, column in counts.columns
+        if column == "paper" and row[method, "paper"]
+    ]
+    assert len(pairs) == 23
+    assert all(ours == theirs for ours, theirs in pairs)
 
 
-def test_small_scale_leaves_out_what_takes_long():
-    table = TABLES["size-shift"]
-    for scale in ("small", "smoke", "paper"):
-        variants = {}
-        for setting, variant, _, _ in table.configs(scale, 1):
-            variants.setdefault(f"{setting.data} {setting.conv}", set()).add(variant)
-        for network, own in variants.items():
-            assert (set(table.large) <= own) == (scale != "small" or network in table.quick)
-            assert bool(set(table.large) & own) == (set(table.large) <= own)
-            assert "gduq" in own
-    assert set(table.quick) < {f"{s.data} {s.conv}" for s in table.settings}
+# -- the command -----------------------------------------------------------------------------------
 
 
-def test_our_rows_are_the_head_recipe_on_a_network_that_cost_no_more():
-    for table in ("node-shift", "size-shift"):
-        for setting in TABLES[table].settings_at("small"):
-            names = ("vanilla", "gduq", "gduq-pretrained")
-            plain, ours, on_top = (setting.config(v, 0, "small") for v in names)
-            assert ours.training.epochs < plain.training.epochs == on_top.training.epochs
-            assert ours.method.recipe_name == on_top.method.recipe_name == "head"
-            assert ours.model == plain.model
-            assert [c.hash for c in requirements(on_top)] == [plain.hash]
+def test_all_tables_are_listed():
+    names = [line.split()[0] for line in run("bench").stdout.splitlines()]
+    assert names == list(TABLES)
 
 
-def test_rows_of_the_paper_are_its_recipe_and_average():
-    """Runs of a table are not calibrated: the table does that, and says with what."""
-    for table in (t for t in TABLES.values() if t.producer is None):
-        for setting, variant, _, config in table.configs("small", 1):
-            assert config.method.calibrate == "none"
-            if config.method.recipe != "paper":
-                continue
-            recipe = recipe_of(config, "node" if setting.on_nodes else "graph")
-            assert (recipe.init, recipe.draws, recipe.masks) == ("random", 1, (0.0,))
-            assert recipe.freeze == (variant == "pretrained")
-            if variant != "ensemble":
-                assert "mean_logits" in table.calibrators_of(variant, "small")
+def test_a_table_by_the_command(tmp_path):
+    root, out = tmp_path / "bench", tmp_path / "t.json"
+    assert "2001310" in run("bench", "parameters", "--root", root, "--workers", 0, "-o", out).stdout
+    assert len(json.loads(out.read_text())) >= 23
+    refused("bench", "parameters", "--root", root, "-o", out, says="--force")
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    refused("bench", "size-shft", says="Did you mean 'size-shift'")
+    refused("bench", "size-shift", "--scale", "huge", says="smoke, small, paper")
+    refused("bench", "size-shift", "-o", tmp_path / "t.pdf", says=".tex")
+
+
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(app, "registered_commands", [])
+    assert "./reproduction" in refused("bench", "size-shift")
+
+
+def test_datasets_of_the_package_are_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(catalog, "entry_points", lambda group: ())
+    catalog.families.cache_clear()
+    try:
+        with pytest.raises(InputError, match="reproduction"):
+            catalog.load("cora-ml/word/concept")
+    finally:
+        catalog.families.cache_clear()

@@ -31,14 +31,12 @@ milestones = [3, 5]
 """
 
 
-def test_from_toml_and_back(tmp_path):
+def test_from_toml(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(TOML)
     config = RunConfig.from_toml(path)
     assert (config.seed, config.data.limit, config.method.at) == (3, 100, 1)
     assert config.training.milestones == (3, 5)
-    path.write_text(config.to_toml())
-    assert RunConfig.from_toml(path) == config
     changed = RunConfig.from_toml(path, {"training.epochs": 9, "seed": 1, "method.at": "readout"})
     assert (changed.training.epochs, changed.seed, changed.method.at) == (9, 1, "readout")
 

@@ -9,11 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.data import Data
 
 from gduq.data import View
-from gduq.data.packed import try_pack
 from gduq.errors import InputError
+from gduq.graphs.packed import try_pack
 from gduq.shifts import feature_mask, feature_noise
-from gduq.shifts.copies import shifted_copies
-from gduq.shifts.corruptions import category_columns
+from gduq.shifts.corruptions import category_columns, shifted_copies
 
 ATOMS = torch.tensor([[6.0, 0.0, 1.0], [8.0, 0.0, 0.0], [7.0, 2.0, 1.0], [6.0, 1.0, 0.0]])
 

@@ -60,14 +60,6 @@ def test_covariate_holds_out_a_share_of_the_pool_or_of_all():
     assert len(of_pool["id_val"]) == 12
 
 
-def test_covariate_takes_text_and_floats():
-    dates = [f"2024-{m:02d}-01" for m in range(1, 13)]
-    cut = shifts.covariate(dates)
-    assert cut["ood_test"].tolist() == [9, 10, 11]
-    floats = shifts.covariate(torch.linspace(0, 1, 20).double().flip(0))
-    assert floats["ood_test"].max() == 3
-
-
 def test_published_cora_degree_counts():
     """Full Cora, whose structure is at hand. The published table has these numbers under *word*
     and others under *degree*: its two headings are exchanged, for 3454 nodes have one neighbour,
@@ -78,14 +70,14 @@ def test_published_cora_degree_counts():
     graph = Data(
         edge_index=torch.from_numpy(edges), y=torch.from_numpy(labels), num_nodes=len(labels)
     )
-    splits = shifts.degree(graph, "covariate")
+    splits = shifts.by(graph, "degree", descending=True)
     assert [len(view) for _, view in splits] == [9378, 1979, 1979, 3003, 3454]
     assert splits.domains["ood_test"].unique().tolist() == [1]
     assert splits.domains["ood_val"].unique().tolist() == [2]
-    plain = shifts.degree(graph, "no_shift")
+    plain = shifts.by(graph, "degree", "no_shift")
     assert [len(view) for _, view in plain] == [11875, 3959, 3959]
     sizes = torch.tensor(
-        [[len(v) for _, v in shifts.degree(graph, "concept", seed=s)] for s in range(40)]
+        [[len(v) for _, v in shifts.by(graph, "degree", "concept", seed=s)] for s in range(40)]
     ).double()
     for published in ([7273, 1558, 1558, 3807, 5597], [7281, 1560, 1560, 3706, 5686]):
         gap = (torch.tensor(published) - sizes.mean(0)).abs()
@@ -246,7 +238,7 @@ def test_values_of_many_kinds():
     graphs = dots([1] * 20)
     for i, graph in enumerate(graphs):
         graph.city = f"{i:02d}"
-    assert shifts.feature(graphs, "city").domains["ood_test"].tolist() == [16, 17, 18, 19]
+    assert shifts.by(graphs, "city").domains["ood_test"].tolist() == [16, 17, 18, 19]
 
 
 @pytest.mark.parametrize(

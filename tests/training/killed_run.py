@@ -22,9 +22,9 @@ from torch_geometric.loader import DataLoader
 
 import gduq
 import gduq.training.checkpoint
-import gduq.training.epochs
+import gduq.training.fitting
 from gduq.nn import GNN
-from tests.training.ddp_run import graphs
+from tests.training.cases import graphs
 
 EPOCHS = 4
 gduq.training.checkpoint._RARELY = 0  # a checkpoint after every epoch, however short
@@ -154,14 +154,14 @@ def check_at_random(case: str, folder: Path, seed: int) -> int:
 def main() -> None:
     random.seed(int(sys.argv[1]))
     torch.set_num_threads(1)
-    run = gduq.training.epochs.Run
+    learner = gduq.training.fitting._NetworkLearner
     for case in sys.argv[2:]:
         places = [
-            (run, "_train_step", random.randint(1, 3 * EPOCHS - 1), random.random() < 0.5),
-            (run, "_judge", random.randint(1, EPOCHS), True),
-            (run, "finish", 1, True),
-            (os, "fsync", random.randint(1, EPOCHS + 2), True),
-            (os, "replace", random.randint(1, EPOCHS + 2), random.random() < 0.5),
+            (learner, "losses", random.randint(1, 3 * EPOCHS - 1), random.random() < 0.5),
+            (learner, "validate", random.randint(1, EPOCHS), True),
+            (gduq.training.fitting, "finish_model", 1, True),
+            (os, "fsync", random.randint(1, EPOCHS + 1), True),
+            (os, "replace", random.randint(1, EPOCHS + 1), random.random() < 0.5),
         ]
         with tempfile.TemporaryDirectory() as folder:
             kills = check(case, Path(folder), places)

@@ -21,9 +21,9 @@ import gduq
 from gduq import InputError, metrics
 from gduq.data import View
 from gduq.nn import GNN
-from gduq.shifts.copies import shifted_copies
-from gduq.targets import Classes
-from tests.training.ddp_run import Net, graphs
+from gduq.prediction import Classes
+from gduq.shifts.corruptions import shifted_copies
+from tests.training.cases import Net, graphs
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -91,7 +91,7 @@ def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
     train, val = View(noisy(45, 1)), View(noisy(40, 2))
     model = MODELS[case]()
     fit(model, train, val, calibrate=how, epochs=40, lr=0.02, select="last")
-    known = gduq.baselines.as_predictor(model)
+    known = gduq.models.as_predictor(model)
     found = float(known.temperature)
     assert known.calibration == gduq.predict(model, val).calibrated == how
     copies = list(shifted_copies(val, 0)) if how == "shifted" else []
@@ -100,7 +100,7 @@ def test_the_temperature_is_the_most_likely_one(case: str, how: Any) -> None:
 
     def losses(temperature: float) -> list[float]:
         return [
-            metrics.nll(gduq.Prediction(p.samples / temperature, p.target, weights=p.weights))
+            metrics.nll(gduq.ClassPrediction(p.samples / temperature, p.target, weights=p.weights))
             for p in parts
         ]
 
@@ -157,7 +157,7 @@ def test_the_temperature_is_free_in_both_directions(factor: float) -> None:
     fit(model, noisy(60, 1), calibrate=None, lr=0.05 if factor < 1 else 0.005, epochs=40)
     before = metrics.nll(gduq.predict(model, noisy(90, 5)))
     fit(model, noisy(60, 1), val, lr=1e-12, epochs=1, calibrate="clean")  # as good as no training
-    known = gduq.baselines.as_predictor(model)
+    known = gduq.models.as_predictor(model)
     assert (known.temperature < 1) == (factor < 1)
     assert metrics.nll(gduq.predict(model, noisy(90, 5))) < before
 
@@ -178,7 +178,7 @@ def test_few_rows_are_worth_a_warning_and_only_then() -> None:
 def test_a_second_fit_is_judged_without_the_first_ones_temperature() -> None:
     models = [net(), net()]
     fit(models[0], noisy(45, 1), noisy(40, 2), epochs=1)
-    gduq.baselines.as_predictor(models[0]).set_temperature(50.0, "clean")
+    gduq.models.as_predictor(models[0]).set_temperature(50.0, "clean")
     models[1].load_state_dict(models[0].state_dict())
     one, two = (fit(model, noisy(45, 1), noisy(40, 2)) for model in models)
     assert [r.val_loss for r in one.records] == [r.val_loss for r in two.records]
@@ -224,7 +224,7 @@ def test_test_labels_change_nothing(case: str) -> None:
         torch.manual_seed(0)
         model = makers[case](GNN(6, 8, 3, num_layers=2, head="mlp", **{**options, "dropout": 0.2}))
         fit(model, train, val, select="last", epochs=25)
-        return gduq.baselines.as_predictor(model)
+        return gduq.models.as_predictor(model)
 
     clean, poisoned, other = trained(None), trained(2), trained(1)
     one, two = clean.state_dict(), poisoned.state_dict()
@@ -252,7 +252,7 @@ def test_novelty_comes_from_training_rows_and_is_uniform_on_validation_rows(case
     train, val = View(noisy(60, 1)), View(noisy(50, 2))
     model = MODELS[case]()
     fit(model, train, val)
-    known = gduq.baselines.as_predictor(model)
+    known = gduq.models.as_predictor(model)
     h = gduq.predict(model, train, features=True).features
     assert h is not None
     far = (h.double().unsqueeze(1) - known.novelty.reference.double()).norm(dim=2) / h.norm()
@@ -285,7 +285,7 @@ def test_the_reference_is_a_random_choice_of_sorted_data(monkeypatch: pytest.Mon
     train = sorted(graphs(90), key=lambda graph: int(graph.y))
     model = Net()
     fit(model, train, batch_size=1, epochs=1)
-    known = gduq.baselines.as_predictor(model)
+    known = gduq.models.as_predictor(model)
     h = gduq.predict(model, train, features=True).features
     assert h is not None
     near = torch.cdist(h, known.novelty.reference).argmin(dim=0)
@@ -416,7 +416,7 @@ def test_one_logit_is_two(case: str) -> None:
         p = gduq.predict(model, val)
         assert p.samples.size(2) == 2
         assert metrics.nll(p) < 0.69
-        temperature = float(gduq.baselines.as_predictor(model).temperature)
+        temperature = float(gduq.models.as_predictor(model).temperature)
         raw = [gduq.predict(model, v) for v in (View(val), *shifted_copies(View(val), 0))]
         parts = [
             (q.samples * temperature, q.require_target(), 0.5 if i == 0 else 0.0625)
@@ -436,7 +436,7 @@ def test_class_names_travel() -> None:
     for case in MODELS:
         model = MODELS[case]()
         fit(model, noisy(30, 1), noisy(24, 2), epochs=1, class_names=["red", "green", "blue"])
-        assert gduq.predict(model, noisy(5, 3)).class_names == ("red", "green", "blue")
+        assert gduq.predict(model, noisy(5, 3)).names == ("red", "green", "blue")
     with pytest.raises(InputError, match="3 names, one per class"):
         fit(net(), noisy(30, 1), noisy(24, 2), class_names=["red", "green"])
 
@@ -517,7 +517,7 @@ def test_loaders_are_calibrated_on_their_rows(case: str) -> None:
     nets, val = [Net(), Net()], noisy(24, 2)
     fit(nets[0], DataLoader(noisy(40, 1), 40), loader(val), batch_size=40)
     fit(nets[1], noisy(40, 1), val, batch_size=40, calibrate=calibration)
-    found = [gduq.baselines.as_predictor(n) for n in nets]
+    found = [gduq.models.as_predictor(n) for n in nets]
     assert [one.calibration for one in found] == [calibration] * 2
     torch.testing.assert_close(found[0].temperature, found[1].temperature)
 
@@ -526,7 +526,7 @@ def test_loaders_are_calibrated_on_their_rows(case: str) -> None:
 def test_loaders_of_some_rows_have_no_copies(case: str) -> None:
     own = Net()
     fit(own, noisy(40, 1), SOME[case](noisy(24, 2)))
-    assert gduq.baselines.as_predictor(own).calibration == "clean"
+    assert gduq.models.as_predictor(own).calibration == "clean"
 
 
 @pytest.mark.parametrize("run", [fit, functools.partial(gduq.choose, **QUIET)])
@@ -547,7 +547,7 @@ def test_loaders_of_labelled_nodes_keep_their_rows(nodes: int) -> None:
         graph.y = torch.arange(graph.num_nodes) % 2
     own = GNN(4, 8, 2, num_layers=1, task="node").double()
     fit(own, DataLoader(found[:12], 6), DataLoader(found[12:], 6))
-    assert gduq.baselines.as_predictor(own).calibration == "shifted"
+    assert gduq.models.as_predictor(own).calibration == "shifted"
 
 
 # -- never silently wrong ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch_geometric.transforms import ToSparseTensor
 import gduq
 from gduq.data import View
 from gduq.nn import GNN
-from tests.training.ddp_run import graphs
+from tests.training.cases import graphs
 from tests.training.test_calibrated_fit import MODELS, citation, every_model, fit, noisy
 
 
@@ -29,7 +29,7 @@ def grown(graph: Data, times: int) -> Data:
 
 
 def known(model: nn.Module) -> Any:
-    return gduq.baselines.as_predictor(model)
+    return gduq.models.as_predictor(model)
 
 
 def novelty(model: nn.Module, data: Any, **options: Any) -> Tensor:
@@ -189,4 +189,4 @@ def test_parts_of_a_graph_do_not_teach_degrees() -> None:
 
 def test_dense_adjacency_has_no_structure() -> None:
     graph = Data(x=torch.ones(3, 1), adj_t=torch.ones(3, 3))
-    assert gduq.graph.structure_of(graph, "node") is None
+    assert gduq.graphs.structure_of(graph, "node") is None

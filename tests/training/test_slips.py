@@ -203,7 +203,7 @@ def test_weights_that_a_failed_fit_has_changed_are_not_calibrated(at, monkeypatc
     gduq.fit(model, ALL, graphs(24, first=100), **given)
     before = gduq.predict(model, OTHERS)
     train = TorchLoader([*(Batch.from_data_list(ALL[:8]),) * 3, "no graph"], batch_size=None)
-    monkeypatch.setattr("gduq.training.fabric.truths", lambda *_: torch.tensor([0, 1, 2]))
+    monkeypatch.setattr("gduq.training.fitting.truths", lambda *_: torch.tensor([0, 1, 2]))
     with pytest.raises(gduq.InputError, match="a loader that joins graphs, got one of str"):
         gduq.fit(model, train, graphs(24, first=100), **given)
     after = gduq.predict(model, OTHERS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +20,24 @@ from torch_geometric.data import Data
 from torch_geometric.utils import remove_self_loops, to_undirected
 
 from gduq import shifts
-from gduq.data.cache import cached_tensors, digest
-from gduq.data.splits import Splits
-from gduq.graph.sparse import csr_of_pointers
-from gduq.whole import one_of
-from gduq_reproduction.datasets.raw import damaged, raw_file
+from gduq._checks import one_of
+from gduq.data import Splits
+from gduq_reproduction.datasets.raw import cached, damaged, digest, raw_file
 
 __all__ = ["SOURCES", "load_citation", "read_citation"]
 
-VERSION = 1
 _URLS = {
     "CitationFull": "https://github.com/abojchevski/graph2gauss/raw/master/data",
     "Coauthor": "https://github.com/shchur/gnn-benchmark/raw/master/data/npz",
 }
-
-
-@dataclass(frozen=True)
-class CitationSource:
-    """A graph's file, as PyG lays it out, and what it must hold."""
-
-    path: str
-    nodes: int
-    features: int
-
-
-SOURCES = {
-    "cora": CitationSource("CitationFull/cora/raw/cora.npz", 19793, 8710),
-    "cora-ml": CitationSource("CitationFull/cora_ml/raw/cora_ml.npz", 2995, 2879),
-    "citeseer": CitationSource("CitationFull/citeseer/raw/citeseer.npz", 4230, 602),
-    "dblp": CitationSource("CitationFull/dblp/raw/dblp.npz", 17716, 1639),
-    "pubmed": CitationSource("CitationFull/pubmed/raw/pubmed.npz", 19717, 500),
-    "coauthor-cs": CitationSource("Coauthor/CS/raw/ms_academic_cs.npz", 18333, 6805),
-    "coauthor-physics": CitationSource("Coauthor/Physics/raw/ms_academic_phy.npz", 34493, 8415),
+SOURCES = {  # the file, as PyG lays it out, and the nodes and features it must hold
+    "cora": ("CitationFull/cora/raw/cora.npz", 19793, 8710),
+    "cora-ml": ("CitationFull/cora_ml/raw/cora_ml.npz", 2995, 2879),
+    "citeseer": ("CitationFull/citeseer/raw/citeseer.npz", 4230, 602),
+    "dblp": ("CitationFull/dblp/raw/dblp.npz", 17716, 1639),
+    "pubmed": ("CitationFull/pubmed/raw/pubmed.npz", 19717, 500),
+    "coauthor-cs": ("Coauthor/CS/raw/ms_academic_cs.npz", 18333, 6805),
+    "coauthor-physics": ("Coauthor/Physics/raw/ms_academic_phy.npz", 34493, 8415),
 }
 # half of CiteSeer's nodes have one neighbour: the usual cuts would leave no test split
 _COVARIATE: dict[tuple[str, str], dict[str, Any]] = {
@@ -87,35 +72,35 @@ def load_citation(
 
 def read_citation(name: str, root: str | Path | None = None) -> tuple[Data, Path]:
     """The undirected graph with binary, sparse features, and the raw file it came from."""
-    source = SOURCES[name]
-    parts = source.path.split("/")
-    path = raw_file(source.path, root, f"{_URLS.get(parts[0], '')}/{parts[-1]}")
-    key = {"name": f"citation/{name}", "version": VERSION, "raw": digest([path])}
-    tensors = cached_tensors(root, key, lambda: _read(path, source))
-    shape = (source.nodes, source.features)
-    x = csr_of_pointers(tensors["crow"], tensors["col"], tensors["values"], shape)
+    file, *shape = SOURCES[name]
+    folder, _, last = file.partition("/")
+    path = raw_file(file, root, f"{_URLS.get(folder, '')}/{last.rpartition('/')[2]}")
+    key = (f"citation/{name}", 1, digest([path]))
+    tensors = cached(root, key, lambda: _read(path, tuple(shape)))
+    with torch.sparse.check_sparse_tensor_invariants(False):
+        x = torch.sparse_csr_tensor(
+            tensors["crow"], tensors["col"], torch.ones(len(tensors["col"])), tuple(shape)
+        )
     return Data(x=x, edge_index=tensors["edge_index"], y=tensors["y"]), path
 
 
-def _read(path: Path, source: CitationSource) -> dict[str, Tensor]:
-    expected = f"{source.nodes} nodes of {source.features} features"
+def _read(path: Path, shape: tuple[int, ...]) -> dict[str, Tensor]:
+    expected = f"{shape[0]} nodes of {shape[1]} features"
     try:  # names of words and papers, which some files store as objects, are never unpickled
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            found = tuple(int(v) for v in file["attr_shape"])
             words, links = _matrix(file, "attr"), _matrix(file, "adj").tocoo()
             y = torch.from_numpy(file["labels"]).long()
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         got = f"{path.stat().st_size} bytes that cannot be read ({error})"
         raise damaged(path, expected, got) from error
-    if found != (source.nodes, source.features):
-        raise damaged(path, expected, f"{found[0]} nodes of {found[1]} features")
+    if words.shape != shape:
+        raise damaged(path, expected, "{} nodes of {} features".format(*words.shape))
     words.eliminate_zeros()
     words.sort_indices()  # columns ascend within a row, as CSR routines want it
     edges = torch.from_numpy(np.stack([links.row, links.col])).long()
     return {
         "crow": torch.from_numpy(words.indptr).long(),
         "col": torch.from_numpy(words.indices).long(),
-        "values": torch.ones(words.nnz),
         "edge_index": to_undirected(remove_self_loops(edges)[0], num_nodes=y.numel()),
         "y": y,
     }
@@ -123,4 +108,4 @@ def _read(path: Path, source: CitationSource) -> dict[str, Tensor]:
 
 def _matrix(file: Any, name: str) -> Any:
     parts = (file[f"{name}_data"] > 0, file[f"{name}_indices"], file[f"{name}_indptr"])
-    return sp.csr_array(parts, shape=tuple(file[f"{name}_shape"]))
+    return sp.csr_array(parts, shape=tuple(int(n) for n in file[f"{name}_shape"]))

@@ -1,31 +1,24 @@
 """Five public tables of molecules by name: three with a measured value, two with a yes/no answer.
 
-They are read by `gduq.data.table`, as anybody's own table would be, and cut by scaffold or by size.
+They are read by `gduq.data.read`, as anybody's own table would be, and cut by scaffold or by size.
 The raw tables are those of MoleculeNet, in the folders of PyG's ``MoleculeNet``; nothing is
 downloaded.
 """
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+import gduq.data
 from gduq import shifts
-from gduq.data.cache import cached, digest
-from gduq.data.packed import Packed
-from gduq.data.rejected_rows import RejectLog
-from gduq.data.splits import Splits
-from gduq.data.table import MoleculeTable
-from gduq.shifts.groups import scaffold_ranks
-from gduq.whole import one_of
-from gduq_reproduction.datasets.raw import raw_file
+from gduq._checks import one_of
+from gduq.data import Splits
+from gduq.shifts.domains import scaffold_ranks
+from gduq_reproduction.datasets.raw import cached_graphs, digest, raw_file
 
 __all__ = ["MOLECULES", "load_molecules"]
 
-VERSION = 1
 _CUTS = {
     "scaffold": "Training on the common scaffolds, testing on the rare.",
     "size": "Training on molecules of at most the median number of atoms, testing from the 0.9 "
@@ -35,10 +28,11 @@ _CUTS = {
 
 @dataclass(frozen=True)
 class _Source:
-    """One raw table: its file, its columns, and what its target means."""
+    """One raw table: its file, rows and columns, and what its target means."""
 
     title: str
     file: str
+    rows: int
     target: str
     smiles: str = "smiles"
     unit: str = ""
@@ -49,30 +43,35 @@ MOLECULES = {
     "esol": _Source(
         "ESOL: solubility in water, measured",
         "esol/raw/delaney-processed.csv",
+        1128,
         "measured log solubility in mols per litre",
         unit="log mol/L",
     ),
     "freesolv": _Source(
         "FreeSolv: free energy of hydration, measured",
         "freesolv/raw/SAMPL.csv",
+        642,
         "expt",
         unit="kcal/mol",
     ),
     "lipo": _Source(
         "Lipophilicity: octanol/water distribution at pH 7.4, measured",
         "lipo/raw/Lipophilicity.csv",
+        4200,
         "exp",
         unit="log D",
     ),
     "bbbp": _Source(
         "BBBP: whether a compound passes the blood-brain barrier",
         "bbbp/raw/BBBP.csv",
+        2050,
         "BBBP",
         class_names=("does not pass", "passes"),
     ),
     "bace": _Source(
         "BACE: whether a compound inhibits human beta-secretase 1",
         "bace/raw/bace.csv",
+        1513,
         "Class",
         "mol",
         class_names=("inactive", "active"),
@@ -90,29 +89,23 @@ def load_molecules(name: str, shift: str, root: str | Path | None = None, seed: 
     one_of("a shift", shift, _CUTS)
     source = MOLECULES[name]
     path = raw_file(f"MoleculeNet/{source.file}", root)
-    key = {"name": f"molecules/{name}", "version": VERSION, "raw": digest([path])}
-    packed = cached(root, key, lambda: _read(path, source))
+    graphs = cached_graphs(
+        root,
+        (f"molecules/{name}", 1, digest([path])),
+        lambda: gduq.data.read(path, smiles=source.smiles, targets=[source.target]),
+    )
     if shift == "size":
-        splits = shifts.size(packed, seed=seed)
+        splits = shifts.size(graphs, seed=seed)
     else:
-        splits = shifts.by(packed, packed.extras["scaffold"], seed=seed, task="graph")
-    rejected = int(packed.extras["rejected"])
+        ranks = scaffold_ranks([graph.smiles for graph in graphs])
+        splits = shifts.by(graphs, ranks, seed=seed, task="graph")
+    rejected = source.rows - len(graphs)
     left_out = f" {rejected} rows without a valid SMILES are left out." if rejected else ""
     return splits.with_(
         name=f"molecules/{name}/{shift}",
-        description=f"{source.title}; {len(packed)} molecules. {_CUTS[shift]}{left_out}",
+        description=f"{source.title}; {len(graphs)} molecules. {_CUTS[shift]}{left_out}",
         class_names=source.class_names,
         target_names=(source.target,),
         units=(source.unit,) if source.unit else (),
         sources=(str(path),),
     )
-
-
-def _read(path: Path, source: _Source) -> Packed:
-    log = RejectLog(None, max_rejects=0.1)
-    graphs = list(log.good(MoleculeTable(path, source.smiles, (source.target,))))
-    if log.rejected:
-        warnings.warn(str(log), stacklevel=2)
-    ranks = scaffold_ranks([graph.smiles for graph in graphs])
-    extras = {"scaffold": ranks, "rejected": torch.tensor(log.rejected)}
-    return replace(Packed.pack(graphs), extras=extras)

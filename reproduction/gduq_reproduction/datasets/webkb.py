@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +17,14 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import coalesce
 
-from gduq.data.cache import cached_tensors, digest
-from gduq.data.splits import Splits
-from gduq.shifts import cuts
-from gduq.shifts.domains import DatasetRows
-from gduq.whole import one_of
-from gduq_reproduction.datasets.raw import damaged, raw_file
+from gduq import shifts
+from gduq._checks import one_of
+from gduq.data import Splits, View
+from gduq.shifts.cuts import leave_out
+from gduq_reproduction.datasets.raw import cached, damaged, digest, raw_file
 
 __all__ = ["UNIVERSITIES", "load_webkb"]
 
-VERSION = 1
 UNIVERSITIES = {"wisconsin": (251, 515), "cornell": (183, 298), "texas": (183, 325)}  # pages, links
 _FILES = ("out1_node_feature_label.txt", "out1_graph_edges.txt")
 _URL = "https://raw.githubusercontent.com/graphdml-uiuc-jlu/geom-gcn/master/new_data"
@@ -46,31 +45,30 @@ def load_webkb(shift: str, root: str | Path | None = None, seed: int = 0) -> Spl
         for name in UNIVERSITIES
         for file in _FILES
     ]
-    key = {"name": "webkb", "version": VERSION, "raw": digest(paths)}
-    tensors = cached_tensors(root, key, lambda: _read(paths))
-    graph = Data(x=tensors["x"], edge_index=tensors["edge_index"], y=tensors["y"])
+    graph = Data(**cached(root, ("webkb", 1, digest(paths)), lambda: _read(paths)))
     cornell = _which_cornell(graph.x)
     university = torch.tensor([2] * 251 + [0] * 183 + [1] * 183)  # alphabetically
-    splits = DatasetRows(graph).splits(
-        _cut(shift, university, graph.y, seed),
-        university,
+    cut = {name: rows.sort().values for name, rows in _cut(shift, university, graph, seed).items()}
+    views: dict[str, Any] = {name: View(graph, rows) for name, rows in cut.items()}
+    return Splits(
+        **views,
         name=f"webkb/university/{shift}",
         description=f"WebKB: 617 web pages of three universities in 5 classes. "
         f"{_DESCRIPTIONS[shift]} {cornell}",
-    )
-    return splits.with_(
-        class_names=tuple(str(c) for c in range(5)), sources=tuple(str(path) for path in paths)
+        domains={name: university[rows] for name, rows in cut.items()},
+        class_names=tuple(str(c) for c in range(5)),
+        sources=tuple(str(path) for path in paths),
     )
 
 
-def _cut(shift: str, university: Tensor, y: Tensor, seed: int) -> cuts.Cut:
-    n = y.numel()
+def _cut(shift: str, university: Tensor, graph: Data, seed: int) -> dict[str, Tensor]:
     if shift == "no_shift":
-        return cuts.no_shift(n, seed=seed)
+        return shifts.no_shift(len(university), seed=seed)
     if shift == "concept":
-        return cuts.concept(university, y, bias=_BIAS, pick=_PICK, seed=seed)
-    wisconsin, pool = torch.arange(251), torch.arange(251, n)
-    return cuts.leave_out(pool, wisconsin[:125], wisconsin[125:], int(0.1 * n), seed)
+        return shifts.concept(university, graph.y, bias=_BIAS, pick=_PICK, seed=seed)
+    wisconsin, pool = torch.arange(251), torch.arange(251, len(university))
+    held = int(0.1 * len(university))
+    return leave_out(pool, wisconsin[:125], wisconsin[125:], held, seed)
 
 
 def _which_cornell(x: Tensor) -> str:
@@ -87,41 +85,25 @@ def _which_cornell(x: Tensor) -> str:
 def _read(paths: list[Path]) -> dict[str, Tensor]:
     graphs = []
     for i, (pages, links) in enumerate(UNIVERSITIES.values()):
-        x, y = _read_pages(paths[2 * i], pages)
-        edges = coalesce(_read_links(paths[2 * i + 1], pages, links), num_nodes=pages)
-        graphs.append(Data(x=x, edge_index=edges, y=y))
-    whole = Batch.from_data_list(graphs)
-    return {"x": whole.x, "y": whole.y, "edge_index": whole.edge_index}
+        lines = _table(paths[2 * i], pages, _FEATURES + 2, f"{pages} pages of {_FEATURES} features")
+        node, x, y = lines[:, 0].long(), lines[:, 1:-1], lines[:, -1].long()
+        edges = _table(paths[2 * i + 1], links, 2, f"{links} links").long().T
+        if int(edges.max()) >= pages or not torch.equal(node.sort().values, torch.arange(pages)):
+            raise damaged(paths[2 * i + 1], f"links among {pages} pages", "other numbers")
+        order = node.argsort()
+        edges = coalesce(edges.contiguous(), num_nodes=pages)
+        graphs.append(Data(x=x[order], edge_index=edges, y=y[order]))
+    joined = Batch.from_data_list(graphs)
+    return {"x": joined.x, "y": joined.y, "edge_index": joined.edge_index}
 
 
-def _read_pages(path: Path, pages: int) -> tuple[Tensor, Tensor]:
-    lines = _lines(path, pages)
-    x, y = np.zeros((pages, _FEATURES), dtype=np.float32), np.zeros(pages, dtype=np.int64)
-    for number, line in enumerate(lines, start=2):
-        try:
-            node, features, label = line.split("\t")
-            x[int(node)] = [float(value) for value in features.split(",")]
-            y[int(node)] = int(label)
-        except (ValueError, IndexError) as error:
-            got = f"line {number}: {error}"
-            raise damaged(path, f"a page of {_FEATURES} features a line", got) from error
-    return torch.from_numpy(x), torch.from_numpy(y)
-
-
-def _read_links(path: Path, pages: int, links: int) -> Tensor:
+def _table(path: Path, rows: int, columns: int, expected: str) -> Tensor:
+    """The numbers after the header, as many as expected."""
     try:
-        pairs = [[int(v) for v in line.split("\t")] for line in _lines(path, links)]
-        edges = torch.tensor(pairs).t().contiguous()
+        text = [line.replace("\t", ",") for line in path.read_text().splitlines()[1:]]
+        found = np.loadtxt(text, dtype=np.float32, delimiter=",", ndmin=2)
     except ValueError as error:
-        raise damaged(path, f"{links} links", str(error)) from error
-    if edges.shape != (2, links) or int(edges.max()) >= pages:
-        raise damaged(path, f"{links} links among {pages} pages", f"{list(edges.shape)} numbers")
-    return edges
-
-
-def _lines(path: Path, expected: int) -> list[str]:
-    """The lines after the header, as many as expected."""
-    lines = path.read_text().splitlines()[1:]
-    if len(lines) != expected:
-        raise damaged(path, f"{expected} lines after the header", f"{len(lines)}")
-    return lines
+        raise damaged(path, expected, str(error)) from error
+    if found.shape != (rows, columns):
+        raise damaged(path, expected, f"{found.shape[0]} lines of {found.shape[1]} numbers")
+    return torch.from_numpy(found)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["FILES", "Printed", "load", "lookup"]
 
@@ -26,11 +25,9 @@ FILES = (
     "rotation_ece",
     "runtimes",
 )
-_KEYS = ("dataset", "shift", "model", "variant", "calibrator", "split", "metric")
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(NamedTuple):
     """A figure of the paper: mean, standard deviation (or ``None``) and the table's label."""
 
     mean: float
@@ -61,22 +58,9 @@ def lookup(names: Sequence[str], **key: str | None) -> Printed | None:
         >>> lookup(["good_shifts_node"], **cell, calibrator="none", split="ood_test", metric="ece")
         Printed(mean=0.111, std=0.013, label='tab:good_shifts_node')
     """
-    wanted = tuple(key.get(name) for name in _KEYS)
     for name in names:
-        found = _index(name).get(wanted) or _index(name).get(_without_model(wanted))
-        if found is not None:
-            return found
+        for entry in load(name)["entries"]:
+            own = {k: v for k, v in entry.items() if k not in ("mean", "std") and v is not None}
+            if all(key.get(k) == v for k, v in own.items()):
+                return Printed(entry["mean"], entry["std"], load(name)["label"])
     return None
-
-
-def _without_model(wanted: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    return (*wanted[:2], None, *wanted[3:])
-
-
-@lru_cache
-def _index(name: str) -> dict[tuple[str | None, ...], Printed]:
-    content = load(name)
-    return {
-        tuple(e.get(key) for key in _KEYS): Printed(e["mean"], e["std"], content["label"])
-        for e in content["entries"]
-    }

@@ -13,9 +13,9 @@ from gduq.anchoring.linear import Init
 from gduq.anchoring.locating import cut_points
 from gduq.anchoring.recipe import Recipe, Scope, make_recipe
 from gduq.errors import InputError
-from gduq.nn.call import Call
-from gduq.nn.trunk import as_chain
-from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.models.predictor import Calibrate, Predictor
+from gduq.nn.gnn import as_chain
+from gduq.tracing.call import Call
 
 __all__ = ["Anchored", "Recipe", "anchor", "cut_points"]
 

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from gduq.anchoring.anchors import Anchors, make_source, source_from, source_name, source_spec
-from gduq.anchoring.bank import VALIDATION, AnchorDraws, Banked
-from gduq.anchoring.head_point import AnchoredHead, HeadPoint, head_outputs
+from gduq.anchoring.anchors import (
+    Anchors,
+    AnchorSampler,
+    GaussianAnchors,
+    anchor_rows,
+    make_source,
+    source_from,
+    source_name,
+    source_spec,
+)
+from gduq.anchoring.cuts import CutPoint, Uncut
+from gduq.anchoring.head import AnchoredHead, HeadCut, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
-from gduq.anchoring.locating import make_point, needs_graph, point_from
-from gduq.anchoring.points import Point
+from gduq.anchoring.locating import cut_from, needs_graph, resolve_cut
 from gduq.anchoring.recipe import Recipe
-from gduq.errors import InputError
-from gduq.graph import Rows, label_rows, on_device
-from gduq.nn.call import Call, copied, evaluating
+from gduq.errors import InputError, NotFittedError
+from gduq.graphs import Graph, Rows, iterate, label_rows, on_device
+from gduq.models.predictor import (
+    CachedRows,
+    ModelFactory,
+    ModelOutput,
+    Predictor,
+    TrainHeads,
+)
 from gduq.nn.network_specs import network_spec
-from gduq.nn.trunk import Trunk, answer_features
-from gduq.prediction.predictor import Answer, HeadJob, Supply
-from gduq.targets import Target, Values
+from gduq.prediction import Target, Values
+from gduq.tracing.call import Call, copied, evaluating
+from gduq.tracing.trunk import Trunk, answer_features
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Anchored"]
 
+_VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
 
-class Anchored(Banked):
+
+class Anchored(Predictor):
     r"""A network whose representation at one point is read relative to anchors.
 
     At the point, :math:`h` is replaced by the pair :math:`[h - c \,\|\, c]`. In training every row
@@ -43,44 +63,56 @@ class Anchored(Banked):
 
     kind: ClassVar[str] = "Anchored"
 
+    point: CutPoint  # where the network is cut
+    linear: AnchoredLinear  # reads the pair there
+    source: Anchors  # where anchors come from in training
+    bank: Tensor  # the K anchors of prediction [K, d]; none before `gduq.fit`
+
     def __init__(
         self,
         net: nn.Module,
         recipe: Recipe | None = None,
         call: Call | None = None,
         seed: int = 0,
-        like: Any = None,
+        like: Graph | None = None,
         trunk: Trunk | None = None,
     ) -> None:
-        super().__init__(recipe or Recipe(), seed)
-        self.call = call
+        self._init(recipe or Recipe(), call, seed)
         net = net if trunk is not None else copied(net)
-        if trunk is None and like is None and needs_graph(net, self.recipe.at):
-            self._waiting = net
-            return
-        self._cut(net, like, trunk)
+        self.point = Uncut(net, self.recipe.at)
+        if trunk is not None or like is not None or not needs_graph(net, self.recipe.at):
+            self._cut(like, trunk)
 
-    def _cut(self, net: nn.Module, graph: Any, trunk: Trunk | None = None) -> None:
-        """Make the point, and freeze what only a pass over the graph shows to run before it."""
+    def _init(self, recipe: Recipe, call: Call | None, seed: int) -> None:
+        super().__init__()
+        self.recipe, self.calibrate, self.seed = recipe, recipe.calibrate, int(seed)
+        self.call = call
+        self.register_buffer("bank", torch.zeros(0))
+
+    def _cut(self, graph: Graph | None, trunk: Trunk | None = None) -> None:
+        """Cut the network at the place that the recipe names."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            point = make_point(net, self.recipe, self.call, graph, trunk)
+            point = resolve_cut(self.point.net, self.recipe, self.call, graph, trunk)
         self._set_point(point)
-        if self.recipe.freeze and graph is not None:
-            with torch.no_grad(), evaluating(self):
-                self.point.prefix(graph)
 
-    def _set_point(self, point: Point, source: Anchors | None = None) -> None:
+    def _set_point(self, point: CutPoint, source: Anchors | None = None) -> None:
         """Build what depends on the place: the anchored map and the source of anchors."""
         recipe = self.recipe
+        if recipe.freeze and not point.has_prefix:
+            raise InputError(
+                "a place behind something to freeze",
+                "freeze=True at the input",
+                "Anchor at a later place (see gduq.cut_points), or leave freeze out.",
+            )
         generator = torch.Generator().manual_seed(self.seed)
-        branch = isinstance(point, HeadPoint) and point.tail.plain is not None
+        branch = isinstance(point, HeadCut) and point.tail.plain is not None
         init = "random" if branch else recipe.init  # a branch starts at zero at its end
-        if isinstance(point, HeadPoint) and not branch and init == "random":
+        if isinstance(point, HeadCut) and not branch and init == "random":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
                 point.tail.begin_anew()
-        self.point, self._waiting = point, None
+        self.point = point
         self.linear = AnchoredLinear.reading_for(point.plain, init, generator)
         del point.__dict__["plain"]
         self.source = source or make_source(recipe.anchors, point.channels, point.moves)
@@ -88,17 +120,11 @@ class Anchored(Banked):
         self.temperature = self.temperature.to(self.linear.weight)
         point.frozen = recipe.freeze
         if recipe.freeze:
-            if not point.has_prefix:
-                raise InputError(
-                    "a place behind something to freeze",
-                    "freeze=True at the input",
-                    "Anchor at a later place (see gduq.cut_points), or leave freeze out.",
-                )
             for module in point.prefix_modules():
                 module.requires_grad_(False)
-            self.train(self.training)
+        self.train(self.training)
 
-    def locate(self, graph: Any) -> None:
+    def locate(self, graph: Graph) -> None:
         """Find the place in the network, with the help of a graph; done once."""
         if not isinstance(graph, (Data, HeteroData)):
             raise InputError(
@@ -106,20 +132,17 @@ class Anchored(Banked):
                 type(graph).__name__,
                 "Call an anchored model with the graph itself: model(data).",
             )
-        if self._waiting is not None:
-            device = next((p.device for p in self._waiting.parameters()), torch.device("cpu"))
-            training = self.training
-            self._cut(self._waiting, on_device(graph, device))
-            self.train(training)
+        if isinstance(self.point, Uncut):
+            device = next((p.device for p in self.point.parameters()), torch.device("cpu"))
+            self._cut(on_device(graph, device))
 
     @property
     def trunk(self) -> Trunk | None:
-        point = getattr(self, "point", None)
-        return point.trunk if isinstance(point, HeadPoint) else None
+        return self.point.trunk if isinstance(self.point, HeadCut) else None
 
     @property
-    def answers(self) -> Rows | None:
-        return None if self._waiting is not None else self.point.answers
+    def row_kind(self) -> Rows | None:
+        return self.point.row_kind
 
     @property
     def frozen(self) -> bool:
@@ -131,31 +154,31 @@ class Anchored(Banked):
 
     # -- training ------------------------------------------------------------------------------
 
-    def forward(self, graph: Any, generator: torch.Generator | None = None) -> Tensor:
+    def forward(self, graph: Graph, generator: torch.Generator | None = None) -> Tensor:
         """Outputs ``[rows, O]`` of all nodes, graphs or edges.
 
         In training each row or graph gets a random anchor (from ``generator``, or torch's global
         state as dropout does); in evaluation the outputs are averaged over the bank.
         """
-        if self.training and self._waiting is not None:  # an optimiser would lack the new weights
+        if not self.training:
+            self.locate(graph)
+            return self._bank_outputs(graph)[0].mean(dim=0)
+        if isinstance(self.point, Uncut):  # an optimiser would lack the new weights
             raise InputError(
                 "a model whose place is known before training in a loop of your own",
                 "one that has not seen a graph",
                 "Pass like=graph to gduq.anchor, or call model.locate(graph), then make the "
                 "optimiser.",
             )
-        self.locate(graph)
-        if self.training:
-            return self.training_pass(graph, generator=generator)[0][0]
-        return self.bank_outputs(self.point.prefix(graph), graph).mean(dim=0)
+        return self.training_pass(graph, generator=generator)[0][0]
 
-    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def loss(self, graph: Graph, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         draws, mask = self.recipe.draws, self.recipe.one_mask
         return self._losses(graph, *self.training_pass(graph, draws, mask, generator))
 
     def training_pass(
         self,
-        graph: Any,
+        graph: Graph,
         draws: int = 1,
         mask: float = 0.0,
         generator: torch.Generator | None = None,
@@ -163,7 +186,7 @@ class Anchored(Banked):
         """Outputs ``[D, rows, O]`` with D random anchors per row, and which were masked.
 
         They go through one pass of gduq's own networks, in which BatchNorm sees their mixture, and
-        one after the other through any other: its graph is not copied. See `AnchorDraws`.
+        one after the other through any other that learns as a whole. See `AnchorSampler`.
         """
         self.locate(graph)
         if draws < 1 or not 0.0 <= mask < 1.0:
@@ -171,85 +194,177 @@ class Anchored(Banked):
         if draws > 1 and not (self.point.holds_copies or self.recipe.freeze):
             each = [self.training_pass(graph, 1, mask, generator) for _ in range(draws)]
             return torch.cat([out for out, _ in each]), torch.cat([masked for _, masked in each])
-        anchors = AnchorDraws(self, graph, draws, mask, generator)
-        if self.recipe.freeze:
-            state = self._frozen_prefix(graph)
-            outputs = self.point.suffix(anchors.read(state.h), state, graph)
-        else:
-            outputs = self.point.run(graph, anchors.read)
+        anchors = AnchorSampler(self, graph, draws, mask, generator)
+        outputs = self.point.run(graph, anchors.read, draws)
         return outputs, anchors.masked(outputs.size(1))
 
     def train(self, mode: bool = True) -> Anchored:
         super().train(mode)
-        if self.recipe.freeze and mode and self._waiting is None:
+        if self.recipe.freeze and mode:
             for module in self.point.prefix_modules():
                 module.eval()
         return self
 
-    def head_job(self, h: Tensor) -> HeadJob | None:
-        point = self.point
-        assert isinstance(point, HeadPoint)
-        self.fit_to_rows(h)
-        masks = self.recipe.masks
-        heads = [copy.deepcopy(AnchoredHead(self.linear, point.tail)) for _ in masks]
-        return HeadJob(
-            heads,
-            masks,
-            self.bank[:VALIDATION],
-            lambda count, rng: self.source.draw(h, count, rng).to(h.dtype),
-            self.recipe.draws,
-            keep_all=False,
-        )
-
-    def take_heads(self, heads: Sequence[nn.Module]) -> None:
-        (best,) = heads
-        AnchoredHead(self.linear, self.point.tail).load_state_dict(best.state_dict())  # type: ignore[arg-type]
-
-    def share_trunk(self, trunk: Trunk) -> None:
-        assert isinstance(self.point, HeadPoint)
-        self.point.trunk = trunk
-
-    # -- prediction ----------------------------------------------------------------------------
-
-    def answer(self, graph: Any, features: bool = False) -> Answer:
-        self.locate(graph)
-        trunk = self.trunk
-        if trunk is not None:
-            h = trunk.labelled(self.point.prefix(graph).h, graph)
-            return Answer(self.from_rows(h, h), h)
-        state = self.point.prefix(graph)
-        outputs = self.bank_outputs(state, graph)
-        outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
-        return Answer(outputs, self._features(state.h, graph) if features else None)
-
-    def represented(self, graph: Any) -> Tensor | None:
-        self.locate(graph)
-        h, trunk = self.point.prefix(graph).h, self.trunk
-        return self._features(h, graph) if trunk is None else trunk.labelled(h, graph)
-
-    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        assert isinstance(self.point, HeadPoint)
-        return self._formed(head_outputs(self.linear, self.point.tail, self.anchors_in_use, h))
-
-    def adapt(self, outputs: Tensor, y: Tensor, before: Target | None = None) -> None:
-        point, target = self.point, self.target
+    def fit_rows(
+        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
+    ) -> None:
+        point, target, h = self.point, self.target, train.h
+        assert isinstance(point, HeadCut)
         assert target is not None
-        if isinstance(point, HeadPoint) and not target.fits(before):  # the head learns anew
+        if not target.fits(before):  # the head learns anew
             source = None if isinstance(self.recipe.anchors, str) else self.source
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)
-                point = HeadPoint(point.trunk, point.branch)
+                point = HeadCut(point.trunk, point.branch)
             self._set_point(point, source)
-            self.to(outputs.device)
-        if isinstance(point, HeadPoint) and isinstance(target, Values) and target.is_open:
+            self.to(h.device)
+        if isinstance(target, Values) and target.needs_noise:
             if point.tail.noise is None:
-                point.tail.widen(target, outputs, y)
-            self.target = target.combined()
+                point.tail.widen(target, held.outputs, held.y)
+            self.target = target = target.combined()
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit([h])  # these rows only, not those of an earlier fit
+        self._choose_bank([h], self.recipe.num_anchors)
+        masks, head = self.recipe.masks, AnchoredHead(self.linear, point.tail)
 
-    def _features(self, h: Tensor, graph: Any) -> Tensor:
+        def draw(count: int, generator: torch.Generator) -> Tensor:
+            return self.source.draw(h, count, generator).to(h.dtype)
+
+        heads = [copy.deepcopy(head) for _ in masks]
+        draws, bank = self.recipe.draws, self.anchors
+        (best,) = learn(heads, masks, target, draw, draws, bank, compete=True)
+        head.load_state_dict(best.state_dict())
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        assert isinstance(self.point, HeadCut)
+        self.point.trunk = trunk
+
+    # -- anchors -------------------------------------------------------------------------------
+
+    def prepare(self, batches: Any, batch_size: int) -> None:
+        if not self.point.moves:
+            self.fit_source(batches, batch_size)
+
+    def init_anchors(self, batches: Iterable[Graph]) -> None:
+        """A small bank for validation, from a few batches; the source's own statistics stay."""
+        before = {k: v.clone() for k, v in self.source.state_dict().items()}
+        rows = self._training_rows(iter(batches), None)
+        self._choose_bank(rows, min(_VALIDATION, self.recipe.num_anchors))
+        self.source.load_state_dict(before)
+
+    @property
+    def min_anchor_rows(self) -> int:
+        return self.recipe.num_anchors
+
+    def finish(self, batches: Any, batch_size: int) -> None:
+        self.fit_anchors(batches, batch_size=batch_size)
+
+    def is_anchored(self) -> bool:
+        return True
+
+    def fit_source(self, data: Any, batch_size: int | None = None) -> Self:
+        """Fit a Gaussian source to all training rows in one streaming pass, and keep it."""
+        if isinstance(self.source, GaussianAnchors):
+            self.source.fit(self._training_rows(data, batch_size))
+        return self
+
+    def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
+        """Choose the K (default: ``num_anchors``) anchors of prediction from training rows.
+
+        A temperature that was fitted to another bank is forgotten.
+        """
+        self.recipe = self.recipe.with_(num_anchors=k)
+        rows = self._training_rows(data, batch_size)
+        first = next(rows)  # of a batch that shows where the place is
+        self._choose_bank(itertools.chain([first], rows), self.recipe.num_anchors)
+        return self
+
+    def _choose_bank(self, rows: Iterable[Tensor], k: int) -> None:
+        self.set_bank(self.source.bank(rows, k, torch.Generator().manual_seed(self.seed)))
+
+    def set_bank(self, bank: Tensor) -> None:
+        """Take these anchors ``[K, d]`` for prediction."""
+        if bank.size(1) != self.point.channels:
+            raise InputError(f"anchors of width {self.point.channels}", bank.size(1))
+        self.bank = bank.detach().to(self.linear.weight).clone()
+        self.set_temperature(1.0, None)
+
+    def _training_rows(self, data: Any, batch_size: int | None) -> Iterator[Tensor]:
+        """Representations of the rows anchors may come from, batch by batch."""
+        with torch.no_grad(), evaluating(self):
+            for graph in iterate(data, batch_size):
+                self.locate(graph)
+                _check_no_leak(graph, self.point.row_kind == "node")
+                graph = on_device(graph, self.linear.weight.device)
+                yield anchor_rows(self.point, self.point.prefix(graph), graph)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        bank = state_dict.get(prefix + "bank")
+        if bank is not None and bank.dim() == 2 and bank.size(1) == self.point.channels:
+            self.bank = self.bank.new_zeros(bank.shape)  # banks of any size fit
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @property
+    def anchors(self) -> Tensor:
+        """The bank; a model that starts as its network answers as it does before there is one."""
+        if self.bank.size(0):
+            return self.bank
+        if self.recipe.init == "identity":
+            return self.bank.new_zeros(1, self.point.channels)
+        self.check_ready()
+        raise AssertionError
+
+    def check_ready(self) -> None:
+        if self.bank.size(0) == 0:
+            raise NotFittedError(
+                "a model with a bank of anchors",
+                "none yet",
+                "Train with gduq.fit, or call model.fit_anchors(train_data) after your own loop.",
+            )
+
+    # -- prediction ----------------------------------------------------------------------------
+
+    def _bank_outputs(self, graph: Graph) -> tuple[Tensor, Tensor]:
+        """Outputs ``[K, rows, O]`` and the representation: ``h W_h^T`` is computed once."""
+        shift = self.linear.shift(self.anchors).unsqueeze(1)  # [K, 1, m]
+        found: list[Tensor] = []
+        base, gain = None, None
+
+        def read(h: Tensor, part: slice) -> Tensor:
+            nonlocal base, gain
+            if base is None:
+                base = self.linear.biased(self.point.read(h, self.linear.weight_h, graph))
+                gain = self.point.gain(graph, base)
+                found.append(h)
+            some = shift[part]
+            return base + some if gain is None else torch.addcmul(base, gain, some)
+
+        outputs = self.point.run(graph, read, shift.size(0))
+        return outputs, found[0]
+
+    def forward_samples(self, graph: Graph, features: bool = False) -> ModelOutput:
+        self.locate(graph)
+        trunk = self.trunk
+        if trunk is not None:
+            h = trunk.labelled(self.point.prefix(graph), graph)
+            return ModelOutput(self.from_rows(h, h), h)
+        outputs, h = self._bank_outputs(graph)
+        outputs = self._formed(outputs[:, label_rows(graph, outputs.size(1))])
+        return ModelOutput(outputs, self._features(h, graph) if features else None)
+
+    def features(self, graph: Graph) -> Tensor:
+        self.locate(graph)
+        with evaluating(self):
+            return self._features(self.point.prefix(graph), graph)
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        assert isinstance(self.point, HeadCut)
+        return self._formed(head_outputs(self.linear, self.point.tail, self.anchors, h))
+
+    def _features(self, h: Tensor, graph: Graph) -> Tensor:
         if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it
             h = self.linear.residual(h)
-        return answer_features(h, graph, self.point.rows, self.point.answers)
+        return answer_features(h, graph, self.point.rows, self.point.row_kind)
 
     # -- keeping -------------------------------------------------------------------------------
 
@@ -265,22 +380,33 @@ class Anchored(Banked):
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], supply: Supply) -> Anchored:
-        recipe, call, net = Recipe(**spec["recipe"]), supply.call(spec), supply.net(spec["net"])
+    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Anchored:
+        call, net = factory.call(spec), factory.net(spec["net"])
         model = cls.__new__(cls)
-        Banked.__init__(model, recipe, spec["seed"])
-        model.call = call
-        model._set_point(point_from(spec["point"], net, call), source_from(spec["source"]))
+        model._init(Recipe(**spec["recipe"]), call, spec["seed"])
+        model._set_point(cut_from(spec["point"], net, call), source_from(spec["source"]))
         return model
 
     def __repr__(self) -> str:
-        if self._waiting is not None:
-            where = f"at={self.recipe.at!r}, found at the first graph"
-            return f"Anchored({type(self._waiting).__name__}, {where})"
+        net, where = type(self.point.net).__name__, self.point.description
+        if isinstance(self.point, Uncut):
+            return f"Anchored({net}, {where})"
         anchors = self.bank.size(0) or self.recipe.num_anchors
         frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"
         frozen = "only the head learns" if self.trunk is not None else frozen
         return (
-            f"Anchored({type(self.point.net).__name__} at {self.point.description}; "
-            f"{anchors} anchors ({source_name(self.source)}); {frozen})"
+            f"Anchored({net} at {where}; {anchors} anchors ({source_name(self.source)}); {frozen})"
+        )
+
+
+def _check_no_leak(graph: Graph, node_task: bool) -> None:
+    """Anchors must not come from rows that a mask on the graph sets aside."""
+    if not node_task or isinstance(graph, HeteroData):
+        return
+    chosen = graph.get("row_mask") is not None or "batch_size" in graph.keys()  # noqa: SIM118
+    if graph.get("train_mask") is not None and not chosen:
+        raise InputError(
+            "a choice of nodes for the anchors",
+            "a whole graph with a train_mask",
+            "Pass gduq.data.View(data, data.train_mask).",
         )

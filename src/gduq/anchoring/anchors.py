@@ -5,21 +5,29 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from gduq._torch import generator_device, normal
+from gduq.anchoring.equation import gaussian_shift
 from gduq.errors import InputError, NotFittedError
-from gduq.graph.sparse import is_sparse, take_rows
-from gduq.randomness import generator_device, normal
+from gduq.graphs import Graph, label_rows, num_graphs, row_batch
+from gduq.graphs.sparse import is_sparse, keep_rows, take_rows
+
+if TYPE_CHECKING:
+    from gduq.anchoring.anchored import Anchored
+    from gduq.anchoring.cuts import CutPoint
 
 __all__ = [
+    "AnchorSampler",
     "Anchors",
     "FixedAnchors",
     "GaussianAnchors",
     "ShuffledAnchors",
     "Source",
+    "anchor_rows",
     "make_source",
     "source_from",
     "source_name",
@@ -188,7 +196,7 @@ class GaussianAnchors(Anchors):
             raise NotFittedError(
                 "a Gaussian that has seen training rows",
                 "an unfitted one",
-                "Train first, or call model.fit_anchors(train).",
+                "Train first, or call model.fit_source(train).",
             )
 
     def draw(self, rows: Tensor, count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -270,3 +278,94 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
     absent = rows.size(0) - torch.bincount(columns, minlength=rows.size(1))
     square = zeros.index_add(0, columns, (values - mean[columns]).square())
     return mean, (square + absent * mean.square()) / rows.size(0)
+
+
+# -- anchors of a training pass --------------------------------------------------------------------
+
+
+def anchor_rows(point: CutPoint, h: Tensor, graph: Graph) -> Tensor:
+    """The rows of ``h`` that anchors may come from: those that count in training."""
+    rows = label_rows(graph, h.size(0)) if point.rows == point.row_kind else slice(None)
+    if isinstance(rows, slice):
+        if rows.stop is None:
+            return h
+        rows = torch.arange(h.size(0), device=h.device) < rows.stop
+    return keep_rows(h, rows)
+
+
+class AnchorSampler:
+    """The anchors of one training pass: D draws for every row, or for every graph.
+
+    The point, map, source and recipe of the model count. A share ``mask`` of rows (nodes, or whole
+    graphs) has its anchor half zeroed. Without a generator torch's global state is drawn from.
+    """
+
+    def __init__(
+        self,
+        model: Anchored,
+        graph: Graph,
+        draws: int,
+        mask: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        self.model, self.graph, self.draws, self.generator = model, graph, draws, generator
+        self.mask_share = mask
+        self._chosen: Tensor | None = None  # [D, rows or graphs]
+        self._read: Tensor | None = None  # [D, n, m]
+        # nodes of an answered graph, and rows that share an anchor, are masked together
+        point = model.point
+        self._shared = model.recipe.scope == "graph" and point.rows != "graph"
+        self._by_graph = self._shared or point.rows != point.row_kind
+
+    def read(self, h: Tensor, part: slice = slice(None)) -> Tensor:
+        """``z`` ``[len, n, m]`` of some of the draws; the first call draws all of them."""
+        if self._read is None:
+            self._read = self._drawn(h)
+        return self._read[part]
+
+    def _drawn(self, h: Tensor) -> Tensor:
+        model, point, rows = self.model, self.model.point, h.size(0)
+        source_rows = anchor_rows(point, h, self.graph)
+        model.source.observe(source_rows)
+        of_graph = row_batch(self.graph, point.rows, rows) if self._by_graph else None
+        if self.mask_share:
+            units = rows if of_graph is None else num_graphs(self.graph)
+            where = generator_device(self.generator)
+            chosen = torch.rand(self.draws, units, generator=self.generator, device=where)
+            self._chosen = chosen.to(model.linear.weight.device) < self.mask_share
+        shift = self._shift(source_rows, rows, of_graph)
+        gain = point.gain(self.graph, shift)
+        if gain is not None and not self._shared:
+            z = point.mix(model.linear.residual(h) + shift, self.graph)
+        else:
+            z = point.read(h, model.linear.weight_h, self.graph)
+            z = z + (shift if gain is None else gain * shift)
+        return model.linear.biased(z)
+
+    def _shift(self, source_rows: Tensor, rows: int, of_graph: Tensor | None) -> Tensor:
+        """What the anchors add, ``[D, n, m]``."""
+        linear, source, masked = self.model.linear, self.model.source, self._chosen
+        owners = num_graphs(self.graph) if self._shared else rows
+        if masked is not None:  # [D, owners]
+            masked = (masked if of_graph is None or self._shared else masked[:, of_graph]).flatten()
+        count = self.draws * owners
+        wide = linear.in_features > linear.out_features
+        if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
+            source.require_rows()
+            mean, std = source.mean.to(linear.weight), source.std.to(linear.weight)
+            shift = gaussian_shift(mean, std, linear.weight, count, masked, self.generator)
+        else:
+            like = source_rows.values() if is_sparse(source_rows) else source_rows
+            c = source.draw(source_rows, count, self.generator).to(like.dtype)
+            shift = linear.shift(c, masked)
+        shift = shift.view(self.draws, owners, -1)
+        return shift[:, of_graph] if self._shared else shift
+
+    def masked(self, rows: int) -> Tensor:
+        """Which of the output's rows were masked ``[D, rows]``."""
+        device = self.model.linear.weight.device
+        if self._chosen is None:
+            return torch.zeros(self.draws, rows, dtype=torch.bool, device=device)
+        if not self._by_graph:
+            return self._chosen
+        return self._chosen[:, row_batch(self.graph, self.model.point.row_kind, rows)]

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gduq.graph.sparse import linear
-from gduq.randomness import normal
+from gduq._torch import normal
+from gduq.graphs.sparse import linear
 
 __all__ = ["anchor_shift", "anchored_linear", "anchored_relu_map", "gaussian_shift"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gduq.anchoring.equation import anchor_shift, anchored_linear
 from gduq.errors import InputError
-from gduq.graph.sparse import linear
+from gduq.graphs.sparse import linear
 
 __all__ = ["AnchoredLinear", "Init"]
 

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gduq.anchoring.head_point import HeadPoint
-from gduq.anchoring.module_points import InputPoint, ModulePoint
-from gduq.anchoring.points import GNNPoint, Point
+from gduq.anchoring.cuts import CutPoint, GNNCut, ModuleCut
+from gduq.anchoring.head import HeadCut
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
-from gduq.graph import Rows, check_graph
-from gduq.nn.call import ONE_PASS, Call, call_network, check_logits, evaluating
-from gduq.nn.gnn import GNN
-from gduq.nn.recording import kept_as_it_was, record
-from gduq.nn.replay import Cut
-from gduq.nn.row_kinds import kind_of_rows, row_counts
-from gduq.nn.tracing import Trace, trace
-from gduq.nn.trunk import Trunk, as_chain, no_place
-from gduq.nn.widths import check_complete, cut_names, input_width
+from gduq.graphs import Graph, Rows
+from gduq.nn.gnn import GNN, as_chain
+from gduq.tracing.call import Call, call_network, check_logits, copied, evaluating
+from gduq.tracing.trace import Trace, infer_row_kind, row_counts, trace
+from gduq.tracing.trunk import Trunk, no_place, run_through
+from gduq.tracing.widths import check_complete, cut_names, input_width
 
-__all__ = ["cut_points", "make_point", "needs_graph", "point_from"]
+__all__ = ["cut_from", "cut_points", "needs_graph", "resolve_cut"]
 
 _FOUND = ("head", "readout")  # in any network
+_ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
 
 
 def needs_graph(net: nn.Module, at: int | str) -> bool:
@@ -40,31 +37,47 @@ def needs_graph(net: nn.Module, at: int | str) -> bool:
     return True
 
 
-def make_point(
-    net: nn.Module, recipe: Recipe, call: Call | None, graph: Any, trunk: Trunk | None = None
-) -> Point:
+def resolve_cut(
+    net: nn.Module,
+    recipe: Recipe,
+    call: Call | None,
+    graph: Graph | None,
+    trunk: Trunk | None = None,
+) -> CutPoint:
     """The point of a network (which it changes) that a recipe names.
 
     The graph is one that the network takes; a `GNN` needs none. A frozen head may stand on a trunk
     that it shares with other models.
     """
-    if recipe.freeze and recipe.at in _FOUND:
-        found = Trunk.of(net, graph, call) if trunk is None else trunk
-        if found.has_head:
-            return HeadPoint(found, branch=recipe.at == "head")
     chain = as_chain(net)
+    seen: Trace | None = None
+    if trunk is None and chain is None:
+        check_complete(net)
+        assert graph is not None
+        seen = trace(net, graph, call)
+    if recipe.freeze and recipe.at in _FOUND:
+        found = trunk
+        if found is None:
+            found = Trunk.of(net) if seen is None else Trunk.from_trace(net, seen, call)
+        if found is not None and found.has_head:
+            return HeadCut(found, branch=recipe.at == "head")
     if chain is not None:
-        return GNNPoint(chain, _chain_place(chain, recipe.at), keep=recipe.init == "identity")
-    check_complete(net)
-    seen = trace(net, graph, call)
+        return GNNCut(chain, _chain_place(chain, recipe.at), keep=recipe.init == "identity")
+    assert graph is not None
+    return _module_cut(net, recipe.at, call, graph, seen or trace(net, graph, call))
+
+
+def _module_cut(
+    net: nn.Module, at: int | str, call: Call | None, graph: Graph, seen: Trace
+) -> ModuleCut:
     if seen.head is None and seen.ending is None:  # else it is known to give logits
         with torch.no_grad(), evaluating(net):
             check_logits(call_network(net, graph, call), known=not seen.bounded)
-    if recipe.at == "input":
-        return InputPoint(net, call, seen.rows, seen.ending)
+    if at == "input":
+        return ModuleCut(net, "", call, "node", seen.rows, seen.ending)
     matters = cache(partial(_matters, net, graph, call))
-    path = _path(net, seen, recipe.at, matters)
-    if recipe.at in _FOUND and seen.rescaled is not None:
+    path = _path(net, seen, at, matters)
+    if at in _FOUND and seen.rescaled is not None:
         warn_user(
             f"no head was found, since {type(net).__name__} rescales its outputs at the end; "
             f"anchored at '{path}' instead (pass at='{seen.rescaled}' with freeze=True to anchor "
@@ -77,7 +90,9 @@ def make_point(
             f"at='{path}', which changes nothing there",
             "See gduq.cut_points(net, graph) for others.",
         )
-    return ModulePoint(net, path, call, rows, seen.rows, seen.ending)
+    names = list(seen.calls)
+    before = [name for name in names[: names.index(path)] if not f"{path}.".startswith(f"{name}.")]
+    return ModuleCut(net, path, call, rows, seen.rows, seen.ending, before)
 
 
 def _chain_place(chain: GNN, at: int | str) -> Any:
@@ -92,16 +107,16 @@ def _chain_place(chain: GNN, at: int | str) -> Any:
 
 def _path(net: nn.Module, seen: Trace, at: int | str, matters: Callable[[str], bool]) -> str:
     """The submodule that reads the pair; of layers at the end only one that matters."""
-    if at in _FOUND:
-        if seen.head is not None:
-            return seen.head.path
-        if seen.layers:  # the last layer is a convolution: its input
-            return _last(seen.layers, matters)
+    if at in _FOUND and seen.head is not None:
+        return seen.head.path
+    if at in _FOUND and not seen.layers:
         raise no_place(net)
+    if at in _FOUND or at == -1:  # the last layer is a convolution: its input
+        return next(filter(matters, seen.layers[::-1]), seen.layers[-1])
     if isinstance(at, int) and not isinstance(at, bool):
         many = len(seen.layers)
         if -many <= at < many:
-            return _last(seen.layers, matters) if at == -1 else seen.layers[at]
+            return seen.layers[at]
         raise InputError(
             f"a layer from 0 to {many - 1} (or -{many} to -1) as at",
             at,
@@ -110,16 +125,12 @@ def _path(net: nn.Module, seen: Trace, at: int | str, matters: Callable[[str], b
     return _check_name(net, at)
 
 
-def _last(layers: Sequence[str], matters: Callable[[str], bool]) -> str:
-    return next(filter(matters, layers[::-1]), layers[-1])
-
-
-def _matters(net: nn.Module, graph: Any, call: Call | None, path: str) -> bool:
+def _matters(net: nn.Module, graph: Graph, call: Call | None, path: str) -> bool:
     """Whether the outputs of evaluation mode depend on what a submodule reads."""
 
-    def out(change: Callable[[Any], Any]) -> Tensor:
-        with ONE_PASS, kept_as_it_was(net), evaluating(net), torch.no_grad():
-            return Cut(path).run(net, graph, call, change)
+    def out(change: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            return run_through(copied(net).eval(), path, graph, call, change)
 
     try:
         if bool(out(lambda h: h * math.nan).isnan().any()):
@@ -129,7 +140,7 @@ def _matters(net: nn.Module, graph: Any, call: Call | None, path: str) -> bool:
         return True
 
 
-def _check_name(net: nn.Module, at: Any) -> str:
+def _check_name(net: nn.Module, at: object) -> str:
     names = list(dict.fromkeys(["head", "input", *cut_names(net)]))
     if not isinstance(at, str) or at not in names:
         do = did_you_mean(at, names, otherwise="")
@@ -137,41 +148,37 @@ def _check_name(net: nn.Module, at: Any) -> str:
     return at
 
 
-def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Any, call: Call | None) -> Rows:
+def _rows_at(net: nn.Module, path: str, seen: Trace, graph: Graph, call: Call | None) -> Rows:
     """What the rows are that a submodule reads."""
     if seen.head is not None and path == seen.head.path:
         return seen.rows
     if path in seen.layers:
         return "node"
-    do = "See gduq.cut_points(net, graph) for the places one can anchor at."
-    passed = record(net, graph, call)
-    entries = passed.entered.get(path, [])
-    if len(entries) != 1:
-        raise InputError(f"'{path}' to be called once in a pass", f"{len(entries)} calls", do)
-    shape, value = entries[0]
-    if value is None or len(shape) != 2:
-        got = f"shape {list(shape)}" if shape else "something else"
-        raise InputError(f"'{path}' to read a float matrix [rows, d]", got, do)
-    return kind_of_rows(passed, entries[0], path, do)
+    shapes = seen.calls.get(path, [])
+    if len(shapes) != 1:
+        raise InputError(f"'{path}' to be called once in a pass", f"{len(shapes)} calls", _ADVICE)
+    if len(shapes[0]) != 2:
+        got = f"shape {list(shapes[0])}" if shapes[0] else "something else"
+        raise InputError(f"'{path}' to read a float matrix [rows, d]", got, _ADVICE)
+    return infer_row_kind(net, graph, call, shapes[0][0], path)
 
 
-def point_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> Point:
-    """The point of a fresh network that `Point.spec` described."""
-    kind = spec["kind"]
+def cut_from(spec: Mapping[str, Any], net: nn.Module, call: Call | None) -> CutPoint:
+    """The point of a fresh network that `CutPoint.spec` described."""
+    options = dict(spec)
+    kind = options.pop("kind")
     if kind == "chain":
-        return GNNPoint(net, spec["at"], spec["keep"])  # type: ignore[arg-type]
-    if kind == "input":
-        return InputPoint(net, call, spec["answers"], spec["ending"])
+        return GNNCut(net, options["at"], options["keep"])  # type: ignore[arg-type]
     if kind == "module":
-        return ModulePoint(net, spec["path"], call, spec["rows"], spec["answers"], spec["ending"])
+        return ModuleCut(net, call=call, **options)
     if kind == "head":
-        trunk = Trunk.from_spec(spec["trunk"], net, call)
-        return HeadPoint(trunk, spec["branch"], spec["values"])
+        trunk = Trunk.from_spec(options["trunk"], net, call)
+        return HeadCut(trunk, options["branch"], options["values"])
     raise InputError("a kind of point this gduq knows", repr(kind), "Upgrade gduq.")
 
 
 def cut_points(
-    net: nn.Module, graph: Any, call: Call | None = None
+    net: nn.Module, graph: Graph, call: Call | None = None
 ) -> list[tuple[int | str, tuple[int, int]]]:
     """Where a network can be anchored: names for ``at``, with the shape ``(rows, d)`` there.
 
@@ -189,15 +196,15 @@ def cut_points(
         with torch.no_grad(), evaluating(net):
             shapes = [(point, chain.prefix(graph, point)[0].shape) for point in chain.points]
         return [(point, (shape[0], shape[1])) for point, shape in shapes]
-    check_graph(graph)
+    calls = trace(net, graph, call).calls
     found: list[tuple[int | str, tuple[int, int]]] = []
-    x = graph.get("x") if hasattr(graph, "get") else None
+    x = graph.get("x")
     if isinstance(x, Tensor) and x.is_floating_point() and x.size(1) == input_width(net):
         found.append(("input", (x.size(0), x.size(1))))
     names, sizes = set(cut_names(net)), row_counts(graph).values()
-    for name, entries in record(net, graph, call).entered.items():
-        shape = entries[0].shape
-        if name not in names or len(entries) != 1 or len(shape) != 2 or shape[0] not in sizes:
+    for name, read in calls.items():
+        shape = read[0]
+        if name not in names or len(read) != 1 or len(shape) != 2 or shape[0] not in sizes:
             continue
         if shape[1] == input_width(net.get_submodule(name)):
             found.append((name, (shape[0], shape[1])))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from gduq._checks import check_int
 from gduq.anchoring.anchors import Source
 from gduq.anchoring.linear import Init
 from gduq.errors import InputError
-from gduq.graph import Rows
-from gduq.prediction.predictor import Calibrate
-from gduq.whole import whole
+from gduq.graphs import Rows
+from gduq.models.predictor import Calibrate
 
 __all__ = ["Recipe", "Scope", "make_recipe"]
 
@@ -67,7 +67,7 @@ class Recipe:
         if not isinstance(self.mask, (int, float)):  # JSON has lists only
             object.__setattr__(self, "mask", tuple(self.mask))
         for name in ("num_anchors", "draws"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+            object.__setattr__(self, name, check_int(name, getattr(self, name), 1))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 *most, last = map(repr, choices)

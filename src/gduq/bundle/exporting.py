@@ -1,29 +1,40 @@
-"""`export`: a whole predictor as a file that needs neither gduq nor PyG to run."""
+"""`export`: a complete predictor as a file that needs neither gduq nor PyG to run."""
 
 from __future__ import annotations
 
+import builtins
+import copy
+import inspect
 import io
 import json
 import logging
 import os
+import sys
+import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass, replace
+from functools import singledispatch
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq import __version__
-from gduq.baselines.network import as_predictor
-from gduq.bundle import export_symbols
-from gduq.bundle.export_program import Inputs, Program, graphs_like
-from gduq.disk import atomic_path
+from gduq._io import atomic_path
 from gduq.errors import InputError, not_installed
-from gduq.prediction.predictor import Predictor
+from gduq.graphs import iterate, join, num_graphs, on_device, row_kind
+from gduq.models.network import checked_predictor
+from gduq.models.predictor import Predictor
+from gduq.prediction import Prediction, ValuePrediction
+from gduq.prediction.predicting import device_of_model
+from gduq.tracing.call import evaluating
 
 if TYPE_CHECKING:
     from gduq.calibration import Calibrator
@@ -31,6 +42,9 @@ if TYPE_CHECKING:
 __all__ = ["export"]
 
 _CLOSE = 1e-4  # a program that differs by more from the model it was made of is not written
+_GRAPHS = 3  # of those that are given, traced with
+_NOT_READ = {"y", "batch", "ptr", "edge_label", "row_mask", "edge_row_mask"}
+_FIRST = ("x", "edge_index", "edge_attr", "edge_weight")  # then the others by name
 _Program = torch.export.ExportedProgram
 
 
@@ -62,8 +76,8 @@ def export(
         model: A fitted model; not `MCDropout`, which draws.
         path: The file, ending in ``.pt2`` or ``.onnx``; one that is there is replaced.
         like: A graph, or several, such as the model is to answer for.
-        calibrator: One that was fitted on the model's predictions, as `gduq.load` gives it. Not one
-            that reads the graph, or changes levels of the distribution (`IsotonicRecalibration`).
+        calibrator: One that was fitted on the model's predictions, as `gduq.load` gives it, and
+            that does not read the graph.
         notes: What is known of the training table, ``gduq.bundle.describe(path).preprocessing``:
             it names the target columns.
 
@@ -81,72 +95,125 @@ def export(
         >>> two["probs"].shape
         torch.Size([2, 2])
     """
-    target = Path(path)
-    if target.suffix not in (".pt2", ".onnx"):
-        raise InputError("a file ending in .pt2 or .onnx", target.name)
-    if target.is_dir():
-        raise InputError("a file to write", f"{target}, which is a folder")
-    if target.suffix == ".onnx":
+    file, known = Path(path), checked_predictor(model)
+    if file.suffix not in (".pt2", ".onnx") or file.is_dir():
+        raise InputError("a file ending in .pt2 or .onnx", file.name)
+    if file.suffix == ".onnx":
         _check_onnx()
-    known = as_predictor(model)
     if known.target is None:
         do = "Call gduq.fit(model, train, val)."
-        raise InputError("a fitted model", "one that gduq.fit has not seen", do)
+        raise InputError("a fitted model", "one that gduq.fit has not trained", do)
     known.check_ready()
-    _check_calibrator(calibrator)
-    graphs = graphs_like(like)
-    program, inputs, said = _traced(known, Inputs.of(known, graphs), calibrator)
-    about = _about(known, inputs, said, graphs, notes)
-    about["calibrator"] = None if calibrator is None else type(calibrator).__name__
-    told = json.dumps(about)
-    with atomic_path(target) as unfinished:
-        if target.suffix == ".pt2":
-            content = io.BytesIO()  # a file would have to be called .pt2
-            torch.export.save(program, content, extra_files={"gduq.json": told})
-            unfinished.write_bytes(content.getbuffer())
-        else:
-            _write_onnx(program, list(inputs.tensors), list(said), told, unfinished)
-    return target
-
-
-def _check_calibrator(calibrator: Calibrator | None) -> None:
-    """Raise for one whose answers are no function of the outputs of single rows."""
-    if calibrator is None:
-        return
-    why = "reads the graph around a row" if calibrator.needs_graph else ""
-    if calibrator.acts_on == "levels":
-        why = "changes levels of the distribution, which samples cannot say"
-    if why:
+    if calibrator is not None and calibrator.needs_graph:
         raise InputError(
             "a calibrator that maps the outputs of single rows",
-            f"{type(calibrator).__name__}, which {why}",
+            f"{type(calibrator).__name__}, which reads the graph around a row",
             "Choose another one, or export the model without it.",
         )
-
-
-def _about(
-    model: Predictor,
-    inputs: Inputs,
-    said: Mapping[str, Tensor],
-    graphs: Iterable[Any],
-    notes: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """What a user of the file has to know, as JSON holds it."""
-    assert model.target is not None
-    target = model.target.combined().spec()
-    names = None if target["kind"] == "classes" else target.get("names")
-    return {
+    graphs = _graphs_like(like)
+    program, inputs, outputs = _traced(known, _Inputs.of(known, graphs), calibrator)
+    about = json.dumps({
         "gduq": __version__,
         "inputs": inputs.described(),
         "smiles": _categories(inputs, graphs),
-        "outputs": list(said),
-        "target": {**target, "columns": (notes or {}).get("targets") or names},
-        "calibrated": model.calibration,
-        "hypotheses": said["samples"].size(0),
-    }
+        "outputs": list(outputs),
+        "target": {**known.target.combined().spec(), "columns": (notes or {}).get("targets")},
+        "calibrated": known.calibration,
+        "calibrator": None if calibrator is None else type(calibrator).__name__,
+        "hypotheses": outputs["samples"].size(0),
+    })  # fmt: skip
+    with atomic_path(file) as unfinished:
+        if file.suffix == ".pt2":
+            content = io.BytesIO()  # a file would have to be called .pt2
+            torch.export.save(program, content, extra_files={"gduq.json": about})
+            unfinished.write_bytes(content.getbuffer())
+        else:
+            _write_onnx(program, list(inputs.tensors), list(outputs), about, unfinished)
+    return file
 
 
-def _categories(inputs: Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
+# -- what a program is given -----------------------------------------------------------------------
+
+
+def _graphs_like(like: Any) -> list[Data]:
+    """A few graphs whose sizes are not 0 or 1, which torch takes for constants."""
+    found: list[Data] = []
+    for batch in iterate(like, 16):
+        for graph in batch.to_data_list() if isinstance(batch, Batch) else [batch]:
+            if isinstance(graph, HeteroData) or graph.get("edge_index") is None:
+                got = f"{type(graph).__name__} of {sorted(graph.keys())}"
+                raise InputError("homogeneous graphs with edge_index to export", got)
+            if graph.edge_index.size(1) > 1 and (graph.num_nodes or 0) > 1:
+                found.append(graph)
+            if len(found) == _GRAPHS:
+                return found
+    if not found:
+        raise InputError("a graph with two nodes and two edges at least in like", "none")
+    return found
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Tensors by name, with what their sizes are.
+
+    Attributes:
+        tensors: An example.
+        dims: Which of the sizes of each tensor vary, and with what.
+        words: Attributes of the graph that are no tensors.
+    """
+
+    tensors: dict[str, Tensor]
+    dims: dict[str, dict[int, Any]]
+    words: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: Predictor, graphs: Sequence[Data]) -> _Inputs:
+        """The tensors of some graphs that a fitted model may read."""
+        graphs = [on_device(graph, device_of_model(model)) for graph in graphs]
+        first = graphs[0]
+        with torch.no_grad(), evaluating(model):
+            rows = model.forward_samples(join([first] * 2)).outputs.size(1)
+        per_graph = rows == 2 * num_graphs(first) and row_kind(first) is None
+        several = [*graphs, first][: max(2, len(graphs))]
+        graph = join(several) if per_graph else first
+        names = sorted(set(graph.keys()) - _NOT_READ)
+        names.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+        found = {
+            name: value if value.layout == torch.strided else value.to_dense()
+            for name in names
+            if isinstance(value := graph[name], Tensor) and value.dim() and "mask" not in name
+        }
+        dim = {
+            name: torch.export.Dim(name) for name in ("nodes", "edges", "graphs", "judged_edges")
+        }
+        varying: dict[str, dict[int, Any]] = {}
+        for name in found:
+            varying[name] = {0: dim["graphs"]} if per_graph else {}
+            if name in ("edge_index", "edge_label_index"):
+                varying[name] = {1: dim["edges" if name == "edge_index" else "judged_edges"]}
+            elif first.is_node_attr(name) or first.is_edge_attr(name):
+                varying[name] = {0: dim["nodes" if first.is_node_attr(name) else "edges"]}
+        if per_graph:
+            found["sizes"], varying["sizes"] = graph.ptr.diff(), {0: dim["graphs"]}
+        return cls(found, varying, {"row_kind": "edge"} if row_kind(graph) == "edge" else {})
+
+    def without(self, names: Collection[str]) -> _Inputs:
+        """The same without some of the tensors."""
+        kept = {name: value for name, value in self.tensors.items() if name not in names}
+        return replace(self, tensors=kept, dims={name: self.dims[name] for name in kept})
+
+    def described(self) -> list[dict[str, Any]]:
+        """Name, dtype and shape of each, as JSON holds them."""
+        found = []
+        for name, value in self.tensors.items():
+            shape = [
+                getattr(self.dims[name].get(i), "__name__", n) for i, n in enumerate(value.shape)
+            ]
+            found.append({"name": name, "dtype": str(value.dtype)[6:], "shape": shape})
+        return found
+
+
+def _categories(inputs: _Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
     """Per column of atoms and bonds, the values in the order of their numbers.
 
     ``None`` for graphs that are not what PyG's ``from_smiles`` makes of SMILES.
@@ -161,18 +228,142 @@ def _categories(inputs: Inputs, graphs: Iterable[Any]) -> dict[str, Any] | None:
     return {"made_by": "torch_geometric.utils.from_smiles", **lists}
 
 
-# -- tracing -------------------------------------------------------------------------------------
+# -- the predictor as a function of tensors --------------------------------------------------------
+
+
+class _Predictor(nn.Module):
+    """A predictor that takes attributes of a graph and gives tensors, by name.
+
+    ``sizes`` is the number of nodes of each graph ``[G]``; without it all nodes are of one graph.
+    """
+
+    def __init__(self, model: Predictor, inputs: _Inputs, calibrator: Calibrator | None) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self.words, self.calibrator = inputs.words, calibrator
+        for module in self.model.modules():  # a program cannot look into a tensor to decide
+            for name, value in list(module._buffers.items()):
+                if value is not None and value.dim() == 0 and not value.is_floating_point():
+                    del module._buffers[name]
+                    module.__dict__[name] = value.item()
+
+        def forward(**tensors: Tensor) -> dict[str, Tensor]:
+            return self._forward(tensors)
+
+        kind = inspect.Parameter.KEYWORD_ONLY  # torch names the inputs of a program by these
+        given = [inspect.Parameter(name, kind) for name in inputs.tensors]
+        forward.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
+        self.__dict__["forward"] = forward
+
+    def _forward(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        given = dict(tensors)
+        sizes = given.pop("sizes", None)
+        graph = Data(**given, **self.words)
+        if sizes is None:
+            return self._predict(graph)
+        ends = sizes.cumsum(0)
+        graph.ptr = torch.cat([torch.zeros_like(ends[:1]), ends])
+        # the number of the graph of each node: how many graphs have ended before it
+        marks = torch.zeros(graph.num_nodes + 1, dtype=torch.int64, device=ends.device)
+        marks = marks.index_add(0, ends, torch.ones_like(ends))
+        graph.batch = marks.cumsum(0)[: graph.num_nodes]
+        with _known_graphs(graph.batch, sizes.size(0)):
+            return self._predict(graph)
+
+    def _predict(self, graph: Data) -> dict[str, Tensor]:
+        """What `gduq.predict` says of all rows."""
+        model, calibrator = self.model, self.calibrator
+        found, novelty = model.calibrated_samples(graph, features=False, novelty=True)
+        assert model.target is not None
+        p: Any = model.target.prediction(found.outputs, weights=found.weights)
+        p = p if calibrator is None else calibrator(p)
+        even = p.samples.new_full((p.num_samples,), 1 / p.num_samples)
+        weights = even if found.weights is None else found.weights.to(even)
+        given = {"samples": p.samples, "weights": weights, **_tensors(p)}
+        return given if novelty is None else {**given, "novelty": novelty}
+
+
+@singledispatch
+def _tensors(p: Prediction) -> dict[str, Tensor]:
+    """What a program says of rows beside samples and novelty."""
+    names = ("probs", "confidence", "entropy", "aleatoric", "epistemic")
+    return {name: getattr(p, name) for name in names}
+
+
+@_tensors.register
+def _(p: ValuePrediction) -> dict[str, Tensor]:  # always [m, T]
+    found = {name: getattr(p, name) for name in ("mean", "std", "aleatoric", "epistemic")}
+    return {name: v.unsqueeze(1) if v.dim() == 1 else v for name, v in found.items()}
+
+
+# -- the number of graphs, which layers of PyG find by looking into ``batch``, as a symbol ---------
+
+# modules of PyG where int(batch.max()) + 1 is how many graphs there are
+_LOOKING = ["utils._scatter", "utils.num_nodes", "nn.aggr.base", "nn.aggr.fused"]
+_LOOKING += [f"nn.norm.{name}_norm" for name in ("graph", "instance", "layer")]
+_LOCK = threading.RLock()
+
+
+class _Symbol(type):
+    """What ``int`` is in those modules meanwhile: symbols count as whole numbers."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, (builtins.int, torch.SymInt))
+
+    def __call__(cls, value: Any = 0) -> Any:
+        value = getattr(value, "_gduq_number", value)
+        return value if isinstance(value, torch.SymInt) else builtins.int(value)
+
+
+class _Int(metaclass=_Symbol):
+    pass
+
+
+class _KnownMaximum(TorchFunctionMode):
+    """Notes on the largest number in ``batch`` that it is the last graph's."""
+
+    def __init__(self, batch: Tensor, graphs: int) -> None:
+        super().__init__()
+        self.batch, self.graphs = batch, graphs
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        of_all = func in (torch.max, Tensor.max) and len(args) == 1 and not kwargs
+        if of_all and args[0] is self.batch:
+            found._gduq_number = self.graphs - 1
+        return found
+
+
+@contextmanager
+def _known_graphs(batch: Tensor, graphs: int) -> Iterator[None]:
+    """Within this context PyG's layers take the number of graphs from here: they ask for the
+    largest number in ``batch`` as a Python number, which a program for any number has not."""
+    found = [sys.modules.get(f"torch_geometric.{name}") for name in _LOOKING]
+    modules = [module for module in found if module is not None]
+    with _LOCK, _KnownMaximum(batch, graphs):
+        for module in modules:
+            module.__dict__["int"] = _Int
+        try:
+            yield
+        finally:
+            for module in modules:
+                del module.__dict__["int"]
+
+
+# -- tracing ---------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def _traced(
-    model: Predictor, inputs: Inputs, calibrator: Calibrator | None
-) -> tuple[_Program, Inputs, dict[str, Tensor]]:
+    model: Predictor, inputs: _Inputs, calibrator: Calibrator | None
+) -> tuple[_Program, _Inputs, dict[str, Tensor]]:
     """The program, what it is given and what it then says.
 
     Inputs that nothing reads are left out, unless the network asks for them.
     """
-    wanted = Program(model, inputs, calibrator)(**inputs.tensors)
+    wanted = _Predictor(model, inputs, calibrator)(**inputs.tensors)
     program = _trace(model, inputs, calibrator)
     nodes = program.graph.nodes
     idle = {node.target for node in nodes if node.op == "placeholder" and not node.users}
@@ -182,17 +373,17 @@ def _traced(
             program, inputs = _trace(model, fewer, calibrator), fewer
     for node in program.graph.nodes:
         if node.op == "call_function" and _draws(node):
-            raise _in_the_way(f"{node.target}, which draws at random")
-    said = program.module()(**inputs.tensors)
+            raise _refused(f"{node.target}, which draws at random")
+    outputs = program.module()(**inputs.tensors)
     for name, value in wanted.items():
-        off = float(((said[name] - value).abs() / (1 + value.abs())).max())
+        off = float(((outputs[name] - value).abs() / (1 + value.abs())).max())
         if not off < _CLOSE:
-            raise _in_the_way(f"a program whose {name} is off by {off:.1g}")
-    return program, inputs, said
+            raise _refused(f"a program whose {name} is off by {off:.1g}")
+    return program, inputs, outputs
 
 
-def _trace(model: Predictor, inputs: Inputs, calibrator: Calibrator | None) -> _Program:
-    program = Program(model, inputs, calibrator)
+def _trace(model: Predictor, inputs: _Inputs, calibrator: Calibrator | None) -> _Program:
+    program = _Predictor(model, inputs, calibrator)
     try:
         with _quiet():
             return torch.export.export(
@@ -201,24 +392,20 @@ def _trace(model: Predictor, inputs: Inputs, calibrator: Calibrator | None) -> _
     except InputError:
         raise
     except Exception as error:  # torch raises of all kinds
-        raise _in_the_way(_where(error)) from error
+        # the line outside torch that led to it, and torch's first words about it
+        inside = (os.path.dirname(torch.__file__) + os.sep, __file__, "<")
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if not frame.filename.startswith(inside)]
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if own:
+            file = own[-1].filename.rpartition(f"site-packages{os.sep}")[2]
+            what = f"`{own[-1].line}` in {file}, line {own[-1].lineno} ({what})"
+        raise _refused(what) from error
 
 
-def _where(error: BaseException) -> str:
-    """The line outside torch that led to an error, and torch's first words about it."""
-    inside = (os.path.dirname(torch.__file__) + os.sep, export_symbols.__file__, "<")
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(inside)]
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    if not own:
-        return words[0]
-    file = own[-1].filename.rpartition(f"site-packages{os.sep}")[2]
-    return f"`{own[-1].line}` in {file}, line {own[-1].lineno} ({words[0]})"
-
-
-def _in_the_way(what: str) -> InputError:
+def _refused(what: str) -> InputError:
     return InputError(
-        "a model of operations that hold for any graph and draw nothing",
+        "operations that hold for any graph and draw nothing, to export",
         what,
         "Replace that layer, or serve the model with gduq.predict.",
     )
@@ -249,7 +436,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-# -- files ---------------------------------------------------------------------------------------
+# -- ONNX ------------------------------------------------------------------------------------------
 
 
 def _check_onnx() -> None:
@@ -262,7 +449,7 @@ def _check_onnx() -> None:
 
 
 def _write_onnx(
-    program: _Program, inputs: list[str], outputs: list[str], told: str, path: Path
+    program: _Program, inputs: list[str], outputs: list[str], about: str, path: Path
 ) -> None:
     try:
         with _quiet():
@@ -272,7 +459,7 @@ def _write_onnx(
         while last.__cause__ is not None:
             last = last.__cause__
         lines = str(last).strip().splitlines() or [type(last).__name__]  # the last says which
-        raise _in_the_way(f"what ONNX does not know: {lines[-1].strip()}") from error
+        raise _refused(f"what ONNX does not know: {lines[-1].strip()}") from error
     graph = made.model.graph
     for node in graph:  # what has a name that an input or output is to have gets another
         for value in node.outputs:
@@ -280,5 +467,5 @@ def _write_onnx(
                 value.name = f"{value.name}_inside"
     for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
         value.name = name
-    made.model.metadata_props["gduq"] = told
+    made.model.metadata_props["gduq"] = about
     made.save(path)

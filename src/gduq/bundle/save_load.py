@@ -1,7 +1,13 @@
-"""`save` and `load`: a trained model in one file, the same in any process, never pickle."""
+"""`save` and `load`: a trained model in one file, the same in any process, never pickle.
+
+A bundle is one safetensors file, replaced in a single step: a crash, a kill or a full disk at any
+moment leaves the old bundle or the new one. Its header holds a document, as JSON; tensors are named
+``part/name``, where the part is ``weights``, ``calibrator`` or ``reference``.
+"""
 
 from __future__ import annotations
 
+import json
 import platform
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,39 +19,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gduq import __version__
-from gduq.baselines.ensemble import inner_spec
-from gduq.baselines.network import as_predictor
-from gduq.bundle import bundle_file
-from gduq.bundle.forged import Allowance, Spec, check_names, check_spec
-from gduq.bundle.rebuilding import (
-    BundleSupply,
+from gduq._io import DamagedFile, read_metadata, read_tensors, write_tensors
+from gduq.bundle.deserialize import (
+    Factory,
     Net,
-    as_json,
-    each_once,
-    leaves,
+    Spec,
+    check_names,
+    check_spec,
     needs_call,
+    networks,
     rebuild,
-    state_of,
-    with_aliases,
 )
-from gduq.bundle.reference import reference_from, reference_tensors
-from gduq.errors import BundleError, InputError, one_line
-from gduq.nn.call import Call
+from gduq.errors import BundleError, InputError, first_flaw, one_line
+from gduq.models.ensemble import inner_spec
+from gduq.models.network import checked_predictor
+from gduq.models.predictor import Predictor
 from gduq.nn.network_specs import small_graph
-from gduq.prediction import predict
-from gduq.prediction.base import Hypotheses
-from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Target, target_from
+from gduq.prediction import Classes, Prediction, Target, predict, target_from
+from gduq.tracing.call import Call
 
 if TYPE_CHECKING:
     from gduq.calibration import Calibrator
 
 __all__ = ["BundleInfo", "describe", "load", "load_reference", "save"]
 
+_FORMAT = "gduq bundle 7"  # no other one is read
 _LIBRARIES = ("torch", "torch-geometric", "safetensors")
+_REFERENCE = ("samples", "target", "novelty", "weights")  # what is kept of a prediction
+_MOST = 2**21  # numbers in the samples of a reference: 8 MB
+
+_Parts = dict[str, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -74,11 +82,11 @@ def save(
     class_names: Sequence[str] | None = None,
     preprocessing: Mapping[str, Any] | None = None,
     overwrite: bool = True,
-    reference: Hypotheses | None = None,
+    reference: Prediction | None = None,
 ) -> Path:
     """Save a model that can predict, with all that prediction needs, in one file.
 
-    A bundle that was there before stays whole until the new one is.
+    A bundle that was there before stays complete until the new one is.
 
     Args:
         model: What `gduq.fit` or `gduq.choose` trained, a baseline, or any network.
@@ -96,36 +104,36 @@ def save(
         >>> graph = Data(x=torch.randn(5, 4), edge_index=torch.tensor([[0, 1], [1, 2]]))
         >>> model = gduq.anchor(gduq.nn.GNN(4, 8, 3, num_layers=2), num_anchors=3)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = save(model.fit_bank([graph] * 3), f"{folder}/model")
+        ...     path = save(model.fit_anchors([graph] * 3), f"{folder}/model")
         ...     again, calibrator = load(path)
         >>> torch.equal(again.sample(graph), model.sample(graph))
         True
     """
-    file, known = Path(path), as_predictor(model)
-    bundle_file.check_target(file, overwrite)
+    file, known = Path(path), checked_predictor(model)
+    _check_new(file, overwrite)
     known.check_ready()
-    state = state_of(known)
-    spec = as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
-    weights, aliases = each_once(state)
-    parts = {"weights": weights}
+    state = _state_of(known)
+    spec = _as_json(_named(inner_spec(known), known.target, class_names), "settings of the model")
+    weights, aliases = _each_once(state)
+    parts: _Parts = {"weights": weights}
     libraries = {"python": platform.python_version(), "gduq": __version__}
     document = {
         "model": spec,
         "aliases": aliases,
-        "preprocessing": None if preprocessing is None else as_json(preprocessing, "preprocessing"),
+        "preprocessing": preprocessing and _as_json(preprocessing, "preprocessing"),
         "calibrator": None,
         "libraries": libraries | {name: version(name) for name in _LIBRARIES},
     }
     if calibrator is not None:
         name = type(calibrator).__name__
-        config = as_json(calibrator.config(), f"settings of {name}")
-        saved, parts["calibrator"] = {"name": name, "config": config}, calibrator.state()
+        config = _as_json(calibrator.config(), f"settings of {name}")
+        parts["calibrator"] = calibrator.state()
+        document["calibrator"] = saved = {"name": name, "config": config}
         _calibrator(saved, parts["calibrator"])  # raises for a class that could not be loaded
-        document["calibrator"] = saved
     if reference is not None:
-        parts["reference"] = reference_tensors(known.target, reference)
+        parts["reference"] = _reference_tensors(known.target, reference)
     _check_rebuilds(spec, state)
-    bundle_file.write(file, document, parts)
+    _write(file, document, parts)
     return file
 
 
@@ -148,27 +156,33 @@ def load(
         BundleError: The bundle is damaged, not ours, of another format, or does not fit ``net``.
     """
     file = Path(path)
-    document, parts = bundle_file.read(file)
+    document, parts = _read(file)
     with _as_bundle_errors(file):
         spec, saved = document["model"], document["calibrator"]
-        tensors = with_aliases(parts["weights"], document["aliases"])
+        tensors, aliases = parts["weights"], document["aliases"]
+        if aliases.keys() & tensors.keys():
+            raise BundleError("other names for tensors", "names that tensors of their own have")
+        tensors |= {alias: tensors[name] for alias, name in aliases.items()}
         check_spec(spec, tensors)
-        _check_call(spec, call)
-        model = rebuild(spec, tensors, BundleSupply(spec, net, call))
+        model = rebuild(spec, tensors, Factory(spec, net, call)).eval()
         calibrator = None if saved is None else _calibrator(saved, parts.get("calibrator", {}))
-        _check_answers(model.eval(), spec)
+        _check_answers(model, spec)
     return model, calibrator
 
 
 def load_reference(path: str | PathLike[str]) -> Any:
     """The predictions that `save` was given as ``reference``, or ``None``."""
-    file = Path(path)
-    document, parts = bundle_file.read(file)
-    if "reference" not in parts:
+    document, parts = _read(Path(path))
+    tensors, target = parts.get("reference"), document["model"]["target"]
+    if tensors is None:
         return None
-    with _as_bundle_errors(file):
-        target = document["model"]["target"]
-        return reference_from(target and target_from(target), parts["reference"])
+    with _as_bundle_errors(Path(path)):
+        known = {"samples", "target"} <= tensors.keys() <= set(_REFERENCE)
+        if target is None or not known:
+            raise BundleError("a reference of samples and targets", ", ".join(sorted(tensors)))
+        samples = tensors.pop("samples")  # in their units already
+        p: Any = target_from(target).prediction(samples, tensors.pop("target"), **tensors)
+        return replace(p, samples=samples)
 
 
 def describe(path: str | PathLike[str]) -> BundleInfo:
@@ -184,7 +198,7 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
         ['no', 'yes']
     """
     file = Path(path)
-    document, _ = bundle_file.read(file)
+    document, _ = _read(file)
     with _as_bundle_errors(file):
         names = (document["model"]["target"] or {}).get("names")
         check_names(names)
@@ -192,10 +206,47 @@ def describe(path: str | PathLike[str]) -> BundleInfo:
         return BundleInfo(class_names=names, **{name: document[name] for name in own})
 
 
-# -- what is saved -----------------------------------------------------------------------------
+# -- what is saved ---------------------------------------------------------------------------------
 
 
-def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> dict[str, Any]:
+def _as_json(value: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """A copy of a dictionary that comes back from JSON as it went in."""
+    do = "Use dictionaries with text keys, lists, text, finite numbers, True, False and None."
+    try:
+        again: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{what} that JSON can hold", error, do) from error
+    if again != value:
+        raise InputError(f"{what} that JSON can hold unchanged", value, do)
+    return again
+
+
+def _state_of(model: Predictor) -> dict[str, Tensor]:
+    """All tensors of a model; raises for what a file cannot hold."""
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or is_lazy(value) or value.layout != torch.strided:
+            raise InputError(
+                "a network whose state is initialised, dense tensors only",
+                f"something else in {name}",
+                "Run lazy layers once; sparse buffers and get_extra_state cannot be saved.",
+            )
+    return state
+
+
+def _each_once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and that name for all its others."""
+    first: dict[Any, str] = {}
+    aliases = {}
+    for name, value in state.items():
+        place = (value.data_ptr(), value.dtype, value.shape, value.stride(), value.device)
+        key = place if value.numel() else name  # empty ones are nowhere
+        if first.setdefault(key, name) != name:
+            aliases[name] = first[key]
+    return {name: value for name, value in state.items() if name not in aliases}, aliases
+
+
+def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> Spec:
     """The spec with these class names, or those that it has."""
     known: Any = target
     if names is not None:
@@ -204,22 +255,40 @@ def _named(spec: Spec, target: Target | None, names: Sequence[str] | None) -> di
         if not isinstance(known, Classes | None):
             raise InputError("class_names for a model of classes", f"one of {known.kind}")
         if known is None:  # never fitted: as many classes as the model has outputs, or names
-            sizes = [leaf["config"]["out_channels"] for leaf in leaves(spec) if "config" in leaf]
-            known = Classes.of_outputs((sizes or [len(names)])[0])
+            configs = [net["config"] for net in networks(spec) if "config" in net]
+            outputs = configs[0]["out_channels"] if configs else len(names)
+            known = Classes.of_outputs(outputs)
         known = replace(known, names=tuple(names))
     if known is None:
-        return dict(spec)
+        return spec
     found = known.spec()
     check_names(found.get("names"))
     return {**spec, "target": found}
 
 
+def _reference_tensors(target: Target | None, p: Prediction) -> dict[str, Tensor]:
+    """What a bundle keeps of predictions of labelled rows; of very many rows a random part."""
+    p.require_target()
+    if target is None:
+        got = "one that gduq.fit has not trained"
+        raise InputError("a fitted model to save with a reference", got)
+    if p.kind != target.kind:
+        raise InputError(f"a reference about {target.kind}, as the model is", f"one about {p.kind}")
+    rows = max(1, _MOST // max(1, p.samples[:, :1].numel()))
+    if len(p) > rows:
+        order = torch.randperm(len(p), generator=torch.Generator().manual_seed(0))
+        p = p[order[:rows].sort().values]
+    found = {name: getattr(p, name) for name in _REFERENCE}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
     """Refuse a model that `load` could not make again, as far as gduq makes it alone."""
-    if needs_call(spec) or any(leaf["kind"] == "other" for leaf in leaves(spec)):
+    if needs_call(spec) or any(net["kind"] == "other" for net in networks(spec)):
         return
     try:
-        rebuild(spec, weights, BundleSupply(spec))
+        check_spec(spec, weights)
+        rebuild(spec, weights, Factory(spec))
     except InputError as error:
         raise InputError(
             "a model whose parts are as its constructor made them",
@@ -228,42 +297,30 @@ def _check_rebuilds(spec: Spec, weights: Mapping[str, Tensor]) -> None:
         ) from error
 
 
-# -- what is loaded ----------------------------------------------------------------------------
+# -- what is loaded --------------------------------------------------------------------------------
 
 
 def _calibrator(spec: Spec, state: Mapping[str, Tensor]) -> Calibrator:
     from gduq.calibration import restore
 
-    with Allowance(state):
-        return restore(spec["name"], spec["config"], state)
+    return restore(spec["name"], spec["config"], state)
 
 
 def _check_answers(model: Predictor, spec: Spec) -> None:
     """Let a model of gduq's own networks answer for one edge, which shows that its parts fit."""
-    configs = [leaf["config"] for leaf in leaves(spec) if leaf["kind"] != "other"]
-    if not configs or len(configs) < len(leaves(spec)):
+    nets = networks(spec)
+    if not nets or any("config" not in net for net in nets):
         return
     weights = (w for w in model.parameters() if w.is_floating_point())
     with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        graph = small_graph(configs[0], next(weights, torch.zeros(0)).dtype)
+        graph = small_graph(nets[0]["config"], next(weights, torch.zeros(0)).dtype)
         predict(model, graph).to_pandas()
-
-
-def _check_call(spec: Spec, call: Call | None) -> None:
-    if call is None and needs_call(spec):
-        raise BundleError(
-            "call=, the function this model was made with",
-            "none",
-            "A function cannot be saved: gduq.load(path, ..., call=call).",
-        )
-    if call is not None and not needs_call(spec):
-        raise InputError("no call= for a model that was made without one", repr(call))
 
 
 @contextmanager
 def _as_bundle_errors(file: Path) -> Iterator[None]:
-    """Whatever goes wrong in making a model from a sound file is said to be the bundle's fault."""
+    """Raise errors of making a model from a readable file as `BundleError`."""
     try:
         yield
     except (BundleError, MemoryError, OSError, ImportError, Warning):
@@ -272,3 +329,75 @@ def _as_bundle_errors(file: Path) -> Iterator[None]:
         raise BundleError(error.expected, error.got, error.do) from error
     except Exception as error:  # code that makes a model may raise any for odd settings
         raise BundleError(f"a model in {file}", one_line(error)) from error
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+class _Calibrator(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    config: dict[str, Any]
+
+
+class _Document(BaseModel):
+    """What the header holds; the settings of the model are checked where it is made."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: dict[str, Any]
+    aliases: dict[str, str]
+    preprocessing: dict[str, Any] | None
+    calibrator: _Calibrator | None
+    libraries: dict[str, str]
+
+
+def _check_new(path: Path, overwrite: bool) -> None:
+    """Raise unless ``path`` is new or (with ``overwrite``) a bundle to replace."""
+    if not path.exists():
+        return
+    ours = path.is_file() and read_metadata(path).get("format", "").startswith("gduq bundle")
+    if not ours:
+        got = f"{path}, a folder or another file"
+        raise InputError("a new file, or a bundle to replace", got, "Choose another name.")
+    if not overwrite:
+        raise InputError(f"no bundle in {path} yet", "one", "Pass overwrite=True to replace it.")
+
+
+def _write(path: Path, document: Mapping[str, Any], parts: _Parts) -> None:
+    texts = {"format": _FORMAT, "document": json.dumps(document, allow_nan=False)}
+    tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, tensors, texts)
+    except OSError as error:
+        do = "A bundle that was there is still intact. Check free space and permissions."
+        raise BundleError(f"to write the bundle {path}", error.strerror or error, do) from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], _Parts]:
+    """The document and the parts of a bundle; the tensors are copies, so that the file may change
+    while the model is in use."""
+    if not path.exists():
+        raise BundleError(f"a bundle in {path}", "no such file")
+    try:
+        tensors, texts = read_tensors(path)
+    except DamagedFile as error:
+        do = "Copy the file again, or save the model again."
+        raise BundleError(f"{path} as gduq.save wrote it", error, do) from error
+    if texts.get("format") != _FORMAT:
+        got = texts.get("format", "another file")
+        raise BundleError(f"a {_FORMAT} in {path}", got, "Save the model again with this gduq.")
+    try:
+        document = json.loads(texts["document"])
+        _Document.model_validate(document)
+    except ValidationError as error:
+        raise BundleError(f"a document in {path} as gduq writes it", first_flaw(error)) from None
+    except (KeyError, ValueError, RecursionError) as error:
+        raise BundleError(f"a document in {path}", "none that JSON can read") from error
+    parts: _Parts = {"weights": {}}
+    for name, value in tensors.items():
+        part, _, rest = name.partition("/")
+        parts.setdefault(part, {})[rest] = value.clone()
+    return document, parts

@@ -3,52 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
-from gduq.calibration.affine import DirichletCalibration, MatrixScaling, VectorScaling
-from gduq.calibration.base import Calibrator
+from gduq.calibration.base import Calibrator, ClassCalibrator
+from gduq.calibration.calibration_set import CalibrationSet
 from gduq.calibration.graph import GATS, CaGCN
 from gduq.calibration.labels import PerLabel, PerLabelIsotonic
-from gduq.calibration.order_invariant import OrderInvariantCalibration
-from gduq.calibration.probabilities import HistogramBinning, IsotonicCalibration, SplineCalibration
-from gduq.calibration.temperatures import (
-    AnchorAwareTemperature,
-    DensityAwareCalibration,
-    EnsembleTemperatureScaling,
-    TemperatureScaling,
+from gduq.calibration.monotone import (
+    IsotonicCalibration,
+    OrderInvariantCalibration,
+    SplineCalibration,
 )
-from gduq.calibration.values import DeviationScaling, IsotonicRecalibration
-from gduq.errors import InputError
+from gduq.calibration.scaling import (
+    DirichletCalibration,
+    EnsembleTemperatureScaling,
+    Fixed,
+    TemperatureScaling,
+    VectorScaling,
+)
+from gduq.calibration.values import DeviationScaling
+from gduq.errors import InputError, did_you_mean
+from gduq.graphs import Graph
+from gduq.prediction import Prediction
+from gduq.prediction.checks import RowChoice
 
 METHODS: dict[str, type[Calibrator]] = {
     "temperature": TemperatureScaling,
     "ensemble_temperature": EnsembleTemperatureScaling,
     "vector": VectorScaling,
-    "matrix": MatrixScaling,
     "dirichlet": DirichletCalibration,
     "isotonic": IsotonicCalibration,
-    "histogram": HistogramBinning,
     "spline": SplineCalibration,
     "order_invariant": OrderInvariantCalibration,
-    "density": DensityAwareCalibration,
-    "anchor_aware": AnchorAwareTemperature,
     "cagcn": CaGCN,
     "gats": GATS,
     "deviation": DeviationScaling,
-    "isotonic_levels": IsotonicRecalibration,
     "per_label": PerLabel,
     "per_label_isotonic": PerLabelIsotonic,
 }
 """All calibrators by their short names, for loops and the command line."""
 
+FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
+"""Maps of classes for which nothing is learnt, see `Fixed`."""
+
 __all__ = [
-    "GATS", "METHODS", "AnchorAwareTemperature", "CaGCN", "Calibrator", "DensityAwareCalibration",
-    "DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "HistogramBinning",
-    "IsotonicCalibration", "IsotonicRecalibration", "MatrixScaling", "OrderInvariantCalibration",
-    "PerLabel", "PerLabelIsotonic", "SplineCalibration", "TemperatureScaling", "VectorScaling",
-    "method_name", "methods_for", "restore",
+    "FIXED", "GATS", "METHODS", "CaGCN", "CalibrationSet", "Calibrator", "ClassCalibrator",
+    "DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "Fixed",
+    "IsotonicCalibration", "OrderInvariantCalibration", "PerLabel", "PerLabelIsotonic",
+    "SplineCalibration", "TemperatureScaling", "VectorScaling",
+    "make", "methods_for", "parse_name", "restore",
 ]  # fmt: skip
 
 
@@ -57,7 +63,7 @@ def methods_for(kind: str) -> dict[str, type[Calibrator]]:
 
     Example:
         >>> list(methods_for("values"))
-        ['deviation', 'isotonic_levels']
+        ['deviation']
     """
     found = {name: cls for name, cls in METHODS.items() if cls.kind == kind}
     if not found:
@@ -66,19 +72,51 @@ def methods_for(kind: str) -> dict[str, type[Calibrator]]:
     return found
 
 
-def method_name(given: str) -> str:
-    """The name in `METHODS` of a calibrator that may be called by its class, in any case.
+def parse_name(given: str) -> tuple[str, bool]:
+    """The name in `METHODS` or `FIXED` of a calibrator, and whether it learns from copies too.
 
-    What is none of them stays as it is, and so does ``+corrupted`` behind a name.
+    It may be called by its class, in any case; ``+corrupted`` behind it asks for the copies.
 
     Example:
-        >>> method_name("deviationscaling"), method_name("Vector+corrupted"), method_name("mine")
-        ('deviation', 'vector+corrupted', 'mine')
+        >>> parse_name("deviationscaling"), parse_name("Vector+corrupted")
+        (('deviation', False), ('vector', True))
     """
     name, plus, rest = given.partition("+")
     classes = {cls.__name__.lower(): short for short, cls in METHODS.items()}
-    found = (classes | {short: short for short in METHODS}).get(name.lower())
-    return given if found is None else f"{found}{plus}{rest}"
+    found = classes.get(name.lower(), name.lower())
+    learns = found in METHODS and not METHODS[found].needs_graph
+    if found not in (*METHODS, *FIXED) or (plus and (rest != "corrupted" or not learns)):
+        copying = [f"{n}+corrupted" for n, cls in METHODS.items() if not cls.needs_graph]
+        do = did_you_mean(given, [*METHODS, *copying, *FIXED])
+        raise InputError("the name of a calibrator", repr(given), do)
+    return found, bool(plus)
+
+
+def make(
+    name: str,
+    p: Prediction | None = None,
+    graph: Graph | None = None,
+    train_rows: RowChoice | None = None,
+) -> Calibrator:
+    """A calibrator by name, with or without ``+corrupted``; classes without rows stay as they are.
+
+    Args:
+        name: As `parse_name` reads it.
+        p: Predictions like those it is for: one of `FIXED` is ready for such.
+        graph: Of a node task, for the calibrators that read it.
+        train_rows: The nodes of it that the model was trained on.
+
+    Example:
+        >>> make("vector+corrupted")
+        VectorScaling(penalty=None, missing='keep')
+    """
+    method, _ = parse_name(name)
+    if method in FIXED:
+        fixed = Fixed(method)
+        return fixed if p is None else fixed.neutral(p.samples.size(2), p.num_samples)
+    cls = METHODS[method]
+    known = {"missing": "keep", "graph": graph, "train_rows": train_rows}
+    return cls(**{f.name: known[f.name] for f in fields(cls) if f.name in known})
 
 
 def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Calibrator:
@@ -88,8 +126,8 @@ def restore(name: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 4), target=torch.tensor([0, 0, 0, 1]))
+        >>> from gduq.prediction import ClassPrediction
+        >>> p = ClassPrediction(torch.tensor([[4.0, 0.0]] * 4), target=torch.tensor([0, 0, 0, 1]))
         >>> cal = TemperatureScaling().fit(p)
         >>> same = restore(type(cal).__name__, cal.config(), cal.state())
         >>> torch.equal(same(p).samples, cal(p).samples)

@@ -1,32 +1,31 @@
-"""A temperature for each node that its neighbours have a say in: CaGCN and GATS."""
+"""A temperature for each node, by a small graph network: CaGCN and GATS."""
 
 from __future__ import annotations
 
 import copy
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch.func import functional_call
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
-from gduq.calibration.base import RowTemperature
-from gduq.calibration.lesson import Lesson, samples_of
-from gduq.calibration.optimise import fit_module
-from gduq.calibration.order_invariant import UNIT
+from gduq._checks import check_int
+from gduq.calibration.base import NetworkCalibrator, RowTemperature
+from gduq.calibration.calibration_set import CalibrationSet, samples_of
+from gduq.calibration.monotone import UNIT
 from gduq.errors import InputError
-from gduq.graph import check_graph
-from gduq.metrics.structure import check_nodes, distance
-from gduq.prediction import Prediction
-from gduq.prediction.checks import RowChoice, row_index
+from gduq.graphs import Graph, check_graph
+from gduq.prediction import ClassPrediction
+from gduq.prediction.checks import RowChoice, check_nodes, row_index
 from gduq.prediction.mixture import weighted_mean
-from gduq.prediction.temperature import tempered_nll
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,7 +36,7 @@ _COOLEST = 0.01
 
 
 @dataclass(eq=False)
-class GraphCalibrator(RowTemperature):
+class GraphCalibrator(NetworkCalibrator, RowTemperature):
     r"""A temperature for each node from a small graph network, by the NLL of the mixture.
 
     The network reads the mean logits :math:`\mu / T`, with T of plain temperature scaling, and
@@ -48,72 +47,48 @@ class GraphCalibrator(RowTemperature):
 
     needs_graph = True
 
-    graph: Data | None = field(default=None, repr=False, metadata={"saved": False})
-    prior: float = 0.2
-    steps: int = 100
-    seed: int = 0
+    graph: Graph | None = field(default=None, repr=False, metadata={"saved": False})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.graph is not None:
             check_graph(self.graph)
             if self.graph.get("edge_index") is None:
                 raise InputError("a graph with edge_index", "only adj_t", "Convert it first.")
-        if not self.prior > 0 or self.steps < 1:
-            raise InputError("prior > 0 and steps >= 1", f"{self.prior} and {self.steps}")
 
-    def on(self, graph: Data) -> Self:
+    def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
         """The same calibrator for another graph; what was learnt is shared."""
         other = copy.copy(self)
         other.graph = graph
         other.__post_init__()
         return other
 
-    def unseen(self, graph: Data) -> Self:
-        """The same calibrator for a graph that the model was not trained on."""
-        return self.on(graph)
-
     @abstractmethod
-    def _network(self, classes: int, neutral: bool) -> nn.Module:
-        """A module from prepared inputs to temperatures; the identity when ``neutral``."""
-
-    @abstractmethod
-    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+    def _inputs(self, graph: Graph, logits: Tensor) -> tuple[Tensor, ...]:
         """What the network reads, computed once for all steps."""
 
-    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
-        p = lesson.whole
-        graph = self._check_rows(p)
-        scale = 1.0 / torch.tensor(lesson.temperature(), dtype=torch.float64)
-        inputs, tempered = self._inputs(graph, _mean_logits(p) * scale), lesson.tempered()
-        network = self._network(p.num_classes, neutral=False)
+    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        scale = 1.0 / torch.tensor(data.temperature(), dtype=torch.float64)
+        inputs = self._prepared(data.p, scale)
 
-        def loss() -> Tensor:
-            return tempered_nll(tempered, scale / network(*inputs)[lesson.index])
+        def loss(network: Callable[..., Tensor]) -> Tensor:
+            factor = network(*inputs)[data.index]
+            return data.nll(data.samples * (scale / factor)[:, None])
 
-        fit_module(network, loss, lesson.rows, self.prior, self.steps)
-        return {"scale": scale} | dict(network.state_dict())
+        return self._fitted(data, scale, loss)
 
     @torch.no_grad()
-    def _temperature(self, p: Prediction) -> Tensor:
-        graph = self._check_rows(p)
-        network = self._network(p.num_classes, neutral=True)
-        network.load_state_dict({name: self._state[name] for name in self.state_names[1:]})
-        scale = self._state["scale"]
-        factor: Tensor = network(*self._inputs(graph, _mean_logits(p) * scale))
+    def _temperature(self, p: ClassPrediction) -> Tensor:
+        scale, network = self._state["scale"], self._network(p.num_classes)
+        values = {name: self._state[name] for name, _ in network.named_parameters()}
+        factor: Tensor = functional_call(network, values, self._prepared(p, scale))
         return factor / scale
 
-    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
-        scale = torch.ones((), dtype=torch.float64)
-        return {"scale": scale} | dict(self._network(num_classes, neutral=True).state_dict())
-
-    def _check_rows(self, p: Prediction) -> Data:
-        name = type(self).__name__
-        do = f"Pass {name}(graph=data), or bind a restored calibrator with .on(data)."
-        return check_nodes(self.graph, p, name, do)
-
-
-def _mean_logits(p: Prediction) -> Tensor:
-    return weighted_mean(samples_of(p), None if p.weights is None else p.weights.cpu())
+    def _prepared(self, p: ClassPrediction, scale: Tensor) -> tuple[Tensor, ...]:
+        """The inputs of the network for all nodes of the graph."""
+        weights = None if p.weights is None else p.weights.cpu()
+        graph = check_nodes(self.graph, p, type(self).__name__)
+        return self._inputs(graph, weighted_mean(samples_of(p), weights) * scale)
 
 
 @dataclass(eq=False)
@@ -128,37 +103,22 @@ class CaGCN(GraphCalibrator):
 
     Args:
         graph: The graph whose nodes the predictions are about.
-        prior: Deviation of the prior on every weight; its pull fades as rows grow.
-        steps: Most L-BFGS iterations.
-        seed: Of the first layer's start.
+        prior, seed: As for `NetworkCalibrator`.
         hidden: Width of the hidden layer.
-
-    Example:
-        >>> ring = torch.arange(40)
-        >>> data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=40)
-        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 40), target=ring % 4 // 3)
-        >>> CaGCN(data).fit(p, rows=ring < 20)(p, rows=ring >= 20).confidence.mean()
-        tensor(0.75...)
     """
-
-    state_names = (
-        *("scale", "first.lin.weight", "first.bias"),
-        *("second.lin.weight", "second.bias"),
-    )
 
     hidden: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden < 1:
-            raise InputError("hidden >= 1", self.hidden)
+        check_int("hidden", self.hidden, 1)
 
-    def _network(self, classes: int, neutral: bool) -> nn.Module:
+    def _network(self, classes: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return _TwoConvolutions(classes, self.hidden).double()
 
-    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+    def _inputs(self, graph: Graph, logits: Tensor) -> tuple[Tensor, ...]:
         edges, weight = gcn_norm(graph.edge_index.cpu(), num_nodes=len(logits), dtype=logits.dtype)
         return logits, edges, weight
 
@@ -194,56 +154,43 @@ class GATS(GraphCalibrator):
     For node tasks. Keeps every label of a single hypothesis.
 
     Args:
-        graph, prior, steps, seed: As for `CaGCN`.
+        graph, prior, seed: As for `CaGCN`.
         train_rows: The nodes the model was trained on (mask or indices).
         heads: H.
-
-    Example:
-        >>> ring = torch.arange(40)
-        >>> data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=40)
-        >>> p = Prediction(torch.tensor([[4.0, 0.0]] * 40), target=ring % 4 // 3)
-        >>> cal = GATS(data, train_rows=ring < 5).fit(p, rows=ring < 20)
-        >>> cal(p, rows=ring >= 20).confidence.mean()
-        tensor(0.75...)
     """
 
-    state_names = ("scale", "heads", "confidence", "offset", "closeness")
-
-    prior: float = 1.0
+    prior: float = field(default=1.0, kw_only=True)
     train_rows: RowChoice | None = field(default=None, repr=False, metadata={"saved": False})
     heads: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.heads < 1:
-            raise InputError("heads >= 1", self.heads)
+        check_int("heads", self.heads, 1)
 
-    def on(self, graph: Data, train_rows: RowChoice | None = None) -> Self:
-        """The same calibrator for another graph and its training nodes."""
+    def on(self, graph: Graph, train_rows: RowChoice = ()) -> Self:
+        """The same calibrator for another graph and its training nodes, if it has any."""
         other = super().on(graph)
         other.train_rows = train_rows
         return other
 
-    def unseen(self, graph: Data) -> Self:
-        """The same calibrator for a graph without training nodes."""
-        return self.on(graph, train_rows=[])
-
-    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
-        self._check_rows(lesson.whole)
-        if not self._trained(len(lesson.whole)).any():
+    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        if not self._trained(len(data.p)).any():
             raise InputError("at least one training node", "none", "Pass train_rows=.")
-        return super()._fit(lesson)
+        return super()._fit(data)
 
-    def _network(self, classes: int, neutral: bool) -> nn.Module:
-        generator = None if neutral else torch.Generator().manual_seed(self.seed)
-        return _Attention(classes, self.heads, generator)
+    def _network(self, classes: int) -> nn.Module:
+        return _Attention(classes, self.heads, self.seed)
 
-    def _inputs(self, graph: Data, logits: Tensor) -> tuple[Tensor, ...]:
+    def _neutral(self, num_classes: int) -> dict[str, Tensor]:
+        return {k: v if k == "scale" else 0 * v for k, v in super()._neutral(num_classes).items()}
+
+    def _inputs(self, graph: Graph, logits: Tensor) -> tuple[Tensor, ...]:
         nodes, edges = len(logits), remove_self_loops(graph.edge_index.cpu())[0]
-        start = self._trained(nodes)
+        trained = self._trained(nodes)
         close = torch.full((nodes,), 2)  # 0 for training nodes, 1 a step away, 2 for all others
-        if start.any():
-            close = distance(Data(edge_index=edges, num_nodes=nodes), start).clamp(max=2).long()
+        for here, there in (edges, edges.flip(0)):
+            close[there[trained[here]]] = 1
+        close[trained] = 0
         confidence = logits.softmax(dim=-1).amax(dim=-1)
         around = scatter(confidence[edges[0]], edges[1], dim_size=nodes, reduce="mean")
         degree = torch.bincount(edges[1], minlength=nodes)
@@ -259,19 +206,19 @@ class GATS(GraphCalibrator):
         if self.train_rows is None:
             do = "Pass train_rows=, a mask or node numbers."
             raise InputError("the training nodes for GATS", "none", do)
-        start = torch.zeros(nodes, dtype=torch.bool)
-        start[row_index(self.train_rows, nodes)] = True
-        return start
+        trained = torch.zeros(nodes, dtype=torch.bool)
+        trained[row_index(self.train_rows, nodes)] = True
+        return trained
 
 
 class _Attention(nn.Module):
     """The network of `GATS`; all parameters zero means T = 1."""
 
-    def __init__(self, classes: int, heads: int, generator: torch.Generator | None) -> None:
+    def __init__(self, classes: int, heads: int, seed: int) -> None:
         super().__init__()
+        generator = torch.Generator().manual_seed(seed)
         weight = torch.zeros(classes, heads, dtype=torch.float64)
-        if generator is not None:  # heads must differ at the start, or they never will
-            weight.normal_(0.0, 0.1, generator=generator)
+        weight.normal_(0.0, 0.1, generator=generator)  # equal heads would stay equal
         self.heads = nn.Parameter(weight)
         self.confidence = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.offset = nn.Parameter(torch.zeros((), dtype=torch.float64))
@@ -286,5 +233,5 @@ class _Attention(nn.Module):
         attention = softmax(score, sink, num_nodes=len(ordered))
         message = ((ordered @ self.heads) * gamma[:, None])[source] * attention[:, None]
         gathered = scatter(message, sink, dim_size=len(ordered), reduce="sum")  # [N, H]
-        heat = F.softplus(gathered + self.confidence * relative[:, None]).mean(dim=-1)
-        return (heat + self.offset + (1.0 - math.log(2.0))).clamp(_COOLEST, 1.0 / _COOLEST)
+        factor = F.softplus(gathered + self.confidence * relative[:, None]).mean(dim=-1)
+        return (factor + self.offset + (1.0 - math.log(2.0))).clamp(_COOLEST, 1.0 / _COOLEST)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gduq.calibration.base import Calibrator
-from gduq.calibration.lesson import Lesson, samples_of
+from gduq.calibration.calibration_set import CalibrationSet, samples_of
 from gduq.errors import InputError, warn_user
 from gduq.prediction import LabelPrediction
 
@@ -28,8 +28,7 @@ class PerLabel(Calibrator):
     label's "yes" comes too often or too rarely, ``"vector"`` can move it.
 
     Args:
-        method: A name of `gduq.calibration.METHODS` for classes, of those that need neither the
-            graph nor features.
+        method: A name of `gduq.calibration.METHODS` for classes that does not need the graph.
 
     Example:
         >>> z = torch.tensor([[4.0, -1.0]] * 4)  # sure of the first, right three times of four
@@ -40,8 +39,6 @@ class PerLabel(Calibrator):
     """
 
     kind = "labels"
-    takes_copies = True
-    state_names = ("mapped",)
 
     method: str = "temperature"
 
@@ -49,7 +46,7 @@ class PerLabel(Calibrator):
         from gduq.calibration import methods_for
 
         methods = methods_for("classes")
-        usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
+        usable = [name for name, cls in methods.items() if not cls.needs_graph]
         if self.method not in usable:
             raise InputError(f"a method from {', '.join(usable)}", repr(self.method))
 
@@ -68,19 +65,19 @@ class PerLabel(Calibrator):
         own = {k.removeprefix(start): v for k, v in self._state.items() if k.startswith(start)}
         return self._class().restore({}, own) if own else None
 
-    def _fit(self, lesson: Lesson) -> dict[str, Tensor]:
-        p, state = lesson.parts[0], dict[str, Tensor]()
+    def _fit(self, data: CalibrationSet) -> dict[str, Tensor]:
+        p, state = data.parts[0], dict[str, Tensor]()
         mapped = torch.zeros(p.num_labels, dtype=torch.bool)
         for t in range(p.num_labels):
             column = p.column(t)
             if len(column.require_target().unique()) < 2:
                 continue
-            copies = [copy.column(t) for copy in lesson.copies if bool(copy.known[:, t].any())]
+            copies = [copy.column(t) for copy in data.copies if bool(copy.known[:, t].any())]
             fitted = self._class()().fit(column, corrupted=copies)
             state |= {f"{t}.{name}": value for name, value in fitted.state().items()}
             mapped[t] = True
         if kept := torch.nonzero(~mapped).flatten().tolist():
-            names = [str(t) if p.names is None else p.names[t] for t in kept]
+            names = [str((p.names or range(p.num_labels))[t]) for t in kept]
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             warn_user(
                 f"{', '.join(names[:5])}{more} of {p.num_labels} labels stay as they are: to "
@@ -109,7 +106,5 @@ class PerLabel(Calibrator):
 @dataclass(eq=False)
 class PerLabelIsotonic(PerLabel):
     """`PerLabel` with isotonic regression (`gduq.calibration.IsotonicCalibration`)."""
-
-    takes_copies = False
 
     method: str = "isotonic"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,24 +13,23 @@ from torch import nn
 
 from gduq.bundle import BundleInfo, describe, load_reference
 from gduq.bundle import load as load_bundle
-from gduq.bundle.rebuilding import leaves, needs_call
-from gduq.calibration import Calibrator, method_name, methods_for
-from gduq.cli.request import Request, Told, bundle_file, check_sources, smiles_in
+from gduq.bundle.deserialize import needs_call, networks
+from gduq.calibration import Calibrator, make, methods_for, parse_name
+from gduq.cli.request import Request, TrainingInfo, bundle_file, check_sources, smiles_in
 from gduq.data.catalog import load
-from gduq.data.files import Reject, open_source, stream
-from gduq.data.header import is_table
-from gduq.data.objects import find_object
-from gduq.deploy.places import Places
-from gduq.deploy.service import Service
-from gduq.deploy.stream import Served, join_served, predict_files, predict_part
+from gduq.data.files import open_source, stream
+from gduq.data.outputs import Reject
+from gduq.data.source import find_object
+from gduq.data.table import is_table
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.named_calibrators import make_calibrator
+from gduq.models.predictor import Predictor
 from gduq.nn.network_specs import network_from
-from gduq.prediction.base import Hypotheses
-from gduq.prediction.predictor import Predictor
+from gduq.prediction.base import Prediction
 from gduq.runs.build import with_encodings
 from gduq.runs.folder import RunFolder
+from gduq.serve.files import InputTable, Served, predict_files
+from gduq.serve.service import Service
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -78,13 +74,13 @@ def load_network(bundle: Path | None, net: str | None, call: str | None) -> tupl
     if bundle is None:
         raise InputError("a bundle, or --net package.module:Name", "neither")
     info, _, function = _described(bundle_file(bundle), net, call)
-    return network_from(leaves(info.model)[0]), function
+    return network_from(networks(info.model)[0]), function
 
 
 def _described(file: Path, net: str | None, call: str | None) -> tuple[BundleInfo, Any, Any]:
     """What a bundle says, and the user's own code that it needs."""
     info = describe(file)
-    others = [leaf["class"] for leaf in leaves(info.model) if leaf["kind"] == "other"]
+    others = [net["class"] for net in networks(info.model) if net["kind"] == "other"]
     if others and net is None:
         raise InputError(f"--net package.module:Name, which makes a {others[0]}", "none")
     if needs_call(info.model) and call is None:
@@ -148,15 +144,15 @@ def _fitted(name: str, known: Any, saved: Calibrator | None) -> tuple[Calibrator
     if saved is not None:
         raise InputError("--calibrator for a bundle without one", type(saved).__name__)
     methods = methods_for("classes" if known is None else known.kind)
-    usable = [n for n, c in methods.items() if not (c.needs_graph or c.needs_features)]
-    name = method_name(name)
+    usable = [method for method, cls in methods.items() if not cls.needs_graph]
+    name = parse_name(name)[0]
     if name not in usable:
         raise InputError(f"a calibrator from {', '.join(usable)}", repr(name))
     if known is None:
         raise InputError("--calibration-data to fit a calibrator on", "none")
     order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))
     middle = len(known) // 2
-    return make_calibrator(name).fit(known[order[:middle]]), known[order[middle:]]
+    return make(name).fit(known[order[:middle]]), known[order[middle:]]
 
 
 # -- many files ----------------------------------------------------------------------------------
@@ -168,54 +164,17 @@ def predict_all(
     output: Path,
     rejects: Path | None,
     keep: Sequence[str],
-    workers: int,
-    engine: str,
     line: Any,
 ) -> tuple[Served, Service]:
     """Predict all sources; also the service that did."""
-    told = Told.by(request.bundle)
-    smiles = smiles_in(sources, request.smiles, told)
-    places = Places.of(sources, smiles, keep, told.ids)
+    info = TrainingInfo.from_bundle(request.bundle)
+    smiles = smiles_in(sources, request.smiles, info)
+    table = InputTable.of(sources, smiles, keep, info.ids)
     service = make_service(request)
     line.update("Predicting")
-    if workers > 1 and len(sources) > 1:
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-            parts = Path(folder).resolve()
-            cells = [(i, one, parts / f"{i:06d}{output.suffix}") for i, one in enumerate(sources)]
-            worker = partial(_predict_one, request, places, Path.cwd())
-            done = _in_parallel(cells, worker, workers, engine)
-            return join_served(service, done, output, rejects), service
-    options: dict[str, Any] = {"places": places, "batch_size": request.batch_size}
+    options: dict[str, Any] = {"table": table, "batch_size": request.batch_size}
     options["notify"] = lambda seen: line.update(f"Predicting: {seen} graphs")
     return predict_files(service, sources, output, rejects=rejects, **options), service
-
-
-_Cell = tuple[int, Path, Path]  # a file's number, the file, and its part of the answers
-
-
-def _in_parallel(
-    cells: Sequence[_Cell], worker: Callable[[_Cell], Served], workers: int, engine: str
-) -> list[Served]:
-    """Each file by a worker, into a part of its own."""
-    from gduq.jobs.engines import map_cells
-
-    found = map_cells(cells, worker, engine, workers, progress=False)
-    for outcome, (_, source, _) in zip(found, cells, strict=True):
-        if outcome.error is not None:
-            reason = outcome.error.strip().splitlines()[-1]
-            raise InputError(f"answers for {source}", reason.removeprefix("gduq.errors."))
-    return [outcome.value for outcome in found if outcome.value is not None]
-
-
-def _predict_one(request: Request, places: Places, folder: Path, cell: _Cell) -> Served:
-    os.chdir(folder)  # names are relative to it, here and in the worker
-    return predict_part(_once(request), *cell, places, request.batch_size)
-
-
-@lru_cache(maxsize=1)
-def _once(request: Request) -> Service:
-    """The service of a worker, which answers for many files."""
-    return make_service(request)
 
 
 # -- labelled files ------------------------------------------------------------------------------
@@ -238,21 +197,21 @@ def labelled(
         parts.append(service.answer(part))
     if rejects is not None and len(rejects) > before and not parts:
         raise InputError(f"sound graphs in {where}", f"none; the first: {rejects[before]}")
-    return Hypotheses.concatenate(parts)
+    return Prediction.concatenate(parts)
 
 
 def _sound(
     request: Request, service: Service, path: Path, where: str, rejects: list[Reject] | None
 ) -> Iterator[Data]:
-    """The graphs of a labelled file; the bundle knows its columns, unless told otherwise."""
-    told = Told.by(request.bundle)
+    """The graphs of a labelled file; the bundle knows its columns, unless info otherwise."""
+    info = TrainingInfo.from_bundle(request.bundle)
     names: Any = service.class_names
     task: Any = service.kind if is_table(path) else None
-    smiles = smiles_in([path], request.smiles, told) or "smiles"
-    targets = told.targets_in(path, request.target or ())
+    smiles = smiles_in([path], request.smiles, info) or "smiles"
+    targets = info.targets_in(path, request.target or ())
     source = open_source(path, smiles=smiles, targets=targets, class_names=names, task=task)
-    packed, codes = getattr(source, "packed", None), service.target.get("codes")
-    by_name = codes is not None and (packed is None or bool(packed.class_names))
+    codes = service.target.get("codes")
+    by_name = codes is not None and bool(getattr(source, "found", source.class_names))
     for index, item in source:
         if isinstance(item, Reject):
             if rejects is None:
@@ -262,7 +221,8 @@ def _sound(
         if item.get("y") is None:
             do = "Tables: name the column with --target." if is_table(path) else ""
             raise InputError(f"labelled graphs in {where}", "no labels", do)
-        count = len(service.target.get("names") or ()) if service.kind != "classes" else 1
+        spec = service.target
+        count = 1 if "num_classes" in spec else len(spec.get("names") or ())
         if service.rows == "graph" and count and item.y.numel() != count:
             wanted = f"{count} target{'s' * (count != 1)} per graph in {where}, as in training"
             raise InputError(wanted, item.y.numel())
@@ -292,7 +252,7 @@ def judge(
     model, saved, info = load_model(request)
     calibrators: list[Any] = [*([] if saved is None else [saved]), *methods]
     if not files:
-        config = leaves(info.model)[0].get("config", {})
+        config = networks(info.model)[0].get("config", {})
         encodings = 0 if config.get("positional") is None else int(config["positional_channels"])
         splits = with_encodings(load(name), encodings)
         return evaluate(model, splits, calibrators, subgroups=subgroups)
@@ -307,7 +267,7 @@ def judge(
 def readable_graphs(path: Path, smiles: str | None, bundle: Path | None = None) -> Iterator[Data]:
     """The graphs of a file that can be read."""
     check_sources([path])
-    told = Told() if bundle is None else Told.by(bundle)
-    for _, item in stream(path, smiles=smiles_in([path], smiles, told) or "smiles"):
+    info = TrainingInfo() if bundle is None else TrainingInfo.from_bundle(bundle)
+    for _, item in stream(path, smiles=smiles_in([path], smiles, info) or "smiles"):
         if not isinstance(item, Reject):
             yield item

@@ -8,26 +8,26 @@ from __future__ import annotations
 import errno
 import inspect
 import math
-import re
 import shlex
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from gduq.data.safe_text import printable
-from gduq.disk import to_json
+from gduq._io import to_json
+from gduq.data.outputs import printable
 from gduq.errors import REPRODUCTION, InputError
+
+if TYPE_CHECKING:
+    from gduq.evaluation import Evaluation
 
 __all__ = [
     "AsJson",
@@ -41,11 +41,13 @@ __all__ = [
     "app",
     "command",
     "counted",
-    "going_on_later",
+    "echo",
     "print_json",
     "print_rows",
-    "say",
+    "resumable",
     "status",
+    "summary_rows",
+    "takes",
 ]
 
 _ORDER = ("demo", "train", "predict", "serve", "export", "calibrate", "evaluate", "report", "bench",
@@ -75,7 +77,7 @@ class _Group(TyperGroup):
             return super().main(*args, **options)
         except SystemExit as ended:
             if ended.code == 130 and not self._spoke:
-                say("Stopped.", err=True)
+                echo("Stopped.", err=True)
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -85,24 +87,24 @@ class _Group(TyperGroup):
         except InputError as error:
             message = str(error)
         except KeyboardInterrupt:
-            say("Stopped.", err=True)
+            echo("Stopped.", err=True)
             raise typer.Exit(130) from None
         except OSError as error:  # a disk that is full, a place nobody may write to
             if error.errno in (None, errno.EPIPE):
                 raise
             where = f": {error.filename}" if error.filename else ""
             message = f"{error.strerror or error}{where}"
-        say(f"Error: {' '.join(message.split())}", err=True)
+        echo(f"Error: {' '.join(message.split())}", err=True)
         raise typer.Exit(2)
 
 
-def say(text: str, err: bool = False) -> None:
+def echo(text: str, err: bool = False) -> None:
     """Print a line in which names out of a user's file may stand."""
     typer.echo(printable(text), err=err)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    say(f"Warning: {message}", err=True)
+    echo(f"Warning: {message}", err=True)
 
 
 app = typer.Typer(
@@ -121,7 +123,7 @@ Root = Annotated[
 Seed = Annotated[int, typer.Option(help="Seed of everything that is random.")]
 Limit = Annotated[int | None, typer.Option(help="Rows in all splits together (default: all).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 TrustSource = Annotated[
     bool,
@@ -133,63 +135,33 @@ TrustSource = Annotated[
 Natural = Annotated[int, typer.Option(min=1)]
 
 
-def command(
-    *names: str, of: typer.Typer = app, called: str | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command; what its options are for stands in ``Args`` of its docstring.
+def command(of: typer.Typer = app, called: str | None = None) -> Callable[..., Any]:
+    """Register a command of another package."""
+    return of.command(called)
+
+
+def takes(options: type, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command take the fields of a dataclass as options; its first argument is made of them.
 
     Args:
-        names: Where its first parameter is a dataclass, the fields that become options; all by
-            default.
-        of: The group of commands it belongs to.
-        called: Its name, by default that of the function.
+        options: The dataclass; annotations of its fields are those of Typer.
+        names: The fields; all by default.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        text, helps = _helps(function)
-        own, shared = _parameters(function), list[inspect.Parameter]()
-        made: Any = own[0].annotation
-        if is_dataclass(made):
-            del own[0]
-            shared = [one for one in _parameters(made) if not names or one.name in names]
-            helps = _helps(made)[1] | helps  # what the command says of an option comes first
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        every = inspect.signature(options, eval_str=True).parameters.values()
+        shared = [one for one in every if not names or one.name in names]
 
         def run(**given: Any) -> None:
-            first = {one.name: given.pop(one.name) for one in shared}
-            function(*([made(**first)] if first else []), **given)
+            function(options(**{one.name: given.pop(one.name) for one in shared}), **given)
 
-        every = [_with_help(one, helps) for one in (*shared[:1], *own, *shared[1:])]
-        run.__doc__, signature = text, inspect.Signature(every)
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        of.command(called or function.__name__)(run)
-        return function
+        merged = [one.replace(kind=one.KEYWORD_ONLY) for one in (*shared[:1], *own, *shared[1:])]
+        run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+        run.__doc__, run.__name__ = function.__doc__, function.__name__
+        return run
 
     return decorate
-
-
-def _parameters(called: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(called, eval_str=True).parameters.values())
-
-
-def _helps(documented: Any) -> tuple[str, dict[str, str]]:
-    """A docstring without its list of arguments, and that list."""
-    text, *rest = re.split(r"\n\n(?:Args|Attributes):", inspect.getdoc(documented) or "")
-    _, *entries = re.split(r"\n    (\w+): ", "".join(rest))
-    return text, {n: " ".join(h.split()) for n, h in zip(entries[::2], entries[1::2], strict=True)}
-
-
-def _with_help(one: inspect.Parameter, helps: dict[str, str]) -> inspect.Parameter:
-    kind, info = one.annotation, None
-    if get_origin(kind) is Annotated:
-        kind, info = get_args(kind)
-    if info is None and one.default is one.empty:
-        info = typer.Argument()
-    elif info is None and kind is bool:
-        info = typer.Option(f"--{one.name.replace('_', '-')}")  # without a --no-...
-    info = typer.Option() if info is None else copy(info)
-    info.help = info.help or helps.get(one.name)
-    told = Annotated[kind, info]  # type: ignore[valid-type]
-    return one.replace(annotation=told, kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def _version(wanted: bool) -> None:
@@ -251,6 +223,33 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
 
 
+def summary_rows(
+    evaluation: Evaluation, calibrators: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The few measures that say most: a row per split, calibrator and, of several, value.
+
+    Of ``calibrators`` only these and none are shown; all without. Labels are shown together: one
+    by one they are in the report.
+    """
+    from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
+
+    shown = {c.kind: c.summary for c in (ClassPrediction, LabelPrediction, ValuePrediction)}
+    names, table = shown[evaluation.settings.get("about", ClassPrediction.kind)], evaluation.table
+    held = table[(table["kind"] == "metrics") & table["measure"].isin(names)]
+    held = held[held["split"] != "train"]
+    if calibrators is not None:
+        held = held[held["calibrator"].isin(("none", *calibrators))]
+    if (held["variant"] == "").any():
+        held = held[held["variant"] == ""]
+    several = [name for name in ("calibrator", "variant") if held[name].nunique() > 1]
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for one in held.to_dict("records"):
+        start = {"target" if n == "variant" else n: one[n] for n in ("split", *several)}
+        key = (one["split"], one["calibrator"], one["variant"])
+        rows.setdefault(key, start)[one["measure"]] = one["value"]
+    return list(rows.values())
+
+
 @contextmanager
 def status(text: str, as_json: bool = False) -> Iterator[Any]:
     """A line that says what goes on, on a terminal only; its ``update`` changes the text."""
@@ -264,7 +263,7 @@ def status(text: str, as_json: bool = False) -> Iterator[Any]:
 
 
 @contextmanager
-def going_on_later(what: str) -> Iterator[None]:
+def resumable(what: str) -> Iterator[None]:
     """End with one line on standard error where Ctrl-C or SIGTERM stops the block.
 
     Args:
@@ -281,7 +280,7 @@ def going_on_later(what: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        say(f"Stopped. {what}: {shlex.join(['gduq', *sys.argv[1:]])}", err=True)
+        echo(f"Stopped. {what}: {shlex.join(['gduq', *sys.argv[1:]])}", err=True)
         raise typer.Exit(128 + (caught[0] if caught else signal.SIGINT)) from None
     finally:
         if in_main:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, Force, command, print_json, status
+from gduq.cli.base import AsJson, Force, Output, app, print_json, status, takes
 from gduq.cli.request import Request, check_sources, source_of
 from gduq.data.outputs import check_new
 
@@ -17,23 +17,23 @@ __all__ = ["export"]
 _ENOUGH = 20  # graphs of a file that are looked at
 
 
-@command("bundle", "smiles", "net", "call")
+@app.command()
+@takes(Request, "bundle", "smiles", "net", "call")
 def export(
     request: Request,
-    output: Annotated[Path, typer.Option("--output", "-o")],
-    like: Annotated[Path, typer.Option()],
+    output: Output,
+    like: Annotated[
+        Path,
+        typer.Option(help="Graphs to answer for: a table, .safetensors, a TU folder."),
+    ],
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as one file that answers on its own.
+    """Write a model as one file that answers on its own: .pt2 or .onnx.
 
     A .pt2 file is read by torch.export.load, an .onnx file by onnxruntime; neither needs gduq.
     Hypotheses, calibration and novelty are in it, for graphs of any size. What it takes and gives,
     and how SMILES become inputs, it says itself.
-
-    Args:
-        output: The file to write, ending in .pt2 or .onnx.
-        like: Graphs it is to answer for: a TU folder, a table of SMILES, .safetensors.
     """
     request.check()
     check_sources([like])

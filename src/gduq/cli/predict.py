@@ -10,22 +10,22 @@ import typer
 from gduq.cli.base import (
     AsJson,
     Force,
-    Natural,
-    command,
+    Output,
+    app,
     counted,
+    echo,
     print_json,
     print_rows,
-    say,
     status,
+    takes,
 )
 from gduq.cli.request import Call, Network, Request, SmilesColumn, source_of
-from gduq.data.outputs import TABLES, check_new, check_outputs, rejects_path
-from gduq.data.rejected_rows import RejectList
+from gduq.data.outputs import TABLES, RejectList, check_new, check_outputs, rejects_path
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
-    from gduq.deploy.service import Service
-    from gduq.deploy.stream import Served
+    from gduq.serve.files import Served
+    from gduq.serve.service import Service
 
 __all__ = ["points", "predict"]
 
@@ -41,19 +41,24 @@ _SHIFTED = (
 )
 
 
-@command()
+@app.command()
+@takes(Request)
 def predict(
     request: Request,
-    graphs: list[Path],
-    output: Annotated[Path, typer.Option("--output", "-o")],
-    keep: list[str] | None = None,
-    rejects: Path | None = None,
+    graphs: Annotated[
+        list[Path], typer.Argument(help=".csv or .tsv with SMILES, .safetensors, TU folders.")
+    ],
+    output: Output,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Tables: a column to copy into the answers; repeat.")
+    ] = None,
+    rejects: Annotated[
+        Path | None, typer.Option(help="File for graphs left out (default: OUTPUT.rejects.csv).")
+    ] = None,
     force: Force = False,
-    workers: Natural = 1,
-    engine: str = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Answer for graphs in files, with uncertainty.
+    """Answer for graphs in files, with uncertainty: .parquet, .csv or .jsonl.
 
     Writes one row per graph (or node): SMILES, the columns of --keep, the answer with its
     uncertainty, novelty (how unlike the training data it is), and why to abstain, if so. With
@@ -63,14 +68,6 @@ def predict(
 
     Memory does not grow with the number of graphs. Graphs that cannot be read are listed with the
     reason and left out; the exit code is then 3.
-
-    Args:
-        graphs: TU folders, .csv or .tsv with SMILES, .safetensors.
-        output: File ending in .parquet, .csv or .jsonl.
-        keep: Tables: a column to copy into the answers. Repeat as needed.
-        rejects: File for graphs left out (default: OUTPUT.rejects.csv).
-        workers: Files at a time, each in its own process.
-        engine: Of the workers: local or ray.
     """
     request.check(graphs, keep or ())
     listed = rejects_path(output, rejects)
@@ -82,9 +79,7 @@ def predict(
     from gduq.cli.answering import predict_all
 
     with status("Loading", as_json) as line:
-        done, service = predict_all(
-            request, graphs, output, rejects, keep or (), workers, engine, line
-        )
+        done, service = predict_all(request, graphs, output, rejects, keep or (), line)
     _report(done, service, as_json)
 
 
@@ -96,37 +91,35 @@ def _report(done: Served, service: Service, as_json: bool) -> None:
         left = counted(done.rejected, "graph")
         notes.append(f"{left} left out, listed in {done.rejects}; the first: {done.first}")
     if as_json:
-        shown = {name: value for name, value in vars(done).items() if name != "sample"}
-        print_json({**shown, "notes": notes})
+        print_json({**vars(done), "notes": notes})
     else:
         rows, graphs = counted(done.rows, "row"), counted(done.graphs, "graph")
         reasons = ", ".join(f"{count} {reason}" for reason, count in done.reasons.items())
         why = f" ({reasons})" if reasons else ""
         abstained = "" if done.abstained is None else f", {done.abstained} of them to abstain from"
-        say(f"{rows} for {graphs} in {done.path}{abstained}{why}")
+        echo(f"{rows} for {graphs} in {done.path}{abstained}{why}")
         if done.units:
-            say(f"Units: {', '.join(f'{name} in {unit}' for name, unit in done.units.items())}")
+            echo(f"Units: {', '.join(f'{name} in {unit}' for name, unit in done.units.items())}")
         for note in notes:
-            say(f"Note: {note}", err=True)
+            echo(f"Note: {note}", err=True)
     if done.rejected:
         raise typer.Exit(3)
 
 
-@command()
+@app.command()
 def points(
-    bundle: Annotated[Path | None, typer.Argument()] = None,
+    bundle: Annotated[
+        Path | None, typer.Argument(help="A bundle or run folder; or pass --net.")
+    ] = None,
     net: Network = None,
     call: Call = None,
-    graph: Path | None = None,
+    graph: Annotated[
+        Path | None, typer.Option(help="A file or TU folder; its first graph is run once.")
+    ] = None,
     smiles: SmilesColumn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a network can be anchored: names for `at`, and the shape there.
-
-    Args:
-        bundle: A bundle or run folder; or pass --net.
-        graph: A file or TU folder; its first graph is run once.
-    """
+    """Show where a network can be anchored: names for `at`, and the shape there."""
     if graph is None:
         raise InputError("--graph, a file with a graph the network takes", "none")
     from gduq.anchoring import cut_points

@@ -8,20 +8,23 @@ from typing import Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, Force, TrustSource, command, print_json, status
+from gduq.cli.base import AsJson, Force, TrustSource, app, print_json, status
 from gduq.cli.request import check_there, source_of, trust_runs
-from gduq.data.outputs import FORMATS, check_new, check_output
+from gduq.data.outputs import check_new, check_output
 from gduq.errors import InputError
 
 __all__ = ["report"]
 
 
-@command()
+@app.command()
 def report(
-    runs: list[Path],
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
-    form: Annotated[str | None, typer.Option("--format")] = None,
-    title: str | None = None,
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of runs.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write, .html or .json.")
+    ] = Path("report.html"),
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page (default: the target and its file).")
+    ] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -31,17 +34,8 @@ def report(
     The first run is what the others are compared with; of a folder of runs, a vanilla one. Runs
     that differ in the seed only are shown as one model, with means over seeds. The page needs no
     network.
-
-    Args:
-        runs: Run folders, or folders of runs.
-        output: File to write.
-        form: html, markdown, latex, json, csv (default: by the name).
-        title: Title of the page (default: the target and its file).
     """
-    if form is not None and form not in FORMATS:
-        raise InputError(f"a format from {', '.join(FORMATS)}", repr(form))
-    check_output(output, tuple(FORMATS.values()) if form is None else (output.suffix,))
-    kind = form or {ending: name for name, ending in FORMATS.items()}[output.suffix]
+    check_output(output, (".html", ".json"))
     check_there(runs)
     reads = [source for path in runs for source in _read_for(path)]
     own = any((run / "report.html").resolve() == output.resolve() for run in runs)
@@ -54,7 +48,7 @@ def report(
         subjects = subjects_from_runs(sources, notify=lambda n: line.update(f"Reading {n}"))
         line.update("Writing")
         again = shlex.join(["gduq", "report", *map(str, runs), "-o", str(output)])
-        write(subjects, output, kind, title, reproduce=again)
+        write(subjects, output, title, again)
     if as_json:
         print_json({"report": output.resolve(), "runs": sources})
     else:

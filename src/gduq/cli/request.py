@@ -1,41 +1,30 @@
 """What the commands that answer with a saved model are asked for: options, bundles, files.
 
-All that can be seen to be wrong is told here, before torch is imported, which takes seconds.
+All that can be seen to be wrong is info here, before torch is imported, which takes seconds.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import Natural
-from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, check_score
-from gduq.data.header import (
-    SHEETS,
-    check_kept,
-    find_smiles,
-    first_fields,
-    is_table,
-    meant_all,
-    read_header,
-    unit_of,
-)
-from gduq.deploy.running import Limits
-from gduq.deploy.settings import Settings
-from gduq.disk import safetensors_metadata
+from gduq._io import read_metadata
+from gduq.data.columns import find_smiles, resolve_columns, unit_of
+from gduq.data.table import SHEETS, check_columns, is_table, read_table
 from gduq.errors import InputError
+from gduq.serve.settings import Limits, Settings
 
 __all__ = [
     "Call",
     "Network",
     "Request",
     "SmilesColumn",
-    "Told",
+    "TrainingInfo",
     "bundle_file",
     "check_sources",
     "check_there",
@@ -63,44 +52,54 @@ SmilesColumn = Annotated[
 ]
 
 
+def _option(text: str, **more: Any) -> Any:
+    return typer.Option(help=text, **more)
+
+
 @dataclass(frozen=True)
 class Request:
-    """The options of commands that answer with a saved model.
+    """The options of commands that answer with a saved model."""
 
-    Attributes:
-        bundle: A bundle, or a run folder of `gduq train`.
-        calibration_data: Labelled graphs like those of training; sets the thresholds.
-        calibrator: Fit this calibrator first, on one half of the calibration data.
-        alpha: Accepted misses of conformal sets and intervals.
-        coverage: Share of rows like the calibration data to be answered.
-        accuracy: Accuracy of the answers, instead of --coverage.
-        per_class: Conformal sets hold every class, or yes and no of every label, that often: for
-            rare ones.
-        max_novelty: Rows above it are unlike training data; 1 for no limit.
-        max_epistemic: Hypotheses disagree above this quantile of the calibration data; 1 for no
-            limit.
-        ood_score: novelty, epistemic, mahalanobis or knn; for classes also msp, entropy, energy,
-            spread, for labels entropy, for values std (default: novelty where the model has it).
-        target: Tables: the columns of labels in the labelled data (default: as in training);
-            repeat it, or give a pattern such as 'NR-*'.
-        batch_size: Graphs in memory, and in one pass of the model, at a time.
-        device: Where to compute: cpu, cuda, ...
-    """
-
-    bundle: Path
-    calibration_data: Path | None = None
-    calibrator: Annotated[str | None, typer.Option(autocompletion=among(ALL_CALIBRATORS))] = None
-    alpha: float = Settings.alpha
-    coverage: float = Settings.coverage
-    accuracy: float | None = None
-    per_class: bool = False
-    max_novelty: float = Settings.max_novelty
-    max_epistemic: float = Settings.max_epistemic
-    ood_score: str | None = None
+    bundle: Annotated[Path, typer.Argument(help="A bundle, or a run folder of `gduq train`.")]
+    calibration_data: Annotated[
+        Path | None, _option("Labelled graphs like those of training; sets the thresholds.")
+    ] = None
+    calibrator: Annotated[
+        str | None, _option("Fit this calibrator first, on one half of the calibration data.")
+    ] = None
+    alpha: Annotated[float, _option("Accepted misses of conformal sets and intervals.")] = (
+        Settings.alpha
+    )
+    coverage: Annotated[
+        float, _option("Share of rows like the calibration data to be answered.")
+    ] = Settings.coverage
+    accuracy: Annotated[
+        float | None, _option("Accuracy of the answers, instead of --coverage.")
+    ] = None
+    per_class: Annotated[
+        bool,
+        typer.Option(
+            "--per-class", help="Conformal sets hold every class, or yes and no, that often."
+        ),
+    ] = False
+    max_novelty: Annotated[
+        float, _option("Rows above it are unlike training data; 1 for no limit.")
+    ] = Settings.max_novelty
+    max_epistemic: Annotated[
+        float, _option("Hypotheses disagree above this quantile of the calibration data; 1: never.")
+    ] = Settings.max_epistemic
+    ood_score: Annotated[
+        str | None, _option("A score of gduq.ood, mahalanobis or knn (default: novelty).")
+    ] = None
     smiles: SmilesColumn = None
-    target: list[str] | None = field(default=None, hash=False)
-    batch_size: Natural = Limits.batch
-    device: str = "cpu"
+    target: Annotated[
+        list[str] | None,
+        _option("Tables: columns of labels (default: as in training); repeat, or 'NR-*'."),
+    ] = None
+    batch_size: Annotated[
+        int, _option("Graphs in memory, and in one pass of the model, at a time.", min=1)
+    ] = Limits.batch
+    device: Annotated[str, _option("Where to compute: cpu, cuda, ...")] = "cpu"
     net: Network = None
     call: Call = None
 
@@ -125,57 +124,49 @@ class Request:
             got = f"{self.bundle}{'' if self.bundle.exists() else ', which does not exist'}"
             raise InputError("a bundle, or a run folder of `gduq train`", got)
         check_sources(sources)
-        told = Told.by(self.bundle)
-        if self.calibrator is not None:
-            check_calibrator(self.calibrator, told.kind)
-        if self.ood_score is not None:
-            check_score(self.ood_score, told.kind)
-        check_kept(sources, keep)
-        smiles_in(sources, self.smiles, told)
+        check_columns(sources, keep)
+        smiles_in(sources, self.smiles, TrainingInfo.from_bundle(self.bundle))
         if self.calibration_data is not None:
             self.check_labelled([self.calibration_data])
 
     def check_labelled(self, paths: Iterable[Path]) -> None:
         """Raise where the columns that are needed of labelled files are not there."""
-        told = Told.by(self.bundle)
+        info = TrainingInfo.from_bundle(self.bundle)
         for path in paths:
             check_sources([path])
-            smiles_in([path], self.smiles, told)
-            told.targets_in(path, self.target or ())
+            smiles_in([path], self.smiles, info)
+            info.targets_in(path, self.target or ())
 
 
 # -- bundles -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Told:
+class TrainingInfo:
     """What a bundle says of the table it was trained on, as far as it makes sense.
 
     Attributes:
-        kind: What its model answers about: ``"classes"``, ``"labels"`` or ``"values"``.
         names: Of labels or values.
         smiles: Column of SMILES.
         targets: Target columns.
         ids: Columns that name a row.
     """
 
-    kind: str = "classes"
     names: tuple[str, ...] = ()
     smiles: str | None = None
     targets: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
     @classmethod
-    def by(cls, bundle: Path) -> Told:
-        """Read from a bundle or run; what is damaged is told when it is loaded."""
+    def from_bundle(cls, bundle: Path) -> TrainingInfo:
+        """Read from a bundle or run; what is damaged is info when it is loaded."""
         try:
-            document = json.loads(safetensors_metadata(bundle_file(bundle))["document"])
+            document = json.loads(read_metadata(bundle_file(bundle))["document"])
             target = document["model"]["target"] or {}
             notes = document["preprocessing"] or {}
-            kind, smiles = str(target.get("kind", "classes")), notes.get("smiles")
+            smiles = notes.get("smiles")
             return cls(
-                kind,
-                _texts(target.get("names")) if kind != "classes" else (),
+                () if "num_classes" in target else _texts(target.get("names")),
                 smiles if isinstance(smiles, str) else None,
                 _texts(notes.get("targets")),
                 _texts(notes.get("ids")),
@@ -187,13 +178,13 @@ class Told:
         """The target columns of a labelled file; none where nothing tells."""
         if not is_table(path):
             return ()
-        columns, known = read_header(path)[0], self.targets or self.names
+        columns, known = read_table(path).names, self.targets or self.names
         if not wanted:
             short = [unit_of(column)[0] for column in columns]
             there = all(name in columns or short.count(name) == 1 for name in known)
             wanted = known if there else ()
-        found = meant_all(path, columns, wanted)
-        most = 1 if self.kind == "classes" else len(self.names) or len(found)
+        found = resolve_columns(path, columns, wanted)
+        most = len(known) or len(found)
         if found and len(found) != most:
             names = f" ({', '.join(known[:12])})" if known else ""
             raise InputError(
@@ -215,7 +206,7 @@ def bundle_file(path: Path) -> Path:
 
 
 def _is_model(path: Path) -> bool:
-    return "document" in safetensors_metadata(path) or (path / "config.json").is_file()
+    return "document" in read_metadata(path) or (path / "config.json").is_file()
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -278,16 +269,14 @@ def files_of(data: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def smiles_in(paths: Sequence[Path], given: str | None, told: Told) -> str | None:
+def smiles_in(paths: Sequence[Path], given: str | None, info: TrainingInfo) -> str | None:
     """The column of SMILES in some tables: as it is given, as in training, or as it looks."""
-    columns = {path: read_header(path)[0] for path in paths if is_table(path)}
-    if given is None and columns and all(told.smiles in names for names in columns.values()):
-        return told.smiles
+    tables = {path: read_table(path) for path in paths if is_table(path)}
+    if given is None and tables and all(info.smiles in table.names for table in tables.values()):
+        return info.smiles
     found = dict[str, Path]()
-    for path, names in columns.items():
-        called = given is not None or "smiles" in [name.lower() for name in names]
-        texts = {name: [""] for name in names} if called else first_fields(path)
-        found.setdefault(find_smiles(path, texts, given).lower(), path)
+    for path, table in tables.items():
+        found.setdefault(find_smiles(table, given).lower(), path)
     if len(found) > 1:
         got = ", ".join(f"{name!r} in {path}" for name, path in found.items())
         raise InputError("one name for the SMILES of all tables", got, "Name it with --smiles.")

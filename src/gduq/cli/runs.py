@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gduq.cli.base import AsJson, Force, Output, TrustSource, command, print_rows, say, status
-from gduq.cli.completion import ALL_CALIBRATORS, among, check_calibrator, datasets
-from gduq.cli.request import (
-    Request,
-    Told,
-    bundle_file,
-    check_there,
-    files_of,
-    source_of,
-    trust_runs,
+from gduq._io import read_metadata, write_text
+from gduq.cli.base import (
+    AsJson,
+    Force,
+    TrustSource,
+    app,
+    echo,
+    print_rows,
+    status,
+    summary_rows,
+    takes,
 )
-from gduq.cli.score_rows import ranked_class, told_of
+from gduq.cli.request import Request, check_there, files_of, source_of, trust_runs
 from gduq.data.outputs import check_new
-from gduq.disk import safetensors_metadata, write_text
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,33 +29,28 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate", "evaluate"]
 
-_LISTED = 20  # rows left out that are told one by one
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(help="Calibrator; repeat for several.", autocompletion=among(ALL_CALIBRATORS)),
-]
+_SHOWN = 20  # rows left out that are named one by one
+Methods = Annotated[list[str] | None, typer.Option(help="Calibrator; repeat for several.")]
 Corrupted = Annotated[
     bool, typer.Option("--corrupted", help="Fit it on shifted copies of the rows too.")
 ]
 
 
-@command()
+@app.command()
 def calibrate(
-    run: Path,
+    run: Annotated[Path, typer.Argument(help="A run folder of `gduq train`.")],
     method: Methods = None,
     corrupted: Corrupted = False,
-    output: Output = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Also save the model with the (one) calibrator here."),
+    ] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit calibrators on a run's validation predictions; nothing is trained.
-
-    Args:
-        run: A run folder of `gduq train`.
-        output: Also save the model with the (one) calibrator here.
-    """
-    _check(run, method)
+    """Fit calibrators on a run's validation predictions; nothing is trained."""
+    check_there([run])
     _no_bundle(
         run, "`gduq predict --calibrator NAME --calibration-data FILE` calibrates its answers."
     )
@@ -64,27 +59,36 @@ def calibrate(
     from gduq.runs.calibrated import export
     from gduq.runs.folder import RunFolder
 
-    usual = {"values": "deviation", "labels": "per_label"}.get(Told.by(run).kind, "temperature")
-    names, folder = _calibrators(method or [usual], corrupted), RunFolder(run)
+    folder = RunFolder(run)
+    names = _calibrators(method or [folder.predictions()["id_val"].calibrator], corrupted)
     if output is not None and len(names) > 1:
         raise InputError("one --method to save with --output", ", ".join(names))
     with status("Calibrating", as_json):
         found = _fit(folder, names)
         if output is not None:
             export(folder, names[0], output)
-    print_rows(told_of(found, names), as_json)
+    print_rows(summary_rows(found, names), as_json)
     if output is not None and not as_json:
-        say(f"Written to {output}")
+        echo(f"Written to {output}")
 
 
-@command("bundle", "smiles", "target", "net", "call")
+@app.command()
+@takes(Request, "bundle", "smiles", "target", "net", "call")
 def evaluate(
     request: Request,
-    data: Annotated[list[str] | None, typer.Option(autocompletion=datasets)] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Judge on a dataset by name, or files of labelled graphs: [split=]FILE."),
+    ] = None,
     method: Methods = None,
     corrupted: Corrupted = False,
-    subgroups: bool = False,
-    output: Output = None,
+    subgroups: Annotated[
+        bool, typer.Option("--subgroups", help="Also groups of rows: by degree, size, ...")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this .json or .md file instead."),
+    ] = None,
     force: Force = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
@@ -94,16 +98,9 @@ def evaluate(
     Calibrators named by --method are fitted first and stay with the run. With --data the model of a
     run or bundle is judged on other data; calibrators are then fitted on id_val, and nothing is
     kept. Rows that cannot be read are listed and left out; the exit code is then 3.
-
-    Args:
-        bundle: A run folder of `gduq train`; with --data also a bundle.
-        data: Judge on this instead: a dataset's name, or a file of labelled graphs; split=FILE for
-            several.
-        subgroups: Also groups by degree, size, homophily, distance to training nodes.
-        output: Write to this .json or .md file instead.
     """
     run = request.bundle
-    _check(run, method)
+    check_there([run])
     reads = [run / "metrics.json", source_of(run)]
     check_new(output, force, (".json", ".md"), reads)
     if data:
@@ -120,12 +117,12 @@ def evaluate(
             if subgroups:
                 found = evaluated(folder, subgroups=True)
     for name, reason in found.settings.get("skipped", {}).items():
-        say(f"Note: without {name}: {reason}", err=True)
+        echo(f"Note: without {name}: {reason}", err=True)
     left_out = found.settings.get("rejected", ())
-    for reason in left_out[:_LISTED]:
-        say(f"Note: left out: {reason}", err=True)
-    if len(left_out) > _LISTED:
-        say(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
+    for reason in left_out[:_SHOWN]:
+        echo(f"Note: left out: {reason}", err=True)
+    if len(left_out) > _SHOWN:
+        echo(f"Note: {len(left_out)} rows left out; all of them: -o evaluation.json", err=True)
     if output is not None:
         if output.suffix == ".json":
             found.to_json(output)
@@ -135,12 +132,7 @@ def evaluate(
     elif as_json:
         typer.echo(found.to_json(), nl=False)
     else:  # all of it is wider than any screen
-        from gduq.bundle import describe
-
-        print_rows(told_of(found))
-        names = describe(bundle_file(run)).class_names or ()  # labels and values have some too
-        if found.settings.get("about", "classes") == "classes" and ranked_class(names):
-            say(ranked_class(names))
+        print_rows(summary_rows(found))
         typer.echo("Everything, with intervals: -o evaluation.md, or --json.")
     if left_out:
         raise typer.Exit(3)
@@ -163,29 +155,21 @@ def _on_other_data(
         return judge(request, data[0], files, _calibrators(methods, corrupted), subgroups)
 
 
-def _check(run: Path, methods: list[str] | None) -> None:
-    """Raise where there is no run, or for names that no calibrator for its model has."""
-    check_there([run])
-    for name in methods or ():
-        check_calibrator(name, Told.by(run).kind)
-
-
 def _no_bundle(path: Path, do: str) -> None:
     """Tell who hands over a bundle what to do with it."""
-    if "document" in safetensors_metadata(path):
+    if "document" in read_metadata(path):
         raise InputError("a run folder of `gduq train`", f"{path}, which is a bundle", do)
 
 
 def _calibrators(names: list[str], corrupted: bool) -> list[str]:
     """The names, those that can also learn from corrupted copies marked so if that is wished."""
-    from gduq.calibration import method_name
-    from gduq.evaluation.named_calibrators import VARIANTS
+    from gduq.calibration import METHODS, parse_name
 
-    names = [method_name(name) for name in names]
-    marked = {name: variant for variant, name in VARIANTS.items()}
-    if corrupted and not any(name in marked for name in names):
-        raise InputError(f"--corrupted with --method {', '.join(marked)}", ", ".join(names))
-    return [marked.get(name, name) if corrupted else name for name in dict.fromkeys(names)]
+    names = list(dict.fromkeys(parse_name(name)[0] for name in names))
+    copying = {name for name, cls in METHODS.items() if not cls.needs_graph}
+    if corrupted and not copying & set(names):
+        raise InputError(f"--corrupted with --method {', '.join(copying)}", ", ".join(names))
+    return [f"{name}+corrupted" if corrupted and name in copying else name for name in names]
 
 
 def _fit(folder: RunFolder, names: list[str]) -> Evaluation:

@@ -6,22 +6,36 @@ from typing import Annotated, Any
 
 import typer
 
-from gduq.cli.base import Natural, command, say, status
+from gduq.cli.base import app, echo, status, takes
 from gduq.cli.request import Request, bundle_file
-from gduq.deploy.running import Limits, check_installed, is_loopback, listen, own_hosts, run
+from gduq.serve.server import check_installed, is_loopback, listen, own_hosts, run
+from gduq.serve.settings import Limits
 
 __all__ = ["serve"]
 
 
-@command()
+@app.command()
+@takes(Request)
 def serve(
     request: Request,
-    host: str = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
-    max_graphs: Natural = Limits.graphs,
-    max_megabytes: Annotated[float, typer.Option(min=0.001)] = Limits.body / 2**20,
-    max_waiting: Natural = Limits.queue,
-    max_seconds: Annotated[float, typer.Option(min=0.1)] = Limits.seconds,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines ask.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = 8000,
+    max_graphs: Annotated[
+        int, typer.Option(min=1, help="Graphs a request may hold.")
+    ] = Limits.graphs,
+    max_megabytes: Annotated[
+        float, typer.Option(min=0.001, help="Megabytes a request may hold.")
+    ] = Limits.body / 2**20,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait; more are sent away.")
+    ] = Limits.queue,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Time for a request.")
+    ] = Limits.seconds,
 ) -> None:
     """Answer over HTTP: POST /predict takes SMILES or graphs, the page at / takes SMILES.
 
@@ -29,14 +43,6 @@ def serve(
     reason, the others are answered. /model is the model card, /health says how it goes, /docs
     describes all routes. Nothing in a request is ever run. There is no password: listen on other
     addresses than this machine's own behind something that has one.
-
-    Args:
-        host: Address to listen on; 0.0.0.0 lets other machines ask.
-        port: Port to listen on; 0 takes a free one.
-        max_graphs: Graphs a request may hold.
-        max_megabytes: Megabytes a request may hold.
-        max_waiting: Requests that may wait; more are sent away.
-        max_seconds: Time for a request.
     """
     request.check()
     check_installed("fastapi", "uvicorn")
@@ -52,21 +58,21 @@ def serve(
             address = place.getsockname()[0]  # a name may stand for loopback
             served = _application(request, limits, own_hosts(address, host))
         if not is_loopback(address):
-            say(f"Note: any machine that can reach {host} may ask.", err=True)
-        run(served, place, limits, lambda address: say(f"{address} answers; Ctrl-C ends it."))
-    say("Stopped.", err=True)
+            echo(f"Note: any machine that can reach {host} may ask.", err=True)
+        run(served, place, limits, lambda address: echo(f"{address} answers; Ctrl-C ends it."))
+    echo("Stopped.", err=True)
 
 
 def _application(request: Request, limits: Limits, hosts: list[str] | None) -> Any:
     """Torch is imported from here on, which takes seconds."""
     from gduq.bundle import describe
     from gduq.cli.answering import make_service
-    from gduq.deploy.http import make_app
-    from gduq.deploy.pages import make_card
+    from gduq.serve.http import make_app
+    from gduq.serve.pages import make_card
 
     service = make_service(request)
     for note in service.notes:
-        say(f"Note: {note}", err=True)
+        echo(f"Note: {note}", err=True)
     info = describe(bundle_file(request.bundle))
     card = make_card(service, limits, info, request.bundle.resolve().name)
     return make_app(service, card, limits, hosts)

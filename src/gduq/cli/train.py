@@ -13,15 +13,14 @@ import typer
 from gduq.cli.base import (
     AsJson,
     TrustSource,
-    command,
-    going_on_later,
+    app,
+    echo,
     print_json,
     print_rows,
-    say,
+    resumable,
     status,
+    summary_rows,
 )
-from gduq.cli.completion import among, datasets
-from gduq.cli.score_rows import ranked_class, told_of
 from gduq.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,29 +48,59 @@ _GO_ON = "The same command goes on from the last checkpoint"
 _ENDING = (".csv", ".tsv", ".safetensors", ".toml")
 
 
-@command()
+def _option(text: str, *names: str) -> Any:
+    return typer.Option(*names, help=text)
+
+
+@app.command()
 def train(
-    source: Annotated[str | None, typer.Argument()] = None,
-    target: list[str] | None = None,
-    unit: list[str] | None = None,
-    smiles: str | None = None,
-    task: str | None = None,
-    by: str | None = None,
-    method: Annotated[
+    source: Annotated[
         str | None,
-        typer.Option(
-            help=f"{', '.join(_METHODS)} (default for your own data: choose).",
-            autocompletion=among(_METHODS),
+        typer.Argument(
+            help="Your data: a .csv or .tsv with SMILES, a .safetensors file of graphs, "
+            "a TU folder, package.module:Name of a PyG dataset; or the name of a dataset; or a "
+            "config (.toml); or a run folder, to train again with changes."
         ),
     ] = None,
-    recipe: Annotated[str | None, typer.Option(autocompletion=among(_RECIPES))] = None,
-    at: str | None = None,
-    epochs: int | None = None,
-    seed: int | None = None,
-    data: Annotated[str | None, typer.Option(autocompletion=datasets)] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set")] = None,
-    root: Annotated[Path, typer.Option("--root", "-o")] = Path("runs"),
-    logger: str | None = None,
+    target: Annotated[
+        list[str] | None, _option("Column to learn; repeat for several, or 'NR-*' for all such.")
+    ] = None,
+    unit: Annotated[
+        list[str] | None, _option("Unit of each target (default: in [ ] or ( ) after its name).")
+    ] = None,
+    smiles: Annotated[
+        str | None, _option("Column of SMILES (default: told by name or content).")
+    ] = None,
+    task: Annotated[
+        str | None, _option("values, classes or labels, where the columns do not tell.")
+    ] = None,
+    by: Annotated[
+        str | None,
+        _option(
+            "What the test differs in: scaffold (default for molecules), size (for other graphs), "
+            "group=COLUMN, time=COLUMN, or random for no shift."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, _option(f"{', '.join(_METHODS)} (default for your own data: choose).")
+    ] = None,
+    recipe: Annotated[
+        str | None, _option("Anchored: head (default), thawed (default with --at) or paper.")
+    ] = None,
+    at: Annotated[str | None, _option("Anchors: head, readout, input, a layer.")] = None,
+    epochs: Annotated[int | None, _option("How long to train at most.")] = None,
+    seed: Annotated[int | None, _option("Seed of everything that is random.")] = None,
+    data: Annotated[str | None, _option("Dataset, as in `gduq data list`.")] = None,
+    changes: Annotated[
+        list[str] | None, _option("Change a value: --set training.epochs=50; repeat.", "--set")
+    ] = None,
+    root: Annotated[
+        Path, _option("Folder of all runs; this one gets its own in it.", "--root", "-o")
+    ] = Path("runs"),
+    dry_run: Annotated[
+        bool,
+        _option("Show what would be read, cut and trained; write nothing.", "--dry-run"),
+    ] = False,
     trust_source: TrustSource = False,
     as_json: AsJson = False,
 ) -> None:
@@ -81,35 +110,17 @@ def train(
     and a report go to one folder, which is found by data and settings: asked again, nothing is
     repeated; interrupted, it goes on. Rows that cannot be read are listed and left out; the exit
     code is then 3.
-
-    Args:
-        source: Your data: a .csv or .tsv with SMILES, a TU folder, a .safetensors file of graphs,
-            package.module:Name of a PyG dataset; or the name of a dataset; or a config (.toml); or
-            a run folder, to train again with changes.
-        target: Column to learn; repeat for several, or 'NR-*' for all such.
-        unit: Unit of each target (default: in [ ] or ( ) after its name).
-        smiles: Column of SMILES (default: told by name or content).
-        task: values, classes or labels, where the columns do not tell.
-        by: What the test differs in: scaffold (default for molecules), size (for other graphs),
-            group=COLUMN, time=COLUMN, or random for no shift.
-        recipe: Anchored: head (default), thawed (default with --at) or paper.
-        at: Anchors: head, readout, input, a layer.
-        epochs: How long to train at most.
-        seed: Seed of everything that is random.
-        data: Dataset, as in `gduq data list`.
-        changes: Change a value: --set training.epochs=50. Repeat as needed.
-        root: Folder of all runs; this one gets its own in it.
-        logger: Also log the epochs: csv or tensorboard.
     """
-    if logger not in (None, "csv", "tensorboard"):
-        raise InputError("--logger csv or tensorboard", repr(logger))
-    with going_on_later(_GO_ON):
+    with resumable(_GO_ON):
         wanted = _config(source, data, _changes(locals()), trust_source)
+        if dry_run:
+            _show_plan(wanted, as_json)
+            return
         _check_root(root, wanted)
         if wanted.data.source is None:
-            _train_named(wanted, root, logger, as_json)
+            _train_named(wanted, root, as_json)
         else:
-            _train_own(wanted, root, logger, as_json)
+            _train_own(wanted, root, as_json)
 
 
 # -- what is asked for: all of it is checked before anything heavy is imported ---------------------
@@ -162,7 +173,7 @@ def _config(
 
 def _is_own(source: str) -> bool:
     from gduq.data.catalog import names
-    from gduq.runs.source import is_object
+    from gduq.data.source import is_object
 
     if source in names() or source.startswith("tu/"):
         return False
@@ -188,11 +199,11 @@ def _check_root(root: Path, config: RunConfig) -> None:
         check_outputs({"--root": folder}, [Path(config.data.source)])
 
 
-def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
+def _train_named(wanted: RunConfig, root: Path, as_json: bool) -> None:
     from gduq.runs.run import run
 
-    folder = run(wanted, root, progress=not as_json, logger=logger)
-    scores = told_of(folder.evaluation())
+    folder = run(wanted, root, progress=not as_json)
+    scores = summary_rows(folder.evaluation())
     if as_json:
         print_json({"run": folder.path, "hash": wanted.hash, "scores": scores})
         return
@@ -201,10 +212,31 @@ def _train_named(wanted: RunConfig, root: Path, logger: str | None, as_json: boo
     typer.echo(f"Next: gduq report {shlex.quote(str(folder.path))} -o report.html")
 
 
+def _show_plan(wanted: RunConfig, as_json: bool) -> None:
+    from gduq.runs.build import plan
+
+    found = plan(wanted)
+    if as_json:
+        print_json(found)
+        return
+    echo(found.pop("description"))
+    rejected = found.pop("rejected")
+    for name, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else value
+        if name != "cut":
+            echo(f"{name}: {shown}")
+    for line in found["cut"]:
+        echo(f"  {line}")
+    for line in rejected[:_SHOWN]:
+        echo(f"Left out: {line}")
+    if len(rejected) > _SHOWN:
+        echo(f"... and {len(rejected) - _SHOWN} more rows left out")
+
+
 # -- data of one's own -----------------------------------------------------------------------------
 
 
-def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool) -> None:
+def _train_own(wanted: RunConfig, root: Path, as_json: bool) -> None:
     """Read, train, judge, report, and say how far to trust it."""
     from gduq.runs.build import own_of
     from gduq.runs.run import prepare, run
@@ -215,28 +247,28 @@ def _train_own(wanted: RunConfig, root: Path, logger: str | None, as_json: bool)
     path = prepare(wanted, root)
     if not as_json:
         _describe(wanted, own, path)
-    folder = run(wanted, root, progress=not as_json, logger=logger)
+    folder = run(wanted, root, progress=not as_json)
     with status("Writing the report", as_json):
-        said, page = _report(folder)
+        verdict, page = _report(folder)
     p = folder.predictions()["id_val"]
-    scores, alone = told_of(folder.evaluation()), p.num_samples == 1 and not p.epistemic.any()
+    scores, alone = summary_rows(folder.evaluation()), p.num_samples == 1 and not p.epistemic.any()
     if as_json:
-        content = {"run": folder.path, "hash": wanted.hash, "kind": own.kind, "report": page}
-        content |= {"rejected": len(own.rejects), "verdict": said.headline}
+        content = {"run": folder.path, "hash": wanted.hash, "kind": own.target.kind, "report": page}
+        content |= {"rejected": len(own.rejects), "verdict": verdict.headline}
         print_json(content | {"one_hypothesis": bool(alone), "scores": scores})
     else:
         print_rows(scores)
-        if ranked := ranked_class(own.splits.class_names):
-            say(ranked)
-        say("")
-        say(said.headline)
-        if said.advice is not None:
-            say(f"What to do: {said.advice.text}")
+        if len(names := own.splits.class_names) == 2:
+            echo(f"roc_auc and average_precision are those of the class {names[1]!r}.")
+        echo("")
+        echo(verdict.headline)
+        if verdict.advice is not None:
+            echo(f"What to do: {verdict.advice.text}")
         if alone:
-            say(_ALONE)
-        say(f"Report: {page}\nNext:")
-        for command in _next(folder, said, own.splits.train.task):
-            say(f"  {command}")
+            echo(_ALONE)
+        echo(f"Report: {page}\nNext:")
+        for command in _next(folder, verdict, own.splits.train.task):
+            echo(f"  {command}")
     if own.rejects:
         raise typer.Exit(3)
 
@@ -247,12 +279,12 @@ def _describe(wanted: RunConfig, own: Any, path: Path) -> None:
     units = splits.units or ("",) * len(names)
     learned = [f"{n} [{u}]" if u else n for n, u in zip(names, units, strict=True)]
     classes = f" ({_first(splits.class_names)})" if splits.class_names else ""
-    say(f"{splits.description} To learn: {_first(learned)}, as {own.kind}{classes}.")
+    echo(f"{splits.description} To learn: {_first(learned)}, as {own.target.kind}{classes}.")
     if own.rejects:
         listed = path / "rejects.csv"
-        say(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
+        echo(f"Note: left out, see {listed}; the first: {own.rejects[0][1]}", err=True)
     for line in own.cut:
-        say(f"  {line}")
+        echo(f"  {line}")
 
 
 def _first(names: Sequence[str]) -> str:
@@ -270,19 +302,19 @@ def _report(folder: RunFolder) -> tuple[Verdict, Path]:
     metrics = folder.path / "metrics.json"
     if not page.is_file() or page.stat().st_mtime < metrics.stat().st_mtime:
         command = f"gduq report {shlex.quote(str(folder.path))}{_trusted(folder)} -o report.html"
-        write(subjects, page, "html", reproduce=command)
+        write(subjects, page, reproduce=command)
     return verdict(subjects), page
 
 
-def _next(folder: RunFolder, said: Verdict, rows: str) -> Iterable[str]:
+def _next(folder: RunFolder, verdict: Verdict, rows: str) -> Iterable[str]:
     """What to type next."""
-    from gduq.report.advice import CALIBRATED
+    from gduq.report.verdict import CALIBRATED
 
     model = run = shlex.quote(str(folder.path))
-    if said.advice is not None and said.advice.action == "calibrate":
+    if verdict.advice is not None and verdict.advice.action == "calibrate":
         model = CALIBRATED  # what the first command writes takes the place of the run
     new = "new.csv" if folder.config.data.smiles is not None else "new.safetensors"
-    advised = said.advice.command if said.advice is not None else ""
+    advised = verdict.advice.command if verdict.advice is not None else ""
     predict = f"gduq predict {model} {new} -o answers.csv" if rows == "graph" else ""
     report = f"gduq report {run}{_trusted(folder)} -o report.html"
     return dict.fromkeys(command for command in (advised, predict, report) if command)

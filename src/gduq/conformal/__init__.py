@@ -1,44 +1,58 @@
-"""Conformal prediction: sets and intervals that hold the truth with a chosen probability.
+"""Conformal prediction: sets and intervals that hold the truth with a chosen probability."""
 
-`METHODS` are those for classes that `gduq.evaluate` compares; values have `ConformalIntervals`,
-labels `ConformalLabels`, nodes also `NAPS`.
-"""
+from __future__ import annotations
 
-from gduq.conformal.adaptive import APS, RAPS
-from gduq.conformal.labels import ConformalLabels, LabelSets
-from gduq.conformal.nodes import DAPS, NAPS
-from gduq.conformal.shift import ShiftTest, ShiftWarning, shift_test
-from gduq.conformal.split import (
-    ClassConditional,
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gduq.conformal.base import (
+    ConformalPredictor,
+    Intervals,
     PredictionSets,
-    SplitConformal,
     conformal_quantile,
 )
-from gduq.conformal.values import ConformalIntervals, Intervals
+from gduq.conformal.classes import (
+    APS,
+    DAPS,
+    ClassConditional,
+    ConformalLabels,
+    SplitConformal,
+)
+from gduq.conformal.shift import ShiftTest, ShiftWarning, shift_test
+from gduq.conformal.values import ConformalIntervals
+from gduq.errors import InputError
+from gduq.prediction import Prediction
 
 __all__ = [
-    "APS",
-    "DAPS",
-    "METHODS",
-    "NAPS",
-    "RAPS",
-    "ClassConditional",
-    "ConformalIntervals",
-    "ConformalLabels",
-    "Intervals",
-    "LabelSets",
-    "PredictionSets",
-    "ShiftTest",
-    "ShiftWarning",
-    "SplitConformal",
-    "conformal_quantile",
-    "shift_test",
-]
+    "APS", "DAPS", "METHODS", "ClassConditional", "ConformalIntervals", "ConformalLabels",
+    "ConformalPredictor", "Intervals", "PredictionSets", "ShiftTest", "ShiftWarning",
+    "SplitConformal", "conformal_quantile", "make", "shift_test",
+]  # fmt: skip
 
-METHODS: dict[str, type[SplitConformal]] = {
-    "lac": SplitConformal,
-    "aps": APS,
-    "raps": RAPS,
-    "class_conditional": ClassConditional,
-    "daps": DAPS,
+METHODS: dict[str, dict[str, Callable[..., ConformalPredictor[Any]]]] = {
+    "classes": {
+        "lac": SplitConformal,
+        "aps": APS,
+        "class_conditional": ClassConditional,
+        "daps": DAPS,
+    },
+    "labels": {name: partial(ConformalLabels, method=name) for name in ConformalLabels.methods},
+    "values": {name: partial(ConformalIntervals, score=name) for name in ConformalIntervals.scores},
 }
+"""By kind of prediction and name; `Prediction.conformal` names the default of each kind."""
+
+
+def make(p: Prediction, name: str | None = None, **options: Any) -> ConformalPredictor[Any]:
+    """The method of that name for such predictions, or their default one, not yet fitted.
+
+    Example:
+        >>> import torch
+        >>> from gduq.prediction import ClassPrediction
+        >>> make(ClassPrediction(torch.zeros(1, 2)), "aps", alpha=0.2).alpha
+        0.2
+    """
+    known, name = METHODS[p.kind], name or p.conformal
+    if name not in known:
+        raise InputError(f"a method for {p.kind} from {', '.join(known)}", repr(name))
+    return known[name](**options)

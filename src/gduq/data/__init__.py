@@ -1,45 +1,25 @@
-"""Data of any form: views and splits, files of graphs and molecules, the cache, sets by name."""
+"""Data of any form: files of graphs and molecules, datasets by name, encodings, the cache."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gduq import lazy_names
 
 if TYPE_CHECKING:
     from gduq.data.catalog import load, names
-    from gduq.data.describe import compare, plot
-    from gduq.data.files import convert, read, save, stream
+    from gduq.data.files import read, save, stream
     from gduq.data.laplacian import add_laplacian, laplacian_encoding
-    from gduq.data.packed import Packed
-    from gduq.data.splits import Splits
-    from gduq.data.view import View
+    from gduq.graphs import Packed, Splits, View
 
-# Imported on first use: names can be listed without torch.
-_HOME = {
-    "Packed": "packed",
-    "Splits": "splits",
-    "View": "view",
-    "add_laplacian": "laplacian",
-    "compare": "describe",
-    "convert": "files",
-    "laplacian_encoding": "laplacian",
-    "load": "catalog",
-    "names": "catalog",
-    "plot": "describe",
-    "read": "files",
-    "save": "files",
-    "stream": "files",
-}
+__all__ = ["Packed", "Splits", "View", "add_laplacian", "laplacian_encoding", "load", "names",
+           "read", "save", "stream"]  # fmt: skip
 
-__all__ = ["Packed", "Splits", "View", "add_laplacian", "compare", "convert", "laplacian_encoding",
-           "load", "names", "plot", "read", "save", "stream"]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gduq.data' has no attribute {name!r}")
-    value = getattr(import_module(f"gduq.data.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# names can be listed without torch
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gduq.data.catalog": "load names",
+        "gduq.data.files": "read save stream",
+        "gduq.data.laplacian": "add_laplacian laplacian_encoding",
+        "gduq.graphs": "Packed Splits View",
+    },
+)

@@ -1,12 +1,10 @@
 """Processed data on disk: memory-mapped safetensors, keyed, written atomically, never pickled.
 
-`cached` keeps a set that is built in one go, `cached_tensors` what is not many graphs, and
-`cached_shards` a set that takes minutes: its parts are written as they finish and survive a kill.
-
-The key is a mapping of JSON values with at least ``name`` and ``version`` (of the code that builds;
-raise it when the output changes). Put in every parameter that matters, and the `digest` of the raw
-files: a new key is a new file. A file that is damaged is built again, with a warning. Two processes
-that need the same set build it once (file lock) or, where locks do not work, twice without harm.
+`cached` keeps a set of graphs, `cached_tensors` what is not many graphs. The key is a mapping of
+JSON values with at least ``name`` and ``version`` (of the code that builds; raise it when the
+output changes). Put in every parameter that matters, and the `digest` of the raw files: a new key
+is a new file. A file that is damaged is built again, with a warning. Two processes that need the
+same set build it once (file lock).
 """
 
 from __future__ import annotations
@@ -17,24 +15,21 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq import tensorfile
-from gduq.data import parallel
-from gduq.data.graphfile import join_files, open_graphs, write_graphs
-from gduq.data.packed import Packed
-from gduq.disk import drop_stale, locked
+from gduq._io import DamagedFile, locked, read_tensors, write_tensors
+from gduq.data.graphfile import open_graphs, write_graphs
 from gduq.errors import InputError, warn_user
-from gduq.tensorfile import DamagedFile
+from gduq.graphs import Packed
 
-__all__ = ["cache_path", "cache_root", "cached", "cached_shards", "cached_tensors", "digest"]
+__all__ = ["cache_path", "cache_root", "cached", "cached_tensors", "digest"]
 
-FORMAT = 3  # of the files written here
+_FORMAT = 4  # of the files written here
 _T = TypeVar("_T")
 
 
@@ -69,7 +64,7 @@ def _file_digest(path: Path, *state: int) -> bytes:
     """Digest of a file; read once as long as its ``state`` is the same."""
     total = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(tensorfile.PIECE):
+        while piece := file.read(1 << 22):
             total.update(piece)
     return total.digest()
 
@@ -91,7 +86,7 @@ def cache_path(root: str | Path | None, key: Mapping[str, Any]) -> Path:
 
 
 def _key_text(key: Mapping[str, Any]) -> str:
-    return json.dumps({"format": FORMAT, **key}, sort_keys=True)
+    return json.dumps({"format": _FORMAT, **key}, sort_keys=True)
 
 
 def cached_tensors(
@@ -101,18 +96,16 @@ def cached_tensors(
     path, text = cache_path(root, key), _key_text(key)
 
     def load() -> dict[str, Tensor]:
-        tensors, words = tensorfile.read(path)
-        if words.get("key") != text:
+        tensors, texts = read_tensors(path)
+        if texts.get("key") != text:
             raise DamagedFile("it was made for another key")
         return tensors
 
-    return _load_or_build(path, lambda: tensorfile.write(path, build(), {"key": text}), load)
+    return _load_or_build(path, lambda: write_tensors(path, build(), {"key": text}), load)
 
 
 def cached(
-    root: str | Path | None,
-    key: Mapping[str, Any],
-    build: Callable[[], Packed | Sequence[Data]],
+    root: str | Path | None, key: Mapping[str, Any], build: Callable[[], Sequence[Data]]
 ) -> Packed:
     """Graphs from the cache, or from ``build()`` and then into it.
 
@@ -126,75 +119,25 @@ def cached(
     """
     path, text = cache_path(root, key), _key_text(key)
     return _load_or_build(
-        path, lambda: write_graphs(path, build(), key=text), partial(open_graphs, path, text)
+        path, lambda: write_graphs(path, build(), key=text), lambda: open_graphs(path, text)
     )
 
 
-def cached_shards(
-    root: str | Path | None,
-    key: Mapping[str, Any],
-    n_shards: int,
-    build_shard: Callable[[int], Packed | Sequence[Data]],
-    workers: int | None = None,
-) -> Packed:
-    """Graphs from the cache, or from ``n_shards`` parts that are built in processes and kept.
-
-    The set is the graphs of all parts in order, ``extras`` joined likewise. ``build_shard(i)`` runs
-    in another process for more than one worker (``None``: one per core), so hand over small
-    arguments: ``functools.partial`` of a module-level function.
-    """
-    if n_shards < 1:
-        raise InputError("n_shards >= 1", n_shards)
-    path, text = cache_path(root, key), _key_text(key)
-    folder = path.with_suffix(f".{n_shards}-parts")
-
-    def make() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / f"{i:05d}.safetensors" for i in range(n_shards)]
-        todo = [
-            i for i, f in enumerate(files) if _try_load(f, partial(open_graphs, f, text)) is None
-        ]
-        job = partial(_build_part, build_shard, files, text)
-        parallel.run(job, todo, workers, f"{key['name']} ({n_shards} parts)")
-        join_files(path, files, text)
-        with contextlib.suppress(OSError):  # where locks fail another builder may be at it too
-            for file in list(folder.iterdir()):
-                file.unlink(missing_ok=True)
-            folder.rmdir()
-
-    return _load_or_build(path, make, partial(open_graphs, path, text))
-
-
-def _build_part(
-    build: Callable[[int], Packed | Sequence[Data]], files: Sequence[Path], text: str, i: int
-) -> None:
-    write_graphs(files[i], build(i), key=text)
-
-
 def _load_or_build(path: Path, make: Callable[[], None], load: Callable[[], _T]) -> _T:
-    if (found := _try_load(path, load)) is not None:
-        return found
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path):
-        # another process may have built it meanwhile
-        if (found := _try_load(path, load, quiet=True)) is not None:
-            return found
-        drop_stale(path)
+    def found(quiet: bool) -> _T | None:
         try:
-            make()
-            return load()
-        except (OSError, DamagedFile):
-            # where locks fail another builder may have finished, and cleared its parts away
-            if (found := _try_load(path, load, quiet=True)) is not None:
-                return found
-            raise
+            return load() if path.exists() else None
+        except DamagedFile as error:
+            if not quiet:
+                warn_user(f"the cache file {path} is damaged ({error}); it is built again")
+            return None
 
-
-def _try_load(path: Path, load: Callable[[], _T], quiet: bool = False) -> _T | None:
-    """What the file holds; ``None`` when there is none or, with a warning, when it is damaged."""
-    try:
-        return load() if path.exists() else None
-    except DamagedFile as error:
-        if not quiet:
-            warn_user(f"the cache file {path} is damaged ({error}); it is built again")
-        return None
+    there = found(quiet=False)
+    if there is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            there = found(quiet=True)  # another process may have built it meanwhile
+            if there is None:
+                make()
+                there = load()
+    return there

@@ -7,22 +7,23 @@ gduq generates two itself, Motif and CBAS. A package adds datasets with an entry
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
+from gduq._checks import check_int
 from gduq.errors import REPRODUCTION, InputError, did_you_mean
-from gduq.whole import whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gduq.data.splits import Splits
-    from gduq.data.view import View
+    from gduq.graphs.splits import Splits
+    from gduq.prediction import Target
 
-__all__ = ["Family", "families", "find", "limited", "load", "load_from", "names"]
+__all__ = ["Family", "families", "find", "limit_splits", "load", "load_from", "names"]
 
 SHIFTS = ("covariate", "concept", "no_shift")
 
@@ -62,8 +63,8 @@ def load(
         {'train': 420, 'id_val': 70, 'id_test': 70, 'ood_val': 70, 'ood_test': 70}
     """
     family = find(name)
-    seed = whole("seed", seed, least=0)
-    limit = None if limit is None else whole("limit", limit)
+    seed = check_int("seed", seed, least=0)
+    limit = None if limit is None else check_int("limit", limit)
     return family.load(name.split("/"), root, seed, limit)
 
 
@@ -95,7 +96,7 @@ def load_from(
     given = [*(name[i] for i in parts), root, seed]
     if own_limit:
         return loader(*given, limit, **options)  # type: ignore[no-any-return]
-    return limited(loader(*given, **options), limit, seed)
+    return limit_splits(loader(*given, **options), limit, seed)
 
 
 _motif = partial(load_from, "gduq.data.motif:load_motif", (1, 2))
@@ -138,28 +139,25 @@ def find(name: str) -> Family:
     raise InputError("the name of a dataset", repr(name), do)
 
 
-def limited(splits: Splits, limit: int | None, seed: int, task: str | None = None) -> Splits:
-    """``limit`` rows in all splits together: each in proportion, and so its classes; ``task`` is
-    what the targets are, where that is known."""
+def limit_splits(
+    splits: Splits, limit: int | None, seed: int, target: Target | None = None
+) -> Splits:
+    """``limit`` rows in all splits together: each in proportion, and so its classes (of values,
+    its fifths); ``target`` is what the targets are, where that is known."""
     if limit is None:
         return splits
     import torch
 
-    from gduq.data.subset import shrink
+    from gduq.prediction import infer_target
+    from gduq.shifts.cuts import limit_rows
 
-    outputs = len(splits.class_names) or None
-    labels = {name: view.target for name, view in splits if _has_classes(view, outputs, task)}
-    kept = shrink({name: torch.arange(len(view)) for name, view in splits}, limit, seed, labels)
+    strata = {}
+    for name, view in splits:
+        with suppress(InputError):  # graphs without labels
+            known = target or infer_target(view.target, len(splits.class_names) or None)
+            strata[name] = known.strata(view.target)
+    kept = limit_rows({name: torch.arange(len(view)) for name, view in splits}, limit, seed, strata)
     kept = {name: rows.sort().values for name, rows in kept.items()}  # as masks have them
     views = {name: view.take(kept[name]) for name, view in splits}
     domains = {name: values[kept[name]] for name, values in splits.domains.items()}
     return splits.with_(**views, domains=domains)
-
-
-def _has_classes(view: View, outputs: int | None, task: str | None) -> bool:
-    from gduq.targets import infer_target
-
-    try:
-        return infer_target(view.target, outputs, task).kind == "classes"
-    except InputError:  # graphs without labels
-        return False

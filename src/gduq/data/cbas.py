@@ -13,11 +13,11 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
+from gduq._checks import one_of
 from gduq.data.cache import cached_tensors
-from gduq.data.splits import Splits
+from gduq.graphs.splits import Splits
 from gduq.shifts.cuts import leave_out
 from gduq.shifts.domains import DatasetRows
-from gduq.whole import one_of
 
 __all__ = ["CLASS_NAMES", "load_cbas"]
 

@@ -1,9 +1,9 @@
-"""Your own graphs: from a TU text folder, a table of molecules, or one safetensors file.
+"""Your own graphs: from a table of molecules, one safetensors file, or a TU text folder.
 
 ==================== ============================================================================
-a folder             TU text format, see `gduq.data.tufolder`
 ``.csv``, ``.tsv``   a SMILES column and target columns, see `gduq.data.table`
-``.safetensors``     graphs written by `save` or `convert`, see `gduq.data.graphfile`
+``.safetensors``     graphs written by `save`, see `gduq.data.graphfile`
+a folder             TU text format, read by PyG
 ==================== ============================================================================
 
 Rows that cannot be read are listed and left out; more than a share of them is an error.
@@ -11,28 +11,27 @@ Rows that cannot be read are listed and left out; more than a share of them is a
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch_geometric.data import Data
+from torch_geometric.data.separate import separate
+from torch_geometric.io import read_tu_data
 
-from gduq.data.graphfile import read_graphs, write_graphs, write_parts
-from gduq.data.outputs import check_outputs, rejects_path
-from gduq.data.packed import Packed
-from gduq.data.rejected_rows import Reject, RejectLog
-from gduq.data.table import MoleculeTable
-from gduq.data.truth import Task
-from gduq.data.tufolder import TUFolder
-from gduq.errors import InputError
+from gduq.data.graphfile import read_graphs, write_graphs
+from gduq.data.outputs import Reject, RejectList, check_output, check_outputs
+from gduq.data.source_path import check_source, tu_name
+from gduq.data.table import MoleculeTable, is_table
+from gduq.data.target_parser import Task
+from gduq.errors import InputError, one_line
+from gduq.graphs import Packed, check_graph
 
-__all__ = ["Converted", "Reject", "Source", "convert", "open_source", "read", "save", "stream"]
-
-_FORMATS = "a TU folder, a .csv or .tsv table, or a .safetensors file"
+__all__ = ["GraphSource", "Source", "open_source", "read", "read_tu",
+           "save", "stream"]  # fmt: skip
 
 
 class Source(Protocol):
@@ -44,33 +43,27 @@ class Source(Protocol):
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]: ...
 
 
-@dataclass(frozen=True)
-class Converted:
-    """What `convert` did: where the graphs went, how many, and what was left out."""
+class GraphSource:
+    """Graphs that are there, with the names of classes that came with them (``found``)."""
 
-    path: Path
-    graphs: int
-    rejected: int
-    rejects: Path | None
-    class_names: tuple[str, ...] = ()
-
-
-class _GraphFile:
-    """A safetensors file of graphs, memory-mapped."""
-
-    def __init__(self, path: Path, class_names: Sequence[str] | None = None) -> None:
-        self.path, self.packed = path, read_graphs(path)
-        found, self.target_names = self.packed.class_names, self.packed.target_names
+    def __init__(
+        self,
+        graphs: Sequence[Data],
+        found: tuple[str, ...] = (),
+        target_names: tuple[str, ...] = (),
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self.graphs, self.found, self.target_names = graphs, found, target_names
         self.class_names = tuple(class_names or found)
         if found and self.class_names != found:
-            raise InputError(f"the classes {self.class_names} in {path}", found)
+            raise InputError(f"the classes {self.class_names}", found)
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
-        for index in range(len(self.packed)):
+        for index in range(len(self.graphs)):
             try:
-                yield index, self.packed[index]
+                yield index, self.graphs[index]
             except UnicodeDecodeError as error:
-                yield index, Reject(self.path.name, 0, f"text that is no UTF-8 ({error.reason})")
+                yield index, Reject("graphs", 0, f"text that is no UTF-8 ({error.reason})")
 
 
 def open_source(
@@ -81,7 +74,7 @@ def open_source(
     class_names: Sequence[str] | None = None,
     task: Task | None = None,
 ) -> Source:
-    """Open any of the formats above; nothing but headers and offsets is kept for tables and files.
+    """Open any of the formats above; molecules are read as one walks over them.
 
     Args:
         path: A folder or a file.
@@ -90,24 +83,16 @@ def open_source(
         class_names: Classes in the order of their numbers; ``None``: as found in the data. Pass
             those of the training set to read a test set, which may not hold every class.
         task: What the target columns of a table hold: ``"classes"``, ``"labels"`` or ``"values"``;
-            ``None``: told from them, see `gduq.data.truth.Truth`.
+            ``None``: inferred, see `gduq.data.target_parser.TargetParser`.
     """
     path = Path(path).expanduser()
+    check_source(path)
     if path.is_dir():
-        return TUFolder(path, class_names)
-    if not path.exists():
-        raise InputError("a folder or file of graphs", f"{path}, which does not exist")
-    if not path.is_file():
-        raise InputError("a folder or a regular file of graphs", f"{path}, which is neither")
-    if path.suffix in (".csv", ".tsv"):
+        return read_tu(path, class_names)
+    if is_table(path):
         return MoleculeTable(path, smiles, targets, class_names, task)
-    if path.suffix == ".safetensors":
-        return _GraphFile(path, class_names)
-    if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
-        got = f"{path.name}, a pickle, which could run any code when loaded"
-        do = "Load it yourself if you trust it, then call gduq.data.save(graphs, path)."
-        raise InputError(_FORMATS, got, do)
-    raise InputError(_FORMATS, path)
+    packed = read_graphs(path)
+    return GraphSource(packed, packed.class_names, packed.target_names, class_names)
 
 
 def stream(
@@ -118,7 +103,7 @@ def stream(
     class_names: Sequence[str] | None = None,
     task: Task | None = None,
 ) -> Iterator[tuple[int, Data | Reject]]:
-    """Walk over the rows of a source as ``(index, graph or Reject)``, one in memory at a time.
+    """Walk over the rows of a source as ``(index, graph or Reject)``.
 
     Indices count all rows from 0, readable or not. See `open_source` for the arguments.
 
@@ -151,21 +136,33 @@ def read(
     Args:
         path: A folder or a file.
         rejects: CSV file to list unreadable rows in; without one they raise a warning.
-        max_rejects: Share of rows, 0 to 1, that may be unreadable before reading stops.
+        max_rejects: Share of rows, 0 to 1, that may be unreadable.
         smiles, targets, class_names, task: See `open_source`.
     """
+    if not 0 <= max_rejects <= 1:
+        raise InputError("max_rejects from 0 to 1, a share of the rows", max_rejects)
     source = open_source(path, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    if isinstance(source, _GraphFile):
-        packed = source.packed
-    else:
-        listed = None if rejects is None else Path(rejects).expanduser()
-        if listed is not None:
-            check_outputs({"rejects": listed}, [Path(path).expanduser()])
-        log = RejectLog(listed, max_rejects)
-        packed = Packed.pack(list(log.good(source)))
-        if log.rejected and rejects is None:
-            warnings.warn(f"{log}. Pass rejects= to list them.", stacklevel=2)
-    return replace(packed, class_names=source.class_names, target_names=source.target_names)
+    names: dict[str, Any] = {"class_names": source.class_names, "target_names": source.target_names}
+    if isinstance(source, GraphSource) and isinstance(source.graphs, Packed):
+        return replace(source.graphs, **names)
+    items = list(source)
+    bad = [(row, item) for row, item in items if isinstance(item, Reject)]
+    if rejects is not None:
+        listed = Path(rejects).expanduser()
+        check_outputs({"rejects": listed}, [Path(path).expanduser()])
+        with RejectList(listed) as file:
+            for row, reject in bad:
+                file.write(reject.file, row, reject)
+    if len(bad) > max_rejects * len(items):
+        raise InputError(
+            f"at most {max_rejects:.0%} of the rows to be unreadable",
+            f"{len(bad)} of {len(items)}; the first: {bad[0][1]}",
+            "Correct the rows or raise max_rejects; rejects= lists them all.",
+        )
+    if bad and rejects is None:
+        text = f"{len(bad)} of {len(items)} rows are left out, first {bad[0][1]}"
+        warnings.warn(f"{text}. Pass rejects= to list them.", stacklevel=2)
+    return replace(Packed.pack([g for _, g in items if not isinstance(g, Reject)]), **names)
 
 
 def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = ()) -> Path:
@@ -185,69 +182,69 @@ def save(graphs: Iterable[Data], path: str | Path, class_names: Sequence[str] = 
         >>> save([graph], path, class_names=["no", "yes"]).name, len(read(path))
         ('graphs.safetensors', 1)
     """
-    path = _target(path)
+    path = check_output(Path(path).expanduser(), (".safetensors",))
     if isinstance(graphs, Data):
         raise InputError("a list of graphs", "one graph", "Write save([graph], path).")
     if isinstance(graphs, Packed):
         write_graphs(path, replace(graphs, extras={}), class_names)
-    else:
-        write_graphs(path, [_plain(graph) for graph in graphs], class_names)
+        return path
+    found = list(graphs)
+    for graph in found:
+        if not isinstance(graph, Data):
+            raise InputError("torch_geometric Data objects", type(graph).__name__)
+    plain = [g if type(g) is Data else Data.from_dict(g.to_dict()) for g in found]
+    write_graphs(path, plain, class_names)
     return path
 
 
-def convert(
-    source: str | Path,
-    target: str | Path,
-    *,
-    smiles: str = "smiles",
-    targets: Sequence[str] = (),
-    class_names: Sequence[str] | None = None,
-    task: Task | None = None,
-    rejects: str | Path | None = None,
-    max_rejects: float = 0.1,
-    chunk: int = 1024,
-    overwrite: bool = False,
-) -> Converted:
-    """Write any source as one safetensors file of graphs, ``chunk`` graphs in memory at a time.
+# -- TU folders ------------------------------------------------------------------------------------
+
+
+def read_tu(
+    folder: Path, class_names: Sequence[str] | None = None, attributes: bool = True
+) -> GraphSource:
+    """The graphs of a folder in TU text format, as PyG's ``TUDataset`` has them.
 
     Args:
-        source: A folder or a file.
-        target: The file to write, ``.safetensors``.
-        rejects: CSV file for unreadable rows; by default ``<target>.rejects.csv``. It is there only
-            when there are any, also when they were too many.
-        max_rejects: Share of rows, 0 to 1, that may be unreadable; more stop the conversion and
-            nothing is written but the rejects.
-        chunk: Graphs held in memory.
-        overwrite: Replace an existing target.
-        smiles, targets, class_names, task: See `open_source`.
+        folder: The folder, or its parent when the files are in ``raw``.
+        class_names: Labels in the order of their numbers; ``None``: as found, in order.
+        attributes: ``False`` keeps the labels of nodes and edges only.
     """
-    path = _target(target)
-    if path.exists() and not overwrite:
-        raise InputError("a new file as target", f"{path}, which exists", "Pass overwrite=True.")
-    if chunk < 1:
-        raise InputError("chunk >= 1", chunk)
-    opened = open_source(source, smiles=smiles, targets=targets, class_names=class_names, task=task)
-    listed = rejects_path(path, rejects)
-    check_outputs({"target": path, "rejects": listed}, [Path(source).expanduser()])
-    log = RejectLog(listed, max_rejects)
-    good = log.good(opened)
-    parts = iter(lambda: list(islice(good, chunk)), [])
-    count = write_parts(path, parts, opened.class_names, opened.target_names)
-    left_out = listed if log.rejected else None
-    return Converted(path, count, log.rejected, left_out, opened.class_names)
-
-
-def _target(path: str | Path) -> Path:
-    path = Path(path).expanduser()
-    if path.suffix != ".safetensors":
-        raise InputError("a file name that ends in .safetensors", path.name)
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError("a folder that can be written", path.parent)
-    return path
-
-
-def _plain(graph: object) -> Data:
-    """The graph, of a subclass the same attributes in a plain ``Data``."""
-    if not isinstance(graph, Data):
-        raise InputError("torch_geometric Data objects", type(graph).__name__)
-    return graph if type(graph) is Data else Data.from_dict(graph.to_dict())
+    folder, name = tu_name(folder)
+    try:
+        for file in folder.glob(f"{name}_*.txt"):
+            if not file.is_file():  # a pipe would never end
+                raise ValueError(f"{file.name} is no file")
+            if not file.read_bytes().endswith(b"\n"):  # PyG would lose the line
+                raise ValueError(f"no line break at the end of {file.name}")
+        data, slices, widths = read_tu_data(str(folder), name)
+        found: tuple[str, ...] = ()
+        labels = folder / f"{name}_graph_labels.txt"
+        if labels.exists() and data.y is not None and not data.y.is_floating_point():
+            numbers = sorted({int(float(line)) for line in labels.read_text().split()})
+            found = tuple(str(number) for number in numbers)
+            if class_names:
+                codes = [list(class_names).index(one) for one in found]
+                data.y, found = torch.tensor(codes)[data.y], tuple(class_names)
+        if not attributes:
+            for key, kind in (("x", "node"), ("edge_attr", "edge")):
+                if data.get(key) is not None:
+                    data[key] = data[key][:, widths[f"num_{kind}_attributes"] :]
+                    if not data[key].size(1):
+                        data[key] = None
+                        if key == "x":
+                            data._num_nodes = slices["x"].diff().tolist()
+                        slices.pop(key)
+        count = len(slices["x"]) - 1 if "x" in slices else len(data._num_nodes)
+        for key in {"edge_index", "edge_attr"} & set(slices):  # PyG stops at the last edge
+            missing = count + 1 - len(slices[key])
+            slices[key] = torch.cat([slices[key], slices[key][-1:].repeat(missing)])
+        for key in ("x", "y"):
+            if data.get(key) is not None and len(data[key]) != int(slices[key][-1]):
+                raise ValueError(f"{len(data[key])} rows of {key} instead of {slices[key][-1]}")
+        graphs = [separate(Data, data, i, slices, decrement=False) for i in range(count)]
+        for graph in graphs:
+            check_graph(graph)  # no edge leads to another graph
+    except (OSError, ValueError, IndexError, RuntimeError) as error:
+        raise InputError(f"a sound TU folder in {folder}", one_line(error)) from error
+    return GraphSource(graphs, found)

@@ -11,10 +11,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from gduq.data.packed import Packed
 from gduq.data.parallel import default_workers
 from gduq.errors import InputError
-from gduq.graph.checks import check_ends
+from gduq.graphs.checks import check_ends
+from gduq.graphs.packed import Packed
 
 __all__ = ["add_laplacian", "laplacian_encoding"]
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gduq._checks import one_of
 from gduq.data.cache import cached
 from gduq.data.catalog import SHIFTS
 from gduq.data.laplacian import add_laplacian
 from gduq.data.motif_graphs import MOTIFS, MotifRecipe, build_motif
-from gduq.data.packed import Packed
-from gduq.data.splits import Splits
+from gduq.graphs.packed import Packed
+from gduq.graphs.splits import Splits
 from gduq.shifts.cuts import Cut, leave_out, no_shift
 from gduq.shifts.domains import DatasetRows
-from gduq.whole import one_of
 
 __all__ = ["draw_recipe", "load_motif"]
 

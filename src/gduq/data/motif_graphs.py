@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from gduq.data.packed import Packed, ragged, to_ptr
+from gduq.graphs.packed import Packed, ragged, to_ptr
 
 __all__ = ["BASES", "MOTIFS", "MotifRecipe", "build_motif"]
 

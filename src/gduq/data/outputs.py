@@ -1,20 +1,52 @@
-"""Paths that are written to: never something that is read, and never each other."""
+"""Files that are written: nothing of the user's is lost, and a cell is never a formula.
+
+The rows that could not be read are listed in such a file.
+"""
 
 from __future__ import annotations
 
+import csv
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from gduq._io import atomic_path
 from gduq.errors import InputError
 
-__all__ = ["FORMATS", "TABLES", "check_new", "check_output", "check_outputs", "rejects_path"]
+__all__ = ["TABLES", "Reject", "RejectList", "check_new", "check_output",
+           "check_outputs", "printable", "rejects_path", "safe_cell"]  # fmt: skip
 
 TABLES = (".parquet", ".csv", ".jsonl")
-FORMATS = {
-    "html": ".html", "markdown": ".md", "latex": ".tex", "json": ".json", "csv": ".csv",
-}  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def safe_cell(text: str) -> str:
+    """A field of a CSV file: what a spreadsheet would compute gets an apostrophe in front.
+
+    Example:
+        >>> safe_cell("=1+2"), safe_cell("CC=O"), safe_cell("-5.3")
+        ("'=1+2", 'CC=O', '-5.3')
+    """
+    risky = text.startswith(_FORMULA) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if risky else text
+
+
+def printable(text: str) -> str:
+    """The same with control characters spelled out, so that a terminal shows and obeys nothing.
+
+    Example:
+        >>> printable("a\\x1b[31mb")
+        'a\\\\x1b[31mb'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def check_output(path: Path, endings: tuple[str, ...] = TABLES) -> Path:
@@ -62,18 +94,9 @@ def check_new(
         raise InputError("a regular file to replace", path)
 
 
-def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
-    """Where the rows that were left out are listed."""
-    return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
-
-
 def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) -> None:
-    """Raise `InputError` if writing these files would destroy something.
-
-    Args:
-        outputs: Files to write, by what the user calls them.
-        inputs: Files and folders that are read. Nothing may be written over a file among them, or
-            over one inside a folder among them.
+    """Raise `InputError` where files to write, by what the user calls them, are one another or
+    something that is read: a file among the inputs, or one inside a folder among them.
 
     Example:
         >>> check_outputs({"--rejects": Path("in.csv")}, [Path("in.csv")])
@@ -81,18 +104,17 @@ def check_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path | None]) ->
         ...
         gduq.errors.InputError: expected a new file as --rejects, got in.csv, which is read. ...
     """
-    read = [path for path in inputs if path is not None]
-    do = "Choose another name."
-    seen: dict[str, Path] = {}
+    read, do = [path for path in inputs if path is not None], "Choose another name."
+    known: dict[str, Path] = {}
     for name, path in outputs.items():
         for source in read:
             inside = path.exists() and source.resolve() in path.resolve().parents
             if inside or _same(path, source):
                 raise InputError(f"a new file as {name}", f"{path}, which is read", do)
-        for first, other in seen.items():
+        for first, other in known.items():
             if _same(path, other):
                 raise InputError(f"different files as {first} and {name}", f"{path} twice", do)
-        seen[name] = path
+        known[name] = path
 
 
 def _same(one: Path, two: Path) -> bool:
@@ -100,3 +122,70 @@ def _same(one: Path, two: Path) -> bool:
     if one.resolve() == two.resolve():
         return True
     return one.exists() and two.exists() and one.samefile(two)
+
+
+# -- rows that are left out ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that could not be made into a graph."""
+
+    file: str
+    line: int  # from 1; 0 where there are no lines
+    reason: str
+    text: str = ""  # of the row, shortened
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}: {self.reason}"
+
+
+def rejects_path(output: Path, rejects: str | Path | None = None) -> Path:
+    """Where the rows that were left out are listed."""
+    return Path(f"{output}.rejects.csv" if rejects is None else rejects).expanduser()
+
+
+class RejectList:
+    """A CSV file of the rows that were left out, in place when the block ends well.
+
+    Without any row there is no file; a list of an earlier call is then emptied. A file that is
+    there and is no such list is somebody's own: it is refused, not replaced.
+    """
+
+    columns = ("file", "row", "line", "reason", "text")
+
+    def __init__(self, path: Path) -> None:
+        if not path.parent.is_dir():
+            raise InputError("a folder for the rejects that exists", path.parent)
+        self.path, self.first, self._rows = path, "", list[list[str]]()
+        if path.exists() and not self._is_ours():
+            got = f"{path}, which exists and is no list of rejects"
+            raise InputError("a new file for the rejects", got, "Choose another name.")
+
+    def _is_ours(self) -> bool:
+        if not self.path.is_file():
+            return False
+        with self.path.open("rb") as file:
+            return file.readline(200).strip() == ",".join(self.columns).encode()
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self._rows)
+
+    def write(self, file: object, row: int, reject: Reject) -> None:
+        """Add a row."""
+        self.first = self.first or f"{file}, row {row}: {reject.reason}"
+        found = (str(file), str(row), str(reject.line or ""), reject.reason, reject.text)
+        self._rows.append([safe_cell(text) for text in found])
+
+    def __enter__(self) -> RejectList:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if kind is None and (self._rows or self.path.exists()):
+            with (
+                atomic_path(self.path) as path,
+                path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+            ):
+                csv.writer(file).writerows([self.columns, *self._rows])

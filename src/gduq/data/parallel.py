@@ -1,16 +1,13 @@
-"""Work in several processes, with a progress bar when a person is looking."""
+"""How many processes to work in, and a progress bar when a person is looking."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
-__all__ = ["default_workers", "progress_bar", "run"]
-
-_T = TypeVar("_T")
+__all__ = ["default_workers", "progress_bar"]
 
 
 def default_workers() -> int:
@@ -18,28 +15,6 @@ def default_workers() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def run(
-    job: Callable[[_T], None], todo: Sequence[_T], workers: int | None = None, title: str = ""
-) -> None:
-    """Do ``job(item)`` for every item, in processes for more than one worker.
-
-    Processes are started anew (not forked), so a script needs no ``__main__`` guard and threads of
-    torch are no danger; ``job`` and the items are pickled for the way there.
-    """
-    workers = min(workers or default_workers(), len(todo))
-    with progress_bar(title, len(todo)) as advance:
-        if workers <= 1:
-            for item in todo:
-                job(item)
-                advance()
-            return
-        import joblib  # type: ignore[import-untyped]
-
-        pool = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")
-        for _ in pool(joblib.delayed(job)(item) for item in todo):
-            advance()
 
 
 @contextlib.contextmanager

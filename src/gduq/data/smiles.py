@@ -1,9 +1,7 @@
-"""Graphs of SMILES texts, made by RDKit in a process of its own.
+"""Graphs, scaffolds and pictures of SMILES texts, made by RDKit in a process of its own.
 
 A text of 300 characters can keep RDKit busy for hours, and nothing in the same process could stop
-it: it holds Python's lock. So another process works, with a clock that ends it.
-
-`RDKitProcess` asks that process; `gduq.data.smiles_work` is what runs there.
+it: it holds Python's lock. So another process works (`gduq.data.smiles_work`), with a clock.
 """
 
 from __future__ import annotations
@@ -11,26 +9,23 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from gduq.data.smiles_work import HEAD, OTHER
+from gduq.errors import InputError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-__all__ = ["Ended", "RDKitProcess", "molecules", "readable"]
+__all__ = ["Ended", "RDKitProcess", "molecules", "readable", "scaffolds"]
 
-_START = "import sys; sys.path[:] = {}; from gduq.data.smiles_work import work; work({})"
+_START = "import sys; sys.path[:] = {}; from gduq.data.smiles_work import serve; serve()"
 
 
 def molecules(texts: Sequence[str]) -> list[Data | str]:
@@ -53,7 +48,22 @@ def readable(texts: Sequence[str]) -> list[bool]:
         >>> readable(["CCO", "nonsense"])
         [True, False]
     """
-    return _shared(os.getpid()).readable(texts)
+    found = _shared(os.getpid()).ask("parse", ([text] for text in texts))
+    return [one is True for (one,) in found]
+
+
+def scaffolds(texts: Sequence[str]) -> list[str]:
+    """Per SMILES text its Bemis-Murcko scaffold; a text without one raises `InputError`.
+
+    Example:
+        >>> scaffolds(["CCc1ccccc1", "CCO"])
+        ['c1ccccc1', '']
+    """
+    found = [one for (one,) in _shared(os.getpid()).ask("scaffold", ([t] for t in texts))]
+    for row, one in enumerate(found):
+        if isinstance(one, str):
+            raise InputError("SMILES that RDKit can read", f"row {row}: {one}", "Drop the row.")
+    return [scaffold for (scaffold,) in found]
 
 
 @lru_cache
@@ -74,7 +84,7 @@ class RDKitProcess:
     """Reads and draws SMILES.
 
     Args:
-        seconds: Computing time for the texts of a group, or for a picture.
+        seconds: For the texts of a group, or for a picture.
 
     Example:
         >>> rdkit = RDKitProcess(seconds=20)
@@ -85,10 +95,8 @@ class RDKitProcess:
     """
 
     def __init__(self, seconds: float = 5.0) -> None:
-        self.seconds = seconds
+        self.seconds, self._closed = seconds, False
         self._process: subprocess.Popen[bytes] | None = None
-        self._answers: IO[bytes] | None = None  # a file, since a pipe would wake us for every text
-        self._knows_lists = self._closed = False
         self._lock = threading.Lock()
 
     def read(self, groups: Iterable[Sequence[str]]) -> list[list[Data | str]]:
@@ -97,20 +105,21 @@ class RDKitProcess:
         Where a group takes too long, the text it ended with and those behind it in the group have
         none; other groups are not touched.
         """
-        return self._ask("read", groups)
-
-    def readable(self, texts: Iterable[str]) -> list[bool]:
-        """Per text whether it is a SMILES."""
-        found = self._ask("parse", ([text] for text in texts))
-        return [not isinstance(one, str) for (one,) in found]
+        given = [list(group) for group in groups]
+        return [
+            [
+                one if isinstance(one, str) else _graph(text, *one)
+                for text, one in zip(texts, made, strict=True)
+            ]
+            for texts, made in zip(given, self.ask("read", given), strict=True)
+        ]
 
     def draw(self, text: str) -> bytes:
         """A picture, as an SVG file; a ``ValueError`` says why there is none."""
-        [[found]] = self._ask("draw", [[text]])
+        [[found]] = self.ask("draw", [[text]])
         if isinstance(found, str):
             raise ValueError(found)
-        picture: bytes = found
-        return picture
+        return str(found[0]).encode()
 
     def close(self) -> None:
         """End the process, at work or not; nothing is read any more."""
@@ -120,118 +129,85 @@ class RDKitProcess:
         with self._lock:
             self._end()
 
-    def _ask(self, what: str, groups: Iterable[Sequence[str]]) -> list[list[Any]]:
-        left, found = deque(groups), list[list[Any]]()
-        with self._lock, self._ended_by_errors():
-            while left:
-                answers, ended = self._tried(what, left)
+    def ask(self, what: str, groups: Iterable[Sequence[str]]) -> list[list[Any]]:
+        """Per text what the process answers; a plain text is the reason why there is nothing."""
+        left, found = deque(map(list, groups)), list[list[Any]]()
+        with self._lock:
+            try:
                 while left:
-                    texts = left.popleft()
-                    part = list(islice(answers, len(texts)))
-                    found.append(part)
-                    if len(part) < len(texts):  # a new process goes on with the next group
-                        late = f"not read: RDKit did not end with row {len(part)} before it"
-                        part.append(ended)
-                        part += [late] * (len(texts) - len(part))
-                        break
+                    self._send(what, list(left))
+                    while left:
+                        size = len(left.popleft())
+                        part = self._received(size)
+                        found.append(part)
+                        if len(part) < size:  # a new process goes on with the next group
+                            late = f"not read: RDKit did not end with row {len(part)} before it"
+                            part += [self._why(), *[late] * (size - len(part) - 1)]
+                            break
+            except BaseException:  # Ctrl-C, say: nobody gets the answers to this question next
+                self._end()
+                raise
         return found
 
-    @contextmanager
-    def _ended_by_errors(self) -> Iterator[None]:
-        """Who is interrupted, by Ctrl-C say, must not get the answers to the last question next."""
-        try:
-            yield
-        except BaseException:
-            self._end()
-            raise
-
-    def _tried(self, what: str, groups: Iterable[Sequence[str]]) -> tuple[Iterator[Any], str]:
-        """Answers for all texts, or for those before the process ended; and why it did."""
-        if self._closed:
-            return iter(()), Ended("RDKit was stopped")
-        process, answers = self._running()
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):
-            if what == "read" and not self._knows_lists:
-                from torch_geometric.utils.smiles import e_map, x_map
-
-                _send(process, ["lists", x_map, e_map])
-                self._knows_lists = True
-            _send(process, [what, self.seconds, *groups])
-        done = process.stdout.read(1)
-        answers.seek(0)
-        content = answers.read()
-        answers.seek(0)
-        answers.truncate()
-        made = _received(content, [text for group in groups for text in group])
-        if done:
-            return made, ""
-        late = process.wait() == -signal.SIGPROF
-        self._end()
-        ended = f"did not end within {self.seconds:g} seconds" if late else "failed"
-        return made, Ended(f"RDKit {ended}")
-
-    def _running(self) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    def _send(self, what: str, groups: list[list[str]]) -> None:
+        """Ask a running process, which reads all before it answers."""
         if self._process is not None and self._process.poll() is not None:
             self._end()
-        if self._process is None or self._answers is None:
-            self._answers = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-            number = self._answers.fileno()
+        if self._closed:
+            return
+        maps = {}
+        if what == "read":
+            from torch_geometric.utils.smiles import e_map, x_map
+
+            maps = {**x_map, **e_map}
+        if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(repr(sys.path), number)],
+                [sys.executable, "-c", _START.format(repr(sys.path))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pass_fds=(number,),
                 start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
             )
-            self._knows_lists = False
-        return self._process, self._answers
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended: so it has no answers
+            message = json.dumps([what, self.seconds, groups, maps])
+            self._process.stdin.write(f"{message}\n".encode())
+            self._process.stdin.flush()
+
+    def _received(self, count: int) -> list[Any]:
+        """So many answers, or those before the process ended."""
+        found = list[Any]()
+        while self._process is not None and len(found) < count:
+            assert self._process.stdout is not None
+            if not (line := self._process.stdout.readline()).endswith(b"\n"):
+                break
+            found.append(json.loads(line))
+        return found
+
+    def _why(self) -> Ended:
+        """Why a process that ended did so."""
+        late = self._process is not None and self._process.wait() == 1  # as its clock has it end
+        self._end()
+        if self._closed:
+            return Ended("RDKit was stopped")
+        reason = f"did not end within {self.seconds:g} seconds" if late else "failed"
+        return Ended(f"RDKit {reason}")
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
             self._process = None
-        if self._answers is not None:
-            self._answers.close()
-            self._answers = None
 
 
-def _send(process: subprocess.Popen[bytes], content: Any) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(content).encode() + b"\n")
-    process.stdin.flush()
-
-
-def _received(content: bytes, texts: Iterable[str]) -> Iterator[Data | bytes | str]:
-    """Graphs, pictures and reasons, as `work` writes them."""
-    place = 0
-    for text in texts:
-        if place == len(content):
-            return
-        atoms, size = HEAD.unpack_from(content, place)
-        place += HEAD.size
-        if atoms > 0:
-            yield _graph(content, place, atoms, size, text)
-            place += 9 * atoms + (8 + 3) * size
-        else:
-            made = content[place : place + size]
-            place += size
-            yield made if atoms == OTHER else made.decode()
-
-
-def _graph(content: bytes, place: int, atoms: int, bonds: int, text: str) -> Data:
+def _graph(text: str, atoms: str, ends: str, bonds: str) -> Data:
     import numpy as np
     import torch
     from torch_geometric.data import Data
 
-    x = np.frombuffer(content, "u1", 9 * atoms, place).astype(np.float32)
-    ends = np.frombuffer(content, "<i4", 2 * bonds, place + 9 * atoms).astype(np.int64)
-    edge_attr = np.frombuffer(content, "u1", 3 * bonds, place + 9 * atoms + 8 * bonds)
-    return Data(
-        torch.from_numpy(x.reshape(-1, 9)),
-        torch.from_numpy(ends.reshape(2, -1)),
-        torch.from_numpy(edge_attr.astype(np.float32).reshape(-1, 3)),
-        smiles=text,
-    )
+    def floats(content: str, columns: int) -> torch.Tensor:
+        found = np.frombuffer(bytes.fromhex(content), np.uint8).astype(np.float32)
+        return torch.from_numpy(found.reshape(-1, columns))
+
+    edge_index = np.frombuffer(bytes.fromhex(ends), np.intc).astype(np.int64).reshape(2, -1)
+    return Data(floats(atoms, 9), torch.from_numpy(edge_index), floats(bonds, 3), smiles=text)

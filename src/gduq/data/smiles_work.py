@@ -1,27 +1,24 @@
-"""What RDKit does in a process of its own: SMILES read as arrays, or drawn; see `gduq.data.smiles`.
+"""What RDKit does in a process of its own, see `gduq.data.smiles`.
 
 It imports nothing but RDKit, so that a new process works in a moment.
 """
 
 from __future__ import annotations
 
-import array
+import faulthandler
 import json
 import os
-import signal
-import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from gduq.errors import InputError, not_installed, one_line
 
-__all__ = ["HEAD", "OTHER", "work"]
+__all__ = ["serve"]
 
-HEAD = struct.Struct("<ii")  # atoms and directed bonds; or one of the next two, and bytes
-_REASON, OTHER = -1, -2
 _MOST = 200  # atoms: drawing takes more than linear time
-_Lists = Mapping[str, Sequence[Any]]  # PyG's values of each column
 _ATOM = {
     "atomic_num": "GetAtomicNum",
     "chirality": "GetChiralTag",
@@ -34,83 +31,41 @@ _ATOM = {
     "is_in_ring": "IsInRing",
 }
 _BOND = {"bond_type": "GetBondType", "stereo": "GetStereo", "is_conjugated": "GetIsConjugated"}
+_maps: dict[str, Sequence[Any]] = {}  # the values that PyG numbers, by feature
 
 
-def work(answers: int) -> None:
-    """Take a line of groups of texts and write an answer per text, until nobody asks any more.
-
-    Args:
-        answers: Number of the open file they are written to; a dot on standard output says that
-            all are.
-    """
-    make: dict[str, Callable[[str], bytes]] = {"parse": _parse, "draw": _draw}
+def serve() -> None:
+    """Answer text by text, until nobody asks any more; a text that takes too long ends it all."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints is no answer
     try:
         from rdkit import RDLogger
         from rdkit.Chem import Draw  # noqa: F401  # before the clock runs
 
         RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]
     except ImportError:
-        make = dict.fromkeys(("parse", "draw"), _missing)
+        pass  # every answer says so
+    tasks = {"read": _read, "parse": _parse, "scaffold": _scaffold, "draw": _draw}
     for line in sys.stdin:
-        what, *rest = json.loads(line)
-        if what == "lists":
-            make["read"] = make["parse"] if make["parse"] is _missing else _reader(*rest)
-            continue
-        seconds, *groups = rest
+        what, seconds, groups, maps = json.loads(line)
+        _maps.update(maps)
         for group in groups:
-            # this clock ends the process whatever RDKit does
-            signal.setitimer(signal.ITIMER_PROF, seconds)
+            # its thread needs no lock of Python's, and exits whatever RDKit does
+            faulthandler.dump_traceback_later(seconds, exit=True)
             for text in group:
-                os.write(answers, _answer(make[what], text))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        os.write(1, b".")
-
-
-def _missing(text: str) -> bytes:
-    raise not_installed("RDKit to read SMILES", "rdkit")
-
-
-def _answer(make: Callable[[str], bytes], text: str) -> bytes:
-    try:
-        return make(text)
-    except (RuntimeError, ValueError) as error:
-        reason = one_line(error).encode(errors="backslashreplace")
-        return HEAD.pack(_REASON, len(reason)) + reason
-
-
-def _reader(x_map: _Lists, e_map: _Lists) -> Callable[[str], bytes]:
-    """What makes ``x``, ``edge_index`` and ``edge_attr`` of a text."""
-    from rdkit import Chem
-
-    atom_columns = _columns(Chem.Atom, _ATOM, x_map)
-    bond_columns = _columns(Chem.Bond, _BOND, e_map)
-
-    def read(text: str) -> bytes:
-        molecule = _molecule(text)
-        atoms = [_row(atom, atom_columns) for atom in molecule.GetAtoms()]
-        bonds = []
-        for bond in molecule.GetBonds():
-            i, j = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
-            row = _row(bond, bond_columns)
-            bonds += [(i, j, row), (j, i, row)]
-        bonds.sort()
-        ends = array.array("i", [i for i, _, _ in bonds] + [j for _, j, _ in bonds])
-        if sys.byteorder == "big":
-            ends.byteswap()
-        parts = [HEAD.pack(len(atoms), len(bonds)), *atoms, ends.tobytes()]
-        return b"".join([*parts, *(row for _, _, row in bonds)])
-
-    return read
-
-
-def _parse(text: str) -> bytes:
-    _molecule(text)
-    return HEAD.pack(OTHER, 0)
+                try:
+                    found: Any = tasks[what](text)
+                except Exception as error:  # of RDKit's: the next text is another one
+                    found = one_line(error)
+                print(json.dumps(found), file=answers, flush=True)
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _molecule(text: str) -> Any:
-    from rdkit import Chem
-
+    try:
+        from rdkit import Chem
+    except ImportError:
+        raise not_installed("RDKit to read SMILES", "rdkit") from None
     if not text:
         raise ValueError("the SMILES field is empty")
     molecule = Chem.MolFromSmiles(text)
@@ -120,39 +75,23 @@ def _molecule(text: str) -> Any:
     return molecule
 
 
-class _Numbers(dict[Any, int]):
-    """The number of each value that a column may have."""
-
-    def __init__(self, name: str, values: Sequence[Any]) -> None:
-        super().__init__((value, number) for number, value in enumerate(values))
-        self._name = name
-
-    def __missing__(self, value: Any) -> int:
-        """PyG has texts where RDKit has names of its own."""
-        if str(value) not in self:
-            raise ValueError(f"{value} is no {self._name} that PyG knows")
-        self[value] = self[str(value)]
-        return self[value]
+def _parse(text: str) -> bool:
+    return _molecule(text) is not None
 
 
-_Columns = list[tuple[Callable[[Any], Any], _Numbers]]
+def _scaffold(text: str) -> tuple[str]:
+    """The Bemis-Murcko scaffold; in a list, since a bare text is a reason why there is none."""
+    from rdkit.Chem.Scaffolds import MurckoScaffold
+
+    scaffold: Any = MurckoScaffold.MurckoScaffoldSmiles
+    return (str(scaffold(mol=_molecule(text))),)
 
 
-def _columns(of: type, methods: Mapping[str, str], lists: _Lists) -> _Columns:
-    """Per column what RDKit is asked for, and the numbers of what it may say."""
-    return [(getattr(of, method), _Numbers(name, lists[name])) for name, method in methods.items()]
-
-
-def _row(part: Any, columns: _Columns) -> bytes:
-    """The features of an atom or a bond."""
-    return bytes([numbers[ask(part)] for ask, numbers in columns])
-
-
-def _draw(text: str) -> bytes:
+def _draw(text: str) -> tuple[str]:
     """A molecule as an SVG picture."""
+    molecule = _molecule(text)
     from rdkit.Chem.Draw import rdMolDraw2D
 
-    molecule = _molecule(text)
     if molecule.GetNumAtoms() > _MOST:
         raise InputError(f"at most {_MOST} atoms to draw", molecule.GetNumAtoms())
     canvas = rdMolDraw2D.MolDraw2DSVG(240, 160)
@@ -160,5 +99,29 @@ def _draw(text: str) -> bytes:
     options.clearBackground = False
     rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     canvas.FinishDrawing()
-    picture = canvas.GetDrawingText().encode()
-    return HEAD.pack(OTHER, len(picture)) + picture
+    return (str(canvas.GetDrawingText()),)
+
+
+def _read(text: str) -> tuple[str, str, str]:
+    """Features of the atoms, ends and features of the bonds, as PyG's ``from_smiles`` has them."""
+    molecule, bonds = _molecule(text), []
+    atoms = b"".join(_row(atom, _ATOM) for atom in molecule.GetAtoms())
+    for bond in molecule.GetBonds():
+        i, j, row = bond.GetBeginAtomIdx(), bond.GetEndAtomIdx(), _row(bond, _BOND)
+        bonds += [(i, j, row), (j, i, row)]
+    bonds.sort()
+    ends = array("i", [i for i, _, _ in bonds] + [j for _, j, _ in bonds])
+    return atoms.hex(), ends.tobytes().hex(), b"".join(row for _, _, row in bonds).hex()
+
+
+def _row(part: Any, methods: Mapping[str, str]) -> bytes:
+    return bytes([_number(name, getattr(part, ask)()) for name, ask in methods.items()])
+
+
+@cache
+def _number(name: str, value: Any) -> int:
+    """The number that PyG gives to a value; it has texts where RDKit has names of its own."""
+    known = _maps[name]
+    if value not in known and str(value) not in known:
+        raise ValueError(f"{value} is no {name} that PyG knows")
+    return known.index(value if value in known else str(value))

@@ -1,48 +1,164 @@
-"""A CSV (or TSV) table of molecules: one SMILES column, any number of target columns.
+"""Tables of molecules: the one place where a ``.csv`` or ``.tsv`` file is read.
 
-Molecules become graphs as PyG's ``from_smiles`` makes them: nine atom features, three bond features
-(as floats, so that any model takes them), and the string itself as ``smiles``; `gduq.data.smiles`.
-
-What the target columns hold, and the ``y`` of a row: `gduq.data.truth`.
+What a column means is decided in `gduq.data.columns`, what its fields hold in
+`gduq.data.target_parser`. Molecules become graphs in `gduq.data.smiles`.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-from torch_geometric.data import Data
-
-from gduq.data.header import meant, read_header
-from gduq.data.rejected_rows import Reject
+from gduq.data.columns import resolve_column
+from gduq.data.outputs import Reject
 from gduq.data.smiles import molecules
-from gduq.data.truth import Task, Truth
-from gduq.errors import not_installed
+from gduq.data.target_parser import TargetParser, Task
+from gduq.errors import InputError, not_installed
 
-__all__ = ["MoleculeTable"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch_geometric.data import Data
 
-_Row = tuple[int, list[str] | str]  # line number, and the fields or why there are none
-_Used = tuple[str, Tensor | None]  # SMILES and truth of a row
+__all__ = ["SHEETS", "MoleculeTable", "Table", "check_columns", "is_table", "read_table"]
+
+SHEETS = (".xlsx", ".xls", ".ods")  # tables that are not read
 _AT_A_TIME = 64  # rows
+_MOST_LINES = 100  # of one row
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file is read as a table, by its ending."""
+    return Path(path).suffix in (".csv", ".tsv")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a file as texts.
+
+    Attributes:
+        path: The file.
+        frame: The rows that have all their fields, by row number, blanks around fields removed.
+        lines: The line in which each row begins, readable or not.
+        rejects: The rows that have not, by row number.
+    """
+
+    path: Path
+    frame: pd.DataFrame
+    lines: list[int]
+    rejects: dict[int, Reject]
+
+    @property
+    def names(self) -> list[str]:
+        """The column names; one may be there twice."""
+        return list(self.frame.columns)
+
+    def fields(self, name: str, most: int | None = None) -> list[str]:
+        """What the first rows hold in a column, or in the one that `resolve_column` finds."""
+        place = self.names.index(resolve_column(self.path, self.names, name))
+        return list(self.frame.iloc[:most, place])
+
+    def by_row(self, name: str) -> dict[int, str]:
+        """What each row that can be read holds in a column, by row number."""
+        return dict(zip(self.frame.index, self.fields(name), strict=True))
+
+
+def read_table(path: str | Path) -> Table:
+    """All rows of a table; those that are damaged are listed. A file is read once.
+
+    Fields are parted by tabs in a ``.tsv`` file, else by commas or, where the first line has none,
+    by semicolons. Blank lines are no rows.
+    """
+    path = Path(path)
+    if not path.is_file():
+        got = "something else" if path.exists() else "no such file"
+        raise InputError(f"a table in {path}", got)
+    state = path.stat()
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+def check_columns(paths: Iterable[Path], names: Sequence[str]) -> None:
+    """Raise where some file has not all of the columns that answers are to keep."""
+    for path in paths if names else ():
+        if not is_table(path):
+            got = f"{path}, which has no columns"
+            raise InputError("tables, .csv or .tsv, with --keep", got, "Leave --keep out.")
+        for name in names:
+            resolve_column(f"{path} to keep", read_table(path).names, name)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, *state: int) -> Table:
+    import pandas as pd
+
+    # bytes that are no UTF-8 survive as surrogates, so that only their row is lost
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        lines = file.readlines()
+    first = lines[0] if lines else ""
+    delimiter = "\t" if path.suffix == ".tsv" else ","
+    if delimiter not in first and ";" in first:
+        delimiter = ";"
+    names, line = _row(lines, 0, delimiter) if lines else ([], 0)
+    if isinstance(names, str) or not names:
+        raise InputError(f"a line of column names in {path}", names or "an empty file")
+    rows, begins, rejects = dict[int, list[str]](), list[int](), dict[int, Reject]()
+    while line < len(lines):
+        found, end = _row(lines, line, delimiter, len(names))
+        if isinstance(found, str) or any(found):
+            number = len(begins)
+            begins.append(line + 1)
+            if isinstance(found, str):
+                text = lines[line].strip()[:200].encode(errors="replace").decode()
+                rejects[number] = Reject(path.name, line + 1, found, text)
+            else:
+                rows[number] = found
+        line = end
+    names = [name.strip().encode(errors="replace").decode() for name in names]
+    frame = pd.DataFrame(list(rows.values()), list(rows), names, dtype=object)
+    return Table(path, frame, begins, rejects)
+
+
+def _row(
+    lines: Sequence[str], start: int, delimiter: str, width: int | None = None
+) -> tuple[list[str] | str, int]:
+    """The fields of the row that begins in a line, or what is wrong with it; and where the next
+    row begins. A quoted field may hold line breaks; a quote that is never closed costs its own
+    line."""
+    most = start + (_MOST_LINES if '"' in lines[start] else 1)
+    flaw = f"a quote that is not closed: {lines[start].strip()[:150]}"
+    for end in range(start + 1, min(most, len(lines)) + 1):
+        try:
+            (row,) = csv.reader(lines[start:end], delimiter=delimiter, strict=True) or [[]]
+        except (csv.Error, ValueError) as error:
+            flaw = str(error) if '"' not in lines[start] else flaw
+            continue
+        row = [field.strip() for field in row]
+        if width not in (None, len(row)) and any(row):
+            if end > start + 1:
+                continue  # it swallowed other rows
+            return f"{len(row)} fields instead of {width}", end
+        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
+            return ("bytes that are no UTF-8" if width else row), end
+        return row, end
+    return flaw, start + 1
 
 
 class MoleculeTable:
-    """The molecules of a table, read line by line.
+    """The molecules of a table, with numbers of rows: graphs as PyG's ``from_smiles`` makes them,
+    with floats as features, so that any model takes them, and the string itself as ``smiles``.
 
     Args:
-        path: The file, see `gduq.data.header.read_header`.
+        path: The file, see `read_table`.
         smiles: Name of the column of SMILES strings, in any case where that is clear.
         targets: Names of the target columns; none of them means graphs without ``y``.
         class_names: Classes in the order of their numbers, for one target column; ``None``: as
-            found. Pass those of the training set when a test set may not hold every class. Where
-            classes have names, a field must hold one of them: a number says nothing about them.
-        task: What the target columns hold; ``None``: told, see `gduq.data.truth.Truth`.
+            found. Pass those of the training set when a test set may not hold every class.
+        task: What the target columns hold; ``None``: see `gduq.data.target_parser.TargetParser`.
     """
 
     def __init__(
@@ -55,124 +171,44 @@ class MoleculeTable:
     ) -> None:
         if find_spec("rdkit") is None:
             raise not_installed("RDKit to read SMILES", "rdkit")
-        self.path = path
+        self.table = read_table(path)
         self.target_names = (targets,) if isinstance(targets, str) else tuple(targets)
-        self._header, self._delimiter = read_header(path)
-        self._smiles = self._header.index(meant(path, self._header, smiles, any_case=True))
-        self._columns = [self._position(name) for name in self.target_names]
-        self._used = [self._smiles, *self._columns]
-        rows = ([row[c].strip() for c in self._columns] for row in self._whole_rows() if row)
-        self._truth = Truth(str(path), self.target_names, rows, task, class_names)
-        self.class_names = self._truth.class_names
-        self.task = self._truth.task if self.target_names else None
+        column = resolve_column(path, self.table.names, smiles, any_case=True)
+        self._smiles = self.table.fields(column)
+        self._places = {row: place for place, row in enumerate(self.table.frame.index)}
+        self._fields = [self.table.fields(name) for name in self.target_names]
+        self._parser = TargetParser(path, self.target_names, self._fields, task, class_names)
+        self.class_names = self._parser.class_names
+        self.task = self._parser.task if self.target_names else None
 
     def __iter__(self) -> Iterator[tuple[int, Data | Reject]]:
         """Rows with their numbers, some of them read ahead while the last ones are used."""
-        parts = self._parts()
+        rows = range(len(self.table.lines))
+        parts = [rows[start : start + _AT_A_TIME] for start in rows[::_AT_A_TIME]]
         with ThreadPoolExecutor(1) as thread:
-            coming = thread.submit(next, parts, None)
-            while (part := coming.result()) is not None:
-                coming = thread.submit(next, parts, None)
+            coming = thread.submit(self._read, parts[0]) if parts else None
+            for after in [*parts[1:], None] if parts else ():
+                assert coming is not None
+                part = coming.result()
+                coming = None if after is None else thread.submit(self._read, after)
                 yield from part
 
-    def _parts(self) -> Iterator[list[tuple[int, Data | Reject]]]:
-        rows = enumerate(self._rows())
-        while part := list(islice(rows, _AT_A_TIME)):
-            used = [self._used_of(row) for _, (_, row) in part]
-            graphs = iter(molecules([found[0] for found in used if not isinstance(found, str)]))
-            done: list[tuple[int, Data | Reject]] = []
-            for (index, (line, row)), found in zip(part, used, strict=True):
-                graph = found if isinstance(found, str) else next(graphs)
-                if isinstance(graph, str):
-                    text = row if isinstance(row, str) else ",".join(row)
-                    done.append((index, Reject(self.path.name, line, graph, text[:200])))
-                    continue
-                if found[1] is not None:
-                    graph.y = found[1]
-                done.append((index, graph))
-            yield done
-
-    def _used_of(self, row: list[str] | str) -> _Used | str:
-        """What is needed of a row, or what is wrong with it."""
-        if isinstance(row, str):
-            return row
-        if len(row) != len(self._header):
-            return f"{len(row)} fields instead of {len(self._header)}"
-        if any("\udc80" <= letter <= "\udcff" for field in row for letter in field):
-            return "bytes that are no UTF-8"
-        fields = [row[column].strip() for column in self._columns]
-        try:
-            return row[self._smiles].strip(), self._truth.of(fields) if fields else None
-        except ValueError as error:
-            return str(error)
-
-    def column(self, name: str) -> Iterator[str]:
-        """The fields of any column, in the order of the rows; empty where a row has none."""
-        place = self._position(name)
-        return (row[place].strip() if row else "" for row in self._whole_rows())
-
-    # -- the file ------------------------------------------------------------------------------
-
-    def _position(self, name: str) -> int:
-        return self._header.index(meant(self.path, self._header, name))
-
-    def _rows(self) -> Iterator[_Row]:
-        """Every row below the header; blank lines are no rows."""
-        # bytes that are no UTF-8 survive as surrogates, so that only their row is lost
-        with self.path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            lines = _Lines(file)
-            next(csv.reader(lines, delimiter=self._delimiter))
-            while True:
-                lines.taken.clear()
-                line = lines.number + 1
-                try:
-                    row: list[str] | str = next(csv.reader(lines, delimiter=self._delimiter))
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    row = str(error)
-                if len(lines.taken) > 1 and not self._spans_lines(row, lines.taken):
-                    row = f"a quote that is not closed: {lines.taken[0].strip()[:150]}"
-                    lines.give_back()
-                if isinstance(row, str) or any(field.strip() for field in row):
-                    yield line, row
-
-    def _spans_lines(self, row: list[str] | str, lines: Sequence[str]) -> bool:
-        """Whether several lines are one row; else a stray quote has swallowed the next ones."""
-        if isinstance(row, str) or len(row) != len(self._header):
-            return False
-        if any("\n" in row[c].strip() or "\r" in row[c].strip() for c in self._used):
-            return False  # no SMILES and no target has a line break
-        try:
-            next(csv.reader(lines, delimiter=self._delimiter, strict=True))
-        except csv.Error:
-            return False
-        return True
-
-    def _whole_rows(self) -> Iterator[list[str] | None]:
-        """The rows; ``None`` for one that has not all its fields."""
-        for _, row in self._rows():
-            whole = not isinstance(row, str) and len(row) == len(self._header)
-            yield row if whole else None  # type: ignore[misc]
-
-
-class _Lines:
-    """The lines of a file, of which those read last can be given back."""
-
-    def __init__(self, file: Iterable[str]) -> None:
-        self._file, self._again = iter(file), deque[str]()
-        self.taken: list[str] = []
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        self.taken.append(self._again.popleft() if self._again else next(self._file))
-        self.number += 1
-        return self.taken[-1]
-
-    def give_back(self) -> None:
-        """Read all lines taken but the first once more."""
-        self.number -= len(self.taken) - 1
-        self._again.extendleft(reversed(self.taken[1:]))
+    def _read(self, rows: range) -> list[tuple[int, Data | Reject]]:
+        places = [self._places.get(row) for row in rows]
+        graphs = iter(molecules([self._smiles[place] for place in places if place is not None]))
+        found: list[tuple[int, Data | Reject]] = []
+        for row, place in zip(rows, places, strict=True):
+            if place is None:
+                found.append((row, self.table.rejects[row]))
+                continue
+            item: Any = next(graphs)
+            try:
+                if self._fields and not isinstance(item, str):
+                    item.y = self._parser.parse([column[place] for column in self._fields])
+            except ValueError as error:
+                item = str(error)
+            if isinstance(item, str):
+                text = ",".join(self.table.frame.iloc[place])[:200]
+                item = Reject(self.table.path.name, self.table.lines[row], item, text)
+            found.append((row, item))
+        return found

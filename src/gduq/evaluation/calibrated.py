@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq.calibration import METHODS, Calibrator
+from gduq.calibration import FIXED, METHODS, Calibrator, Fixed, make, parse_name
 from gduq.errors import InputError
-from gduq.evaluation.named_calibrators import FIXED, VARIANTS, fixed, make_calibrator
 
 __all__ = ["Calibrated", "Whole"]
 
@@ -92,10 +91,18 @@ class Calibrated:
 
     def make(self, name: str) -> Calibrator:
         """A calibrator by name for these predictions; fitted only if nothing is to be learned."""
-        if name in FIXED:
-            return fixed(name, next(iter(self.raw.values())))
-        reads_graph = METHODS[VARIANTS.get(name, name)].needs_graph
-        return make_calibrator(name, self.whole if reads_graph else None, self.raw.get("train"))
+        p, method = next(iter(self.raw.values())), parse_name(name)[0]
+        if method in FIXED and p.kind != Fixed.kind:
+            raise InputError(f"predictions about {Fixed.kind} for {name!r}", p.kind)
+        if method in FIXED or not METHODS[method].needs_graph:
+            return make(name, p)
+        if self.whole is None:
+            raise InputError(
+                f"a model and a node task on one graph for {name!r}",
+                "other splits or predictions alone",
+                "Pass the model with its Splits, or a fitted calibrator.",
+            )
+        return make(name, p, self.whole.graph, self.whole.rows.get("train"))
 
     def fit(self, calibrator: Calibrator, name: str = "", part: Tensor | None = None) -> Calibrator:
         """Fit on ``fit_on``, or on some of its rows; by ``name``, also on copies of these."""
@@ -105,7 +112,7 @@ class Calibrated:
         if whole is not None:
             rows = whole.numbers(self.fit_on)
             return calibrator.fit(whole.p, rows=rows if part is None else rows[part])
-        copies = self.copies if name in VARIANTS else []
+        copies = self.copies if name and parse_name(name)[1] else []
         copies = copies if part is None else [copy[part] for copy in copies]
         return calibrator.fit(p, rows=part, **({"corrupted": copies} if copies else {}))
 

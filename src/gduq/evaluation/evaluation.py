@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gduq.disk import to_json, write_text
+from gduq._io import to_json, write_text
 from gduq.errors import InputError, first_flaw
 from gduq.metrics.resampling import Interval
-from gduq.text_tables import Cell, Table, number, to_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gduq.prediction import Hypotheses
+    from gduq.prediction import Prediction
 
 __all__ = ["COLUMNS", "Evaluation"]
 
@@ -84,16 +83,16 @@ class Evaluation:
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
+        >>> from gduq.prediction import ClassPrediction
         >>> from gduq.evaluation import evaluate
-        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> evaluate(p, resamples=20).value("test", "accuracy")
         Interval(value=1.0, low=0.912..., high=1.0)
     """
 
     table: pd.DataFrame
     settings: Mapping[str, Any] = field(default_factory=dict)
-    predictions: Mapping[str, Hypotheses] = field(default_factory=dict, repr=False)
+    predictions: Mapping[str, Prediction] = field(default_factory=dict, repr=False)
     calibrators: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def value(
@@ -140,7 +139,7 @@ class Evaluation:
         for kind, title in (_TITLES | other).items():
             part = self.table[self.table["kind"] == kind]
             if not part.empty:
-                parts.append(to_markdown(_of_kind(title, part), level=2))
+                parts.append(_of_kind(title, part))
         return _written("\n\n".join(parts) + "\n", path)
 
 
@@ -150,16 +149,19 @@ def _written(text: str, path: str | Path | None) -> str:
     return text
 
 
-def _of_kind(title: str, part: pd.DataFrame) -> Table:
+def _of_kind(title: str, part: pd.DataFrame) -> str:
     """One line per split, calibrator and variant; one column per measure."""
     keys = [k for k in ("split", "calibrator", "variant", "against") if part[k].nunique() > 1]
     keys = keys if "split" in keys else ["split", *keys]
     measures = list(dict.fromkeys(part["measure"]))
-    lines: dict[tuple[str, ...], dict[str, Cell]] = {}
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in part.to_dict(orient="records"):
-        found: Any = tuple(float(row[n]) for n in _NUMBERS)
+        value, low, high = (float(row[name]) for name in _NUMBERS)
+        span = "" if math.isnan(low) else f" ({low:.3f} to {high:.3f})"
         line = lines.setdefault(tuple(str(row[k]) for k in keys), {})
-        line[row["measure"]] = number(found[0] if math.isnan(found[1]) else found)
-    rows = [(*map(Cell, name), *(line.get(m, Cell("")) for m in measures))
-            for name, line in lines.items()]  # fmt: skip
-    return Table(title, (*keys, *measures), rows)
+        line[row["measure"]] = "–" if math.isnan(value) else f"{value:.3f}{span}"
+    rows = [(*name, *(line.get(m, "") for m in measures)) for name, line in lines.items()]
+    cells = [(*keys, *measures), *rows]
+    text = ["| " + " | ".join(c.replace("|", r"\|") for c in row) + " |" for row in cells]
+    text.insert(1, "|" + "---|" * (len(keys) + len(measures)))
+    return "\n".join([f"## {title}", "", *text])

@@ -28,8 +28,8 @@ def gap(p: Any, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) ->
     of the share itself (Wilson's): no resample of such rows has an error in it.
 
     Example:
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.zeros(40, 2), target=torch.zeros(40).long())
+        >>> from gduq.prediction import ClassPrediction
+        >>> p = ClassPrediction(torch.zeros(40, 2), target=torch.zeros(40).long())
         >>> gap(p)
         Interval(value=-0.5, low=-0.5, high=-0.412...)
     """

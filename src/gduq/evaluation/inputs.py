@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Dataset, HeteroData
 
-from gduq.baselines.network import as_predictor
-from gduq.data.splits import Splits
-from gduq.data.view import View
 from gduq.errors import InputError
 from gduq.evaluation.calibrated import Calibrated, Whole
 from gduq.evaluation.case import EvaluationSettings
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
 from gduq.metrics.structure import graph_columns
-from gduq.prediction import Hypotheses, predict
-from gduq.shifts.copies import shifted_copies
+from gduq.models.network import checked_predictor
+from gduq.prediction import Prediction, predict
+from gduq.shifts.corruptions import shifted_copies
 
 __all__ = ["answers_of", "check_settings", "corrupted_predictions", "group_columns", "ood_names",
            "views_of", "whole_graph"]  # fmt: skip
@@ -52,7 +52,7 @@ def answers_of(
     given: Any,
     views: dict[str, View],
     fit_on: str,
-    corrupted: Sequence[Hypotheses] | None,
+    corrupted: Sequence[Prediction] | None,
     batch_size: int | None,
     seed: int,
 ) -> Calibrated:
@@ -86,12 +86,12 @@ def answers_of(
 
 def _named(given: Any) -> dict[str, Any]:
     """Predictions by split; one alone is called ``test``."""
-    found = {"test": given} if isinstance(given, Hypotheses) else given
+    found = {"test": given} if isinstance(given, Prediction) else given
     if not isinstance(found, Mapping) or not found:
         got = "an empty mapping" if isinstance(given, Mapping) else type(given).__name__
         raise InputError("a model, a Prediction, or predictions by split name", got)
     for name, p in found.items():
-        if not isinstance(p, Hypotheses):
+        if not isinstance(p, Prediction):
             raise InputError(f"a Prediction for {name!r}", type(p).__name__)
     return dict(found)
 
@@ -113,8 +113,8 @@ def corrupted_predictions(
     batch_size: int | None = None,
     seed: int = 0,
     features: bool = False,
-) -> list[Hypotheses]:
-    """What a model says of every copy of `gduq.shifts.copies.shifted_copies`.
+) -> list[Prediction]:
+    """What a model says of every copy of `gduq.shifts.corruptions.shifted_copies`.
 
     Args:
         model: As in `gduq.predict`.
@@ -163,13 +163,13 @@ def whole_graph(model: nn.Module, views: Mapping[str, View]) -> Whole | None:
 
 
 def _encoded(model: nn.Module, view: View) -> Tensor:
-    meaning = as_predictor(model).target
+    meaning = checked_predictor(model).target
     return view.target if meaning is None else meaning.encode(view.target)
 
 
 def ood_names(
     given: Iterable[str] | None,
-    predictions: Mapping[str, Hypotheses],
+    predictions: Mapping[str, Prediction],
     splits: Splits | Mapping[str, View] | None,
 ) -> tuple[str, ...]:
     """The OOD splits: those given, or those that begin with "ood" and the severities."""
@@ -183,7 +183,7 @@ def ood_names(
 
 
 def check_settings(
-    settings: EvaluationSettings, predictions: Mapping[str, Hypotheses], negatives: str | None
+    settings: EvaluationSettings, predictions: Mapping[str, Prediction], negatives: str | None
 ) -> None:
     """Raise for settings that fit no such predictions."""
     if len(kinds := {p.kind for p in predictions.values()}) > 1:
@@ -199,7 +199,7 @@ def check_settings(
 
 
 def group_columns(
-    views: Mapping[str, View], predictions: Mapping[str, Hypotheses]
+    views: Mapping[str, View], predictions: Mapping[str, Prediction]
 ) -> dict[str, dict[str, Tensor]]:
     """What each split is grouped by: everything its graphs say that differs between rows."""
     if not views:

@@ -9,28 +9,27 @@ from typing import Any
 
 from torch import nn
 
-from gduq.calibration import METHODS, Calibrator, method_name
-from gduq.data.splits import Splits
-from gduq.data.view import View
+from gduq.calibration import FIXED, METHODS, Calibrator, parse_name
 from gduq.errors import InputError
 from gduq.evaluation import measures
 from gduq.evaluation.calibrated import Calibrated
 from gduq.evaluation.case import Case, EvaluationSettings, Record
 from gduq.evaluation.evaluation import COLUMNS, Evaluation
 from gduq.evaluation.inputs import answers_of, check_settings, group_columns, ood_names, views_of
-from gduq.evaluation.named_calibrators import FIXED, check_name
 from gduq.evaluation.thresholds import thresholds
-from gduq.prediction import Hypotheses
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
+from gduq.prediction import Prediction
 
 __all__ = ["evaluate"]
 
 
 def evaluate(
-    model_or_predictions: nn.Module | Hypotheses | Mapping[str, Hypotheses] | Calibrated,
+    model_or_predictions: nn.Module | Prediction | Mapping[str, Prediction] | Calibrated,
     splits: Splits | Mapping[str, View] | None = None,
     calibrators: Iterable[str | Calibrator] | Mapping[str, str | Calibrator] = (),
     *,
-    corrupted: Sequence[Hypotheses] | None = None,
+    corrupted: Sequence[Prediction] | None = None,
     fit_on: str = "id_val",
     negatives: str | None = None,
     ood: Iterable[str] | None = None,
@@ -65,7 +64,7 @@ def evaluate(
             fitted are fitted on ``fit_on``, by name with ``missing="keep"``. A name that ends in
             ``+corrupted`` is fitted on shifted copies of ``fit_on`` too.
         corrupted: Those copies: predictions of the rows of ``fit_on``, in order, with labels. A
-            model makes its own by default, see `gduq.shifts.copies`.
+            model makes its own by default, see `gduq.shifts.corruptions`.
         fit_on: The split with labels that calibrators and thresholds are fitted on.
         negatives: The ID split that OOD rows are told from: ``id_test``, or else ``id_val``.
         ood: The OOD splits; by default the severities, and those that begin with "ood".
@@ -81,11 +80,12 @@ def evaluate(
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
+        >>> from gduq.prediction import ClassPrediction
         >>> g = torch.Generator().manual_seed(0)
         >>> y = torch.randint(3, (300,), generator=g)
         >>> z = 4 * (torch.nn.functional.one_hot(y, 3) + torch.randn(300, 3, generator=g))
-        >>> p = {"id_val": Prediction(z[:150], y[:150]), "id_test": Prediction(z[150:], y[150:])}
+        >>> val, test = (ClassPrediction(z[i::2], y[i::2]) for i in (0, 1))
+        >>> p = {"id_val": val, "id_test": test}
         >>> found = evaluate(p, calibrators=["temperature"], resamples=100)
         >>> found.value("id_test", "nll", "temperature").value < found.value("id_test", "nll").value
         True
@@ -161,7 +161,9 @@ def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
     known = {cls: name for name, cls in METHODS.items()}
     for given in [calibrators] if isinstance(calibrators, (str, Calibrator)) else calibrators:
         if isinstance(given, str):
-            yield method_name(given), method_name(given)
+            method, copies = parse_name(given)
+            name = f"{method}+corrupted" if copies else method
+            yield name, name
         else:
             yield known.get(type(given), type(given).__name__), given
 
@@ -169,8 +171,7 @@ def _named(calibrators: Any) -> Iterator[tuple[str, Any]]:
 def _check(given: Any, answers: Calibrated) -> None:
     """Raise for mistakes in the call; these are no calibrator's fault."""
     if isinstance(given, str):
-        check_name(given)
-        ready = given in FIXED
+        ready = parse_name(given)[0] in FIXED
     elif isinstance(given, Calibrator):
         ready = given.fitted
     else:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, cast
 
-from gduq import metrics
+from gduq import metrics, ood
 from gduq.evaluation.case import Case, Record
 from gduq.evaluation.gap import gap
 from gduq.metrics import Interval
-from gduq.novelty import ood_scores as ood
 
 __all__ = ["class_measures", "detection", "group_measures", "measured", "subgroups"]
 
@@ -131,7 +130,7 @@ def _grouped(case: Case) -> Iterator[Record]:
 
 def detection(case: Case) -> Iterator[Record]:
     """All scores that apply; of several values, deviations are those of each."""
-    names = ood.scores_for(case.kind)
+    names = next(iter(case.predictions.values())).ood_scores
     if case.kind == "values":
         yield from _detected(case, ("novelty", *_FROM_FEATURES))
         own = [name for name in names if name != "novelty"]

@@ -11,26 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gduq import conformal, generalization, metrics
-from gduq.abstention import Abstention
-from gduq.conformal.values import SCORES
+from gduq import conformal, metrics
 from gduq.errors import InputError
 from gduq.evaluation.case import Case, Record
 from gduq.metrics.resampling import share_interval
+from gduq.ood import Abstention, generalization
 
 __all__ = ["thresholds"]
 
 Part = Callable[[Case], Iterable[Record]]
-_ANSWERS: dict[str, tuple[str, ...]] = {  # conformal methods, by kind
-    "classes": tuple(conformal.METHODS),
-    "labels": ("lac", "class_conditional"),  # others differ for more than two classes only
-    "values": SCORES,
-}
 
 
 def thresholds(case: Case) -> Iterator[Record]:
     """All that is fitted on validation rows, of each label or value that has any."""
-    parts: list[Part] = [partial(_conformal, names=_ANSWERS[case.kind]), _abstention]
+    parts: list[Part] = [partial(_conformal, kind=case.kind), _abstention]
     for part in parts if case.kind == "values" else [_error_prediction, *parts]:
         for row in case.each(partial(_where_validated, part)):
             yield row | {"against": case.settings.fit_on}
@@ -54,17 +48,14 @@ def _error_prediction(case: Case) -> Iterator[Record]:
                     yield case.record("error prediction", split, measure, value, variant=method)
 
 
-def _conformal(case: Case, names: tuple[str, ...]) -> Iterator[Record]:
+def _conformal(case: Case, kind: str) -> Iterator[Record]:
     """Coverage and size of conformal sets or intervals."""
-    for name in names:
+    for name in conformal.METHODS[kind]:
         for split, found in _answers(case, name):
             record = partial(case.record, "conformal", split, variant=name)
             if case.predictions[split].target is not None:
                 yield record("coverage", _share(found.covered, case))
-            if case.kind == "values":
-                yield record("width", _mean(found.width, case))
-            else:
-                yield record("set_size", _mean(found.size, case))
+            yield record(found.size_name, _mean(found.size, case))
             yield record("shift_pvalue", found.shift.pvalue)
 
 
@@ -79,13 +70,7 @@ def _answers(case: Case, name: str) -> list[tuple[str, Any]]:
             nodes = conformal.DAPS(whole.graph, **options)
             nodes.fit(whole.p, rows=whole.rows[case.settings.fit_on])
             return [(split, nodes(whole.p, rows=whole.rows[split])) for split, _ in case.judged()]
-        if name == "raps" and len(case.validation) < 10:
-            return []  # too few rows to choose its penalty on
-        if case.kind == "values":
-            method: Any = conformal.ConformalIntervals(score=name, **options)  # type: ignore[arg-type]
-        else:
-            method = conformal.METHODS[name](**options)
-        method.fit(case.validation)
+        method = conformal.make(case.validation, name, **options).fit(case.validation)
         return [(split, method(p)) for split, p in case.judged()]
 
 

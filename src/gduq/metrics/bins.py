@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gduq._checks import check_int
 from gduq.errors import InputError
 from gduq.metrics.crps import folded_mean
 from gduq.metrics.rows import Rows
 from gduq.metrics.weighted import WeightedRows
-from gduq.whole import whole
 
 __all__ = ["bin_error", "check_bins", "class_sums", "confidence_sums", "mass_cuts", "mass_sums"]
 
@@ -21,7 +21,7 @@ Sums = tuple[Tensor, Tensor, Tensor]  # count, sum of probabilities, sum of hits
 
 def check_bins(rows: WeightedRows, bins: int, strict: bool = True) -> None:
     """Raise for a number of bins these rows cannot fill."""
-    bins = whole("bins", bins, least=1)
+    bins = check_int("bins", bins, least=1)
     if strict and len(rows) < bins:
         do = f"Pass bins={len(rows)} or fewer."
         raise InputError(f"at least as many rows as bins ({bins})", f"{len(rows)} rows", do)

@@ -62,7 +62,7 @@ def ece(
     Noise makes it positive even for a calibrated model: by about :math:`\sqrt{B/m}`.
 
     Args:
-        p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
+        p: A `gduq.ClassPrediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
         bins: Number of bins B.
         norm: ``"l1"``, ``"l2"`` or ``"max"``.

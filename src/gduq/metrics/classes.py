@@ -37,7 +37,7 @@ def accuracy(p: Any, target: Tensor | None = None) -> float:
     Of labels this and every other metric is the mean over labels, of the rows where each is known.
 
     Args:
-        p: A `gduq.Prediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
+        p: A `gduq.ClassPrediction`, a `gduq.LabelPrediction` or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
 
     Example:

@@ -1,4 +1,4 @@
-"""The continuous ranked probability score of each row, in closed form or by integration."""
+"""The continuous ranked probability score of each row."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["folded_mean", "integrated_crps", "mixture_crps"]
-
-_STEPS = 64  # per hypothesis, of the grid a recalibrated distribution is integrated on
-_REACH = 6.5  # deviations to either side of a hypothesis that the grid covers
+__all__ = ["folded_mean", "mixture_crps"]
 
 
 def folded_mean(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -34,21 +31,3 @@ def mixture_crps(p: Any, target: Tensor) -> Tensor:
         pairs = share[k] * share[k:]
         total -= (pairs * spread).sum(dim=0) - 0.5 * pairs[0] * spread[0]
     return total.clamp_min(0.0)  # rounding, where hypotheses are almost certain
-
-
-def integrated_crps(p: Any, target: Tensor) -> Tensor:
-    r"""Of any distribution function, :math:`\int (F(x) - [y \le x])^2 dx` by Gauss's rule.
-
-    The grid is fine around every hypothesis and contains the truth, where the integrand jumps.
-    """
-    means, deviations = p.means[..., 0].double(), p.variances[..., 0].double().sqrt()
-    steps = torch.linspace(-_REACH, _REACH, _STEPS + 1, dtype=means.dtype, device=means.device)
-    grid = means + deviations * steps.view(-1, 1, 1)  # [steps, K, m]
-    grid = torch.cat([grid.flatten(0, 1), target.unsqueeze(0)]).sort(dim=0).values
-    half, middle = grid.diff(dim=0) / 2, (grid[1:] + grid[:-1]) / 2
-    total = torch.zeros_like(target)
-    for length, centre in zip(half, middle, strict=True):
-        for side in (-1.0, 1.0):
-            x = centre + side * length / 3**0.5
-            total += length * (p.cdf(x).double() - (target <= x).double()).square()
-    return total

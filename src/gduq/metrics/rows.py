@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.crps import integrated_crps, mixture_crps
+from gduq.metrics.crps import mixture_crps
 from gduq.metrics.weighted import WeightedRows
 from gduq.prediction.checks import as_labels, as_samples
 
@@ -258,8 +258,7 @@ class ValueRows(_PredictionRows):
     @cached_property
     def crps(self) -> Tensor:
         """Continuous ranked probability score."""
-        crps = mixture_crps if self.one.levels is None else integrated_crps
-        return crps(self.one, self.target)
+        return mixture_crps(self.one, self.target)
 
     @cached_property
     def _widths(self) -> dict[float, Tensor]:
@@ -318,7 +317,7 @@ def read(p: Any, target: Any = None, *, labelled: bool = True) -> Rows:
     """Check predictions about classes and hand them to a metric.
 
     Args:
-        p: A `gduq.Prediction`, of which the mixture is read (or anything with ``logits`` and
+        p: A `gduq.ClassPrediction`, of which the mixture is read (or anything with ``logits`` and
             ``target``), `Rows`, or logits ``[m, C]``; ``[m]`` is a one-logit task, ``(0, z)``.
         target: Integer labels ``[m]``; only next to a tensor.
         labelled: Whether labels must be there.

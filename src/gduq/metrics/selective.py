@@ -29,7 +29,7 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
     Rows of equal confidence are counted as in a random order, on average.
 
     Args:
-        p: A `gduq.Prediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
+        p: A `gduq.ClassPrediction`, a `gduq.ValuePrediction` of one value, or logits ``[m, C]``.
         target: Labels ``[m]``, next to logits only.
 
     Example:

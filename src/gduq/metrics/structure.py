@@ -84,17 +84,6 @@ def distance(data: Any, train: Any) -> Tensor:
     return torch.from_numpy(steps)[rows]
 
 
-def check_nodes(graph: Any, p: Any, name: str, do: str) -> Any:
-    """The graph of a method for nodes, when it is there and ``p`` speaks of all its nodes."""
-    if graph is None:
-        raise InputError(f"a graph for {name}", "none", do)
-    if len(p) != graph.num_nodes:
-        wanted = f"a prediction for each of the {graph.num_nodes} nodes of the graph"
-        do = f"Predict all nodes and choose with rows=; {name} is for node tasks."
-        raise InputError(wanted, f"{len(p)} rows", do)
-    return graph
-
-
 def _parts(data: Any) -> tuple[list[Any], Tensor | None]:
     """The graphs and, for a node task, the mask of rows over all their nodes."""
     _check_kind(data)

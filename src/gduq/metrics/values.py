@@ -75,7 +75,7 @@ def crps(p: Any) -> float:
         \int (F(x) - [y \le x])^2 dx = E|X - y| - \tfrac12 E|X - X'|
 
     for X and X' drawn from the predicted distribution F; exact for Gaussian mixtures (Grimit et
-    al., 2006), integrated to a thousandth of a deviation for recalibrated ones (``p.levels``).
+    al., 2006).
 
     Example:
         >>> from gduq.prediction import ValuePrediction

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import MessagePassing
 
+from gduq._torch import exporting
 from gduq.errors import InputError
-from gduq.export_mode import exporting
-from gduq.graph import num_graphs, row_batch
+from gduq.graphs import num_graphs, row_batch
 from gduq.nn.gnn_settings import check_sizes
 from gduq.nn.layers import two_layers
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
-
-from gduq.errors import InputError
-from gduq.graph import check_graph
-from gduq.graph.sparse import linear
-from gduq.nn.forced_dropout import ForcedDropout
-from gduq.nn.gnn_parts import (
-    Head,
-    check_edge_features,
-    encoding,
-    input_features,
-    make_layer,
-    make_pool,
+from torch_geometric.nn.aggr import (
+    AttentionalAggregation,
+    MaxAggregation,
+    MeanAggregation,
+    SumAggregation,
 )
+
+from gduq._torch import exporting
+from gduq.errors import InputError
+from gduq.graphs import check_graph
+from gduq.graphs.sparse import as_dtype, is_sparse, linear
+from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn_settings import (
     ChainPoint,
     Conv,
@@ -29,10 +31,41 @@ from gduq.nn.gnn_settings import (
     Task,
     check_settings,
 )
-from gduq.nn.layers import GCNLayer, PropagationLayer, VirtualNode
+from gduq.nn.layers import CONVS, GCNLayer, PropagationLayer, VirtualNode, make_layer
 from gduq.nn.neighbourhoods import Structure
 
-__all__ = ["GNN"]
+__all__ = ["GNN", "as_chain"]
+
+
+_READOUTS: dict[str, Callable[[int], nn.Module]] = {
+    "mean": lambda _: MeanAggregation(),
+    "sum": lambda _: SumAggregation(),
+    "max": lambda _: MaxAggregation(),
+    "attention": lambda channels: AttentionalAggregation(nn.Linear(channels, 1)),
+}
+
+
+class Head(nn.Module):
+    """The classifier: a linear map, or two with ReLU and dropout between.
+
+    ``first`` is ``None`` while somebody else reads for it.
+    """
+
+    def __init__(self, channels: int, classes: int, kind: HeadKind, dropout: float) -> None:
+        super().__init__()
+        hidden = channels if kind == "mlp" else classes
+        self.first: nn.Linear | None = nn.Linear(channels, hidden)
+        deep = kind == "mlp" and [nn.ReLU(), nn.Dropout(dropout), nn.Linear(channels, classes)]
+        self.rest = nn.Sequential(*deep) if deep else nn.Identity()
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it has several layers."""
+        return not isinstance(self.rest, nn.Identity)
+
+    def forward(self, h: Tensor) -> Tensor:
+        assert self.first is not None
+        return self.rest(self.first(h))  # type: ignore[no-any-return]
 
 
 class GNN(nn.Module):
@@ -101,14 +134,14 @@ class GNN(nn.Module):
         self.in_channels, self.hidden_channels = in_channels, hidden_channels
         self.embeddings = nn.ModuleList(nn.Embedding(c, in_channels) for c in categories or ())
         self.width = in_channels + (positional_channels if positional == "laplacian" else 0)
-        direct = conv in ("gcn", "gin")
+        direct = isinstance(CONVS[conv], type)  # a layer of ours reads any width
         self.encoder = None if direct else nn.Linear(self.width, hidden_channels)
         self.layers = nn.ModuleList(
             make_layer(self.config, self.width if direct and i == 0 else hidden_channels, i)
             for i in range(num_layers)
         )
         self.virtual = VirtualNode(hidden_channels, dropout) if virtual_node else None
-        self.pool = make_pool(readout, hidden_channels) if task == "graph" else None
+        self.pool = _READOUTS[readout](hidden_channels) if task == "graph" else None
         self.head = Head(hidden_channels, out_channels, head, dropout)
 
     @property
@@ -197,6 +230,17 @@ class GNN(nn.Module):
             parts += [self.virtual.start] if stop == 1 else [self.virtual]
         return [part for part in parts if part is not None]
 
+    def message_size(self, graph: Data, point: ChainPoint) -> int:
+        """About how many numbers a layer behind a point holds for messages and attention."""
+        if self.encoder is None or point == "readout" or exporting():
+            return 0
+        towers = 12 if self.config["conv"] == "pna" else 4
+        size = towers * int(graph.num_edges) * self.hidden_channels
+        if self.config["conv"] == "gps":
+            sizes = torch.bincount(Structure.of(graph).batch)
+            size += int(self.config["heads"]) * int(sizes.max()) ** 2 * sizes.numel()
+        return size
+
     # -- its links -----------------------------------------------------------------------------
 
     def _start(self, graph: Data) -> tuple[Structure, Tensor]:
@@ -204,11 +248,11 @@ class GNN(nn.Module):
         if graph.get("edge_index") is None:
             raise InputError("a graph with edge_index", "one with adj_t only")
         if self.config["edge_channels"]:
-            check_edge_features(graph, self.config["edge_channels"])
+            _check_edge_features(graph, self.config["edge_channels"])
         if self.config["positional"] == "peg":
-            encoding(graph, self.config["positional_channels"])
+            _encoding(graph, self.config["positional_channels"])
         structure = Structure.of(graph)
-        return structure, input_features(self, graph, structure)
+        return structure, _input_features(self, graph, structure)
 
     def _encode(self, h: Tensor) -> Tensor:
         return h if self.encoder is None else linear(h, self.encoder.weight, self.encoder.bias)
@@ -261,3 +305,78 @@ class GNN(nn.Module):
             return h
         graphs = structure.graphs * structure.copies
         return self.pool(h, structure.batch, dim_size=graphs)  # type: ignore[no-any-return]
+
+
+# -- what it reads of a graph ---------------------------------------------------------------------
+
+
+def _input_features(net: GNN, graph: Data, structure: Structure) -> Tensor:
+    """What the first layer or encoder of a network reads ``[n, d]``; sparse CSR ``x`` stays so."""
+    dtype = next(net.parameters()).dtype
+    parts = []
+    if len(net.embeddings):
+        parts.append(_embed(graph.x, net.embeddings))
+    elif net.in_channels:
+        x = graph.get("x")
+        if x is None:
+            raise InputError(f"graphs with features x of width {net.in_channels}", "none")
+        if is_sparse(x) and net.width == net.in_channels:
+            return as_dtype(x, dtype)
+        parts.append((x.to_dense() if is_sparse(x) else x).to(dtype))
+    if net.config["positional"] == "laplacian":
+        pe = _encoding(graph, net.config["positional_channels"]).to(dtype)
+        if net.training:  # the sign of an eigenvector means nothing
+            signs = torch.randint(0, 2, (structure.graphs, pe.size(1)), device=pe.device) * 2 - 1
+            pe = pe * signs[structure.batch]
+        parts.append(pe)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _encoding(graph: Data, channels: int) -> Tensor:
+    """The encoding stored on a graph as ``pe``, ``[n, channels]``."""
+    pe = graph.get("pe")
+    if pe is None or tuple(pe.shape) != (graph.num_nodes, channels):
+        raise InputError(
+            f"graphs with an encoding pe of shape [{graph.num_nodes}, {channels}]",
+            "none" if pe is None else list(pe.shape),
+            f"Apply torch_geometric.transforms.AddLaplacianEigenvectorPE({channels}, 'pe').",
+        )
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(pe).all()):
+        raise InputError("finite encodings pe", "NaN or infinite values")
+    return pe  # type: ignore[no-any-return]
+
+
+def _embed(x: Tensor, embeddings: nn.ModuleList) -> Tensor:
+    if x.is_floating_point():
+        raise InputError("integer categories in x", x.dtype, "Convert with .long().")
+    pairs: list[tuple[Tensor, Any]] = list(zip(x.unbind(dim=1), embeddings, strict=True))
+    for column, embedding in pairs if not exporting() else ():
+        low, high, count = int(column.min()), int(column.max()), embedding.num_embeddings
+        if low < 0 or high >= count:
+            raise InputError(f"categories from 0 to {count - 1}", f"{low} to {high}")
+    total: Tensor = reduce(add, [embedding(column) for column, embedding in pairs])
+    return total
+
+
+def _check_edge_features(graph: Data, channels: int) -> None:
+    """Raise where ``edge_attr`` has another width than the network was built for."""
+    attr = graph.get("edge_attr")
+    shape = None if attr is None else list(attr.shape if attr.dim() > 1 else [attr.numel(), 1])
+    if shape != [graph.edge_index.size(1), channels]:
+        raise InputError(
+            f"edge_attr of shape [{graph.edge_index.size(1)}, {channels}]", shape or "none"
+        )
+
+
+_CHAIN = ("forward", "prefix", "suffix", "release")  # what makes a GNN a chain
+
+
+def as_chain(net: nn.Module) -> GNN | None:
+    """The network as the chain of layers that it is, if it is one of gduq's own.
+
+    A subclass with a pass of its own is like any other network.
+    """
+    if not isinstance(net, GNN):
+        return None
+    own = (name for name in _CHAIN if getattr(type(net), name) is not getattr(GNN, name))
+    return net if next(own, None) is None else None

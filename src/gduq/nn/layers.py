@@ -12,16 +12,19 @@ commute, so whichever order is cheaper is taken. In evaluation mode BatchNorm is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.nn import GPSConv, PNAConv, ResGatedGraphConv
 
-from gduq.graph.sparse import is_sparse, linear
+from gduq.graphs.sparse import is_sparse, linear
 from gduq.nn.neighbourhoods import Kind, Structure, scattered
 
 __all__ = [
+    "CONVS",
     "ConvLayer",
     "EdgeGate",
     "GCNLayer",
@@ -30,6 +33,7 @@ __all__ = [
     "VirtualNode",
     "affine",
     "folded",
+    "make_layer",
     "two_layers",
 ]
 
@@ -278,3 +282,57 @@ class VirtualNode(nn.Module):
     def update(self, h: Tensor, state: Tensor, batch: Tensor) -> Tensor:
         """The next state from a layer's output ``h`` ``[n, H]``."""
         return self.mlp(state.index_add(0, batch, h))  # type: ignore[no-any-return]
+
+
+# -- layers by name --------------------------------------------------------------------------------
+
+
+def _pna(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
+    hidden = config["hidden_channels"]
+    conv: nn.Module = PNAConv(
+        hidden,
+        hidden,
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification", "attenuation"],
+        deg=torch.tensor(config["degree"], device="cpu"),  # it is read, also on the meta device
+        edge_dim=edge_dim,
+    )
+    return conv
+
+
+def _gated_gcn(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
+    hidden = config["hidden_channels"]
+    conv: nn.Module = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
+    return conv
+
+
+def _gps(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
+    inner, heads = _gated_gcn(config, edge_dim), config["heads"]
+    conv: nn.Module = GPSConv(
+        config["hidden_channels"], inner, heads=heads, dropout=config["dropout"]
+    )
+    return conv
+
+
+# A new layer is one more line here, and its name in `gnn_settings.Conv`: a class like `GCNLayer`,
+# or a function that makes a convolution of PyG, which goes into a `ConvLayer`.
+CONVS: dict[str, Callable[..., nn.Module]] = {
+    "gcn": GCNLayer,
+    "gin": GINLayer,
+    "pna": _pna,
+    "gated_gcn": _gated_gcn,
+    "gps": _gps,
+}
+
+
+def make_layer(config: Mapping[str, Any], in_channels: int, index: int) -> nn.Module:
+    """Layer ``index`` of a network with these settings."""
+    hidden, dropout, conv = config["hidden_channels"], config["dropout"], CONVS[config["conv"]]
+    last, gated = index == config["num_layers"] - 1, config["positional"] == "peg"
+    if isinstance(conv, type):
+        return conv(in_channels, hidden, dropout, last, gated)  # type: ignore[no-any-return]
+    edges = config["edge_channels"]
+    layer = conv(config, edges + gated or None)
+    own_norm = isinstance(layer, GPSConv)  # it normalises inside
+    norm = None if own_norm else nn.BatchNorm1d(hidden)
+    return ConvLayer(layer, norm, dropout, last, edges, gated, takes_batch=own_norm)

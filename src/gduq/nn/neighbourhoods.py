@@ -13,9 +13,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops
 
-from gduq.export_mode import exporting
-from gduq.graph import num_graphs
-from gduq.graph.sparse import csr, sparse_matmul
+from gduq._torch import exporting
+from gduq.graphs import num_graphs
+from gduq.graphs.sparse import csr, sparse_matmul
 
 __all__ = ["Kind", "Structure", "scattered"]
 

@@ -1,24 +1,22 @@
-"""What leaves a model, `Prediction` and its kinds for labels and values; `predict` makes it."""
+"""What outputs mean (`Target`) and what is known of rows (`Prediction`), of every kind."""
 
 from typing import TYPE_CHECKING, Any
 
-from gduq.prediction.base import Hypotheses
-from gduq.prediction.labels import LabelPrediction
-from gduq.prediction.result import RESCALING_RULES, Prediction, Rule
-from gduq.prediction.values import ValuePrediction
+from gduq.prediction.base import Prediction
+from gduq.prediction.classes import RESCALING_RULES, Classes, ClassPrediction, ClassWeights, Rule
+from gduq.prediction.inference import infer_target, resolve_target
+from gduq.prediction.labels import LabelPrediction, Labels
+from gduq.prediction.target import Target, TargetSample, target_from
+from gduq.prediction.values import ValuePrediction, Values
 
 if TYPE_CHECKING:
     from gduq.prediction.predicting import predict
 
 __all__ = [
-    "RESCALING_RULES",
-    "Hypotheses",
-    "LabelPrediction",
-    "Prediction",
-    "Rule",
-    "ValuePrediction",
-    "predict",
-]
+    "RESCALING_RULES", "ClassPrediction", "ClassWeights", "Classes", "LabelPrediction", "Labels",
+    "Prediction", "Rule", "Target", "TargetSample", "ValuePrediction", "Values", "infer_target",
+    "predict", "resolve_target", "target_from",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

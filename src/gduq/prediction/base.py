@@ -1,4 +1,4 @@
-"""`Hypotheses`: what predictions about classes, labels and values share."""
+"""`Prediction`: what predictions about classes, labels and values share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gduq.disk import atomic_path
+from gduq._io import atomic_path
 from gduq.errors import InputError
 from gduq.prediction import checks, mixture
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     import pandas as pd
     from typing_extensions import Self
 
-__all__ = ["Discrete", "Hypotheses"]
+__all__ = ["Discrete", "Prediction"]
 
 _PER_ROW = ("target", "features", "novelty", "nodes")
-_KINDS: dict[str, type[Hypotheses]] = {}
+_KINDS: dict[str, type[Prediction]] = {}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Hypotheses(ABC):
+class Prediction(ABC):
     """K hypotheses about m rows, whatever they are about.
 
     Args:
         samples: Outputs ``[K, m, O]``; ``[m, O]`` is taken as K = 1.
         target: The truth, one entry or one row of entries per row; ``None`` when unknown.
+        names: What classes, labels or values are called, or ``()``; used as column names.
         features: Representation at the cut ``[m, d]`` for scores that need one, or ``None``.
         weights: Of the hypotheses ``[K]``, at least 0 and summing to 1; ``None`` for equal ones.
         novelty: How unlike the training data each row is ``[m]``, from 0 to 1, or ``None``.
@@ -43,10 +44,22 @@ class Hypotheses(ABC):
         nodes: The number of the node that each row is about ``[m]``, or ``None``.
     """
 
+    if TYPE_CHECKING:
+
+        @property
+        def epistemic(self) -> Tensor: ...
+
     kind: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]  # all that `gduq.evaluate` measures, as in `gduq.metrics`
+    summary: ClassVar[tuple[str, ...]]  # those that are shown first
+    calibrator: ClassVar[str]  # the default of `gduq.calibration.METHODS`
+    ood_scores: ClassVar[tuple[str, ...]]  # properties; the first is the default of `gduq.ood`
+    conformal: ClassVar[str]  # the default method of `gduq.conformal`
+    shift_columns: ClassVar[tuple[str, ...]]  # what `gduq.conformal.shift_test` compares
 
     samples: Tensor
     target: Tensor | None = None
+    names: tuple[str, ...] = ()
     features: Tensor | None = field(default=None, kw_only=True)
     weights: Tensor | None = field(default=None, kw_only=True)
     novelty: Tensor | None = field(default=None, kw_only=True)
@@ -63,6 +76,7 @@ class Hypotheses(ABC):
         count, rows = self.samples.shape[:2]
         if self.target is not None:
             self._set("target", self._checked_target(torch.as_tensor(self.target), rows))
+        self._set("names", checks.as_names(self.names, self.width, f"names of {self.kind}"))
         if self.features is not None:
             self._set("features", checks.as_features(self.features, rows))
         if self.weights is not None:
@@ -90,12 +104,31 @@ class Hypotheses(ABC):
 
     @property
     @abstractmethod
+    def width(self) -> int:
+        """How many classes, labels or values there are."""
+
+    @property
     def size(self) -> str:
-        """How many things a row is about, in words: ``"3 classes"``."""
+        """The same in words: ``"3 classes"``."""
+        return f"{self.width} {self.kind if self.width != 1 else self.kind[:-1]}"
+
+    def parts(self) -> dict[str, Prediction]:
+        """What is looked at one by one, by name: every label, as a task of two classes on the rows
+        whose label is known, or every value. Classes, one label and one value are ``{"": part}``.
+        """
+        return {"": self}
+
+    def _part_names(self) -> tuple[str, ...]:
+        numbers = tuple(str(t) for t in range(self.width))
+        return (self.names or numbers) if self.width > 1 else ("",)
 
     @abstractmethod
     def _columns(self) -> dict[str, Any]:
         """The columns of `to_pandas`: tensors or arrays by name."""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """What `to_pandas` holds, as lists."""
+        return {name: values.tolist() for name, values in self._columns().items()}
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -111,6 +144,15 @@ class Hypotheses(ABC):
     def num_samples(self) -> int:
         """K, the number of hypotheses."""
         return self.samples.size(0)
+
+    @staticmethod
+    def of_kind(kind: str) -> type[Prediction]:
+        """The class of predictions about ``"classes"``, ``"labels"`` or ``"values"``."""
+        return _KINDS[kind]
+
+    def row_mean(self, values: Tensor) -> Tensor:
+        """One number per row ``[m]`` of ``[m]`` or ``[m, n]``: the mean."""
+        return values if values.dim() == 1 else values.mean(dim=1)
 
     def require_target(self) -> Tensor:
         """The targets, or an error that says they are missing."""
@@ -191,7 +233,7 @@ class Hypotheses(ABC):
         arrays = {
             name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
             for name, value in given.items()
-            if value is not None
+            if value is not None and value != ()
         }
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
@@ -233,7 +275,7 @@ def _read(name: str, array: np.ndarray[Any, Any]) -> Any:
     return tuple(array.tolist()) if array.ndim else str(array)
 
 
-class Discrete(Hypotheses):
+class Discrete(Prediction):
     """What classes and labels share: each is a choice, of which hypotheses have logits.
 
     Differences of entropies are taken in float64.

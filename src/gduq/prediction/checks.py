@@ -1,14 +1,15 @@
-"""What a `Prediction` is made from, brought into one form or refused."""
+"""What a `ClassPrediction` is made from, brought into one form or refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gduq._torch import exporting
 from gduq.errors import InputError
-from gduq.export_mode import exporting
 
 __all__ = [
     "RowChoice",
@@ -20,6 +21,7 @@ __all__ = [
     "as_outputs",
     "as_samples",
     "as_weights",
+    "check_nodes",
     "row_index",
 ]
 
@@ -79,10 +81,10 @@ def as_labels(target: Tensor, rows: int, classes: int) -> Tensor:
     return labels
 
 
-def as_names(given: Sequence[str] | None, count: int, kind: str) -> tuple[str, ...] | None:
+def as_names(given: Sequence[str] | None, count: int, kind: str) -> tuple[str, ...]:
     """One name per class, label or value; ``kind`` says what these are."""
-    if given is None:
-        return None
+    if given is None or len(given) == 0:
+        return ()
     names = tuple(str(name) for name in given)
     if len(names) != count or len(set(names)) != len(names):
         raise InputError(f"{count} different {kind}", list(names))
@@ -159,3 +161,15 @@ def row_index(rows: RowChoice | None, length: int) -> Tensor | slice:
     if not -length <= low or high >= length:
         raise InputError(f"row numbers from 0 to {length - 1}", high if high >= length else low)
     return index.long()
+
+
+def check_nodes(graph: Any, p: Sized, name: str) -> Any:
+    """The graph of a method for nodes, when it is there and ``p`` is about all its nodes."""
+    if graph is None:
+        do = f"Pass {name}(graph=data), or bind a restored one with .on(data)."
+        raise InputError(f"a graph for {name}", "none", do)
+    if len(p) != graph.num_nodes:
+        wanted = f"a prediction for each of the {graph.num_nodes} nodes of the graph"
+        do = f"Predict all nodes and choose with rows=; {name} is for node tasks."
+        raise InputError(wanted, f"{len(p)} rows", do)
+    return graph

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gduq.export_mode import exporting
+from gduq._torch import exporting
 
 __all__ = ["deviation", "disagreement", "log_mixture", "match", "weighted_mean", "weights_of"]
 

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 
-from gduq.baselines.network import as_predictor
 from gduq.errors import InputError, warn_user
-from gduq.graph import (
-    HasRows,
+from gduq.graphs import (
+    View,
     check_graph,
     device_of,
     iterate,
@@ -22,10 +21,11 @@ from gduq.graph import (
     row_kind,
     targets,
 )
-from gduq.nn.call import Call, evaluating
-from gduq.prediction.base import Hypotheses
-from gduq.prediction.predictor import Predictor
-from gduq.targets import Classes, Labels, Target, infer_target
+from gduq.models.network import as_predictor
+from gduq.models.predictor import Predictor
+from gduq.prediction import Classes, Labels, Target, infer_target
+from gduq.prediction.base import Prediction
+from gduq.tracing.call import Call, evaluating
 
 __all__ = ["device_of_model", "predict"]
 
@@ -49,8 +49,8 @@ def predict(
         novelty: Also say how unlike the training data every row is, if `gduq.fit` has seen it.
 
     Returns:
-        In the order of the data: a `Prediction` for classes, a `LabelPrediction` for yes/no labels
-        or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
+        In the order of the data: a `ClassPrediction` for classes, a `LabelPrediction` for yes/no
+        labels or a `ValuePrediction` for real values. Targets come from ``y`` where it exists.
     """
     known = as_predictor(model, call)
     device, parts, unknown, seen = device_of_model(known), [], 0, 0
@@ -62,7 +62,7 @@ def predict(
             values = (value for store in graph.stores for value in store.values())
             if any(isinstance(value, Tensor) and value.is_inference() for value in values):
                 graph = graph.clone()
-            (outputs, rows, weights), ranks = known.calibrated_answer(graph, features, novelty)
+            (outputs, rows, weights), ranks = known.calibrated_samples(graph, features, novelty)
             y = targets(graph, outputs.size(1))
             if y is not None and y.is_floating_point():
                 unknown += int(y.isnan().reshape(len(y), -1).any(dim=1).sum())
@@ -79,8 +79,8 @@ def predict(
             )
             parts.append(part)
             seen += int(graph.num_nodes or 0)
-    found = Hypotheses.concatenate(parts)
-    if isinstance(data, HasRows):
+    found = Prediction.concatenate(parts)
+    if isinstance(data, View):
         if data.order is not None:
             found = found[data.order.to(device)]
         if data.task == "node":  # batches without a row were left out

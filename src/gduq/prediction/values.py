@@ -1,25 +1,32 @@
-"""`ValuePrediction`: K Gaussian hypotheses about T real values per row, and their mixture."""
+"""Values: `Values`, the target, and `ValuePrediction`, what a model says of it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from gduq.errors import InputError
-from gduq.prediction import checks, gaussians, mixture
-from gduq.prediction.base import Hypotheses
+from gduq.errors import InputError, warn_user
+from gduq.prediction import checks, mixture
+from gduq.prediction.base import Prediction
+from gduq.prediction.mixture import weighted_mean
+from gduq.prediction.target import Target, TargetSample, log_mean
+from gduq.prediction.temperature import Part, extra_row, fit_temperature
 
-__all__ = ["ValuePrediction"]
+__all__ = ["ValuePrediction", "Values", "gaussian_nll", "quantile"]
 
-_EDGE = 1e-12  # quantiles of levels nearer to 0 or 1 are not looked for
+_LOWEST, _HIGHEST = -14.0, 10.0  # log-variances in standardised units
+_ROUNDS = 100  # in search of a quantile; nearly always less than ten
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ValuePrediction(Hypotheses):
+class ValuePrediction(Prediction):
     r"""K Gaussian hypotheses about T values of m rows, and what follows from their mixture.
 
     With mean :math:`\mu_k` and variance :math:`\sigma_k^2` of hypothesis k and weights :math:`w_k`
@@ -41,9 +48,6 @@ class ValuePrediction(Hypotheses):
         target: True values ``[m]`` or ``[m, T]``, or ``None``.
         names: One name per value, used as column names.
         units: One unit per value, or ``None``.
-        levels: Points ``[n, 2]`` of a rising line from (0, 0) to (1, 1), or ``[T, n, 2]`` for one
-            line per value: what levels of the mixture's distribution function become (see
-            `gduq.calibration.IsotonicRecalibration`); ``None`` leaves them.
 
     Example:
         >>> p = ValuePrediction(torch.tensor([[[0.0, 0.0]], [[4.0, 0.0]]]))  # N(0, 1) and N(4, 1)
@@ -54,21 +58,26 @@ class ValuePrediction(Hypotheses):
     """
 
     kind: ClassVar[str] = "values"
+    metrics: ClassVar[tuple[str, ...]] = (
+        "rmse", "mae", "r2", "nll", "crps", "coverage_50", "coverage_80", "coverage_90",
+        "coverage_95", "width_50", "width_80", "width_90", "width_95", "miscalibration_area",
+        "ence", "spearman", "aurc", "sharpness",
+    )  # fmt: skip
+    summary: ClassVar[tuple[str, ...]] = ("rmse", "r2", "coverage_90", "width_90", "nll")
+    calibrator: ClassVar[str] = "deviation"
+    ood_scores: ClassVar[tuple[str, ...]] = ("std", "epistemic", "novelty")
+    conformal: ClassVar[str] = "normalised"
+    shift_columns: ClassVar[tuple[str, ...]] = ("mean", "std", "epistemic", "novelty")
 
-    names: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
-    levels: Tensor | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("names", checks.as_names(self.names, self.num_values, "names of values"))
         if self.units is not None:
             units: Any = self.units
             if isinstance(units, str) or len(units) != self.num_values:
                 raise InputError(f"{self.num_values} units, one per value", units)
             self._set("units", tuple(str(unit) for unit in units))
-        if self.levels is not None:
-            self._set("levels", gaussians.checked_levels(self.levels, self.num_values))
 
     def _checked_samples(self, samples: Tensor) -> Tensor:
         samples = checks.as_outputs(samples, "means and log-variances of shape [K, m, 2T]")
@@ -91,15 +100,15 @@ class ValuePrediction(Hypotheses):
         return self._shaped(values.view(rows, width))
 
     @property
-    def size(self) -> str:
-        return f"{self.num_values} value{'s' * (self.num_values != 1)}"
+    def width(self) -> int:
+        return self.num_values
 
     @property
     def num_values(self) -> int:
         """T, the number of values per row."""
         return self.samples.size(2) // 2
 
-    # -- moments -------------------------------------------------------------------------------
+    # -- mean and variances -------------------------------------------------------------------
 
     @property
     def means(self) -> Tensor:
@@ -118,15 +127,15 @@ class ValuePrediction(Hypotheses):
 
     @cached_property
     def mean(self) -> Tensor:
-        return self._out(self._moments[0] if self.levels is None else self._recalibrated[0])
+        return self._out(self._mean_variances[0])
 
     @cached_property
     def aleatoric(self) -> Tensor:
-        return self._out(self._moments[1] * self._stretch)
+        return self._out(self._mean_variances[1])
 
     @cached_property
     def epistemic(self) -> Tensor:
-        return self._out(self._moments[2] * self._stretch)
+        return self._out(self._mean_variances[2])
 
     @cached_property
     def variance(self) -> Tensor:
@@ -134,10 +143,10 @@ class ValuePrediction(Hypotheses):
 
     @cached_property
     def std(self) -> Tensor:
-        return self._out(((self._moments[1] + self._moments[2]) * self._stretch).sqrt())
+        return self._out((self._mean_variances[1] + self._mean_variances[2]).sqrt())
 
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _mean_variances(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, mean of the variances, variance of the means: each ``[m, T]`` in float64."""
         means = self.means.double()
         apart = means - means[:1]  # measured from the first: equal hypotheses give exactly 0
@@ -146,59 +155,26 @@ class ValuePrediction(Hypotheses):
         within = mixture.weighted_mean(self._variances, self.weights)
         return means[0] + centre, within, between
 
-    @cached_property
-    def _recalibrated(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the recalibrated distribution.
-
-        Its density is the mixture's times the slope of the line, so each piece of the line adds its
-        slope times the moments of the mixture between two quantiles, which are known exactly.
-        """
-        lines = self._lines
-        slopes = (lines[:, 1:, 1] - lines[:, :-1, 1]) / (lines[:, 1:, 0] - lines[:, :-1, 0])
-        centre, within, between = self._moments
-        apart, spread = self.means.double() - centre, self._variances.sqrt()
-        first = torch.zeros_like(centre)  # moments about the mixture's mean, up to a knot
-        second = slopes[:, -1] * (within + between)
-        for knot in range(1, lines.size(1) - 1):
-            drop = slopes[:, knot - 1] - slopes[:, knot]
-            end = self._at(lines[:, knot, 0]) - centre
-            below, below_squared = gaussians.moments_below(end, apart, spread, self.weights)
-            first, second = first + drop * below, second + drop * below_squared
-        return centre + first, (second - first.square()).clamp_min(0.0)
-
-    @cached_property
-    def _stretch(self) -> Tensor | float:
-        """What recalibration multiplies variances by."""
-        if self.levels is None:
-            return 1.0
-        return self._recalibrated[1] / (self._moments[1] + self._moments[2])
-
     # -- the distribution ----------------------------------------------------------------------
 
     def cdf(self, y: Tensor | float) -> Tensor:
         """The probability of a value of at most ``y``, which is a number or one entry per row."""
-        found = self._cdf(self._given(y))
-        lines = None if self.levels is None else self._lines
-        return self._out(found if lines is None else gaussians.interpolated(found, lines))
+        z = (self._as_values(y) - self.means.double()) / self._variances.sqrt()
+        return self._out(mixture.weighted_mean(torch.special.ndtr(z), self.weights))
 
     def log_prob(self, y: Tensor | float) -> Tensor:
         """Log-density at ``y``, which is a number or one entry per row."""
-        values = self._given(y)
+        values = self._as_values(y)
         logs, means = self.samples[..., self.num_values :].double(), self.means.double()
         share = mixture.weights_of(self.samples, self.weights).log().view(-1, 1, 1)
-        found = (share - gaussians.surprise((values - means).square(), logs)).logsumexp(dim=0)
-        if self.levels is not None:
-            found = found + gaussians.slopes(self._cdf(values), self._lines).log()
-        return self._out(found)
+        return self._out((share - gaussian_nll((values - means).square(), logs)).logsumexp(dim=0))
 
     def quantile(self, q: float) -> Tensor:
         """The value below which the truth lies with probability ``q``."""
         if not 0 < q < 1:
             raise InputError("q between 0 and 1", q)
-        level = torch.full((1, self.num_values), q, dtype=torch.float64, device=self.samples.device)
-        if self.levels is not None:  # the level of the mixture itself that becomes q
-            level = gaussians.interpolated(level, self._lines.flip(2)).clamp(_EDGE, 1 - _EDGE)
-        return self._out(self._at(level[0]))
+        spread = self._variances.sqrt()
+        return self._out(quantile(self.means.double(), spread, q, self.weights))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of the central interval that holds the truth with probability ``level``."""
@@ -206,23 +182,7 @@ class ValuePrediction(Hypotheses):
             raise InputError("level between 0 and 1", level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
-    @property
-    def _lines(self) -> Tensor:
-        """The levels as one line per value, ``[T, n, 2]`` in float64."""
-        assert self.levels is not None
-        lines = self.levels if self.levels.dim() == 3 else self.levels.unsqueeze(0)
-        return lines.to(self.samples.device).expand(self.num_values, -1, -1)
-
-    def _at(self, q: Tensor) -> Tensor:
-        """The quantiles ``[m, T]`` of the mixture at levels ``[T]``."""
-        return gaussians.quantile(self.means.double(), self._variances.sqrt(), q, self.weights)
-
-    def _cdf(self, y: Tensor) -> Tensor:
-        """Of the mixture itself ``[m, T]`` at ``y`` ``[m, T]``, float64."""
-        z = (y - self.means.double()) / self._variances.sqrt()
-        return mixture.weighted_mean(torch.special.ndtr(z), self.weights)
-
-    def _given(self, y: Tensor | float) -> Tensor:
+    def _as_values(self, y: Tensor | float) -> Tensor:
         """Values of the caller ``[m, T]`` in float64."""
         values = torch.as_tensor(y, dtype=torch.float64, device=self.samples.device)
         shape = (len(self), self.num_values)
@@ -238,18 +198,26 @@ class ValuePrediction(Hypotheses):
     def _shaped(self, values: Tensor) -> Tensor:
         return values.squeeze(1) if self.num_values == 1 else values
 
+    def parts(self) -> dict[str, Prediction]:
+        return {name: self.column(t) for t, name in enumerate(self._part_names())}
+
+    def row_mean(self, values: Tensor) -> Tensor:
+        """The same: values have units of their own, so several have no mean."""
+        if values.dim() > 1:
+            do = "Take p.column(t), or the score 'novelty'."
+            raise InputError("one value per row", self.size, do)
+        return values
+
     def column(self, t: int) -> ValuePrediction:
         """Value number ``t`` alone."""
         if (t, self.num_values) == (0, 1):
             return self
-        every = self.levels is None or self.levels.dim() == 2
         return replace(
             self,
             samples=self.samples[..., [t, t + self.num_values]],
             target=None if self.target is None else self.target[:, t],
-            names=self.names and (self.names[t],),
+            names=self.names[t : t + 1],
             units=self.units and (self.units[t],),
-            levels=self.levels if every else self._lines[t],
         )
 
     def _columns(self) -> dict[str, Tensor]:
@@ -268,3 +236,333 @@ class ValuePrediction(Hypotheses):
             if one.target is not None:
                 columns[f"target{end}"] = one.target
         return columns | ({} if self.novelty is None else {"novelty": self.novelty})
+
+
+def gaussian_nll(squares: Tensor, logs: Tensor) -> Tensor:
+    """Minus the log-density of Gaussians: of squared distances to the mean, and log-variances."""
+    return 0.5 * (squares * (-logs).exp() + logs + math.log(2 * math.pi))
+
+
+def quantile(means: Tensor, spread: Tensor, q: float, weights: Tensor | None) -> Tensor:
+    """The quantiles ``[m, T]`` at level ``q`` of mixtures of K Gaussians ``[K, m, T]``.
+
+    By Newton's method within an interval that holds them, which is halved where that leads out of
+    it or is slow. ``spread`` are deviations; all is float64.
+
+    Example:
+        >>> one = torch.ones(1, 1, 1).double()
+        >>> quantile(5 * one, 2 * one, 0.5, None)
+        tensor([[5.]], dtype=torch.float64)
+    """
+    ends: Tensor = means + torch.special.ndtri(spread.new_tensor(q)) * spread
+    low, high, scale = ends.amin(dim=0), ends.amax(dim=0), spread.amax(dim=0)
+    at, before = (low + high) / 2, high - low
+    for _ in range(_ROUNDS):
+        z = (at - means) / spread
+        gap = weighted_mean(torch.special.ndtr(z), weights) - q
+        bell = (-0.5 * z.square()).exp() / (spread * math.sqrt(2 * math.pi))
+        low, high = torch.where(gap < 0, at, low), torch.where(gap < 0, high, at)
+        step = -gap / weighted_mean(bell, weights).clamp_min(1e-300)
+        there = step.abs() <= 1e-12 * (scale + at.abs())
+        good = (at + step > low) & (at + step < high) & (step.abs() < before / 2)
+        step = torch.where(there | good, step, (low + high) / 2 - at)
+        at, before = at + step, step.abs()
+        if bool((there | (before <= 1e-12 * (scale + at.abs()))).all()):
+            break
+    return at
+
+
+@dataclass(frozen=True)
+class Values(Target):
+    r"""T real values per row, each with Gaussian noise whose size is learned.
+
+    A network gives T means, or T means and then T log-variances. With means only, the noise is one
+    number per value, fitted at the end of training; a head on a frozen network is widened to give
+    both. A network that `gduq.fit` trains works in standardised units, one that comes trained may
+    work in those of ``y``: what fits ``y`` better tells.
+
+    With :math:`\mu, \sigma^2` in standardised units the loss of a row is the mean over its values
+    of
+
+    .. math:: \tfrac12 \sigma^{2\beta} \bigl( (y-\mu)^2 / \sigma^2 + \log 2\pi\sigma^2 \bigr)
+
+    where the factor counts as a constant; a masked row is trained towards the marginal of ``y``.
+
+    Args:
+        names: One name per value.
+        units: One unit per value.
+        beta: 0 is the likelihood; 0.5 keeps rows with much noise from being neglected (Seitzer et
+            al., ICLR 2022).
+        shift: Mean of each value in training; `gduq.fit` sets it and all that follows.
+        scale: Their deviations.
+        raw: Whether the network works in the units of ``y``.
+        noise: Log-variance of each value, for a network that gives means only.
+
+    Example:
+        >>> y = torch.tensor([1.0, 2.0, 4.5])
+        >>> target = Values().fit(TargetSample(y, torch.zeros(3, 1), y))
+        >>> target.shift, target.raw
+        ((2.5,), False)
+        >>> target.prediction(target.to_params(torch.zeros(1, 2, 1))).mean  # nothing learned yet
+        tensor([2.5000, 2.5000])
+    """
+
+    kind: ClassVar[str] = "values"
+    noun: ClassVar[str] = "value"
+    form: ClassVar[tuple[str, ...]] = ("shift", "scale")
+    price: ClassVar[float] = 0.005  # intervals about 1.07 times as wide
+    has_units: ClassVar[bool] = True
+
+    names: tuple[str, ...] | None = None
+    units: tuple[str, ...] | None = None
+    beta: float = 0.0
+    shift: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    raw: bool = False
+    noise: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        self._set_tuples("names", "units", "shift", "scale", "noise")
+        if not 0 <= self.beta <= 1:
+            raise InputError("beta from 0 to 1", self.beta)
+        if self.shift or self.scale:
+            self._check_widths(len(self.shift), "scale", "noise", "names", "units")
+            if not all(spread > 0 for spread in self.scale):
+                raise InputError("deviations above 0", list(self.scale))
+
+    @property
+    def num_values(self) -> int:
+        """T; 0 before training data were seen."""
+        return len(self.shift)
+
+    # -- from data -----------------------------------------------------------------------------
+
+    def fit(self, sample: TargetSample) -> Values:
+        values, outputs = _columns(sample.y, "train"), sample.outputs
+        width = values.size(1)
+        if outputs.size(1) not in (width, 2 * width):
+            raise InputError(
+                f"{width} outputs (means) or {2 * width} (means, log-variances) for y of {width} "
+                f"value{'s' * (width > 1)} per row",
+                f"a network with {outputs.size(1)}",
+                "If y should be classes: whole numbers from 0 up, one per row.",
+            )
+        deviation, mean = torch.std_mean(values.double(), dim=0, correction=0)
+        for t, (centre, spread) in enumerate(zip(mean.tolist(), deviation.tolist(), strict=True)):
+            _check_range(self._name(t), centre, spread)
+        self._check_widths(width, "names", "units")
+        noise = (0.0,) * width if outputs.size(1) == width else None
+        shift, scale = tuple(mean.tolist()), tuple(deviation.tolist())
+        found = replace(self, shift=shift, scale=scale, raw=False, noise=noise)
+        # a ReLU, say, cannot give what lies below the mean of y
+        return replace(found, raw=sample.bounded or found._fits_raw(sample))
+
+    def _fits_raw(self, sample: TargetSample) -> bool:
+        """Whether outputs explain the truth better as they are than as standardised ones.
+
+        A network that is still to be trained and explains nothing learns in standardised units.
+        """
+        means = sample.outputs[:, : self.num_values].detach().cpu().double()
+        y = _columns(sample.truth, "train").cpu().double()
+        shift, scale = self._shift(means), self._scale(means)
+        as_is = float(((means - y) / scale).square().mean())
+        scaled = float((means - (y - shift) / scale).square().mean())
+        nothing = float(((y - shift) / scale).square().mean())  # what the mean of y leaves open
+        if sample.trained and min(as_is, scaled) > nothing:
+            warn_user(
+                "the network explains nothing of y on its training rows "
+                f"(R2 = {1 - min(as_is, scaled) / nothing:.2g}): are its outputs in the units of y?"
+            )
+        return as_is < scaled and (sample.trained or as_is < 0.98 * nothing)
+
+    def check_val(self, y: Tensor, train: Tensor) -> Tensor:
+        values = self.check(y, "val")
+        far = float(values.mean(dim=0).abs().max())
+        if values.size(0) >= 10 and far > 4:
+            warn_user(
+                f"the validation values lie {far:.1f} deviations of the training values away from "
+                "their mean: are both in the same units?"
+            )
+        return values
+
+    def check(self, y: Tensor, name: str) -> Tensor:
+        values = _columns(y, name)
+        if values.size(1) != self.num_values:
+            raise InputError(
+                f"{self.num_values} value{'s' * (self.num_values > 1)} per row in {name}, "
+                "as the model was trained with",
+                values.size(1),
+            )
+        values = values.to(torch.promote_types(values.dtype, torch.float32))
+        return (values - self._shift(values)) / self._scale(values)
+
+    @property
+    def needs_noise(self) -> bool:
+        return self.noise is not None
+
+    def with_noise(self, outputs: Tensor, y: Tensor, weights: Tensor | None = None) -> Values:
+        """With the noise that the means of a model leave unexplained."""
+        if self.noise is None:
+            return self
+        means = outputs[..., : self.num_values].double()
+        centre = weighted_mean(means, weights)
+        spread = weighted_mean((means - centre).square(), weights).mean(dim=0)
+        error = (y.to(centre) - centre).square().mean(dim=0).clamp_min(1e-6)
+        left = torch.maximum(error - spread, 0.01 * error)
+        return replace(self, noise=tuple(left.log().tolist()))
+
+    def residual(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log of the mean squared error ``[T]`` of a network's means ``[n, T]``, standardised."""
+        means = self.to_params(outputs)[..., : self.num_values]
+        return (y.to(means) - means).square().mean(dim=0).clamp_min(1e-6).log()
+
+    def combined(self) -> Values:
+        return replace(self, raw=False, noise=None)
+
+    # -- losses --------------------------------------------------------------------------------
+
+    def to_params(self, outputs: Tensor) -> Tensor:
+        """Means and log-variances ``[..., m, 2T]`` in standardised units, once these are known."""
+        width = self.num_values
+        if width == 0:
+            return outputs
+        means, rest = outputs[..., :width], outputs[..., width:]
+        if self.raw:
+            means = (means - self._shift(means)) / self._scale(means)
+            rest = rest - 2 * self._scale(rest).log() if rest.size(-1) else rest
+        if self.noise is not None:
+            rest = means.new_tensor(self.noise).expand(means.shape)
+        return torch.cat([means, rest.clamp(_LOWEST, _HIGHEST)], dim=-1)
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        means, logs = self._halves(outputs)
+        return self._gaussian_loss((y - means).square(), logs)
+
+    def masked_losses(self, outputs: Tensor) -> Tensor:
+        means, logs = self._halves(outputs)
+        return self._gaussian_loss(means.square() + 1.0, logs)
+
+    def _gaussian_loss(self, squares: Tensor, logs: Tensor) -> Tensor:
+        found = gaussian_nll(squares, logs)
+        if self.beta:
+            found = found * (self.beta * logs.detach()).exp()
+        return found.mean(dim=-1)
+
+    def nll(self, samples: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """In standardised units; the mean over the values of a row, each by itself."""
+        means, logs = self._halves(samples)  # [..., K, m, T]
+        return -log_mean(-gaussian_nll((y - means).square(), logs), weights).mean(dim=-1)
+
+    def figures(
+        self, samples: Tensor, y: Tensor, weights: Tensor | None = None
+    ) -> dict[str, float]:
+        """With the RMSE in the units of a single value, in deviations of several."""
+        means = weighted_mean(self._halves(samples)[0].double(), weights)
+        scale = self.scale[0] if self.num_values == 1 else 1.0
+        error = (y.to(means) - means).square().mean().sqrt()
+        return {
+            "val_loss": float(self.nll(samples, y, weights).mean()),
+            "val_rmse": scale * float(error),
+        }
+
+    # -- confidence ----------------------------------------------------------------------------
+
+    def scaled(self, samples: Tensor, temperature: Tensor, weights: Tensor | None = None) -> Tensor:
+        """All deviations times the temperature: noise, and the hypotheses about their mean."""
+        means, logs = self._halves(samples)
+        factor = temperature.to(samples)
+        if means.size(-3) > 1:
+            centre = means.mean(dim=-3, keepdim=True)
+            if weights is not None:
+                centre = (means * weights.to(means).view(-1, 1, 1)).sum(dim=-3, keepdim=True)
+            means = centre + factor * (means - centre)
+        return torch.cat([means, logs + 2 * factor.log()], dim=-1)
+
+    def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
+        """By likelihood, from 0.01 to 100; one row that says 1 is among the others, so that a few
+        exact answers do not make a model sure of everything."""
+        kept, extra = extra_row([(s, y.double(), share) for s, y, share in parts])
+
+        def loss(parts: Sequence[Part], temperature: float) -> float:
+            prior = math.log(temperature) + 0.5 / temperature**2
+            return self._tempered(parts, temperature, weights) + extra * prior
+
+        return fit_temperature(kept, loss)
+
+    def novelty_slope(
+        self, samples: Tensor, y: Tensor, novelty: Tensor, weights: Tensor | None = None
+    ) -> float:
+        """By likelihood, from 0 to 2; before any row is seen it is 0, give or take 1."""
+        samples, y, centred = samples.double(), y.double(), novelty.double().unsqueeze(1) - 0.5
+
+        def loss(slope: float) -> float:
+            scaled = self.scaled(samples, (slope * centred).exp(), weights)
+            return float(self.nll(scaled, y, weights).mean()) + slope**2 / (2 * y.size(0))
+
+        found = minimize_scalar(loss, bounds=(0.0, 2.0), method="bounded", options={"xatol": 1e-4})
+        return float(found.x) if found.fun < loss(0.0) else 0.0
+
+    def prediction(self, samples: Tensor, y: Tensor | None = None, **more: Any) -> ValuePrediction:
+        if y is not None and y.is_floating_point() and bool(y.isnan().any()):
+            y = None  # unknown, as in files of new rows
+        return ValuePrediction(self.in_units(samples), y, self.names or (), self.units, **more)
+
+    def in_units(self, samples: Tensor) -> Tensor:
+        """Means and log-variances in the units of ``y``, from standardised ones."""
+        means, logs = self._halves(samples)
+        means = means * self._scale(means) + self._shift(means)
+        return torch.cat([means, logs + 2 * self._scale(logs).log()], dim=-1)
+
+    def agree(self, samples: Tensor) -> bool:
+        found = self.prediction(samples)
+        share = (found.epistemic / found.variance).mean()
+        return samples.size(0) > 1 and float(share) < 1e-4
+
+    def _halves(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        if outputs.size(-1) != 2 * self.num_values:
+            raise InputError(f"{2 * self.num_values} outputs per row", outputs.size(-1))
+        return outputs[..., : self.num_values], outputs[..., self.num_values :]
+
+    def _shift(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.shift)
+
+    def _scale(self, like: Tensor) -> Tensor:
+        return like.new_tensor(self.scale)
+
+
+def _check_range(name: str, mean: float, deviation: float) -> None:
+    """Raise for values that are all the same, or that single precision cannot hold: it has 24 bits
+    and ends at 1e38."""
+    if deviation <= 1e-12 * abs(mean):
+        raise InputError(
+            "values that differ between training rows",
+            f"{mean:g} in every row for {name}",
+            "There is nothing to learn: leave it out.",
+        )
+    if not 1e-15 < deviation < 1e15:
+        raise InputError(
+            "values of an ordinary size",
+            f"a deviation of {deviation:.1g} for {name}",
+            f"Change the unit: multiply y by {1 / deviation:.0e}.",
+        )
+    if abs(mean) > 1e5 * deviation:
+        raise InputError(
+            "values whose differences single precision can hold",
+            f"{mean:.6g} plus or minus {deviation:.2g} for {name}",
+            "Subtract a constant from y.",
+        )
+
+
+def _columns(y: Tensor, name: str) -> Tensor:
+    """Values ``[m, T]``, finite."""
+    if y.dim() > 2:
+        raise InputError(f"y of shape [m] or [m, T] in {name}", list(y.shape))
+    values = y.unsqueeze(1) if y.dim() == 1 else y
+    if not bool(torch.isfinite(values).all()):
+        bad = int((~torch.isfinite(values)).any(dim=1).sum())
+        raise InputError(
+            f"finite values y in {name}",
+            f"NaN or infinity in {bad} of {values.size(0)} rows",
+            "Leave those rows out, or train one value at a time.",
+        )
+    return values if values.is_floating_point() else values.to(torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""Which charts a page shows, by what its subjects predict; all are figures of `gduq.plots`."""
+"""Which charts a page shows; all are figures of `gduq.report.plots`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from gduq import plots
 from gduq.metrics import Interval
-from gduq.report.scorecards import apart
-from gduq.report.subject import Subject, main_split, severities, splits_of
+from gduq.prediction import ClassPrediction, ValuePrediction
+from gduq.report import plots
+from gduq.report.kinds import result_of
+from gduq.report.subject import Subject, main_split, severities, split_names
+from gduq.report.tables import apart
 
 __all__ = ["MOST", "charts_of"]
 
 MOST = 6  # lines a reader can still tell apart
 _BLOCKS = 4  # labels or values with charts; tables show all
 _NAME = 40  # letters of a name in a legend
-_GROWING = {
-    "classes": {"ece": "ECE", "accuracy": "accuracy"},
-    "labels": {"ece": "ECE", "roc_auc": "ROC-AUC"},
-    "values": {"coverage_90": "share in 90 % intervals", "rmse": "RMSE"},
-}
 
-Place = tuple[str, dict[str, Any]]  # a title, and predictions by name of the subject
+Panel = tuple[str, dict[str, Any]]  # a title, and predictions by name of the subject
 
 
 class Chart(NamedTuple):
@@ -35,28 +32,40 @@ class Chart(NamedTuple):
 def charts_of(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Charts by section of the page, and what they leave out."""
     drawn = [s.first for s in subjects[:MOST]]  # a picture is of one run, and its name says which
-    places = list(_places(drawn))
-    found: dict[str, Any] = {"parity": [], "errors": [], "precision": []}
-    if drawn[0].kind == "values":
-        found["reliability"] = _together(places, plots.calibration_curve, "Levels of intervals")
-        found["parity"] = [
-            _chart(f"{title}: {name}" if len(known) > 1 else title, "Truth and prediction",
-                   plots.parity(p, most=300))
-            for title, known in places for name, p in known.items()
-        ]  # fmt: skip
-        found["errors"] = _together(places, _errors, "Error against deviation")
-    else:
-        draw = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
-        found["reliability"] = _together(places, draw, "Reliability")
-        if all(p.num_classes == 2 for p in drawn[0].parts[0].predictions.values()):
-            found["precision"] = _together(places, plots.precision_recall, "Precision and recall")
-    risk = partial(plots.risk_coverage, resamples=0)
+    panels = list(_panels(drawn))
+    section = _SECTIONS[type(drawn[0].parts[0].example)]
+    found: dict[str, Any] = {"reliability": [], "parity": [], "errors": [], "precision": []}
     return found | {
-        "risk": _together(places, risk, "Risk and coverage"),
+        **section(panels, subjects[0].sampling["bins"]),
+        "risk": _draw(panels, plots.risk_coverage, "Risk and coverage"),
         "histograms": list(_histograms(drawn)),
         "severity": list(_severity(subjects[:MOST])),
         "notes": list(_notes(subjects)),
     }
+
+
+def _of_classes(panels: Sequence[Panel], bins: int) -> dict[str, list[Chart]]:
+    found = {
+        "reliability": _draw(panels, partial(plots.reliability_diagram, bins=bins), "Reliability")
+    }
+    if all(p.num_classes == 2 for _, known in panels for p in known.values()):
+        found["precision"] = _draw(panels, plots.precision_recall, "Precision and recall")
+    return found
+
+
+def _of_values(panels: Sequence[Panel], bins: int) -> dict[str, list[Chart]]:
+    return {
+        "reliability": _draw(panels, plots.calibration_curve, "Levels of intervals"),
+        "errors": _draw(panels, _errors, "Error against deviation"),
+        "parity": [
+            _chart(f"{title}: {name}" if len(known) > 1 else title, "Truth and prediction",
+                   plots.parity(p, most=300))
+            for title, known in panels for name, p in known.items()
+        ],
+    }  # fmt: skip
+
+
+_SECTIONS = {ClassPrediction: _of_classes, ValuePrediction: _of_values}  # a label is two classes
 
 
 def _notes(subjects: Sequence[Subject]) -> Iterator[str]:
@@ -74,11 +83,8 @@ def _errors(predictions: Any) -> Any:
     return plots.error_by_uncertainty(predictions, bins=min(8, max(1, fewest // 5)))
 
 
-def _places(subjects: Sequence[Subject]) -> Iterator[Place]:
-    """What is drawn: the ID test, and the split the verdict is about.
-
-    Of several labels or values the latter only: a page is to be read.
-    """
+def _panels(subjects: Sequence[Subject]) -> Iterator[Panel]:
+    """The ID test, and the split the verdict is about; of several labels or values the latter."""
     for i, name in enumerate(subjects[0].names[:_BLOCKS]):
         parts = [s.parts[i] for s in subjects]
         main = main_split(parts)
@@ -104,14 +110,14 @@ def _chart(title: str, what: str, figure: Any) -> Chart:
     return Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}"))
 
 
-def _together(places: Sequence[Place], draw: Callable[[Any], Any], what: str) -> list[Chart]:
-    """One picture per place with all subjects in it."""
-    return [_chart(title, what, draw(known)) for title, known in places]
+def _draw(panels: Sequence[Panel], draw: Callable[[Any], Any], what: str) -> list[Chart]:
+    """One picture per panel with all subjects in it."""
+    return [_chart(title, what, draw(known)) for title, known in panels]
 
 
 def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
     """The usual uncertainty of known and shifted rows and, where it was measured, their novelty."""
-    names, main = splits_of(subjects), main_split(subjects)
+    names, main = split_names(subjects), main_split(subjects)
     known = next((s for s in ("id_test", "id_val") if s in names), None)
     shifted = main or next((s for s in ("ood_test", "ood_val") if s in names), None)
     if known is None or shifted is None or known == shifted:
@@ -127,13 +133,13 @@ def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
 
 
 def _severity(subjects: Sequence[Subject]) -> Iterator[Chart]:
-    for kind, splits in severities(subjects).items():
-        judged = [n for n in splits if any(s.labelled(n) is not None for s in subjects)]
-        for name, parts in apart(subjects)[:_BLOCKS] if len(judged) > 1 else ():
-            for measure, words in _GROWING[subjects[0].kind].items():
+    for grows, splits in severities(subjects).items():
+        labelled = [n for n in splits if any(s.labelled(n) is not None for s in subjects)]
+        for name, parts in apart(subjects)[:_BLOCKS] if len(labelled) > 1 else ():
+            for measure, words in result_of(subjects[0], labelled[0]).growing.items():
                 lines: dict[str, dict[str, Interval]] = {}
                 for s in parts:
-                    line = {n: s.value(n, measure) for n in judged if s.labelled(n) is not None}
+                    line = {n: s.value(n, measure) for n in labelled if s.labelled(n) is not None}
                     lines |= {_short(s.name, lines): line} if line else {}
-                title = f"{name}: {words} against {kind}" if name else f"{words} against {kind}"
+                title = f"{name}: {words} against {grows}" if name else f"{words} against {grows}"
                 yield _chart(title, "Growing shift", plots.severity_lines(lines, words))

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,47 +23,36 @@ from gduq.metrics import Interval
 from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import interval, resample_counts, resampled
 from gduq.metrics.rows import read_any
-from gduq.prediction import Hypotheses
+from gduq.prediction import Prediction
 
-__all__ = ["UNKNOWN", "change", "clear", "columns_of", "difference", "pool", "seed_of", "spread"]
+if TYPE_CHECKING:
+    from gduq.report.subject import Subject
 
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
+__all__ = ["UNKNOWN", "change", "difference", "is_clear", "mean_over_runs", "seed_of"]
+
 _SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "ece100",
            "adaptive_ece", "classwise_ece", "aurc", "auroc", "fpr95", "coverage_90")  # fmt: skip
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 # A subject is met in the verdict and in every scorecard; it is resampled once.
-_DRAWN: WeakKeyDictionary[Hypotheses, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
+_DRAWS: WeakKeyDictionary[Prediction, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
 
-def clear(found: Interval | None) -> bool:
+def is_clear(found: Interval | None) -> bool:
     """Whether an interval leaves out 0."""
     return found is not None and (found.low > 0 or found.high < 0)
 
 
-def columns_of(p: Any) -> list[Any]:
-    """Values one by one; anything else as it is."""
-    return [p.column(t) for t in range(p.num_values)] if p.kind == "values" else [p]
-
-
-# -- several runs --------------------------------------------------------------------------------
-
-
-def spread(values: Iterable[float]) -> float:
-    """The standard deviation over runs; NaN for fewer than two."""
-    known = [v for v in values if not math.isnan(v)]
-    return statistics.stdev(known) if len(known) > 1 else math.nan
-
-
-def pool(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> Interval:
+def mean_over_runs(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> Interval:
     r"""The mean of a number over n training runs, judged on the same rows.
 
     Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
     intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
     none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
-    errors do, in squares. A single run is left as it is. An interval ends where the measure does;
-    the gap and differences (``""``) have no ends.
+    errors do, in squares. No interval leaves the range of the measure; the gap and differences
+    (``""``) have none.
 
     Example:
-        >>> pool([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
+        >>> mean_over_runs([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
         Interval(value=0.2, low=0.1, high=0.3)
     """
     known = [f for f in found if not math.isnan(f.value)]
@@ -83,12 +72,12 @@ def pool(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> I
     return Interval(mean, low, high)
 
 
-def seed_of(run: Any, i: int) -> Any:
+def seed_of(run: Subject, i: int) -> Any:
     """The seed a run was made with; without one its number."""
     return (run.config or {}).get("seed", i)
 
 
-def _pairs(first: Any, other: Any) -> Sequence[tuple[Any, Any]]:
+def _pairs(first: Subject, other: Subject) -> Sequence[tuple[Subject, Subject]]:
     """Runs of equal seeds; without such, one after the other, and a single run with all."""
     one, two = first.each_run, other.each_run
     if min(len(one), len(two)) == 1:
@@ -98,10 +87,7 @@ def _pairs(first: Any, other: Any) -> Sequence[tuple[Any, Any]]:
     return common if len(common) > 1 else list(zip(one, two, strict=False))
 
 
-# -- two subjects --------------------------------------------------------------------------------
-
-
-def change(name: str, first: Any, other: Any, split: str) -> Interval | None:
+def change(name: str, first: Subject, other: Subject, split: str) -> Interval | None:
     """Other minus first on the same rows, paired by seed; ``None`` if the rows are not the same."""
     options, found = first.sampling, []
     for one, two in _pairs(first, other):
@@ -110,12 +96,13 @@ def change(name: str, first: Any, other: Any, split: str) -> Interval | None:
         if differs is None:
             return None
         found.append(differs)
-    return pool(found, options["level"])
+    return mean_over_runs(found, options["level"])
 
 
 def difference(
-    name: str, p: Any, other: Any, *, bins: int, resamples: int, level: float, seed: int
-) -> Interval | None:
+    name: str, p: Prediction, other: Prediction, *, bins: int, resamples: int, level: float,
+    seed: int,
+) -> Interval | None:  # fmt: skip
     """Other minus first on the same rows; ``None`` if they were not judged on the same rows.
 
     Measured are a metric, the ``"gap"``, or its size, the ``"distance"``. The interval also holds
@@ -136,24 +123,25 @@ def difference(
     return Interval(value, min(low, ends[0]), max(high, ends[1]))
 
 
-def _draws(name: str, p: Any, bins: int, resamples: int, seed: int) -> Tensor:
-    kept, key = _DRAWN.setdefault(p, {}), (name, bins, resamples, seed)
+def _draws(name: str, p: Prediction, bins: int, resamples: int, seed: int) -> Tensor:
+    kept, key = _DRAWS.setdefault(p, {}), (name, bins, resamples, seed)
     if key not in kept:
         counts = resample_counts(len(p), resamples, seed)
         kept[key] = torch.cat([_measured(name, p, block, bins) for block in counts])
     return kept[key]
 
 
-def _measured(name: str, p: Any, counts: Tensor, bins: int) -> Tensor:
+def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
     """A measure in each resample ``[R]``; of several values their mean."""
     if name == "distance":
         return _measured("gap", p, counts, bins).abs()
+    columns = list(p.parts().values()) if p.kind == "values" else [p]
     if name == "gap":
-        found = [gap_of_draws(column, counts) for column in columns_of(p)]
+        found = [gap_of_draws(column, counts) for column in columns]
     else:
         metric: Any = getattr(metrics, name, None)
         if p.kind not in ABOUT.get(metric, {}):
             raise InputError(f"a measure of {p.kind}", repr(name))
         metric = partial(metric, bins=bins) if name == "ece" else metric
-        found = [resampled(metric, read_any(one).weighted(counts)) for one in columns_of(p)]
+        found = [resampled(metric, read_any(one).weighted(counts)) for one in columns]
     return torch.stack(found).mean(dim=0).cpu()

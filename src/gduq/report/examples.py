@@ -1,242 +1,194 @@
-"""Rows worth a look: which they are, what the model says of each, and their pictures."""
+"""Single molecules worth a look: what the model says of each, drawn, and what they resemble."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
-from gduq.data.view import View
-from gduq.evaluation.gap import PROMISED
-from gduq.report.graphs import CLASS_COLOURS, draw
-from gduq.report.molecules import draw_molecule, nearest, smiles_of
+from gduq.graphs.view import View
+from gduq.report.kinds import SplitResult, result_of
+from gduq.report.plots import inline
 from gduq.report.subject import Subject
-from gduq.targets import Target, infer_target
 
-__all__ = ["Example", "Kind", "colour_legend", "drawn", "examples"]
+__all__ = ["Example", "Near", "draw_molecule", "examples", "examples_of", "nearest"]
 
 Kind = Literal["novel", "uncertain", "wrong"]
-_DRAWN = 3  # subjects whose graphs are drawn
+_DRAWN = 3  # subjects whose molecules are drawn
+_ATOMS = 120  # of one picture; more are a tangle, and take long to lay out
+_WIDTH, _HEIGHT = 240, 180
+_COMPARED = 5000  # training compounds, evenly chosen where there are more
+_NOISE = re.compile(r"^.*?<svg[^>]*>|</svg>.*|<!--.*?-->|\sclass='[^']*'|\n", re.DOTALL)
 
 
-class Relative(NamedTuple):
-    """A training compound like a drawn one: the picture, which it is, how alike, and its truth."""
+class Near(NamedTuple):
+    """A training compound like a drawn one: its row, its SMILES, how alike, picture and words."""
 
-    svg: str
+    row: int
     smiles: str
-    figures: str
+    similarity: float
+    svg: str = ""
+    words: str = ""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A drawn row: the picture, what the model said, and what is true."""
+    """A row: its picture, what the model says of it, and what is true."""
 
     title: str
-    svg: str
-    said: str
+    svg: str | None
+    answer: str
     truth: str
     wrong: bool
     figures: str
-    note: str
     smiles: str
-    relatives: tuple[Relative, ...]
+    nearest: tuple[Near, ...]
 
 
-def drawn(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
-    """Drawn rows of the first few subjects, by kind."""
+def examples_of(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
+    """Rows of the first few subjects: the most novel, the least sure, the confident errors."""
     found = []
     for subject in subjects[:_DRAWN]:
         if split is not None and split in subject.predictions:
             kinds: tuple[Kind, ...] = ("novel", "uncertain", "wrong")
             shown: dict[str, Any] = {kind: examples(subject, split, kind) for kind in kinds}
             if shown["uncertain"]:
-                score = _Answers(subject, split).score
+                score = result_of(subject, split).score
                 found.append({"name": subject.name, "score": score, **shown})
     return found
 
 
 def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[Example]:
-    """The most novel rows, those a model is least sure of, or its most confident errors, drawn.
+    """Rows of one kind, the most extreme first; empty where rows are no molecules.
 
-    Empty where the graphs, or their novelty, are not known. Molecules are drawn as such, the most
-    novel ones with the training compounds that are most like them.
+    The most novel ones come with the training compounds that are most like them.
     """
-    view, answers = _view(subject, split), _Answers(subject, split)
-    if view is None:
+    result = result_of(subject, split)
+    view = getattr(subject.splits, split, None) if subject.splits is not None else None
+    if not isinstance(view, View) or view.rows is not None or len(view) != len(result.p):
         return []
-    return [_example(answers, view, row, kind == "novel") for row in answers.rows(kind)[:count]]
+    rows = [row for row in _rows(result, kind) if smiles_of(view.graphs[row])]
+    return [_example(result, view, row, kind == "novel") for row in rows[:count]]
 
 
-def colour_legend(subjects: Sequence[Subject], split: str) -> tuple[tuple[str, str], ...]:
-    """Class names and their colours, for node tasks."""
-    for subject in subjects:
-        view = _view(subject, split)
-        if subject.kind == "classes" and view is not None and view.rows is not None:
-            classes = range(subject.predictions[split].num_classes)
-            names = (subject.class_name(c, split) for c in classes)
-            return tuple(zip(names, CLASS_COLOURS, strict=False))
-    return ()
+def _rows(result: SplitResult, kind: Kind) -> list[int]:
+    wanted: Tensor | None = result.p.novelty if kind == "novel" else result.uncertainty
+    if kind == "wrong":
+        known = result.p.target is not None
+        wanted = (result.sureness.nan_to_num(0.0) * result.missed).amax(1) if known else None
+    if wanted is None:
+        return []
+    order = wanted.argsort(descending=True, stable=True).tolist()
+    return [i for i in order if kind != "wrong" or wanted[i] > 0]
 
 
-def _view(subject: Subject, split: str) -> View | None:
-    if subject.splits is None:
-        return None
-    view = getattr(subject.splits, split, None) or subject.splits.severities.get(split)
-    fits = isinstance(view, View) and len(view) == len(subject.predictions[split])
-    return view if fits else None
+def _example(result: SplitResult, view: View, row: int, novel: bool) -> Example:
+    graph, p = view.graphs[row], result.p
+    smiles, known = smiles_of(graph), graph.get("id")
+    title = known if isinstance(known, str) and known else smiles
+    truth = "unknown" if p.target is None else result.in_words(p.target[row].flatten())
+    answer, figures = result.answer(row), result.certainty(row)
+    if p.novelty is not None:
+        figures = f"novelty {float(p.novelty[row]):.2f}, {figures}"
+    wrong = p.target is not None and bool(result.missed[row].any())
+    name = result.subject.name
+    words = f"{title} of {result.split}: {name} says {answer}, true is {truth}, {figures}"
+    alike = tuple(_relatives(result, smiles)) if novel else ()
+    return Example(
+        title, draw_molecule(smiles, words), answer, truth, wrong, figures, smiles, alike
+    )
 
 
-def _example(answers: _Answers, view: View, row: int, novel: bool) -> Example:
-    graph, node = _place(view, row)
-    smiles = smiles_of(graph) if node is None else ""
-    known = graph.get("id")  # of the table
-    title = (known if isinstance(known, str) else "") or smiles or f"Graph {row}"
-    title = title if node is None else f"Node {node}"
-    said, truth, figures = answers.said(row), answers.truth(row), answers.figures(row)
-    name = answers.subject.name
-    words = f"{title} of {answers.split}: {name} says {said}, true is {truth}, {figures}"
-    svg, note = draw_molecule(smiles, words) if smiles else None, ""
-    if svg is None:
-        svg, note = draw(graph, node, words)
-    relatives = _relatives(answers, smiles) if novel and smiles else ()
-    wrong = answers.is_wrong(row)
-    return Example(title, svg, said, truth, wrong, figures, note, smiles, relatives)
-
-
-def _relatives(answers: _Answers, smiles: str) -> tuple[Relative, ...]:
+def _relatives(result: SplitResult, smiles: str) -> list[Near]:
     """The training compounds most like a molecule, drawn; none where they are not known."""
-    splits, found = answers.subject.splits, []
+    splits, found = result.subject.splits, []
     if splits is None or splits.train.rows is not None:
-        return ()
-    target: Target | None = None
-    if answers.kind == "classes" and splits.train.graphs[0].get("y") is not None:
-        y = torch.cat([view.target for _, view in splits])  # train may lack a class
-        target = infer_target(y, answers.p.num_classes, "classes")
+        return []
+    target = result.target
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
         if isinstance(y := graph.get("y"), Tensor) and y.numel():
             y = y if target is None else target.encode(y)
-            words += f", true {answers.told(y.flatten())}"
+            words += f", true {result.in_words(y.flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
-        svg = draw_molecule(near.smiles, f"Training compound {words}")
-        if svg is not None:
-            found.append(Relative(svg, near.smiles, words))
-    return tuple(found)
+        if (svg := draw_molecule(near.smiles, f"Training compound {words}")) is not None:
+            found.append(near._replace(svg=svg, words=words))
+    return found
 
 
-def _place(view: View, row: int) -> tuple[Any, int | None]:
-    """The graph of a row and, in a node task, the number of its node there."""
-    if view.rows is None:
-        return view.graphs[row], None
-    number = int(view.numbers[row])
-    for graph in view.graphs:
-        if number < int(graph.num_nodes or 0):
-            return graph, number
-        number -= int(graph.num_nodes or 0)
-    raise IndexError(row)  # a View has as many mask entries as nodes
+def smiles_of(graph: Any) -> str:
+    """Which molecule a graph is, if it says so; otherwise empty."""
+    found = graph.get("smiles")
+    return found if isinstance(found, str) else ""
 
 
-class _Answers:
-    """What a subject says of the rows of a split, in words, and how sure of it it is."""
+def draw_molecule(smiles: str, label: str) -> str | None:
+    """A molecule as SVG on white, or ``None`` where RDKit is missing or cannot draw it.
 
-    def __init__(self, subject: Subject, split: str) -> None:
-        self.subject, self.split, self.kind = subject, split, subject.kind
-        self.p: Any = subject.predictions[split]
+    Example:
+        >>> svg = draw_molecule("CCO", "Ethanol")
+        >>> svg[:9], 'aria-label="Ethanol"' in svg, draw_molecule("no molecule", "")
+        ('<svg view', True, None)
+    """
+    molecule = _molecule(smiles)
+    if molecule is None or not 0 < molecule.GetNumAtoms() <= _ATOMS:
+        return None
+    from rdkit.Chem.Draw import rdMolDraw2D
 
-    @property
-    def score(self) -> str:
-        """What uncertainty means: disagreement if there is any, else entropy, or deviation."""
-        if self.kind == "values":
-            return "deviation" if len(self.subject.names) == 1 else "mean deviation"
-        return "epistemic" if self.p.num_samples > 1 else "entropy"
+    canvas = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
+    try:
+        rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
+    except (RuntimeError, ValueError):  # valences that RDKit can read but not draw
+        return None
+    canvas.FinishDrawing()
+    return inline(_NOISE.sub("", str(canvas.GetDrawingText())), _WIDTH, _HEIGHT, label)
 
-    @cached_property
-    def uncertainty(self) -> Tensor:
-        """Per row ``[m]``; of several values in units of their typical deviation."""
-        values, p = self.kind == "values", self.p
-        found: Tensor = p.std / p.std.mean(dim=0) if values else getattr(p, self.score)
-        return found.reshape(len(p), -1).mean(dim=1)
 
-    @cached_property
-    def missed(self) -> Tensor:
-        """Which answers are wrong ``[m, T]``: of values, those outside the 90 % interval."""
-        p = self.p
-        if self.kind == "values":
-            low, high = p.interval(PROMISED)
-            missed = (p.target < low) | (p.target > high)
-        elif self.kind == "labels":
-            missed = (p.label != (p.target == 1)) & p.known
-        else:
-            missed = ~p.correct
-        return missed.reshape(len(p), -1)  # type: ignore[no-any-return]
+def nearest(smiles: str, train: View, count: int = 3) -> list[Near]:
+    """The training compounds most like one: by shared fragments, as chemists compare them.
 
-    @property
-    def _surprise(self) -> Tensor | None:
-        """How sure it was of what is wrong ``[m]``; of values the error over the deviation."""
-        p = self.p
-        if p.target is None:
-            return None
-        sure: Tensor = p.confidence if self.kind != "values" else (p.target - p.mean).abs() / p.std
-        return (sure.nan_to_num(0.0).reshape(len(p), -1) * self.missed).amax(dim=1)
+    Tanimoto similarity of Morgan fingerprints (radius 2, 2048 bits): 1 for the same fragments,
+    below about 0.3 for unrelated compounds. Empty where the training data has no SMILES.
+    """
+    rows = range(0, len(train.graphs), max(1, -(-len(train.graphs) // _COMPARED)))
+    texts = tuple(smiles_of(train.graphs[row]) for row in rows)
+    known, own = _fingerprints(texts), _fingerprint(smiles)
+    if own is None:
+        return []
+    from rdkit.DataStructs import BulkTanimotoSimilarity
 
-    def rows(self, kind: Kind) -> list[int]:
-        """Rows of a kind, the most extreme first."""
-        if kind == "wrong":
-            wanted = self._surprise
-        else:
-            wanted = self.uncertainty if kind == "uncertain" else self.p.novelty
-        if wanted is None:
-            return []
-        order = wanted.argsort(descending=True, stable=True)
-        return [int(i) for i in order if kind != "wrong" or wanted[i] > 0]
+    places = [place for place, found in enumerate(known) if found is not None]
+    alike = BulkTanimotoSimilarity(own, [known[place] for place in places])
+    order = sorted(zip(alike, places, strict=True), key=lambda pair: (-pair[0], pair[1]))
+    return [Near(rows[place], texts[place], float(value)) for value, place in order[:count]]
 
-    def is_wrong(self, row: int) -> bool:
-        """Whether any answer to a row is known to be wrong."""
-        return self.p.target is not None and bool(self.missed[row].any())
 
-    def said(self, row: int) -> str:
-        """The answer."""
-        if self.kind == "values":
-            both = zip(self.p.mean[row].flatten(), self.p.std[row].flatten(), strict=True)
-            return self._listed([f"{float(m):.3g} ± {float(s):.2g}" for m, s in both])
-        return self.told(self.p.label[row].flatten())
+@lru_cache(maxsize=1)
+def _fingerprints(texts: tuple[str, ...]) -> list[Any]:
+    return [_fingerprint(text) for text in texts]
 
-    def truth(self, row: int) -> str:
-        """The truth, as far as it is known."""
-        return "unknown" if self.p.target is None else self.told(self.p.target[row].flatten())
 
-    def told(self, y: Tensor) -> str:
-        """A truth in words."""
-        if self.kind == "values":
-            return self._listed([f"{value:.3g}" for value in y.tolist()])
-        if self.kind == "classes":
-            return self.subject.class_name(int(y[0]), self.split)
-        if len(y) == 1:
-            return {1.0: "yes", 0.0: "no"}.get(float(y[0]), "unknown")
-        told = list(zip(self.subject.names, y.tolist(), strict=True))
-        gaps = [name for name, value in told if value not in (0, 1)]
-        said = ", ".join(name for name, value in told if value == 1) or "none"
-        if len(gaps) == len(told):
-            return "unknown"
-        return f"{said} (unknown: {', '.join(gaps)})" if gaps else said
+def _fingerprint(smiles: str) -> Any:
+    molecule = _molecule(smiles)
+    if molecule is None:
+        return None
+    from rdkit.Chem import rdFingerprintGenerator
 
-    def _listed(self, words: list[str]) -> str:
-        named = zip(self.subject.names, words, strict=True)  # one alone has an empty name
-        return ", ".join(f"{name} {word}".strip() for name, word in named)
+    generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
+    return generator.GetFingerprint(molecule)
 
-    def figures(self, row: int) -> str:
-        """How sure it is, and how novel the row."""
-        number = f"{self.score} {float(self.uncertainty[row]):.2f}"
-        if self.kind != "values":
-            said = f"{100 * float(self.p.confidence[row].mean()):.0f} % sure, {number}"
-        elif len(self.subject.names) > 1:
-            said = f"{number} of the usual"
-        else:
-            low, high = self.p[row].interval(PROMISED)
-            said = f"90 % interval {float(low):.3g} to {float(high):.3g}"
-        novelty = self.p.novelty
-        return said if novelty is None else f"novelty {float(novelty[row]):.2f}, {said}"
+
+def _molecule(smiles: str) -> Any:
+    """As RDKit reads it; ``None`` where it cannot, there is none, or RDKit is missing."""
+    try:
+        from rdkit import Chem, rdBase
+    except ImportError:
+        return None
+    if not smiles:
+        return None
+    with rdBase.BlockLogs():
+        return Chem.MolFromSmiles(smiles)

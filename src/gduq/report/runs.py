@@ -8,8 +8,8 @@ from itertools import chain, repeat
 from os import PathLike
 from typing import Any
 
-from gduq.data.splits import Splits
 from gduq.errors import InputError
+from gduq.graphs.splits import Splits
 from gduq.report.subject import Subject, pooled
 from gduq.runs.folder import RunFolder
 
@@ -87,24 +87,23 @@ def _facts(name: str, config: Mapping[str, Any], info: Mapping[str, Any]) -> dic
     rows = [f"{count:,} {split}" for split, count in info["rows"].items() if isinstance(count, int)]
     found = {
         "Data": str(config["data"]["name"]),
-        "Target": _listed(targets),
-        "Classes": _listed([str(c) for c in info.get("class_names") or ()]),
+        "Target": _first_names(targets),
+        "Classes": _first_names([str(c) for c in info.get("class_names") or ()]),
         "Rows": f"{info.get('description') or ''} {', '.join(rows)}.".strip(),
         "Model": f"{name}: {info['model']}" if info.get("model") else name,
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _listed(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(names[:_MOST]) + more
 
 
 def _with_names(p: Any, names: tuple[str, ...]) -> Any:
-    if p.kind != "classes":  # labels and values bring their names along
-        return p
-    fits = len(names) == p.num_classes and len(set(names)) == len(names)
-    return replace(p, class_names=names) if fits and p.class_names is None else p
+    """With the names of its classes; labels and values bring theirs along."""
+    fits = len(names) == p.width and len(set(names)) == len(names)
+    return replace(p, names=names) if fits and not p.names else p
 
 
 def _cost(info: Mapping[str, Any]) -> dict[str, float]:

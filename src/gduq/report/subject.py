@@ -1,4 +1,4 @@
-"""`Subject`: one model of a report, with all it said about every split, and which splits count."""
+"""`Subject`: one model of a report with its predictions on every split, and which splits count."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from gduq.data.splits import SPLIT_NAMES, Splits
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
+from gduq.graphs.splits import SPLIT_NAMES, Splits
 from gduq.metrics import Interval
-from gduq.prediction import Hypotheses
-from gduq.report.comparing import UNKNOWN, pool, seed_of
+from gduq.prediction import Prediction
+from gduq.report.comparing import UNKNOWN, mean_over_runs, seed_of
 
-__all__ = ["Subject", "checked", "home_of", "main_split", "pooled", "severities", "shift_name",
-           "splits_of"]  # fmt: skip
+__all__ = ["Subject", "as_subjects", "home_split", "main_split", "pooled", "severities",
+           "situation", "split_names"]  # fmt: skip
 
 _KEYS = ["split", "measure", "calibrator", "variant"]
 
@@ -33,7 +33,7 @@ class Subject:
         cost: Such as ``train_seconds`` and ``predict_seconds``; shown as ratios to the first
             subject, so any unit will do.
         config: What it was made with; shown as JSON.
-        splits: The data, for drawn graphs and subgroups.
+        splits: The data, for drawn molecules and subgroups.
         evaluation: What `gduq.evaluate` found; computed when missing.
         info: Versions and machine of the run; those of this process when missing.
         runs: The same model trained with several seeds, if it was; `gduq.report.subject.pooled`
@@ -43,14 +43,14 @@ class Subject:
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> from gduq.prediction import ClassPrediction
+        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> Subject("vanilla", {"id_test": p}).value("id_test", "accuracy").value
         1.0
     """
 
     name: str
-    predictions: Mapping[str, Any]
+    predictions: Mapping[str, Prediction]
     cost: Mapping[str, float] | None = None
     config: Mapping[str, Any] | None = None
     splits: Splits | None = field(default=None, repr=False)
@@ -64,7 +64,7 @@ class Subject:
         if not isinstance(self.predictions, Mapping) or not self.predictions:
             raise InputError("predictions by split name", f"{self.predictions!r:.60}")
         for split, p in self.predictions.items():
-            if not isinstance(p, Hypotheses):
+            if not isinstance(p, Prediction):
                 raise InputError(f"a Prediction for {split!r}", type(p).__name__)
         if len(kinds := {p.kind for p in self.predictions.values()}) > 1:
             raise InputError("predictions of one kind", ", ".join(sorted(kinds)))
@@ -76,7 +76,9 @@ class Subject:
 
     @cached_property
     def result(self) -> Evaluation:
-        """The evaluation given, or made now."""
+        """The evaluation given, or made now; of several runs their means."""
+        if self.runs:
+            return _mean_evaluation([run.result for run in self.runs])
         if self.evaluation is not None:
             return self.evaluation
         shifted = [n for n in self.predictions if n.startswith("ood") or _is_severity(n)]
@@ -93,18 +95,17 @@ class Subject:
     def value(
         self, split: str, measure: str, calibrator: str = "none", variant: str = ""
     ) -> Interval:
-        """A number of the evaluation, NaN where it was not measured; its mean over runs.
+        """A number of the evaluation, NaN where it was not measured.
 
-        Of several values without a name (``variant``) it is the mean over values. Its ends are then
-        means too, as if the errors of all values went together.
+        Where only the parts of a prediction have it (of several values), it is the mean over them,
+        and its ends are means too, as if the errors of all values went together.
         """
-        if self.kind == "values" and len(self.names) > 1 and not variant:
-            found = [part.value(split, measure, calibrator) for part in self.parts]
-            return Interval(*(fmean(ends) for ends in zip(*found, strict=True)))
-        if self.runs:
-            runs = [run.value(split, measure, calibrator, variant) for run in self.runs]
-            return pool(runs, self.sampling["level"], measure)
-        return self._numbers.get((split, measure, calibrator, variant), UNKNOWN)
+        found = self._numbers.get((split, measure, calibrator, variant))
+        if found is None and not variant and len(self.names) > 1:
+            parts = [self._numbers.get((split, measure, calibrator, name)) for name in self.names]
+            known = [part for part in parts if part is not None]
+            found = Interval(*map(fmean, zip(*known, strict=True))) if known else None
+        return UNKNOWN if found is None else found
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -125,50 +126,55 @@ class Subject:
     # -- what it is about ------------------------------------------------------------------------
 
     @property
-    def _example(self) -> Any:
+    def example(self) -> Prediction:
+        """One of its predictions."""
         return next(iter(self.predictions.values()))
 
     @property
     def kind(self) -> str:
         """What its predictions are about: classes, labels or values."""
-        return str(self._example.kind)
+        return self.example.kind
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """What its labels or values are called; of classes, and of one alone, an empty name."""
-        many = 1 if self.kind == "classes" else getattr(self._example, f"num_{self.kind}")
-        return tuple(self._example.names or map(str, range(many))) if many > 1 else ("",)
-
-    @property
-    def unit(self) -> str:
-        """The first unit of its values; empty where none is known."""
-        units = self._example.units if self.kind == "values" else ()
-        return next(filter(None, units or ()), "")
+        return tuple(self.example.parts())
 
     @cached_property
     def parts(self) -> tuple[Subject, ...]:
         """One subject per label, as a task of two classes, or per value; of classes itself."""
-        if self.kind == "classes" or (self.kind == "values" and self.names == ("",)):
-            return (self,)
+        columns = {split: p.parts() for split, p in self.predictions.items()}
         found = []
         for t, name in enumerate(self.names):
-            columns = {split: p.column(t) for split, p in self.predictions.items()}
-            known = {split: p for split, p in columns.items() if len(p)} or columns
+            part = {split: each[name] for split, each in columns.items()}
+            known = {split: p for split, p in part.items() if len(p)} or part
             runs = tuple(run.parts[t] for run in self.runs)
             evaluation = _about(self.result, name)
             found.append(replace(self, predictions=known, evaluation=evaluation, runs=runs))
         return tuple(found)
 
-    def labelled(self, split: str) -> Any:
+    def labelled(self, split: str) -> Prediction | None:
         """The predictions on a split if their targets are known, else ``None``."""
         p = self.predictions.get(split)
         return None if p is None or p.target is None else p
 
     def class_name(self, label: int, split: str) -> str:
         """What a class is called."""
-        names = self.predictions[split].class_names
+        names = self.predictions[split].names
         names = names or (self.splits.class_names if self.splits else ())
         return names[label] if label < len(names) else str(label)
+
+
+def _mean_evaluation(runs: Sequence[Evaluation]) -> Evaluation:
+    """Means over training runs that were judged on the same rows, see `mean_over_runs`."""
+    first, level = runs[0], float(runs[0].settings.get("level", 0.95))
+    tables = [run.table.drop_duplicates(_KEYS).set_index(_KEYS).sort_index() for run in runs]
+    ends, means = list(Interval._fields), []
+    for key in tables[0].index:
+        known = [Interval(*map(float, t.loc[key, ends])) for t in tables if key in t.index]
+        means.append(mean_over_runs(known, level, key[1]))
+    table = tables[0].assign(**{name: [getattr(m, name) for m in means] for name in ends})
+    return replace(first, table=table.reset_index()[first.table.columns])
 
 
 def _about(evaluation: Evaluation, name: str) -> Evaluation:
@@ -183,7 +189,7 @@ def _about(evaluation: Evaluation, name: str) -> Evaluation:
     return replace(evaluation, table=part)
 
 
-def checked(subjects: Subject | Iterable[Subject]) -> list[Subject]:
+def as_subjects(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     """At least one subject, each with a name of its own."""
     given = [subjects] if isinstance(subjects, Subject) else list(subjects)
     if not given:
@@ -209,8 +215,8 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
+        >>> from gduq.prediction import ClassPrediction
+        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), target=torch.tensor([0, 1] * 20))
         >>> runs = [Subject("mine", {"id_test": p}, config={"seed": i}) for i in range(3)]
         >>> both = pooled(runs)
         >>> both.name, both.first.name, both.value("id_test", "accuracy").value
@@ -245,7 +251,7 @@ def _is_severity(split: str) -> bool:
     return True
 
 
-def splits_of(subjects: Sequence[Subject]) -> list[str]:
+def split_names(subjects: Sequence[Subject]) -> list[str]:
     """Splits of the report in reading order, without training data."""
     found = dict.fromkeys(s for subject in subjects for s in subject.predictions if s != "train")
     known = [s for s in SPLIT_NAMES if s in found]
@@ -258,25 +264,25 @@ def splits_of(subjects: Sequence[Subject]) -> list[str]:
 def severities(subjects: Sequence[Subject]) -> dict[str, list[str]]:
     """Severity splits by what grows, such as rotation."""
     kinds: dict[str, list[str]] = {}
-    for split in filter(_is_severity, splits_of(subjects)):
+    for split in filter(_is_severity, split_names(subjects)):
         kinds.setdefault(split.partition("=")[0], []).append(split)
     return kinds
 
 
 def main_split(subjects: Sequence[Subject]) -> str | None:
     """The split the verdict is about: the shifted test data if there is any, with labels."""
-    labelled = [s for s in splits_of(subjects) if subjects[0].labelled(s) is not None]
+    labelled = [s for s in split_names(subjects) if subjects[0].labelled(s) is not None]
     severe = [s for s in labelled if _is_severity(s)]
     wanted = ["ood_test", *severe[::-1][:1], "ood_val", "id_test", *labelled]
     return next((s for s in wanted if s in labelled), None)
 
 
-def home_of(subject: Subject, split: str) -> str | None:
-    """The labelled split of known kind to compare a shifted one with."""
+def home_split(subject: Subject, split: str) -> str | None:
+    """The labelled split of data like the training data, to compare a shifted one with."""
     return "id_test" if split != "id_test" and subject.labelled("id_test") is not None else None
 
 
-def shift_name(subject: Subject, split: str) -> str:
+def situation(subject: Subject, split: str) -> str:
     """How a sentence calls the situation of a split: ``Under size shift``."""
     if _is_severity(split):
         return f"At {split}"

@@ -1,79 +1,237 @@
-"""What a report holds beside scorecards: groups of rows, detection of shift, cost, versions."""
+"""The tables of a report: scorecards, labels, groups of rows, detection of shift, cost, sizes."""
 
 from __future__ import annotations
 
 import json
+import math
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-
-from gduq import metrics
-from gduq.evaluation.measures import group_measures
 from gduq.metrics import Interval
-from gduq.report.comparing import UNKNOWN, pool
-from gduq.report.scorecards import ACCURACY, BALANCED, COVERAGE, ECE, RMSE, apart
-from gduq.report.subject import Subject, main_split, splits_of
+from gduq.report import kinds
+from gduq.report.comparing import UNKNOWN
+from gduq.report.kinds import Mark, ScoreColumn, compared, result_of
+from gduq.report.subject import Subject, main_split, split_names
 from gduq.report.verdict import cost_ratios
-from gduq.text_tables import Cell, Table, count, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["costs", "detection", "numbers", "sizes", "subgroups", "versions"]
+__all__ = [
+    "ReportTable",
+    "TableCell",
+    "apart",
+    "costs",
+    "detection",
+    "label_table",
+    "numbers",
+    "scorecards",
+    "subgroups",
+    "versions",
+]  # fmt: skip
 
-_SHOWN = {  # of groups, by kind
-    "classes": (ACCURACY, ECE),
-    "labels": (BALANCED, ECE),
-    "values": (RMSE, COVERAGE),
-}
-_MOST = 4  # subjects side by side
+_BESIDE = 3  # subjects side by side
+_OF_LABEL = (kinds.ROC_AUC, kinds.AVERAGE_PRECISION, kinds.BALANCED, kinds.ECE)
+_FEW = "“–” instead of an interval: too few positives, or too few rows of a class, to resample."
+_STYLES = {"number": (1.0, ".3f"), "share": (100.0, ".1f"), "points": (100.0, "+.1f")}
 _LONG = re.compile(r"\d+\.\d{4,}")  # ends of groups with more digits than help a reader
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """What a table shows in one place, and what it is sorted by."""
+
+    text: str
+    value: float | None = None  # None: no number
+    detail: str = ""  # its interval
+    mark: Mark = ""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table with a caption; the first column names the rows."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[TableCell]]
+    note: str = ""
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers."""
+        places = range(len(self.columns))
+        return [any(row[i].value is not None for row in self.rows) for i in places]
+
+
+def _count(rows: int) -> TableCell:
+    return TableCell(f"{rows:,}", float(rows))
+
+
+def _number(
+    found: Interval | float,
+    style: str = "number",
+    mark: Mark = "",
+    runs: Sequence[float] = (),
+) -> TableCell:
+    """A number with its interval, if it has one, and its deviation over runs.
+
+    Example:
+        >>> _number(Interval(0.1234, 0.1, 0.2), runs=[0.12, 0.14])
+        TableCell(text='0.123 ± 0.014', value=0.1234, detail='0.100 to 0.200', mark='')
+        >>> _number(-0.125, "points").text
+        '−12.5'
+    """
+    value, *ends = found if isinstance(found, tuple) else (found, math.nan, math.nan)
+    if math.isnan(value):
+        return TableCell("–", math.nan)
+    factor, digits = _STYLES[style]
+    shown, low, high = (_signed(f"{factor * v:{digits}}") for v in (value, *ends))
+    detail = f"{low} to {high}"
+    if math.isnan(ends[0]):  # where an interval was asked for, too few rows give none
+        detail = "–" if isinstance(found, tuple) else ""
+    known = [v for v in runs if not math.isnan(v)]
+    if len(known) > 1:
+        shown += f" ± {factor * statistics.stdev(known):{digits.lstrip('+')}}"
+    return TableCell(shown, value, detail, mark)
+
+
+def _signed(shown: str) -> str:
+    """With a true minus, and none before a zero."""
+    return shown.lstrip("+-") if not shown.strip("+-0.") else shown.replace("-", "−")
+
+
+def apart(subjects: Sequence[Subject]) -> list[tuple[str, Sequence[Subject]]]:
+    """Values one by one, everything else as it is."""
+    first = subjects[0]
+    if not result_of(first, next(iter(first.predictions))).in_parts:
+        return [("", subjects)]
+    return [(name, [s.parts[i] for s in subjects]) for i, name in enumerate(subjects[0].names)]
+
+
+# -- scorecards ----------------------------------------------------------------------------------
+
+
+def scorecards(subjects: Sequence[Subject]) -> list[ReportTable]:
+    """One table per split, and per value; one line per subject and each of its calibrators."""
+    main, found = main_split(subjects), []
+    for split in split_names(subjects) if main is not None else ():
+        for name, every in apart(subjects):
+            shown = [s for s in every if s.labelled(split) is not None]
+            if not shown:
+                continue
+            first, columns = result_of(shown[0], split), result_of(every[0], str(main)).columns
+            rows = [row for s in shown for row in _score_rows(s, every[0], split, columns)]
+            few = _FEW if any(cell.detail == "–" for row in rows for cell in row) else ""
+            lengths = sorted({len(s.predictions[split]) for s in shown})
+            title = f"{split}: {name}" if name else split
+            found.append(
+                ReportTable(
+                    f"{title} ({' or '.join(f'{n:,}' for n in lengths)} rows)",
+                    ("Model", *(_head(c, every[0]) for c in columns)),
+                    rows,
+                    " ".join(filter(None, (f"To compare: {first.baseline}.", few))),
+                )
+            )
+    return [table for table in found if table.rows]
+
+
+def _head(column: ScoreColumn, subject: Subject, named: bool = False) -> str:
+    """The title of a column with the unit and, where several stand side by side, the subject."""
+    unit = next(filter(None, getattr(subject.example, "units", None) or ()), "")
+    title = column.title.format(unit=unit and f", {unit}")
+    return f"{title}: {subject.name}" if named else title
+
+
+def _score_rows(
+    subject: Subject, first: Subject, split: str, columns: Sequence[ScoreColumn]
+) -> Iterator[tuple[TableCell, ...]]:
+    table = subject.result.table
+    table = table[(table["kind"] == "metrics") & (table["split"] == split)]
+    for calibrator in dict.fromkeys(table["calibrator"]):
+        plain = calibrator == "none"
+        other = plain and subject is not first
+        marks = compared(first, subject, split, columns) or {} if other else {}
+        cells = [_score(c, subject, split, calibrator, marks.get(c, "")) for c in columns]
+        yield TableCell(subject.name if plain else f"{subject.name} + {calibrator}"), *cells
+
+
+def _score(
+    column: ScoreColumn,
+    subject: Subject,
+    split: str,
+    calibrator: str = "none",
+    mark: Mark = "",
+) -> TableCell:
+    found = subject.value(split, column.measure, calibrator)
+    runs = [run.value(split, column.measure, calibrator).value for run in subject.runs]
+    return _number(found, column.style, mark, runs)
+
+
+def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
+    """Every label of the main split, the worst ranked first: how rare it is, how well ranked."""
+    first, split = subjects[0], main_split(subjects)
+    if split is None or len(first.names) == 1 or result_of(first, split).in_parts:
+        return None
+    shown = [s for s in subjects if s.labelled(split) is not None][:_BESIDE]
+    rows = []
+    for i, name in enumerate(first.names):
+        p = shown[0].parts[i].labelled(split)
+        size = 0 if p is None else len(p)
+        rate = float(p.require_target().double().mean()) if p is not None and size else math.nan
+        found = [_score(c, s.parts[i], split) for s in shown for c in _OF_LABEL]
+        rows.append((TableCell(name), _count(size), _number(rate, "share"), *found))
+    rows.sort(key=lambda row: (math.isnan(row[3].value or 0.0), row[3].value))
+    heads = [_head(c, s, named=len(shown) > 1) for s in shown for c in _OF_LABEL]
+    note = (
+        "Hold average precision against the share of yes: that is what guessing gets. Labels with "
+        f"one answer only have no ROC-AUC. {_FEW}"
+    )
+    return ReportTable(f"Labels of {split}", ("Label", "Rows", "Yes,\u00a0%", *heads), rows, note)
+
+
+# -- groups of rows ------------------------------------------------------------------------------
 
 Groups = dict[tuple[str, int], dict[str, Interval]]  # by name and rows of the group, and measure
 
 
-def subgroups(subjects: Sequence[Subject]) -> list[Table]:
+def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
     """Parts of the main split: by class or true value, by domain, and by what graphs say."""
-    split = main_split(subjects)
-    if split is None:
-        return []
-    found = [_groups_table(parts, split, name) for name, parts in apart(subjects)]
+    split, found = main_split(subjects), []
+    for name, every in apart(subjects) if split is not None else ():
+        shown = [s for s in every if s.labelled(str(split)) is not None][:_BESIDE]
+        groups = [_groups(s, str(split)) for s in shown]
+        measured = {m for part in groups for known in part.values() for m in known}
+        columns = [c for c in result_of(shown[0], str(split)).columns if c.measure in measured]
+        rows = [
+            (
+                TableCell(group),
+                _count(size),
+                *(
+                    _number(part.get((group, size), {}).get(c.measure, UNKNOWN), c.style)
+                    for c in columns
+                    for part in groups
+                ),
+            )
+            for group, size in dict.fromkeys(key for part in groups for key in part)
+        ]
+        heads = [_head(c, s, named=len(every) > 1) for c in columns for s in shown]
+        note = f"The first {len(shown)} models." if len(shown) < len(every) else ""
+        title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
+        found.append(ReportTable(title, ("Group", "Rows", *heads), rows, note))
     return [table for table in found if table.rows]
 
 
-def _groups_table(subjects: Sequence[Subject], split: str, name: str) -> Table:
-    shown = [s for s in subjects if s.labelled(split) is not None][:_MOST]
-    found, columns, rows = [_pooled(s, split) for s in shown], _SHOWN[subjects[0].kind], []
-    for group in dict.fromkeys(key for part in found for key in part):
-        cells = [number(part.get(group, {}).get(c.measure, UNKNOWN), c.style)
-                 for c in columns for part in found]  # fmt: skip
-        rows.append((Cell(group[0]), count(group[1]), *cells))
-    heads = [c.head(s, named=len(subjects) > 1) for c in columns for s in shown]
-    note = f"The first {len(shown)} models." if len(shown) < len(subjects) else ""
-    title = f"Parts of {split}: {name}" if name else f"Parts of {split}"
-    return Table(title, ("Group", "Rows", *heads), rows, note)
-
-
-def _pooled(subject: Subject, split: str) -> Groups:
-    """Measures by group, as means over the runs of a subject."""
-    runs, level = [_groups(run, split) for run in subject.each_run], subject.sampling["level"]
-    return {
-        group: {m: pool([run[group][m] for run in runs if group in run], level, m) for m in known}
-        for group, known in runs[0].items()
-    }
-
-
 def _groups(subject: Subject, split: str) -> Groups:
-    """Measures by group: of true classes or values and domains, then those of the evaluation."""
+    """Measures by group, as the evaluation has them."""
     table = subject.result.table
     table = table[(table["kind"] == "subgroups") & (table["split"] == split)]
-    known = table[table["calibrator"] == "none"].to_dict(orient="records")
     found: Groups = {}
-    for row in (*_own(subject, split), *known):
+    for row in table[table["calibrator"] == "none"].to_dict(orient="records"):
         group = str(row["variant"])
         if not group.startswith("true class: "):  # a name stays as it is
             group = _LONG.sub(lambda m: f"{float(m[0]):.3g}", group)
@@ -82,40 +240,10 @@ def _groups(subject: Subject, split: str) -> Groups:
     return found
 
 
-def _own(subject: Subject, split: str) -> Iterator[dict[Any, Any]]:
-    """Groups that need no graphs: the true class or value, and the domain if it varies."""
-    p, columns = subject.predictions[split], dict[str, Any]()
-    if subject.kind == "classes":
-        target = p.require_target().tolist()
-        columns["true class"] = [subject.class_name(c, split) for c in target]
-    elif subject.kind == "values":
-        columns["true value"] = p.require_target()
-    domain = subject.splits.domains.get(split) if subject.splits is not None else None
-    varies = domain is not None and len(domain) == len(p) and torch.unique(domain).numel() > 1
-    if varies and not _is_nominal(subject):
-        columns["domain"] = domain
-    if not columns:
-        return
-    options = subject.sampling
-    known = group_measures(subject.kind, options.pop("bins"))  # as everywhere: one number of bins
-    wanted = {column.measure: known[column.measure] for column in _SHOWN[subject.kind]}
-    found = metrics.subgroups(p, columns, metrics=wanted, **options)
-    for row in found.to_dict(orient="records"):
-        for m in wanted:
-            ends = {"value": row[m], "low": row[f"{m}_low"], "high": row[f"{m}_high"]}
-            name = f"{row['column']}: {row['group']}"
-            yield {"variant": name, "measure": m, "rows": row["rows"], **ends}
+# -- the rest ------------------------------------------------------------------------------------
 
 
-def _is_nominal(subject: Subject) -> bool:
-    """Whether the numbers of the domain only tell things apart, as those of scaffolds do."""
-    data = (subject.config or {}).get("data")
-    by = str(data.get("by") or "") if isinstance(data, Mapping) else ""
-    told = f"{subject.splits.name} {subject.splits.description}" if subject.splits else ""
-    return by.startswith("group=") or "scaffold" in f"{by} {told}".lower()
-
-
-def detection(subjects: Sequence[Subject]) -> Table | None:
+def detection(subjects: Sequence[Subject]) -> ReportTable | None:
     """How well each uncertainty tells shifted rows from those of known kind."""
     rows = []
     for subject in subjects:
@@ -125,12 +253,12 @@ def detection(subjects: Sequence[Subject]) -> Table | None:
         for split, score, against in keys.itertuples(index=False):
             found = [subject.value(split, m, "none", score) for m in ("auroc", "fpr95")]
             words = (subject.name, score, f"{split} against {against}")
-            rows.append((*map(Cell, words), *map(number, found)))
+            rows.append((*map(TableCell, words), *map(_number, found)))
     columns = ("Model", "Score", "Rows", "AUROC", "False alarms at 95 % found")
-    return Table("Telling shifted rows apart", columns, rows) if rows else None
+    return ReportTable("Telling shifted rows apart", columns, rows) if rows else None
 
 
-def costs(subjects: Sequence[Subject]) -> Table | None:
+def costs(subjects: Sequence[Subject]) -> ReportTable | None:
     """Costs as ratios to the first subject; one alone has none."""
     first = subjects[0]
     keys = [k for k, v in (first.cost or {}).items() if v > 0]
@@ -139,30 +267,21 @@ def costs(subjects: Sequence[Subject]) -> Table | None:
     rows = []
     for subject in subjects:
         ratios = cost_ratios(first, subject)
-        cells = [Cell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else Cell("–") for k in keys]
-        rows.append((Cell(subject.name), *cells))
+        cells = [
+            TableCell(f"{ratios[k]:.2f}×", ratios[k]) if k in ratios else TableCell("–")
+            for k in keys
+        ]
+        rows.append((TableCell(subject.name), *cells))
     names = [k.removesuffix("_seconds").replace("_", " ").capitalize() for k in keys]
-    return Table("Cost", ("Model", *names), rows, f"Relative to {first.name}.")
-
-
-def sizes(subjects: Sequence[Subject]) -> Table:
-    """Rows, hypotheses and what they are about, of everything that was judged."""
-    rows = []
-    for subject in subjects:
-        for split in splits_of([subject]):
-            p = subject.predictions[split]
-            known = Cell("no" if p.target is None else "yes")
-            sizes = (count(len(p)), count(p.num_samples), Cell(p.size))
-            rows.append((Cell(subject.name), Cell(split), *sizes, known))
-    columns = ("Model", "Split", "Rows", "Hypotheses (K)", "About", "Truth known")
-    return Table("What was judged", columns, rows)
+    return ReportTable("Cost", ("Model", *names), rows, f"Relative to {first.name}.")
 
 
 def versions(subjects: Sequence[Subject]) -> dict[str, str]:
     """Versions of the first run that recorded any, otherwise of this process."""
     for info in filter(None, (subject.info for subject in subjects)):
-        return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
-                for k, v in info.items()}  # fmt: skip
+        return {
+            str(k): v if isinstance(v, str) else json.dumps(v, default=str) for k, v in info.items()
+        }
     found = {"python": platform.python_version(), "machine": platform.platform()}
     for package in ("gduq", "torch", "torch-geometric", "numpy", "scipy"):
         try:

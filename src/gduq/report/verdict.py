@@ -1,25 +1,31 @@
-"""The verdict: what the numbers say, in plain words, and never more than they say."""
+"""The verdict: what the numbers say in plain words, never more than they say, and what to do."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
+from gduq import calibration
+from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.advice import SMALL, Advice, advise
-from gduq.report.comparing import change, clear
-from gduq.report.subject import Subject, home_of, main_split, shift_name
-from gduq.report.wording import JudgedSplit, Words, points, ranged, signed, state
+from gduq.report.comparing import change, difference, is_clear
+from gduq.report.kinds import SplitResult, compared, result_of
+from gduq.report.subject import Subject, home_split, main_split, situation
 
-__all__ = ["Verdict", "cost_ratios", "nearer_words", "verdict"]
+__all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "cost_ratios", "verdict"]
+
+CALIBRATED = "calibrated"  # the bundle that the advised `gduq calibrate` writes
+SMALL, LARGE = 0.02, 0.05  # a gap of less is left alone; of more it is bad
+_FINDS = 0.7  # an AUROC from which on a score is said to find shifted rows
+_NO_SHIFT = 0.6  # an AUROC of novelty below which a cut may be none
+_COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
 
 Tone = Literal["good", "bad", "care", "neutral"]
-_MUCH = 0.05  # over-confidence from here on is bad, less of it asks for care
-_WEAK = 3  # classes or labels named as weak
-_COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
+Action = Literal["keep", "rank", "calibrate", "collect", "switch"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,15 @@ class Statement:
     about: str
     text: str
     tone: Tone = "neutral"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do, why, and the command that does it."""
+
+    action: Action
+    text: str
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,196 +64,362 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
 
     Example:
         >>> import torch
-        >>> from gduq.prediction import Prediction
-        >>> p = Prediction(torch.eye(2).repeat(20, 1), torch.tensor([0, 1, 0, 1, 0, 1, 1, 0] * 5))
-        >>> verdict([Subject("vanilla", {"ood_test": p})]).headline.split(":")[0]
-        'Under shift, vanilla is neither clearly over- nor under-confident'
-    """
-    first, split = subjects[0], main_split(subjects)
+        >>> from gduq.prediction import ClassPrediction
+        >>> y = torch.tensor([0, 1, 0, 1, 0, 1, 1, 0] * 5)
+        >>> p = ClassPrediction(torch.eye(2).repeat(20, 1), y)
+        >>> verdict([Subject("vanilla", {"ood_test": p})]).headline
+        'Under shift, vanilla is right in 75 % of the rows; on average it is 73 % sure and 75 % right: neither clearly over- nor under-confident.'
+    """  # noqa: E501
+    split = main_split(subjects)
     if split is None:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
-    here = JudgedSplit(first, split)
-    within = {"classes": _classes, "labels": _labels, "values": _values}[first.kind]
-    found = [*_at_home(here), *within(here), *(_changed(here, other) for other in subjects[1:])]
-    headline = f"{shift_name(first, split)}, {here.promise}."
-    misled = here.fault and clear(here.gap) and here.gap.value < 0
-    tone = _tone(here.gap) if here.skill and not misled else "bad"
-    return Verdict(headline, tone, tuple(found), _note(subjects, here), advise(subjects, here))
+    facts = Facts(subjects, result_of(subjects[0], split))
+    points = [*_home(facts), *_details(facts), *(_changed(facts, s) for s in subjects[1:])]
+    rule = next(rule for rule in RULES if rule.applies(facts))
+    advice = Advice(rule.action, rule.text(facts), rule.command(facts))
+    return Verdict(facts.headline, facts.tone, tuple(points), _note(facts), advice)
 
 
-def _tone(gap: Interval) -> Tone:
-    """How bad a gap is: promising too much is worse than too little."""
-    if not clear(gap):
+# -- facts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What the rules ask for, each found out when it is."""
+
+    subjects: Sequence[Subject]
+    here: SplitResult
+
+    @property
+    def first(self) -> Subject:
+        """The subject that is judged."""
+        return self.here.subject
+
+    @cached_property
+    def home(self) -> SplitResult | None:
+        """The same on data like the training data, if there are such rows."""
+        split = home_split(self.first, self.here.split)
+        return None if split is None else result_of(self.first, split)
+
+    @property
+    def is_shifted(self) -> bool:
+        """Whether the rows are said to be unlike the training data."""
+        return not self.here.split.startswith(("id", "test"))
+
+    @cached_property
+    def no_shift(self) -> bool:
+        """Whether neither novelty nor errors tell these rows from those of known kind."""
+        novelty = self.first.value(self.here.split, "auroc", variant="novelty")
+        if not self.is_shifted or self.home is None or not novelty.value < _NO_SHIFT:
+            return False
+        now, before = (result.value("nll") for result in (self.here, self.home))
+        return now.low <= before.high
+
+    @cached_property
+    def fault(self) -> str:
+        """Why it is of little use, in words; else empty."""
+        found = list(self.here.faults())
+        return ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its gap is clear, and not small."""
+        return _is_off(self.here.gap)
+
+    @property
+    def promises_too_much(self) -> bool:
+        """Whether it is clearly over-confident, or its intervals too narrow."""
+        return self.is_off and self.here.gap.value > 0
+
+    @cached_property
+    def better(self) -> tuple[Interval, Subject] | None:
+        """The subject of a clearly lower NLL that loses no class for it."""
+        found = list[tuple[Interval, Subject]]()
+        for other in self.subjects[1:]:
+            lower = change("nll", self.first, other, self.here.split)
+            if lower is None or not is_clear(lower) or lower.value > 0:
+                continue
+            fair = None
+            if "balanced_accuracy" in self.first.example.metrics:
+                fair = change("balanced_accuracy", self.first, other, self.here.split)
+            if fair is None or not is_clear(fair) or fair.value > 0:
+                found.append((lower, other))
+        return min(found, key=lambda pair: (pair[0].value, pair[1].name), default=None)
+
+    @cached_property
+    def calibrated(self) -> TriedCalibrator | None:
+        """What the usual calibrator, fitted on validation rows, changes here and at home."""
+        run, split = self.first.first, self.here.split
+        fit_on, name = str(run.result.settings.get("fit_on", "id_val")), run.example.calibrator
+        fit_rows = run.labelled(fit_on)
+        if fit_rows is None or split == fit_on:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
+                calibrator = calibration.make(name).fit(fit_rows)
+                rows = {s: run.labelled(s) for s in (split, home_split(run, split)) if s}
+                changes = {
+                    s: difference("nll", p, calibrator(p), **run.sampling)
+                    for s, p in rows.items() if p is not None
+                }  # fmt: skip
+        except InputError:  # too few rows to fit on
+            return None
+        return TriedCalibrator(
+            name, fit_on, {s: c for s, c in changes.items() if c is not None}, split
+        )
+
+    # -- in words --------------------------------------------------------------------------------
+
+    @property
+    def headline(self) -> str:
+        """What it gets wrong and how far its promises hold."""
+        here, name = self.here, self.first.name
+        where = situation(self.first, here.split)
+        if self.no_shift:
+            where = f"On {here.split}, where neither novelty nor errors show a shift"
+        skill = here.error if self.here.has_skill else f"is no better than {here.baseline}"
+        state = f"{here.held}: {here.state}"
+        few = f" But {self.here.too_few}." if self.here.too_few else ""
+        return f"{where}, {name} {skill}; {state}.{few}"
+
+    @property
+    def tone(self) -> Tone:
+        """How bad it is: promising too much is worse than too little."""
+        gap = self.here.gap
+        if not self.here.has_skill or (is_clear(gap) and gap.value >= LARGE):
+            return "bad"
+        if self.fault or self.here.too_few or (is_clear(gap) and not -LARGE < gap.value < SMALL):
+            return "care"
         return "neutral"
-    if gap.value >= _MUCH:
-        return "bad"
-    return "care" if gap.value >= SMALL or gap.value <= -_MUCH else "neutral"
 
 
-def _note(subjects: Sequence[Subject], here: JudgedSplit) -> str:
-    level, rows = 100 * here.subject.sampling["level"], len(here.subject.labelled(here.split))
-    several = [bool(s.runs) for s in subjects]
+class TriedCalibrator(NamedTuple):
+    """A calibrator that was tried: on which rows it was fitted, and how the NLL changes."""
+
+    name: str
+    fit_on: str
+    changes: Mapping[str, Interval]
+    split: str
+
+    @property
+    def helps(self) -> bool:
+        """Whether the NLL is clearly lower, and clearly higher nowhere."""
+        higher = any(is_clear(c) and c.value > 0 for c in self.changes.values())
+        return not higher and is_clear(c := self.changes[self.split]) and c.value < 0
+
+    @property
+    def warning(self) -> str:
+        """Where it harms."""
+        found = self.changes[self.split]
+        if not is_clear(found) or found.value < 0:
+            return ""
+        return f" Do not calibrate it on {self.fit_on}: {self.name!r} raises its NLL here."
+
+
+def _is_off(gap: Interval) -> bool:
+    return is_clear(gap) and abs(gap.value) >= SMALL
+
+
+def _signed(share: float) -> str:
+    shown = f"{100 * share:+.1f}"
+    return "0.0" if shown in ("+0.0", "-0.0") else shown.replace("-", "−")
+
+
+def _ends(found: Interval) -> str:
+    return f"{_signed(found.low)} to {_signed(found.high)}"
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """When it applies, what it advises, and why."""
+
+    applies: Callable[[Facts], bool]
+    action: Action
+    text: Callable[[Facts], str]
+    command: Callable[[Facts], str] = lambda facts: _predict(facts.first)
+
+
+def _why_switch(facts: Facts) -> str:
+    assert facts.better is not None
+    lower, other = facts.better
+    by = f"{-lower.value:.2g}, {-lower.high:.2g} to {-lower.low:.2g}"
+    return f"Switch to {other.name}: its answers fit the truth better (NLL lower by {by})."
+
+
+def _same_at_home(facts: Facts) -> bool:
+    """Whether it is off to the same side on data like the training data."""
+    gap = facts.here.gap if facts.home is None else facts.home.gap
+    return _is_off(gap) and gap.value * facts.here.gap.value > 0
+
+
+def _can_calibrate(facts: Facts) -> bool:
+    tried = facts.calibrated
+    if tried is None:  # no validation rows to try it on
+        return facts.is_off and not facts.is_shifted
+    return facts.is_off and _same_at_home(facts) and tried.helps
+
+
+def _why_calibrate(facts: Facts) -> str:
+    tried = facts.calibrated
+    why = f"{facts.here.who} {facts.here.state} on data like its training data"
+    if tried is not None:
+        why = f"{tried.name!r}, fitted on {tried.fit_on}, lowers its NLL here and harms nowhere"
+    then = f" Then use “{CALIBRATED}” in place of the run." if facts.first.first.folder else ""
+    return f"Calibrate it: {why}.{then}"
+
+
+def _novelty(facts: Facts) -> float:
+    return facts.first.value(facts.here.split, "auroc", variant="novelty").value
+
+
+def _why_collect(facts: Facts) -> str:
+    where = "under shift" if facts.is_shifted and not facts.no_shift else "here"
+    only = "" if facts.home is None or _same_at_home(facts) else " only"
+    until = "pass rows of this kind on to a person"
+    if _novelty(facts) >= _FINDS:
+        until = f"its novelty finds them (AUROC {_novelty(facts):.2f})"
+    return (
+        f"Collect labels of rows like these: it promises too much {where}{only}; until then "
+        f"{until}.{_warning(facts)}"
+    )
+
+
+def _warning(facts: Facts) -> str:
+    return "" if facts.calibrated is None else facts.calibrated.warning
+
+
+def _why_keep(facts: Facts) -> str:
+    here, home = facts.here, facts.home
+    if facts.is_off:
+        text = f"{here.who} {here.under}, which is on the safe side."
+    elif is_clear(here.gap):
+        text = "the gap between what it promises and what it holds is small."
+    else:
+        text = "there is no clear gap between what it promises and what it holds."
+    if home is not None and _is_off(home.gap) and not facts.is_off:
+        text += f" On {home.split}, {home.who} {home.state}."
+    return f"Keep it: {text}{_warning(facts) if facts.is_off or home is not None else ''}"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        lambda f: f.better is not None,
+        "switch",
+        _why_switch,
+        lambda f: _predict(f.better[1] if f.better else f.first),
+    ),
+    Rule(
+        lambda f: bool(f.here.too_few), "collect", lambda f: f"Collect more rows: {f.here.too_few}."
+    ),
+    Rule(
+        lambda f: not f.here.has_skill,
+        "collect",
+        lambda f: f"Collect labelled rows like these: no better than {f.here.baseline}.",
+        lambda f: "",
+    ),
+    Rule(
+        _can_calibrate,
+        "calibrate",
+        _why_calibrate,
+        lambda f: _command(
+            f.first, "calibrate", "--method", f.first.example.calibrator, "-o", CALIBRATED
+        ),
+    ),
+    Rule(
+        lambda f: bool(f.fault) and f.here.is_ranked,
+        "rank",
+        lambda f: f"Use its ranking, not its yes or no: it {f.here.error}, but {f.fault}.",
+    ),
+    Rule(
+        lambda f: f.promises_too_much,
+        "collect",
+        _why_collect,
+        lambda f: _predict(f.first, *(["--max-novelty", "0.95"] * (_novelty(f) >= _FINDS))),
+    ),
+    Rule(
+        lambda f: bool(f.fault),
+        "collect",
+        lambda f: f"Collect rows like these, and do not rely on it yet: {f.fault}.{_warning(f)}",
+        lambda f: "",
+    ),
+    Rule(lambda f: True, "keep", _why_keep),
+)
+
+
+def _command(subject: Subject, *words: str) -> str:
+    """What to type next; empty without a run folder."""
+    run = subject.first.folder
+    return shlex.join(["gduq", words[0], run, *words[1:]]) if run else ""
+
+
+def _predict(subject: Subject, *more: str) -> str:
+    if subject.splits is not None and subject.splits.train.task != "graph":
+        return ""  # files of new rows hold graphs
+    data = (subject.config or {}).get("data")
+    table = isinstance(data, Mapping) and data.get("smiles")
+    new = "new.csv" if table else "new.safetensors"
+    return _command(subject, "predict", new, "-o", "answers.csv", *more)
+
+
+# -- what stands behind it -----------------------------------------------------------------------
+
+
+def _home(facts: Facts) -> Iterator[Statement]:
+    """The same without shift, if there is such a split."""
+    if (home := facts.home) is not None:
+        skill = home.error if home.has_skill else f"is no better than {home.baseline}"
+        text = f"On data like its training data ({home.split}) it {skill}; {home.held}"
+        state = f"{home.who} {home.state} ({_ends(home.gap)})"
+        yield Statement(facts.first.name, f"{text}: {state}.")
+
+
+def _details(facts: Facts) -> Iterator[Statement]:
+    for part, text, bad in facts.here.details():
+        about = f"{facts.first.name}: {part}" if part else facts.first.name
+        yield Statement(about, text, "bad" if bad else "neutral")
+
+
+def _note(facts: Facts) -> str:
+    level, rows = 100 * facts.first.sampling["level"], len(facts.here.p)
+    several = [bool(s.runs) for s in facts.subjects]
     seeds = ", with the spread over training seeds where there are several" if any(several) else ""
     more = " Training again with another seed can move the numbers further than that."
     return (
-        f"Judged on {rows} rows of {here.split}. Points are percentage points; in brackets stands "
-        f"the {level:g} % interval from resampling these rows{seeds}.{'' if all(several) else more}"
+        f"Judged on {rows} rows of {facts.here.split}. Points are percentage points; in brackets "
+        f"stands the {level:g} % interval from resampling these rows{seeds}."
+        f"{'' if all(several) else more}"
     )
 
 
-# -- about the first subject ---------------------------------------------------------------------
-
-
-def _at_home(here: JudgedSplit) -> Iterator[Statement]:
-    """The same without shift, if there is such a split."""
-    if (home := home_of(here.subject, here.split)) is not None:
-        there = JudgedSplit(here.subject, home)
-        said = f"{there.words.who} {there.state} ({ranged(there.gap)}): {there.held()}"
-        yield Statement(here.subject.name, f"On data like its training data ({home}) {said}.")
-
-
-def _values(here: JudgedSplit) -> Iterator[Statement]:
-    """Each of several values by itself."""
-    for part, name in zip(here.subject.parts, here.subject.names, strict=True):
-        if name:
-            one = JudgedSplit(part, here.split)
-            error = f"RMSE {one.value('rmse').value:.3g}{part.unit and f' {part.unit}'}."
-            text = f"{one.held('Its {}')}: {one.state} ({ranged(one.gap)}). {error}"
-            yield Statement(f"{part.name}: {name}", text, _tone(one.gap))
-
-
-def _classes(here: JudgedSplit) -> Iterator[Statement]:
-    """What becomes of rare classes, where some are rare or hardly found."""
-    found, balanced = here.recalls, here.value("balanced_accuracy")
-    lost = min(r.share for r in found) < here.value("accuracy").value / 2
-    if not here.uneven(len(found)) and not lost:
-        return
-    many = len(found) > _WEAK
-    shown = sorted(found, key=lambda r: r.share)[:_WEAK] if many else found
-    parts = [f"{100 * r.share:.0f} % of “{r.name}” ({r.rows:,} rows)" for r in shown]
-    listed = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    ends = f" ({100 * balanced.low:.0f} to {100 * balanced.high:.0f})"
-    text = (
-        f"Balanced accuracy is {100 * balanced.value:.0f} %"
-        f"{'' if math.isnan(balanced.low) else ends}: it finds {listed}"
-        f"{', its weakest classes' if many else ''}. Always answering “{here.common_class}” would "
-        f"be right {100 * here.common_share:.0f} % of the time."
-    )
-    yield Statement(here.subject.name, text, "bad" if lost else "neutral")
-
-
-def _labels(here: JudgedSplit) -> Iterator[Statement]:
-    """How far labels are told apart, and which are not."""
-    values = [part.value(here.split, "roc_auc") for part in here.subject.parts]
-    named = zip(here.subject.names, values, strict=True)
-    known = [(name, value) for name, value in named if not math.isnan(value.value)]
-    if not known:
-        return
-    weak = sorted((value.value, name) for name, value in known if value.low <= 0.5)
-    fair, mean = 100 * here.value("balanced_accuracy").value, len(known) > 1
-    text = f"ROC-AUC is {here.value('roc_auc').value:.2f}, balanced accuracy {fair:.0f} %"
-    text += " on average. " if mean else ". "
-    if weak and mean:
-        names = ", ".join(f"“{name}” ({value:.2f})" for value, name in weak[:_WEAK])
-        more = f" and {len(weak) - _WEAK} more" if len(weak) > _WEAK else ""
-        text += f"Of {len(known)} labels, {len(weak)} may be ranked by chance: {names}{more}. "
-    share = f"{100 * here.common_share:.0f} % of the time"
-    text += f"Always giving the more common answer would be right {share}."
-    yield Statement(here.subject.name, text, "bad" if len(weak) == len(known) else "neutral")
-
-
-# -- what another subject changes ----------------------------------------------------------------
-
-
-def _changed(here: JudgedSplit, other: Subject) -> Statement:
+def _changed(facts: Facts, other: Subject) -> Statement:
     """What another subject changes; good only where nothing is worse."""
-    first, split = here.subject, here.split
+    first, split = facts.first, facts.here.split
     if other.labelled(split) is None:
         return Statement(other.name, f"It has no labelled predictions on {split}.")
-    nearer = change("distance", first, other, split)
-    if nearer is None:
+    marks = compared(first, other, split, facts.here.columns)
+    if marks is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
         return Statement(other.name, text)
-    there = JudgedSplit(other, split)
-    # gaps of several runs may cancel, so their sizes are averaged
-    before = fmean(abs(run.value(split, "gap").value) for run in first.each_run)
-    signs, told = (_errors if first.kind == "values" else _answers)(here, there)
-    text = " ".join(filter(None, (
-        nearer_words(nearer, here.gap, there.gap, before, here.words), told, _cost(first, other)
-    )))  # fmt: skip
-    signs = [-_sign(nearer), *signs]
-    tones: tuple[Tone, ...] = ("neutral", "good", "bad")  # of 0, 1 and -1
-    return Statement(other.name, text, tones[(max(signs) > 0) - (min(signs) < 0)])
+    there = result_of(other, split)
+    texts = [f"It {there.error}; {there.held}: {there.state}."]
+    for mark in ("better", "worse"):
+        names = [c.title.partition(",")[0].partition("{")[0] for c, m in marks.items() if m == mark]
+        texts += [f"Clearly {mark}: {', '.join(names)}."] if names else []
+    texts += [] if marks else ["No clear difference."]
+    kinds = set(marks.values())
+    tone: Tone = "good" if kinds == {"better"} else "bad" if kinds == {"worse"} else "neutral"
+    return Statement(other.name, " ".join([*texts, *_cost(first, other)]), tone)
 
 
-def _sign(change: Interval | None) -> int:
-    """1 or -1 for a clear change, 0 for none."""
-    return 0 if change is None or not clear(change) else 1 if change.value > 0 else -1
-
-
-def _answers(here: JudgedSplit, there: JudgedSplit) -> tuple[list[int], str]:
-    """Accuracy, and balanced accuracy where it tells another story; 1 is better."""
-    both = here.subject, there.subject, here.split
-    plain, fair = (change(measure, *both) for measure in ("accuracy", "balanced_accuracy"))
-    assert plain is not None
-    signs, text = [_sign(plain), _sign(fair)], _in_points("Accuracy", plain)
-    if fair is None or signs[1] in (0, signs[0]):
-        return signs, text
-    text += " " + _in_points("Balanced accuracy", fair)
-    if here.subject.kind == "classes":  # the class whose recall changes most
-        before = {r.name: r.share for r in here.recalls}
-        name, share, _ = max(there.recalls, key=lambda r: abs(r.share - before[r.name]))
-        text += f" It finds {100 * share:.0f} % of “{name}” instead of {100 * before[name]:.0f} %."
-    return signs, text
-
-
-def _in_points(name: str, change: Interval) -> str:
-    unclear = f"{signed(change.value)} points, {ranged(change)}"
-    return _told(name, change, unclear, f"{points(abs(change.value))} {{}} ({ranged(change)})")
-
-
-def _errors(here: JudgedSplit, there: JudgedSplit) -> tuple[list[int], str]:
-    """RMSE of one value; of several, which have units of their own, the NLL; 1 is better."""
-    measure = "rmse" if len(here.subject.names) == 1 else "nll"
-    differs = change(measure, here.subject, there.subject, here.split)
-    assert differs is not None
-    now = there.value(measure).value
-    shown = f"{now:.3g} instead of {now - differs.value:.3g}"
-    return [-_sign(differs)], _told(measure.upper(), differs, shown, f"{{}}: {shown}")
-
-
-def _told(name: str, change: Interval, unclear: str, clearly: str) -> str:
-    """A change in words: none, no clear one, or one for which the higher or lower is said."""
-    if change == (0.0, 0.0, 0.0):
-        return f"{name} is the same."
-    if not clear(change):
-        return f"{name}: no clear change ({unclear})."
-    return f"{name} is {clearly.format('higher' if change.value > 0 else 'lower')}."
-
-
-def nearer_words(
-    change: Interval, gap: Interval, now: Interval, before: float, words: Words
-) -> str:
-    """What becomes of the gap between promise and truth, whose size was ``before``."""
-    if not clear(change):
-        said = f"{signed(now.value)} instead of {signed(gap.value)} points"
-        return f"No clear change of the gap: {said} (its size changes by {ranged(change)})."
-    said = f"{state(now, words)} (gap {signed(now.value)} points, {ranged(now)})"
-    if change.value > 0:
-        return f"{words.further}: {said}."
-    ratio = 1 + change.value / before
-    cut = f"Cuts the gap by {100 * (1 - ratio):.0f} %"
-    cut = "Nearly closes the gap" if ratio < 0.1 else cut
-    cut = "Halves the gap" if 0.45 <= ratio <= 0.55 else cut
-    crossed = " and crosses over" if clear(now) and now.value * gap.value < 0 else ""
-    return f"{cut}{crossed}: {said}."
-
-
-def _cost(first: Subject, other: Subject) -> str:
+def _cost(first: Subject, other: Subject) -> Iterator[str]:
     ratios = cost_ratios(first, other)
     parts = [f"{ratios[key]:.2g}× the {name}" for key, name in _COSTS.items() if key in ratios]
-    return f"It costs {' and '.join(parts)} of {first.name}." if parts else ""
+    if parts:
+        yield f"It costs {' and '.join(parts)} of {first.name}."
 
 
 def cost_ratios(first: Subject, other: Subject) -> dict[str, float]:

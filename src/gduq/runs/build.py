@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,20 +11,17 @@ from torch_geometric.data import Data
 
 from gduq.anchoring import Recipe, anchor
 from gduq.anchoring.recipe import make_recipe
-from gduq.baselines import HeadEnsemble, LastLayerLaplace
 from gduq.data import Packed, Splits, View, add_laplacian, laplacian_encoding, load
-from gduq.data.subset import LimitError
+from gduq.data.source import OwnData, read_own, source_digest
 from gduq.errors import InputError, warn_user
-from gduq.graph import Rows
+from gduq.graphs import Rows
+from gduq.models import HeadEnsemble, LastLayerLaplace
+from gduq.models.predictor import Predictor
 from gduq.nn import GNN, BondGNN
 from gduq.nn.bond_gnn import ATOMS, BONDS
-from gduq.prediction.predictor import Predictor
-from gduq.runs.config import RunConfig
-from gduq.runs.method import RECIPE_FIELDS
-from gduq.runs.source import file_digest
-from gduq.runs.source_read import object_digest
-from gduq.runs.source_splits import OwnData, own_data
-from gduq.targets import Classes, Labels, Target, Values, infer_target
+from gduq.prediction import Classes, Labels, Target, Values, infer_target
+from gduq.runs.config import RECIPE_FIELDS, RunConfig
+from gduq.shifts.cuts import LimitError
 
 __all__ = [
     "all_views",
@@ -35,6 +31,7 @@ __all__ = [
     "network",
     "on_network",
     "own_of",
+    "plan",
     "recipe_of",
     "splits_of",
     "target_of",
@@ -58,15 +55,32 @@ def own_of(config: RunConfig) -> OwnData | None:
 
 def _own(config: RunConfig) -> OwnData:
     data = config.data
-    source = Path(str(data.source))
-    digest = object_digest(str(source)) if data.is_object else file_digest(source)
-    if digest != data.digest:
+    source = str(data.source)
+    if source_digest(source) != data.digest:
         raise InputError(
             f"in {source} what the run was made with",
             "other content, or none",
             "Train again: another content makes another run.",
         )
-    return own_data(data)
+    return read_own(**data.model_dump(exclude={"digest"}))
+
+
+def plan(config: RunConfig) -> dict[str, Any]:
+    """What would be read, cut and trained: for `gduq train --dry-run`."""
+    data, model, own = config.data, config.model, own_of(config)
+    splits = splits_of(config)
+    read = {"smiles": data.smiles, "ids": data.ids, "cut by": "" if own is None else own.by}
+    learned = {"targets": splits.target_names, "units": splits.units, "classes": splits.class_names}
+    cut = tuple(f"{name:<9} {len(view)}" for name, view in splits) if own is None else own.cut
+    net = f"{model.conv}, {model.num_layers} layers of {model.hidden_channels}"
+    trained = {"network": net, "method": config.method.kind, "epochs": config.training.epochs}
+    known = {**read, "task": _inferred(config, splits).kind, **learned, **trained}
+    return {
+        "description": splits.description,
+        **{name: value for name, value in known.items() if value},
+        "cut": cut,
+        "rejected": [] if own is None else [str(reject) for _, reject in own.rejects],
+    }
 
 
 def target_of(config: RunConfig, splits: Splits) -> Target | None:

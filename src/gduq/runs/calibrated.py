@@ -8,14 +8,13 @@ from typing import Any
 
 from gduq.bundle import describe, load_reference, save
 from gduq.bundle import load as load_bundle
-from gduq.calibration import METHODS
+from gduq.calibration import METHODS, parse_name
 from gduq.data import View
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
 from gduq.evaluation.calibrated import Calibrated, Whole
 from gduq.evaluation.inputs import whole_graph
-from gduq.evaluation.named_calibrators import VARIANTS
-from gduq.prediction.predictor import Predictor
+from gduq.models.predictor import Predictor
 from gduq.runs import build
 from gduq.runs.folder import RunFolder
 
@@ -62,8 +61,8 @@ def export(folder: RunFolder, name: str, output: str | Path) -> Path:
         name: Of `gduq.calibration.METHODS`, or such a name with ``+corrupted``.
         output: The bundle; replaced if it is one already.
     """
-    if VARIANTS.get(name, name) not in METHODS:
-        raise InputError(f"a calibrator to save from {', '.join([*METHODS, *VARIANTS])}", name)
+    if parse_name(name)[0] not in METHODS:
+        raise InputError(f"a calibrator to save from {', '.join(METHODS)}", name)
     run = CalibratedRun(folder)
     notes = describe(folder.bundle).preprocessing
     fitted = run.fitted(name)

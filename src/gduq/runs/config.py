@@ -7,18 +7,238 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from gduq.data.source import check_stored, infer_columns, is_object, source_digest
 from gduq.errors import InputError, did_you_mean
-from gduq.runs.config_parts import MOST_SEED, DataConfig, ModelConfig, Part, TrainingConfig
-from gduq.runs.method import MethodConfig
-from gduq.runs.source import check_stored
+from gduq.nn.gnn_settings import Conv, HeadKind, Positional, Readout
 
-__all__ = ["RunConfig"]
+__all__ = ["DataConfig", "MethodConfig", "ModelConfig", "RunConfig", "TrainingConfig", "bundle_at"]
 
 _VERSION = 2  # part of the hash: raise it when the same config no longer means the same run
+MOST_SEED = 2**63 - 1  # what every source of randomness takes
+MOST_EPOCHS = 10_000_000  # more is a slip of the pen
+
+
+class Part(BaseModel):
+    """A part of a config: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataConfig(Part):
+    """What to learn from: a dataset by ``name``, as `gduq.data.load` takes it, or one's own data.
+
+    Own data has a ``source``: a table of molecules (.csv, .tsv), a TU folder, a .safetensors file
+    of graphs, or ``package.module:Name`` of a PyG dataset. What is left out of the other keys is
+    told from the table. A source is known by the digest of its content, wherever it lies.
+
+    Args:
+        name: Of a dataset; of own data, what it is called.
+        source: Where own data is.
+        targets: Columns to learn.
+        units: One per target.
+        smiles: Column of SMILES.
+        ids: Columns that name a row; answers of `gduq predict` keep them.
+        task: ``"classes"``, ``"labels"`` or ``"values"``, where the columns do not tell.
+        by: What the shifted test differs in: ``"scaffold"``, ``"size"``, ``"group=COLUMN"``,
+            ``"time=COLUMN"`` or ``"random"`` for no shift.
+        digest: Of the source's content.
+        seed: Of all that is random in the data and its cut.
+        limit: Rows in all splits together.
+    """
+
+    name: str = ""
+    source: str | None = None
+    targets: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    smiles: str | None = None
+    ids: tuple[str, ...] = ()
+    task: Literal["classes", "labels", "values"] | None = None
+    by: str | None = None
+    digest: str | None = None
+    seed: int = Field(0, ge=0, le=MOST_SEED)
+    limit: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _complete(self) -> DataConfig:
+        if self.source is not None:
+            self.__dict__.update(infer_columns(self.model_dump()))
+            return self
+        own = [key for key in ("targets", "units", "smiles", "ids", "task", "by", "digest")
+               if getattr(self, key)]  # fmt: skip
+        if own:
+            raise InputError(f"data.source with data.{own[0]}", f"the dataset {self.name!r}")
+        if not self.name:
+            raise InputError("a value for 'data.name' or 'data.source' in a config", "neither")
+        from gduq.data.catalog import find
+
+        find(self.name)
+        return self
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the source is a Python object and not a file."""
+        return self.source is not None and is_object(self.source)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the rows."""
+        own = ("targets", "units", "smiles", "task", "by", "digest") if self.source else ("name",)
+        return self.model_dump(mode="json", include={*own, "seed", "limit"})
+
+
+class ModelConfig(Part):
+    """The backbone: arguments of `gduq.nn.GNN`; widths of input and output come from the data.
+
+    ``conv`` may also be ``"bond"`` for `gduq.nn.BondGNN`, or ``"auto"``, which is that for
+    molecules and ``"gin"`` for other graphs.
+    """
+
+    conv: Conv | Literal["auto", "bond"] = "gin"
+    hidden_channels: int = Field(300, ge=1, le=16_384)
+    num_layers: int = Field(3, ge=1, le=256)
+    head: HeadKind = "linear"
+    readout: Readout = "mean"
+    virtual_node: bool = False
+    dropout: float = Field(0.5, ge=0, lt=1)
+    positional: Positional | None = None
+    positional_channels: int = Field(4, ge=1, le=1024)
+
+
+class TrainingConfig(Part):
+    """Arguments of `gduq.fit`, for the network; ``patience`` 0 never stops early, as ``None``."""
+
+    epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
+    lr: float = Field(1e-3, gt=0)
+    batch_size: int = Field(32, ge=1, le=2**20)
+    weight_decay: float = Field(0.0, ge=0)
+    milestones: tuple[int, ...] = ()
+    gamma: float = Field(0.1, gt=0, le=1)
+    select: Literal["best", "last"] = "best"
+    patience: int | None = Field(None, ge=1)
+    class_weights: Literal["balanced"] | tuple[float, ...] | None = None
+
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _never(cls, patience: Any) -> Any:
+        return None if type(patience) is int and patience == 0 else patience  # TOML has no null
+
+
+Kind = Literal["vanilla", "anchored", "ensemble", "mcdropout", "laplace", "heads", "choose"]
+Share = Annotated[float, Field(ge=0, lt=1)]
+RECIPE_FIELDS = ("at", "anchors", "scope", "num_anchors", "init", "freeze", "draws", "mask")
+_OWN: dict[str, tuple[str, ...]] = {
+    "ensemble": ("size", "member"),
+    "mcdropout": ("passes",),
+    "choose": ("budget",),
+}
+
+
+class MethodConfig(Part):
+    """Where the uncertainty comes from.
+
+    ============== ===========================================================================
+    ``vanilla``    the plain network
+    ``anchored``   `gduq.anchor` with a ``recipe``; the fields from ``at`` to ``mask`` change
+                   single choices of it
+    ``heads``      `gduq.HeadEnsemble` on the plain network
+    ``laplace``    `gduq.LastLayerLaplace` on it
+    ``choose``     `gduq.choose` within a ``budget``
+    ``mcdropout``  the plain network with dropout left on for ``passes`` passes
+    ``ensemble``   ``size`` runs of kind ``member`` with seeds ``seed``, ``seed + 1``, ...
+                   (ensembles of neighbouring seeds share members)
+    ============== ===========================================================================
+
+    All but ``vanilla``, ``ensemble`` and the recipe ``"paper"`` stand on a trained network. It is
+    that of the vanilla run with the same config, trained first if need be, or of the bundle or run
+    in the folder ``pretrained_from``. That run is known by the digest of its content.
+
+    ``epochs`` are those on top of the trained network. Without them a head stops when validation
+    rows say so, ``"thawed"`` takes a quarter of the network's epochs, ``"paper"`` as many.
+    ``calibrate`` is as in `gduq.fit`, with ``"none"`` for no calibration.
+    """
+
+    kind: Kind = "vanilla"
+    recipe: Literal["head", "thawed", "paper"] | None = None
+    at: int | str | None = None
+    anchors: Literal["gaussian", "shuffle"] | None = None
+    scope: Literal["row", "graph"] | None = None
+    num_anchors: int | None = Field(None, ge=1, le=100_000)
+    init: Literal["random", "identity"] | None = None
+    freeze: bool | None = None
+    draws: int | None = Field(None, ge=1, le=10_000)
+    mask: Share | tuple[Share, ...] | None = None
+    calibrate: Literal["shifted", "clean", "none"] | None = None
+    pretrained_from: str | None = None
+    pretrained_digest: str | None = None
+    epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
+    size: int = Field(3, ge=1, le=1000)
+    member: Literal["vanilla", "anchored"] = "vanilla"
+    passes: int = Field(10, ge=1, le=10_000)
+    budget: float = Field(1.2, ge=1, le=100)
+
+    @model_validator(mode="after")
+    def _content(self) -> MethodConfig:
+        """Note what a bundle holds while it is there: a path says nothing about it later."""
+        given = self.pretrained_from
+        if given not in (None, "vanilla") and self.pretrained_digest is None:
+            self.__dict__["pretrained_digest"] = source_digest(str(bundle_at(str(given))))
+        return self
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether a network with anchors is trained, here or in a member."""
+        return self.kind == "anchored" or (self.kind == "ensemble" and self.member == "anchored")
+
+    @property
+    def recipe_name(self) -> str:
+        """The recipe, which without a name follows from the place, as in `gduq.anchor`."""
+        return self.recipe or ("head" if self.at in (None, "head") else "thawed")
+
+    @property
+    def on_network(self) -> bool:
+        """Whether the model is made from a network that was trained before."""
+        if self.kind == "anchored":
+            return self.recipe_name != "paper" or self.pretrained_from is not None
+        return self.kind in ("heads", "laplace", "choose", "mcdropout")
+
+    @property
+    def from_vanilla(self) -> bool:
+        """Whether that network is the vanilla run's."""
+        return self.on_network and self.pretrained_from in (None, "vanilla")
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that matter for this kind."""
+        kept: tuple[str, ...] = ("kind", "calibrate")
+        if self.is_anchored:
+            kept += RECIPE_FIELDS
+        if self.kind in _OWN:
+            kept += _OWN[self.kind]
+        found = {name: getattr(self, name) for name in kept}
+        if self.is_anchored:
+            found["recipe"] = self.recipe_name
+        if self.is_anchored or self.on_network:
+            start = "vanilla" if self.on_network else None  # members are asked for themselves
+            found |= {"start": self.pretrained_digest or self.pretrained_from or start}
+            found |= {"epochs": self.epochs}
+        return found
+
+
+def bundle_at(path: str | Path) -> Path:
+    """A bundle, or that of a run."""
+    for file in (Path(path) / "bundle", Path(path)):
+        if file.is_file():
+            return file
+    raise InputError("method.pretrained_from 'vanilla', a bundle or a run folder", repr(str(path)))
 
 
 class RunConfig(Part):
@@ -55,11 +275,11 @@ class RunConfig(Part):
     def _methods(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if set(names) <= {"temperature"}:  # the usual one, checked without torch
             return tuple(dict.fromkeys(names))
-        from gduq.evaluation.named_calibrators import check_name
+        from gduq.calibration import parse_name
 
         kept = [name for name in dict.fromkeys(names) if name != "none"]
         for name in kept:
-            check_name(name)
+            parse_name(name)
         return tuple(kept)
 
     # -- in ------------------------------------------------------------------------------------
@@ -169,21 +389,11 @@ class RunConfig(Part):
             kind += "" if method.at is None else f" at {method.at}"
         own = f", on {method.pretrained_from}" if method.pretrained_digest else ""
         if self.model.conv == "auto":
-            return f"{self.data.name} {_SAID.get(kind, kind)}{own}, seed {self.seed}"
+            return f"{self.data.name} {_TITLES.get(kind, kind)}{own}, seed {self.seed}"
         return f"{self.data.name} {self.model.conv} {kind}{own}, seed {self.seed}"
 
-    def to_toml(self) -> str:
-        """As `from_toml` reads it; what is ``None`` is left out, no patience is 0."""
-        values = self.model_dump(mode="json", exclude_none=True)
-        values["training"].setdefault("patience", 0)  # left out, own data would have some
-        lines = [f"{k} = {json.dumps(v)}" for k, v in values.items() if not isinstance(v, dict)]
-        for part, content in values.items():
-            if isinstance(content, dict):
-                lines += ["", f"[{part}]", *(f"{k} = {json.dumps(v)}" for k, v in content.items())]
-        return "\n".join(lines) + "\n"
 
-
-_SAID = {"vanilla": "plain network", "choose": "the chosen mixture", "mcdropout": "MC dropout"}
+_TITLES = {"vanilla": "plain network", "choose": "the chosen mixture", "mcdropout": "MC dropout"}
 
 # For data of one's own: a network with a head, trained until validation rows say stop.
 _OWN_DEFAULTS: dict[str, dict[str, Any]] = {

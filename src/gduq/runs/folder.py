@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation.evaluation import Evaluation
-from gduq.prediction import Hypotheses
+from gduq.prediction import Prediction
 from gduq.runs.config import RunConfig
 from gduq.training.history import Epoch, History
 
@@ -62,7 +62,6 @@ class _Epoch(_Document):
     seconds: float
     val_loss: float | None = None
     val_accuracy: float | None = None
-    val_ece: float | None = None
     val_rmse: float | None = None
 
 
@@ -80,7 +79,7 @@ class RunFolder:
     ============================ ==============================================================
     ``config.json``              the `RunConfig`
     ``bundle``                   the model, as `gduq.save` writes it
-    ``predictions/<split>.npz``  predictions per split, as `Hypotheses.to_npz` writes them
+    ``predictions/<split>.npz``  predictions per split, as `Prediction.to_npz` writes them
     ``metrics.json``             the whole `Evaluation`, made when first asked for
     ``history.json``             the epochs
     ``info.json``                status, versions, seconds, parameters, sizes of the splits
@@ -129,7 +128,7 @@ class RunFolder:
         for split, file in files.items():
             if not file.is_file():
                 raise InputError(f"predictions of {split}, which info.json names", f"no {file}")
-        found = {split: Hypotheses.from_npz(file) for split, file in files.items()}
+        found = {split: Prediction.from_npz(file) for split, file in files.items()}
         if len({(p.kind, p.num_samples, p.samples.size(2)) for p in found.values()}) > 1:
             raise InputError(f"predictions of one model in {self.path}", "those of several")
         for split, p in found.items():

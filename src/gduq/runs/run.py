@@ -15,24 +15,23 @@ from typing import Any
 import torch
 
 import gduq
+from gduq._io import locked, write_json
 from gduq.bundle import save as save_bundle
 from gduq.data import Splits, View
-from gduq.data.rejected_rows import RejectList
-from gduq.disk import locked, write_json
+from gduq.data.outputs import RejectList
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.prediction import Prediction, predict
-from gduq.prediction.predictor import Predictor
+from gduq.models.predictor import Predictor
+from gduq.prediction import ClassPrediction, predict
 from gduq.runs import build
 from gduq.runs.calibrated import CalibratedRun
 from gduq.runs.config import RunConfig
 from gduq.runs.folder import FINISHED, REJECTS, RunFolder
-from gduq.runs.tracking import Logger
 from gduq.runs.training import train
 
 __all__ = ["evaluated", "prepare", "recalibrate", "requirements", "run"]
 
-_LIBRARIES = ("torch", "torch-geometric", "lightning-fabric", "numpy", "scipy", "scikit-learn")
+_LIBRARIES = ("torch", "torch-geometric", "numpy", "scipy", "scikit-learn")
 _WIDE = 1024  # features wider than this are not kept with predictions
 _SHARED = ("vanilla", "ensemble", "mcdropout")  # their history is all of their training
 
@@ -41,7 +40,6 @@ def run(
     config: RunConfig,
     root: str | Path,
     progress: bool = True,
-    logger: Logger | str | None = None,
     *,
     evaluate: bool = True,
 ) -> RunFolder:
@@ -55,7 +53,6 @@ def run(
         config: What to run.
         root: Folder of all runs.
         progress: Show the epochs, on a terminal.
-        logger: ``"csv"``, ``"tensorboard"`` or any Lightning Fabric logger; gets the epochs.
         evaluate: Also write ``metrics.json`` now; otherwise when it is first asked for.
 
     Example:
@@ -72,11 +69,11 @@ def run(
     """
     root = Path(root)
     for needed in requirements(config):
-        run(needed, root, progress, logger, evaluate=False)
+        run(needed, root, progress, evaluate=False)
     path = root / config.folder_name
     with locked(path):
         if not (path / FINISHED).is_file():
-            _make(config, path, root, progress, logger)
+            _make(config, path, root, progress)
     return recalibrate(path, config.calibrators, evaluate)
 
 
@@ -104,13 +101,11 @@ def prepare(config: RunConfig, root: str | Path) -> Path:
 # -- the run itself -----------------------------------------------------------------------------
 
 
-def _make(
-    config: RunConfig, path: Path, root: Path, progress: bool, logger: Logger | str | None
-) -> None:
+def _make(config: RunConfig, path: Path, root: Path, progress: bool) -> None:
     prepare(config, root)
     splits = build.splits_of(config)
     needed = [RunFolder(root / other.folder_name) for other in requirements(config)]
-    model, history = train(config, splits, needed, path, progress, logger)
+    model, history = train(config, splits, needed, path, progress)
     seconds, predictions = _predicted(model, build.all_views(splits))
     save_bundle(
         model,
@@ -137,7 +132,7 @@ def _preprocessing(config: RunConfig) -> dict[str, Any] | None:
     own, data = build.own_of(config), config.data
     if own is None:
         return None
-    notes: dict[str, Any] = {"file": data.name, "digest": data.digest, "task": own.kind}
+    notes: dict[str, Any] = {"file": data.name, "digest": data.digest, "task": own.target.kind}
     notes |= {"by": own.by, "rows": sum(len(view) for _, view in own.splits)}
     if data.smiles is not None:
         columns = {"smiles": data.smiles, "targets": list(data.targets), "ids": list(data.ids)}
@@ -155,7 +150,7 @@ def _list_rejects(config: RunConfig, path: Path) -> None:
 
 def _predicted(
     model: Predictor, views: Mapping[str, View]
-) -> tuple[dict[str, float], dict[str, Prediction]]:
+) -> tuple[dict[str, float], dict[str, ClassPrediction]]:
     """Seconds and predictions by split, with representations that are no wider than a layer."""
     seconds, found = {}, {}
     for split, view in views.items():
@@ -216,7 +211,7 @@ def recalibrate(
 
     Args:
         folder: The run. Its config names all of its calibrators.
-        methods: Names of `gduq.calibration.METHODS`, of `gduq.evaluation.named_calibrators.FIXED`,
+        methods: Names of `gduq.calibration.METHODS`, of `gduq.calibration.FIXED`,
             or of those that take copies with ``+corrupted``, which are fitted on shifted copies of
             the rows too.
         evaluate: Measure now; otherwise when the evaluation is first asked for.

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gduq.baselines import Ensemble, MCDropout, as_predictor
 from gduq.bundle import load as load_bundle
 from gduq.data import Splits
+from gduq.data.source import source_digest
 from gduq.errors import InputError
-from gduq.prediction.predictor import Calibrate, Predictor
+from gduq.models import Ensemble, MCDropout, as_predictor
+from gduq.models.predictor import Calibrate, Predictor
 from gduq.runs import build
-from gduq.runs.config import RunConfig
+from gduq.runs.config import RunConfig, bundle_at
 from gduq.runs.folder import RunFolder
-from gduq.runs.method import bundle_at, digest
-from gduq.runs.tracking import Logger, fabric_with
 from gduq.training import History, choose, fit
 from gduq.training.finishing import finish_model
 
@@ -31,7 +30,6 @@ def train(
     needed: Sequence[RunFolder],
     path: Path,
     progress: bool = True,
-    logger: Logger | str | None = None,
 ) -> tuple[Predictor, History]:
     """The model of a run with its history.
 
@@ -41,7 +39,6 @@ def train(
         needed: The finished runs it is made from, see `gduq.runs.run.requirements`.
         path: Its folder, for a checkpoint.
         progress: Show the epochs, on a terminal.
-        logger: Gets the epochs.
     """
     method = config.method
     if method.kind == "ensemble":
@@ -67,7 +64,6 @@ def train(
         class_names=splits.class_names or None,
         target=build.target_of(config, splits),
         resume=path / "checkpoint",
-        fabric=fabric_with(logger, path),
         **options,
     )
     return model, history
@@ -104,7 +100,7 @@ def _start(config: RunConfig, needed: Sequence[RunFolder]) -> Predictor | None:
     if method.from_vanilla:
         return load_bundle(needed[0].bundle)[0]
     bundle = bundle_at(str(method.pretrained_from))
-    if digest(bundle) != method.pretrained_digest:
+    if source_digest(str(bundle)) != method.pretrained_digest:
         raise InputError(
             f"the bundle that the config was made with in {bundle}",
             "another one",

@@ -1,30 +1,79 @@
-"""The general cuts: from one domain value per row to the rows of each split.
+"""From what is known of each row to the rows of each split. Data is cut here and nowhere else.
 
-Every function takes plain tensors and returns a *cut*: split name to row numbers. `gduq.shifts.by`
-turns a cut's ingredients into `Splits` of a dataset.
+Every function takes plain tensors and returns a *cut*: split name to row numbers. `cut` is what
+`gduq train` does with a user's own rows; `gduq.shifts.by` makes `Splits` of a dataset.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gduq._checks import check_enough, check_int
 from gduq.errors import InputError
-from gduq.whole import whole
 
-__all__ = ["Cut", "Values", "as_labels", "as_values", "concept", "covariate", "leave_out",
-           "no_shift", "tails"]  # fmt: skip
+__all__ = ["Cut", "LimitError", "Values", "as_labels", "as_values", "concept", "covariate", "cut",
+           "leave_out", "limit_rows", "no_shift", "tails"]  # fmt: skip
 
 Cut = dict[str, Tensor]
 Seed = int | torch.Generator
 Values = Tensor | Sequence[Any] | np.ndarray
-_EXPECTED = "one number, text or date per row as domain values"
+_ENOUGH = 30  # validation rows that a small table gives more than its share for
 _PASSES = ("train", "ood_test", "train", "train", "ood_val")
+
+
+def cut(
+    values: Values | None,
+    strata: Tensor,
+    *,
+    test: float = 0.2,
+    holdout: float = 0.1,
+    seed: int = 0,
+    name: str = "the domain",
+) -> Cut:
+    """A test that differs from training, and rows like those of training to hold out.
+
+    The rows with the highest domain values are ``ood_test``: a share ``test`` of all, or as near to
+    that as equal values allow. From the others a share ``holdout`` of all rows is drawn for
+    ``id_val`` (more of few rows) and for ``id_test``, of each stratum alike, so that a rare class
+    is in all of them. Without a domain there is no ``ood_test``, and ``id_test`` is its share.
+
+    Args:
+        values: One number (or text or date) per row ``[n]``, or ``None``.
+        strata: Rows that are alike in their truth, as a number ``[n]``: `gduq.prediction` has them.
+        test: Size of the shifted test.
+        holdout: Size of ``id_val``, and of ``id_test``.
+        seed: Of the draw.
+        name: What the values are called.
+
+    Example:
+        >>> rows = cut(torch.arange(100), torch.zeros(100))
+        >>> {split: len(numbers) for split, numbers in rows.items()}
+        {'train': 50, 'id_val': 20, 'id_test': 10, 'ood_test': 20}
+    """
+    n = strata.numel()
+    check_enough(n)
+    val = max(holdout * n, min(_ENOUGH, n // 5))
+    if values is None:
+        return _checked(_hold_out(torch.arange(n), (val, test * n), seed, strata))
+    ordered, order = torch.sort(as_values(values), stable=True)
+    starts = torch.nonzero(ordered.diff()).flatten() + 1  # where a new value begins
+    inside = starts[(starts >= 0.4 * n) & (starts <= 0.95 * n)]
+    if inside.numel() == 0:
+        most = int(torch.unique(ordered, return_counts=True)[1].max())
+        raise InputError(
+            f"rows that differ enough in {name} to cut by it",
+            f"{most} of {n} rows that are alike",
+            "Cut in another way with --by: scaffold, size, group=COLUMN, time=COLUMN or random.",
+        )
+    start = int(inside[(inside - (1 - test) * n).abs().argmin()])
+    held = _hold_out(order[:start], (val, holdout * n), seed, strata)
+    return _checked({**held, "ood_test": order[start:]})
 
 
 def covariate(
@@ -52,31 +101,25 @@ def covariate(
         seed: Of the draw from the pool.
 
     Example:
-        >>> cut = covariate(torch.tensor([1, 5, 2, 2, 2, 9, 7, 3, 8, 4]))
-        >>> {name: len(rows) for name, rows in cut.items()}
+        >>> rows = covariate(torch.tensor([1, 5, 2, 2, 2, 9, 7, 3, 8, 4]))
+        >>> {name: len(numbers) for name, numbers in rows.items()}
         {'train': 4, 'id_val': 1, 'id_test': 1, 'ood_val': 2, 'ood_test': 2}
     """
     codes = _codes(values)
     n = codes.numel()
-    _check_share("cuts", *cuts)
+    _check_shares("cuts", *cuts)
     order = torch.sort(-codes if descending else codes, stable=True).indices
     new = torch.nonzero(codes[order].diff()).flatten() + 1  # where a new value begins
     starts = [0, *new.tolist(), n, n]
     first = starts[bisect_left(starts, int(cuts[0] * n))]
     second = starts[bisect_left(starts, min(max(int(cuts[1] * n), first + 1), n))]
     pool, val, test = torch.tensor_split(order, [first, second])
-    size = holdout * (pool.numel() if holdout_of == "pool" else n)
-    cut = {**_hold_out(pool, int(size), seed), "ood_val": val, "ood_test": test}
-    return _checked(cut, "Move the cuts: too many rows may share one value.")
+    size = int(holdout * (pool.numel() if holdout_of == "pool" else n))
+    return leave_out(pool, val, test, size, seed, "Move the cuts: many rows may share one value.")
 
 
 def tails(
-    values: Values,
-    *,
-    low: float = 0.5,
-    high: float = 0.9,
-    holdout: float = 0.15,
-    seed: int = 0,
+    values: Values, *, low: float = 0.5, high: float = 0.9, holdout: float = 0.15, seed: int = 0
 ) -> Cut:
     """Train on values up to the ``low`` quantile, test on those from the ``high`` one on.
 
@@ -88,14 +131,14 @@ def tails(
         {'train': 8, 'id_val': 1, 'id_test': 1, 'ood_val': 8, 'ood_test': 2}
     """
     numbers = as_values(values).double()
-    _check_share("quantiles", low, high)
+    _check_shares("quantiles", low, high)
     below, above = (float(np.quantile(numbers.numpy(), q)) for q in (low, high))
-    pool = torch.nonzero(numbers <= below).flatten()
-    test = torch.nonzero((numbers >= above) & (numbers > below)).flatten()
-    middle = torch.nonzero((numbers > below) & (numbers < above)).flatten()
-    cut = _hold_out(pool, int(holdout * pool.numel()), seed)
-    between = {"ood_val": middle} if middle.numel() else {}
-    return _checked({**cut, **between, "ood_test": test}, "Move the quantiles apart.")
+    is_test = (numbers >= above) & (numbers > below)
+    masks = (numbers <= below, ~is_test & (numbers > below), is_test)
+    pool, middle, test = (torch.nonzero(mask).flatten() for mask in masks)
+    size = int(holdout * pool.numel())
+    found = leave_out(pool, middle, test, size, seed, "Move the quantiles apart.", {"ood_val"})
+    return {name: rows for name, rows in found.items() if rows.numel()}
 
 
 def concept(
@@ -140,14 +183,12 @@ def concept(
         rows = torch.nonzero(left).flatten()
         if step < len(bias):
             kind = tilt[rows] > 0 if name == "train" else tilt[rows] < 0
-            taken = _one_pass(codes[rows], kind, bias[step], pick[step], generator)
-            rows = rows[taken]
+            rows = rows[_one_pass(codes[rows], kind, bias[step], pick[step], generator)]
         left[rows] = False
         parts[name].append(order[rows])
-    pool = torch.cat(parts["train"])
-    cut = _hold_out(pool, int(holdout * pool.numel()), generator)
-    rest = {name: torch.cat(parts[name]) for name in ("ood_val", "ood_test")}
-    return _checked({**cut, **rest}, "Change bias or pick.")
+    pool, val, test = (torch.cat(parts[name]) for name in ("train", "ood_val", "ood_test"))
+    size = int(holdout * pool.numel())
+    return leave_out(pool, val, test, size, generator, "Change bias or pick.")
 
 
 def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: Seed = 0) -> Cut:
@@ -157,17 +198,87 @@ def no_shift(n: int, *, cuts: tuple[float, float] = (0.6, 0.8), seed: Seed = 0) 
         >>> {name: len(rows) for name, rows in no_shift(617).items()}
         {'train': 370, 'id_val': 123, 'id_test': 124}
     """
-    _check_share("cuts", *cuts)
+    _check_shares("cuts", *cuts)
     order = torch.randperm(n, generator=_generator(seed))
     parts = torch.tensor_split(order, [int(cuts[0] * n), int(cuts[1] * n)])
-    cut = dict(zip(("train", "id_val", "id_test"), parts, strict=True))
-    return _checked(cut, "Use more rows.")
+    return _checked(dict(zip(("train", "id_val", "id_test"), parts, strict=True)))
 
 
-def leave_out(pool: Tensor, val: Tensor, test: Tensor, holdout: int, seed: Seed) -> Cut:
-    """``val`` and ``test`` as OOD splits; ``holdout`` rows each of the pool as ID ones."""
-    cut = {**_hold_out(pool, holdout, seed), "ood_val": val, "ood_test": test}
-    return _checked(cut, "Leave out fewer rows, or hold out less.")
+def leave_out(
+    pool: Tensor,
+    val: Tensor,
+    test: Tensor,
+    holdout: int,
+    seed: Seed,
+    do: str = "Leave out fewer rows, or hold out less.",
+    optional: Collection[str] = (),
+) -> Cut:
+    """``val`` and ``test`` as OOD splits; ``holdout`` rows each of the pool as ID ones. A split
+    without rows is an error, with ``do`` as its remedy, unless it is optional."""
+    held = _hold_out(pool, (holdout, holdout), seed)
+    return _checked({**held, "ood_val": val, "ood_test": test}, do, optional)
+
+
+class LimitError(InputError):
+    """A limit that keeps no row of some split, or more rows than there are."""
+
+    def __init__(self, least: int, most: int, got: int) -> None:
+        expected = f"a limit from {least} (one row per split) to {most} (all rows)"
+        super().__init__(expected, got, "Leave limit out to take everything.")
+        self.least, self.most = least, most
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.least, self.most, self.got)
+
+
+def limit_rows(
+    cut: Mapping[str, Tensor],
+    limit: int | None,
+    seed: int = 0,
+    strata: Mapping[str, Tensor] | None = None,
+) -> Cut:
+    """Keep ``limit`` rows of a cut, each part in proportion and at least one row of it.
+
+    Rows are drawn at random, and a larger limit keeps all rows of a smaller one. With ``strata``
+    (as in `cut`, of the rows of each part) every part keeps its shares of them, and ``train`` at
+    least one row of each if it has so many rows.
+
+    Example:
+        >>> rows = {"train": torch.arange(60), "id_test": torch.arange(60, 100)}
+        >>> {name: len(kept) for name, kept in limit_rows(rows, 10).items()}
+        {'train': 6, 'id_test': 4}
+    """
+    if limit is None:
+        return dict(cut)
+    full = [rows.numel() for rows in cut.values()]
+    if not len(cut) <= check_int("limit", limit) <= sum(full):
+        raise LimitError(len(cut), sum(full), limit)
+    # the rule of Webster and Sainte-Lague: of largest remainders a part may shrink as limits grow
+    claims = torch.cat([n / (torch.arange(1, n, dtype=torch.float64) + 0.5) for n in full])
+    owner = torch.arange(len(full)).repeat_interleave(torch.tensor(full).sub(1).clamp(min=0))
+    best = torch.sort(claims, descending=True, stable=True).indices[: limit - len(full)]
+    sizes = (torch.bincount(owner[best], minlength=len(full)) + 1).tolist()
+    generator, kept = _generator(seed), {}
+    for (name, rows), size in zip(cut.items(), sizes, strict=True):
+        order = torch.randperm(rows.numel(), generator=generator)
+        if strata is not None and name in strata:
+            order = order[_in_proportion(strata[name][order], first=name == "train")]
+        kept[name] = rows[order[:size]]
+    return kept
+
+
+def _in_proportion(strata: Tensor, first: bool) -> Tensor:
+    """An order of rows of which every beginning holds the strata in proportion: the k-th of the n
+    rows of a stratum stands at (k + 1/2) / n. ``first`` puts one of each, the largest stratum
+    first, before all others."""
+    _, number, count = torch.unique(strata, return_inverse=True, return_counts=True)
+    grouped = torch.sort(number, stable=True).indices
+    place = torch.empty_like(number)
+    place[grouped] = torch.arange(number.numel()) - (count.cumsum(0) - count)[number[grouped]]
+    key = (place + 0.5) / count[number].double()
+    if first:
+        key = torch.where(place == 0, -count[number].double(), key)
+    return torch.sort(key, stable=True).indices
 
 
 def _one_pass(
@@ -190,6 +301,27 @@ def _one_pass(
     return taken
 
 
+def _hold_out(
+    pool: Tensor, sizes: tuple[float, float], seed: Seed, strata: Tensor | None = None
+) -> Cut:
+    """Shuffle the pool and cut ``id_val`` and ``id_test`` from its end; with strata from each of
+    them in proportion, and at least one row of one that has three."""
+    generator = _generator(seed)
+    parts: dict[str, list[Tensor]] = {"train": [], "id_val": [], "id_test": []}
+    groups = torch.zeros_like(pool) if strata is None else strata[pool]
+    for group in torch.unique(groups):
+        rows = pool[groups == group]
+        rows = rows[torch.randperm(rows.numel(), generator=generator)]
+        least = 1 if rows.numel() >= 3 and strata is not None else 0
+        shares = [size / pool.numel() for size in sizes]
+        val, test = (max(least, round(share * rows.numel())) for share in shares)
+        stay = max(rows.numel() - val - test, 0)
+        for name, part in zip(parts, torch.tensor_split(rows, [stay, stay + val]), strict=True):
+            parts[name].append(part)
+    none = pool[:0]
+    return {name: torch.cat([none, *found]) for name, found in parts.items()}
+
+
 def _codes(values: Values) -> Tensor:
     """Ranks of the values: equal values have equal ranks, and order is kept ``[n]``."""
     array = as_values(values).numpy()
@@ -201,28 +333,20 @@ def _codes(values: Values) -> Tensor:
 def _generator(seed: Seed) -> torch.Generator:
     if isinstance(seed, torch.Generator):
         return seed
-    return torch.Generator().manual_seed(whole("seed", seed))
+    return torch.Generator().manual_seed(check_int("seed", seed))
 
 
-def _check_share(what: str, first: float, second: float) -> None:
+def _check_shares(what: str, first: float, second: float) -> None:
     if not 0 < first < second < 1:
         raise InputError(f"{what} with 0 < first < second < 1", (first, second))
 
 
-def _hold_out(pool: Tensor, size: int, seed: Seed) -> Cut:
-    """Shuffle the pool and cut two parts of ``size`` from its end, ``id_test`` last."""
-    pool = pool[torch.randperm(pool.numel(), generator=_generator(seed))]
-    stay = max(pool.numel() - 2 * size, 0)
-    train, val, test = pool[:stay], pool[stay : stay + size], pool[stay + size :]
-    return {"train": train, "id_val": val, "id_test": test}
-
-
-def _checked(cut: Mapping[str, Tensor], do: str) -> Cut:
-    empty = [name for name, rows in cut.items() if rows.numel() == 0]
+def _checked(found: Cut, do: str = "Use more rows.", optional: Collection[str] = ()) -> Cut:
+    empty = [name for name, rows in found.items() if not rows.numel() and name not in optional]
     if empty:
-        sizes = ", ".join(f"{name} {rows.numel()}" for name, rows in cut.items())
+        sizes = ", ".join(f"{name} {rows.numel()}" for name, rows in found.items())
         raise InputError("a cut that leaves no part empty", sizes, do)
-    return dict(cut)
+    return found
 
 
 # -- what a cut is made along: domain values and classes, whatever holds them ----------------------
@@ -249,34 +373,29 @@ def as_labels(labels: Tensor | Sequence[int] | None) -> Tensor:
     """Class numbers as ``int64 [n]``, or an error that says why they are none."""
     if labels is None:
         raise InputError("integer labels y", "none")
-    do = "Cut values with shifts.target, or along any other domain."
+    do = "Cut along another domain; values by themselves with shifts.by(data, 'y')."
     tensor = torch.as_tensor(labels)
     if tensor.dim() > 1 and tensor.size(1) > 1:
         raise InputError("one class per row", f"{tensor.size(1)} targets per row", do)
     tensor = tensor.reshape(-1)
-    whole = tensor.long()
-    if not torch.equal(whole.to(tensor.dtype), tensor):
+    if not torch.equal(tensor.long().to(tensor.dtype), tensor):
         raise InputError("integer labels (classes)", "values with fractions or NaN", do)
-    return whole
+    return tensor.long()
 
 
 def _as_array(values: Any) -> np.ndarray:
+    expected = "one number, text or date per row as domain values"
     try:
         array = np.asarray(values)
-    except (ValueError, TypeError) as error:
-        raise InputError(_EXPECTED, f"{type(values).__name__}: {error}") from error
+        if array.dtype.kind in "cV" or array.ndim != 1:
+            raise TypeError(f"{array.dtype} of shape {list(array.shape)}")
+        if array.dtype.kind in "USO":
+            return np.unique(array, return_inverse=True)[1].reshape(-1)
+    except (ValueError, TypeError) as error:  # such as values that cannot be sorted
+        raise InputError(expected, f"{type(values).__name__}: {error}") from error
     kind = array.dtype.kind
-    if kind in "cV" or array.ndim != 1:
-        raise InputError(_EXPECTED, f"{array.dtype} of shape {list(array.shape)}")
     if kind in "mM":
         if bool(np.isnat(array).any()):
             raise InputError("domain values without NaT", f"{int(np.isnat(array).sum())} of them")
         return array.astype(f"{array.dtype.str[1:3]}[us]").astype(np.int64)
-    if kind in "US":
-        return np.unique(array, return_inverse=True)[1].reshape(-1)
-    if kind == "O":
-        try:
-            return np.unique(array, return_inverse=True)[1].reshape(-1)
-        except TypeError as error:
-            raise InputError(_EXPECTED, f"values that cannot be sorted ({error})") from error
     return array.astype({"u": np.int64, "i": np.int64, "b": np.bool_}.get(kind, np.float64))

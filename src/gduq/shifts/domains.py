@@ -1,4 +1,4 @@
-"""Shifts of anybody's data along a scalar: choose what should differ, get `Splits`.
+"""Shifts of anybody's data: choose what should differ, get `Splits`.
 
 ``data`` is a ``Data`` (node task), or a list of ``Data`` or a PyG dataset (graph task; node task if
 it holds a single graph). ``task="node"`` makes a list of graphs a node task.
@@ -6,7 +6,10 @@ it holds a single graph). ``task="node"`` makes a list of graphs a node task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -14,15 +17,17 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from gduq.data.packed import Packed, try_pack
-from gduq.data.splits import Splits
-from gduq.data.view import View
+from gduq._checks import parse_dates
+from gduq.data.smiles import scaffolds
 from gduq.errors import InputError
+from gduq.graphs.packed import Packed, try_pack
+from gduq.graphs.splits import Splits
+from gduq.graphs.view import View
 from gduq.shifts import cuts as _cuts
 from gduq.shifts.cuts import Values, as_labels, as_values
 
-__all__ = ["DatasetRows", "Graphs", "Task", "attribute", "by", "degree", "feature", "size",
-           "target", "time"]  # fmt: skip
+__all__ = ["DatasetRows", "Domain", "Graphs", "Task", "by", "class_out", "group",
+           "scaffold_ranks", "size"]  # fmt: skip
 
 Task = Literal["node", "graph"]
 Graphs: TypeAlias = "Data | Sequence[Data]"
@@ -59,20 +64,26 @@ class DatasetRows:
     def __len__(self) -> int:
         return int(self.sizes.sum()) if self.task == "node" else len(self.graphs)
 
-    def truth(self) -> Tensor:
-        """Targets of all rows ``[n]`` or ``[n, T]``, as stored on the graphs."""
-        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
-        return View(self.graphs, every).target
-
     def labels(self) -> Tensor:
         """Integer labels, one per row."""
-        return as_labels(self.truth())
+        every = torch.ones(len(self), dtype=torch.bool) if self.task == "node" else None
+        return as_labels(View(self.graphs, every).target)
 
-    def scalar(self, function: Callable[[Data], Any]) -> Tensor:
-        """One number per row; of text and dates (a graph task) their rank."""
+    def values(self, what: Values | str | Callable[[Data], Any]) -> Tensor:
+        """One number per row, see `by`; of text and dates (a graph task) their rank."""
+        if isinstance(what, str):
+            if what == "size" and self.task == "graph":
+                return self.sizes
+            if what == "scaffold":
+                return scaffold_ranks([_attribute(graph, "smiles") for graph in self._given])
+        elif not callable(what):
+            values = as_values(what)
+            if len(values) != len(self):
+                raise InputError(f"one domain value for each of the {len(self)} rows", len(values))
+            return values
         found: list[Any] = []
         for graph in self._given:
-            value = function(graph)
+            value = _number_of(graph, what)
             if self.task == "graph" and not isinstance(value, (Tensor, np.ndarray, list, tuple)):
                 found.append(value)
                 continue
@@ -102,20 +113,36 @@ class DatasetRows:
         return Splits(**fields, name=name, description=description, domains=domains)
 
 
-def attribute(name: str) -> Callable[[Data], Any]:
-    """Reads an attribute of a graph; a graph without it raises `InputError`."""
+def _number_of(graph: Data, what: str | Callable[[Data], Any]) -> Any:
+    if callable(what):
+        return what(graph)
+    if what == "degree" and "degree" not in graph:
+        ends = _attribute(graph, "edge_index")
+        return torch.bincount(ends[0], minlength=int(graph.num_nodes or 0))
+    return _attribute(graph, what)
 
-    def read(graph: Data) -> Any:
-        if name not in graph:
-            raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
-        return graph[name]
 
-    return read
+def _attribute(graph: Data, name: str) -> Any:
+    if name not in graph:
+        raise InputError(f"graphs with an attribute {name!r}", f"only {sorted(graph.keys())}")
+    return graph[name]
+
+
+def scaffold_ranks(smiles: Sequence[str]) -> Tensor:
+    """The Bemis-Murcko scaffold of each molecule as a number ``[n]``; 0 is the most common."""
+    return _ranks(scaffolds(smiles))
+
+
+def _ranks(names: Sequence[str]) -> Tensor:
+    """The rank of each name by how often it is there; 0 is the most common."""
+    count = Counter(names)
+    rank = {name: i for i, name in enumerate(sorted(count, key=lambda n: (-count[n], n)))}
+    return torch.tensor([rank[name] for name in names])
 
 
 def by(
-    data: Graphs | DatasetRows,
-    values: Values,
+    data: Graphs,
+    values: Values | str | Callable[[Data], Any],
     kind: Kind = "covariate",
     *,
     seed: int = 0,
@@ -123,11 +150,14 @@ def by(
     name: str = "",
     **options: Any,
 ) -> Splits:
-    """Cut a dataset along any domain: one value per row.
+    """Cut a dataset along any domain.
 
     Args:
         data: The dataset, see the module.
-        values: One number, string or date per row (graph or node).
+        values: One number, string or date per row (graph or node); or what to compute: ``"size"``,
+            ``"degree"``, ``"scaffold"`` (molecules with ``smiles``; the common ones train), the
+            name of an attribute, or a function of a graph. Numbers of nodes are averaged over a
+            graph in a graph task.
         kind: ``"covariate"`` (`gduq.shifts.covariate`), ``"concept"``, ``"tails"``, ``"no_shift"``.
         seed: Of the random draws.
         task: ``"node"`` or ``"graph"``; ``None``: as the module says.
@@ -143,156 +173,154 @@ def by(
         >>> splits.domains["ood_test"]
         tensor([16, 17, 18, 19])
     """
-    return _by(DatasetRows(data, task), values, kind, seed, name, options)
-
-
-def _by(
-    rows: DatasetRows, values: Values, kind: Kind, seed: int, name: str, options: dict[str, Any]
-) -> Splits:
-    values = as_values(values)
-    if len(values) != len(rows):
-        raise InputError(f"one domain value for each of the {len(rows)} rows", len(values))
     if kind not in _DESCRIBED:
         raise InputError("a kind from covariate, concept, tails, no_shift", repr(kind))
-    given: tuple[Any, ...] = (len(rows),) if kind == "no_shift" else (values,)
+    name = name or (values if isinstance(values, str) else "")
+    rows = DatasetRows(data, task)
+    domain = rows.values(values)
+    given: tuple[Any, ...] = (len(rows),) if kind == "no_shift" else (domain,)
     if kind == "concept":
-        given = (values, rows.labels())
+        given = (domain, rows.labels())
     cut = getattr(_cuts, kind)(*given, seed=seed, **options)
     description = _DESCRIBED[kind].format(name or "the given values")
-    return rows.splits(cut, values, name=name, description=description)
+    return rows.splits(cut, domain, name=name, description=description)
 
 
 def size(data: Graphs, kind: Kind = "tails", *, seed: int = 0, **options: Any) -> Splits:
     """By number of nodes: as in the paper, train on the smaller half, test on the largest tenth."""
-    rows = DatasetRows(data, "graph")
-    return _by(rows, rows.sizes, kind, seed, "size", options)
+    return by(data, "size", kind, seed=seed, task="graph", **options)
 
 
-def target(
+def group(
     data: Graphs,
-    quantile: tuple[float, float] = (0.5, 0.9),
+    labels: Sequence[Any] | Tensor,
+    test: Any,
+    val: Any = (),
     *,
-    column: int = 0,
-    holdout: float = 0.15,
+    holdout: float = 0.1,
     seed: int = 0,
     task: Task | None = None,
 ) -> Splits:
-    """By the target itself: train on low values, test on the highest, never seen before.
-
-    Rows without the value are left out.
+    """Leave groups out: train on all others (universities, hospitals, laboratories).
 
     Args:
-        data: The dataset; its targets are values.
-        quantile: Training holds values up to the first quantile, ``ood_test`` those from the
-            second on, ``ood_val`` those between.
-        column: Which of several targets.
-        holdout: Size of ``id_val``, and of ``id_test``, as a share of the low values.
+        data: The dataset.
+        labels: The group of each row.
+        test: Groups (or one group) that make ``ood_test``.
+        val: Groups that make ``ood_val``. None: the first half of the test rows, by position.
+        holdout: Size of ``id_val``, and of ``id_test``, as a share of all rows.
         seed: Of their draw.
         task: See `by`.
-
-    Example:
-        >>> edges = torch.zeros(2, 0).long()
-        >>> graphs = [Data(edge_index=edges, num_nodes=1, y=i / 10) for i in range(40)]
-        >>> splits = target(graphs, quantile=(0.6, 0.8))
-        >>> len(splits.train), splits.ood_test.target.min()
-        (18, tensor(3.2000))
     """
     rows = DatasetRows(data, task)
-    y = rows.truth()
-    y = y.unsqueeze(1) if y.dim() == 1 else y
-    if not -y.size(1) <= column < y.size(1):
-        raise InputError(f"a column from 0 to {y.size(1) - 1}", column)
-    values = y[:, column] if y.is_floating_point() else y[:, column].double()
-    known = torch.nonzero(~values.isnan()).flatten()
-    low, high = quantile
-    cut = _cuts.tails(values[known], low=low, high=high, holdout=holdout, seed=seed)
-    missing = len(rows) - known.numel()
-    return rows.splits(
-        {split: known[numbers] for split, numbers in cut.items()},
-        values,
-        name="target",
-        description=f"Training on targets up to the {low:g} quantile, testing on those from the "
-        f"{high:g} quantile on." + (f" {missing} rows without it are left out." if missing else ""),
-    )
+    names, test, val = _as_list(labels), _as_list(test), _as_list(val)
+    if len(names) != len(rows):
+        raise InputError(f"one group for each of the {len(rows)} rows", len(names))
+    unknown = [one for one in [*test, *val] if one not in set(names)]
+    if unknown or not test:
+        raise InputError(f"test groups among {_first(set(names))}", unknown or "none")
+    if both := set(test) & set(val):
+        raise InputError("val and test without a common group", f"{_first(both)} in both")
+    part = torch.tensor([1 if n in val else 2 if n in test else 0 for n in names])
+    pool, middle, held = (torch.nonzero(part == number).flatten() for number in range(3))
+    if not val:
+        middle, held = held[: len(held) // 2], held[len(held) // 2 :]
+    cut = _cuts.leave_out(pool, middle, held, int(holdout * len(rows)), seed)
+    numeric = all(isinstance(name, (bool, int, float)) for name in names)
+    codes = as_values(names if numeric else [str(name) for name in names])
+    text = f"Groups left out for testing: {_first(test)}."
+    return rows.splits(cut, codes, name="group", description=text)
 
 
-def degree(
+def class_out(
     data: Graphs,
-    kind: Kind = "covariate",
+    classes: int | Collection[int] | Tensor,
     *,
+    holdout: float = 0.1,
     seed: int = 0,
     task: Task | None = None,
-    descending: bool = True,
-    **options: Any,
 ) -> Splits:
-    """By degree: edges that leave a node, or their mean over the nodes of a graph.
+    """Leave classes out of training, for OOD detection: both OOD splits hold these classes only.
 
-    ``descending`` trains a covariate cut on high degrees and tests it on low ones.
+    Labels keep their numbers, so a network needs as many outputs as before; accuracy on the OOD
+    splits means nothing. Values have no classes to leave out: cut those with ``by(data, "y")``.
     """
-    rows = DatasetRows(data, task)
-    options |= {"descending": descending} if kind == "covariate" else {}
-    return _by(rows, rows.scalar(_degrees), kind, seed, "degree", options)
+    labels = DatasetRows(data, task).labels()
+    result = group(data, labels, test=classes, holdout=holdout, seed=seed, task=task)
+    text = f"Classes {_first(_as_list(classes))} appear in the OOD splits only, for OOD detection."
+    return result.with_(name="class_out", description=text)
 
 
-def feature(
-    data: Graphs,
-    value: str | Callable[[Data], Any] | None = None,
-    kind: Kind = "covariate",
-    *,
-    seed: int = 0,
-    task: Task | None = None,
-    **options: Any,
-) -> Splits:
-    """By any scalar of a graph or node.
+def _as_list(values: Any) -> list[Any]:
+    """Groups as Python values, whatever holds them; a single one counts as a list of one."""
+    if isinstance(values, (Tensor, np.ndarray, np.generic)):
+        values = values.tolist()
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        values = [values]
+    found = [v.item() if isinstance(v, (Tensor, np.generic)) else v for v in values]
+    for value in found:
+        if not isinstance(value, Hashable):
+            raise InputError("groups named by a number or text each", repr(value))
+    return found
 
-    Args:
-        data: The dataset.
-        value: An attribute's name or a function of a graph; it gives one number per graph, or one
-            per node (averaged over the nodes for a graph task). ``None``: the sum of the features
-            ``x``, which is the word count of a bag of words.
-        kind: The cut, see `by`.
-        seed: Of the random draws.
-        task: See `by`.
-        options: Further arguments of the cut.
+
+def _first(values: Iterable[Any]) -> str:
+    names = sorted(str(v) for v in values)
+    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+# -- what `gduq train --by` means ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """What a test differs in: one number per row ``[n]``, the highest of which make the test.
+
+    ``labels`` say what the numbers stand for, of things that have no order; ``dates`` that they are
+    seconds.
     """
-    name = value if isinstance(value, str) else "feature"
-    function = _feature_sum if value is None else value
-    if not callable(function):
-        function = attribute(function)
-    rows = DatasetRows(data, task)
-    return _by(rows, rows.scalar(function), kind, seed, name, options)
 
+    name: str
+    values: Tensor
+    labels: Sequence[str] | None = None
+    dates: bool = False
 
-def time(
-    data: Graphs,
-    stamps: Values,
-    *,
-    cuts: tuple[float, float] = (0.6, 0.8),
-    seed: int = 0,
-    task: Task | None = None,
-    **options: Any,
-) -> Splits:
-    """By time: train on the past, validate on what came next, test on the newest.
+    @classmethod
+    def of(cls, by: str, graphs: Sequence[Data], fields: Sequence[Any] | None) -> Domain | None:
+        """What ``"scaffold"``, ``"size"``, ``"group=NAME"`` or ``"time=NAME"`` says of each graph;
+        ``None`` for ``"random"``. ``fields``: for two of them, what each row has under the name."""
+        kind, _, name = by.partition("=")
+        if kind == "random":
+            return None
+        if kind == "size":
+            sizes = torch.tensor([int(graph.num_nodes or 0) for graph in graphs])
+            return cls("atoms" if "smiles" in graphs[0] else "nodes", sizes)
+        if kind == "scaffold":
+            if "smiles" not in graphs[0]:
+                got = "graphs without SMILES"
+                raise InputError("molecules to cut by scaffold", got, "Cut by size.")
+            ranks = scaffold_ranks([graph.smiles for graph in graphs])
+            return cls("scaffold", ranks, [str(rank) for rank in ranks.tolist()])
+        assert fields is not None
+        if kind == "time":
+            values, are_dates = parse_dates(name, fields)
+            return cls(name, torch.tensor(values, dtype=torch.float64), dates=are_dates)
+        texts = [str(field) for field in fields]
+        return cls(name, _ranks(texts), texts)
 
-    Args:
-        data: The dataset.
-        stamps: One per row: numbers, or dates that sort as text (``"2024-05-31"``) or
-            ``datetime`` and ``datetime64`` values.
-        cuts: Shares of the rows after which ``ood_val`` and ``ood_test`` begin.
-        seed: Of the draw of ``id_val`` and ``id_test`` from the past.
-        task: See `by`.
-        options: Further arguments of `gduq.shifts.covariate`.
-    """
-    return by(data, stamps, "covariate", seed=seed, task=task, name="time", cuts=cuts, **options)
+    def describe(self, rows: Tensor) -> str:
+        """What some rows are in this respect."""
+        if self.labels is None:
+            low, high = (self._shown(v) for v in self.values[rows].aminmax())
+            return f"{self.name} {low}" if low == high else f"{self.name} {low} to {high}"
+        found = Counter(self.labels[row] for row in rows.tolist())
+        if self.name == "scaffold":
+            return f"{len(found)} scaffold{'s' * (len(found) != 1)}"
+        names = sorted(found, key=lambda one: (-found[one], one))
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return f"{self.name} {', '.join(names[:4])}{more}"
 
-
-def _degrees(graph: Data) -> Tensor:
-    edges = attribute("edge_index")(graph)
-    return torch.bincount(edges[0], minlength=int(graph.num_nodes or 0))
-
-
-def _feature_sum(graph: Data) -> Tensor:
-    x: Tensor = attribute("x")(graph)
-    if x.layout == torch.sparse_csr:
-        return torch.segment_reduce(x.values(), "sum", offsets=x.crow_indices())
-    return (x.to_dense() if x.layout == torch.sparse_coo else x).sum(dim=-1)
+    def _shown(self, value: Tensor) -> str:
+        if not self.dates:
+            return f"{value.item():g}"
+        return datetime.fromtimestamp(value.item()).isoformat(sep=" ").removesuffix(" 00:00:00")

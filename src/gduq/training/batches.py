@@ -10,23 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, Subset
-from torch.utils.data.distributed import DistributedSampler
 from torch_geometric.data import Data, HeteroData, InMemoryDataset
 from torch_geometric.loader import DataLoader, NodeLoader
 from torch_geometric.loader.dataloader import Collater
 
-from gduq.data.packed import try_pack
-from gduq.data.splits import overlap
-from gduq.data.view import View
 from gduq.errors import InputError, warn_user
-from gduq.graph import check_loader, label_rows, row_kind, targets
-from gduq.targets import FirstLook, Target
+from gduq.graphs import Graph, check_loader, label_rows, row_kind, targets
+from gduq.graphs.packed import try_pack
+from gduq.graphs.splits import overlap
+from gduq.graphs.view import View
+from gduq.prediction import Target, TargetSample
 from gduq.training.fit_settings import short_hash
 
 __all__ = [
     "Batches",
+    "InferTarget",
     "Loader",
-    "ReadTarget",
     "as_batches",
     "check_leak",
     "described",
@@ -39,7 +38,7 @@ __all__ = [
     "warn_of_overlap",
 ]
 
-ReadTarget = Callable[[FirstLook], Target]  # what the outputs of a network mean
+InferTarget = Callable[[TargetSample], Target]  # what the outputs of a network mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +52,9 @@ class Loader:
         batch_size: int | None = None,
         shuffle: bool = False,
         generator: torch.Generator | None = None,
-        shard: tuple[int, int] | None = None,
-    ) -> Iterator[Data]:
-        loader = self.own
-        sampler = getattr(loader, "sampler", None)
-        if shard is not None and shard[1] > 1 and not isinstance(sampler, DistributedSampler):
-            raise InputError(
-                "a loader that gives every process its share",
-                f"{type(loader).__name__} without a DistributedSampler",
-                "Pass a View or a dataset, or fabric.setup_dataloaders(loader).",
-            )
+    ) -> Iterator[Graph]:
+        loader, sampler = self.own, getattr(self.own, "sampler", None)
         seed = 0 if generator is None else generator.initial_seed()
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(seed % 2**31)
         for own in {getattr(loader, "generator", None), getattr(sampler, "generator", None)}:
             if isinstance(own, torch.Generator):  # so that a resumed run sees the same order
                 own.manual_seed(seed)
@@ -141,7 +130,7 @@ def as_batches(data: Any, name: str) -> Batches:
         check_loader(data)
         if len(data) == 0:
             raise InputError(f"at least one batch in {name}", "an empty loader")
-        return Loader(getattr(data, "_dataloader", data))  # out of Fabric's, which counts epochs
+        return Loader(data)
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         if len(data) == 0:
             raise InputError(f"at least one graph in {name}", "an empty dataset")
@@ -163,9 +152,9 @@ def packed(data: Batches) -> Batches:
     return data if found is None else replace(data, graphs=found)
 
 
-def warn_of_overlap(train: Any, val: Any) -> None:
+def warn_of_overlap(train: Batches, val: Batches) -> None:
     """Say so where validation rows are training rows too, as far as the same objects show it."""
-    one, two = (_rows_of(as_batches(*data)) for data in ((train, "train"), (val, "val")))
+    one, two = _rows_of(train), _rows_of(val)
     shared = 0 if one is None or two is None else overlap(one, two)
     if two is not None and shared:
         warn_user(
@@ -188,9 +177,9 @@ def _rows_of(source: Batches) -> View | None:
     return View(graphs) if known and isinstance(graphs[0], (Data, HeteroData)) else None
 
 
-def first_graph(data: Any) -> Any:
+def first_graph(data: Batches) -> Graph:
     """The first graph, or small batch of graphs, of training data."""
-    return next(iter(as_batches(data, "train").batches(8)))
+    return next(iter(data.batches(8)))
 
 
 def _own_view(graphs: Any, name: str) -> View:
@@ -226,7 +215,7 @@ def _check_view(view: View, name: str) -> None:
         raise InputError(f"at least one labelled row in {name}", "none", "Check the mask.")
 
 
-def check_leak(graph: Any, name: str) -> None:
+def check_leak(graph: Graph, name: str) -> None:
     """Refuse a graph whose own mask says that not all of its labels are for training."""
     if not isinstance(graph, Data) or row_kind(graph) == "edge":
         return
@@ -244,7 +233,7 @@ def check_leak(graph: Any, name: str) -> None:
 # -- labels --------------------------------------------------------------------------------------
 
 
-def labels(graph: Any, rows: int | None = None) -> Tensor:
+def labels(graph: Graph, rows: int | None = None) -> Tensor:
     """The truth of the rows of a batch that count, ``[m, ...]``; of ``rows`` answers, if given."""
     y = targets(graph, rows)
     if y is None:
@@ -275,9 +264,9 @@ def described(source: Batches | None, y: Tensor) -> str:
 
 def some(
     source: Batches, rows: int, batch_size: int, generator: torch.Generator | None
-) -> list[Any]:
+) -> list[Graph]:
     """A few random batches with at least ``rows`` labelled rows, if there are as many."""
-    found, seen = [], 0
+    found, seen = list[Graph](), 0
     for graph in source.batches(max(batch_size, rows), shuffle=True, generator=generator):
         found.append(graph)
         seen += labels(graph).size(0)
@@ -286,13 +275,12 @@ def some(
     return found
 
 
-def even_size(source: Batches, batch_size: int, world: int) -> int:
+def even_size(source: Batches, batch_size: int) -> int:
     """A slightly larger batch size where the last batch would be tiny: BatchNorm over graphs needs
-    two rows in every process. One and two processes get the same size."""
+    two rows."""
     if not isinstance(source, View):
         return batch_size
-    graphs = len(source.graphs)
-    least = 2 * max(2, world) if batch_size >= 8 else 2
+    graphs, least = len(source.graphs), 4 if batch_size >= 8 else 2
     while batch_size < graphs and 0 < graphs % batch_size < least:
         batch_size += 1
     return batch_size

@@ -1,8 +1,8 @@
 """Crash-safe checkpoints: one safetensors file, replaced whole at an epoch's end.
 
-The file holds the weights, the optimiser's tensors and, in its header, what was trained so far and
-under which settings. Nothing in it is ever executed. Random states are not needed: every epoch is
-seeded anew from the run's seed.
+The file holds the weights, the optimiser's tensors and, in its header, the epochs so far and what
+is trained. Nothing in it is ever executed. Random states are not needed: every epoch is seeded anew
+from the run's seed.
 """
 
 from __future__ import annotations
@@ -16,36 +16,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from gduq import tensorfile
+from gduq import _io
 from gduq.errors import InputError
 from gduq.training.history import Epoch
 
-__all__ = ["Checkpoint", "RunState", "optimizer_tensors", "restore_optimizer", "weights"]
+__all__ = ["Checkpoint", "Progress", "restore_optimizer"]
 
-FORMAT = 5  # no other one is read
+FORMAT = 6  # no other one is read
 _NAME = "checkpoint.safetensors"
-_GROUPS = ("last", "optimizer", "best", "final")  # of tensors
-_FACTS = ("finished", "target", "overhead_seconds", "start_loss")
 _RARELY = 20  # writing may take this part of the time since the last one
 _AFRESH = "Delete the folder to start afresh, or pass another resume= folder."
 
 
-@dataclass(frozen=True)
-class RunState:
-    """A run after some epoch."""
+@dataclass
+class Progress:
+    """How far the training of G models has come."""
 
-    records: tuple[Epoch, ...]  # the epochs so far
-    last: Mapping[str, Tensor]  # weights after the last of them
-    optimizer: Mapping[str, Tensor]  # the optimiser's tensors by "parameter.name"
-    best: Mapping[str, Tensor] = field(default_factory=dict)  # empty where the last is the best
-    final: Mapping[str, Tensor] = field(default_factory=dict)  # bank, temperature at the end
-    finished: bool = False
-    overhead_seconds: float = 0.0  # outside of epochs
-    start_loss: float | None = None  # validation loss before the first epoch
-    target: Mapping[str, Any] | None = None  # `Target.spec` of a finished model
+    records: list[tuple[Epoch, ...]]  # epochs of each so far
+    start: list[float | None]  # validation loss of each before the first epoch, where it counts
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights that each would end with
+    last: dict[str, Tensor] = field(default_factory=dict)  # of a checkpoint: after the last epoch
+    optimizer: dict[str, Tensor] = field(default_factory=dict)  # of one: by "parameter.name"
 
 
 class Checkpoint:
@@ -54,18 +48,17 @@ class Checkpoint:
     The ``identity`` is what must be the same in a run that goes on from it, as JSON values.
     """
 
-    def __init__(self, folder: str | Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str | Path, identity: Mapping[str, object]) -> None:
         self.path = Path(folder).expanduser().absolute() / _NAME
-        self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        self.identity: dict[str, object] = json.loads(json.dumps(identity))
         self._written = (-math.inf, 0.0)  # when the last one was, and in how long
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path.parent):  # rights alone do not always tell
                 pass
         except OSError as error:
-            raise InputError(
-                "a folder that can be written as resume=", f"{self.path.parent} ({error.strerror})"
-            ) from error
+            got = f"{self.path.parent} ({error.strerror})"
+            raise InputError("a folder that can be written as resume=", got) from error
 
     @property
     def is_due(self) -> bool:
@@ -73,86 +66,69 @@ class Checkpoint:
         when, seconds = self._written
         return time.perf_counter() - when >= _RARELY * seconds
 
-    def save(self, state: RunState) -> None:
-        """Write the state; until the last byte is on disk, the one before stays in place."""
+    def save(self, run: Progress, last: Mapping[str, Tensor], optimizer: Optimizer) -> None:
+        """Write how far a run is; until the last byte is on disk, the one before stays in place."""
         start = time.perf_counter()
-        tensors = {f"{g}/{k}": v for g in _GROUPS for k, v in getattr(state, g).items()}
-        known = {"identity": self.identity, "records": [asdict(r) for r in state.records]}
-        known |= {name: getattr(state, name) for name in _FACTS}
+        steps: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+        tensors = {f"last/{name}": value.detach() for name, value in last.items()}
+        tensors |= {f"optimizer/{i}.{k}": v for i, part in steps.items() for k, v in part.items()}
+        tensors |= {f"best/{name}": value for name, value in run.best.items()}
+        records = [asdict(record) for record in run.records[0]]
+        known = {"identity": self.identity, "records": records, "start": run.start}
         header = {"gduq_checkpoint": str(FORMAT), "state": json.dumps(known)}
         try:
-            tensorfile.write(self.path, tensors, header)
+            _io.write_tensors(self.path, tensors, header)
         except OSError as error:
-            raise InputError(
-                f"room to write the checkpoint {self.path}",
-                error,
-                "The one before is intact: make room and run again to go on from it.",
-            ) from error
-        end = time.perf_counter()
-        self._written = (end, end - start)
+            do = "The one before is intact: make room and run again to go on from it."
+            raise InputError(f"room to write the checkpoint {self.path}", error, do) from error
+        self._written = (time.perf_counter(), time.perf_counter() - start)
 
-    def load(self) -> RunState | None:
-        """What is in the folder, or ``None``; raises for a damaged file or another run's."""
+    def load(self, epochs: int) -> Progress | None:
+        """What is in the folder, or ``None``; raises for a damaged file, another run's, or one
+        that is further than ``epochs``."""
         for leftover in self.path.parent.glob(f".{_NAME}.*.tmp"):  # of a killed process
             leftover.unlink(missing_ok=True)
         if not self.path.exists():
             return None
         try:
-            tensors, header = tensorfile.read(self.path)
+            tensors, header = _io.read_tensors(self.path)
             version = int(header["gduq_checkpoint"])
-        except (tensorfile.DamagedFile, KeyError, ValueError, OSError) as error:
-            raise InputError(
-                f"a sound checkpoint in {self.path}", f"a damaged one ({error})", _AFRESH
-            ) from error
+        except (_io.DamagedFile, KeyError, ValueError, OSError) as error:
+            got = f"a damaged one ({error})"
+            raise InputError(f"a sound checkpoint in {self.path}", got, _AFRESH) from error
         if version != FORMAT:
-            raise InputError(
-                f"a checkpoint of format {FORMAT} in {self.path}", f"format {version}", _AFRESH
-            )
-        known = json.loads(header["state"])
-        self._check_identity(known["identity"])
-        groups: dict[str, Any] = {group: {} for group in _GROUPS}
-        for key, value in tensors.items():
-            group, _, name = key.partition("/")
-            groups[group][name] = value.clone()  # the file may be replaced while it is mapped
-        records = tuple(Epoch(**record) for record in known["records"])
-        return RunState(records, **groups, **{name: known[name] for name in _FACTS})
+            wanted = f"a checkpoint of format {FORMAT} in {self.path}"
+            raise InputError(wanted, f"format {version}", _AFRESH)
+        groups: dict[str, dict[str, Tensor]] = {"last": {}, "optimizer": {}, "best": {}}
+        try:
+            known = json.loads(header["state"])
+            identity, start = known["identity"], known["start"]
+            for key, value in tensors.items():
+                group, _, name = key.partition("/")
+                groups[group][name] = value.clone()  # the file may be replaced while it is mapped
+            records = tuple(Epoch(**record) for record in known["records"])
+        except (KeyError, TypeError, ValueError) as error:
+            got = f"a damaged one ({error})"
+            raise InputError(f"a sound checkpoint in {self.path}", got, _AFRESH) from error
+        self._check_identity(identity)
+        if len(records) > epochs:
+            raise InputError(f"epochs >= {len(records)}, as many as the checkpoint has", epochs)
+        return Progress([records], start, **groups)
 
     def _check_identity(self, found: Mapping[str, Any]) -> None:
         keys = [k for k in {**found, **self.identity} if found.get(k) != self.identity.get(k)]
         if keys:
             there = ", ".join(f"{k}={found.get(k)}" for k in keys)
             here = ", ".join(f"{k}={self.identity.get(k)}" for k in keys)
-            raise InputError(
-                f"the run that the checkpoint in {self.path.parent} is of ({there})", here, _AFRESH
-            )
-
-
-# -- tensors of a model and its optimiser --------------------------------------------------------
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers by name."""
-    found = {}
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise InputError(
-                "a model whose state_dict holds tensors only", f"{name}: {type(value).__name__}"
-            )
-        found[name] = value.detach().clone()
-    return found
-
-
-def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Everything an optimiser remembers, by ``"parameter.name"``."""
-    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
-    return {f"{i}.{name}": value for i, part in state.items() for name, value in part.items()}
+            wanted = f"the run that the checkpoint in {self.path.parent} is of ({there})"
+            raise InputError(wanted, here, _AFRESH)
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Put back what a checkpoint has of an optimiser."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value.clone()  # steps are made in place
+        state.setdefault(int(index), {})[name] = value
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from pickle import PicklingError
-from typing import Any
+from typing import Any, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from gduq.baselines.network import as_predictor
-from gduq.data.parallel import progress_bar
+from gduq._checks import check_int
+from gduq._torch import derived, isolated, seed_all
 from gduq.errors import InputError
-from gduq.nn.call import Call
-from gduq.nn.trunk import Trunk
-from gduq.prediction.predictor import Calibrate, Predictor
-from gduq.randomness import isolated
-from gduq.targets import FirstLook, Target, resolve_target
-from gduq.targets.classes import ClassWeights
-from gduq.training.batches import as_batches, first_graph, packed, warn_of_overlap
-from gduq.training.checkpoint import weights
-from gduq.training.epochs import Run
-from gduq.training.fabric import checked_fabric, evaluating_after
-from gduq.training.finishing import copies_of, finish_model
+from gduq.graphs import Graph, on_device
+from gduq.models.network import as_predictor
+from gduq.models.predictor import Calibrate, Predictor
+from gduq.ood.nearest import Novelty
+from gduq.prediction import ClassWeights, Target, TargetSample, Values, resolve_target
+from gduq.prediction.predicting import device_of_model
+from gduq.tracing.call import Call
+from gduq.tracing.trunk import Trunk
+from gduq.training.batches import (
+    Batches,
+    InferTarget,
+    as_batches,
+    described,
+    even_size,
+    first_graph,
+    labels,
+    packed,
+    some,
+    truths,
+    warn_of_overlap,
+)
+from gduq.training.checkpoint import Checkpoint
+from gduq.training.finishing import (
+    copies_of,
+    finish_model,
+    labelled_outputs,
+    warn_of_agreement,
+)
 from gduq.training.fit_settings import FitSettings, Select
+from gduq.training.heads import TrunkRows, fit_on_rows
 from gduq.training.history import History, epoch_bar
-from gduq.training.trunk_rows import TrunkRows, fit_on_rows
-from gduq.whole import whole
+from gduq.training.loop import Learner, train
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "fit", "infer_target_of"]
+
+_ENOUGH = 256  # rows that show the units of a network
+_OUTSIDE = 0  # the "epoch" whose random numbers serve what is drawn outside of epochs
+_MOST_EPOCHS, _PATIENCE, _FEW_EPOCHS = 100, 10, 20  # of a frozen network, where none were given
 
 
 def fit(
@@ -40,24 +60,23 @@ def fit(
     train: Any,
     val: Any = None,
     *,
-    epochs: int | None = None,
-    lr: float | None = None,
-    batch_size: int | None = None,
-    weight_decay: float = 0.0,
+    epochs: int | None = FitSettings.epochs,
+    lr: float | None = FitSettings.lr,
+    batch_size: int | None = FitSettings.batch_size,
+    weight_decay: float = FitSettings.weight_decay,
     class_weights: ClassWeights = None,
     class_names: Sequence[str] | None = None,
     target: Target | str | None = None,
-    milestones: Sequence[int] = (),
-    gamma: float = 0.1,
-    select: Select = "best",
-    patience: int | None = None,
+    milestones: Sequence[int] = FitSettings.milestones,
+    gamma: float = FitSettings.gamma,
+    select: Select = FitSettings.select,
+    patience: int | None = FitSettings.patience,
     calibrate: Calibrate | str = "default",
-    seed: int = 0,
+    seed: int = FitSettings.seed,
     call: Call | None = None,
     processes: int = 1,
     progress: bool = True,
     resume: str | Path | None = None,
-    fabric: Fabric | None = None,
 ) -> History:
     r"""Train a model, calibrate it, and note what its training data are like.
 
@@ -78,8 +97,7 @@ def fit(
     Only labelled rows count; a single graph (node tasks) makes one step per epoch. A second call
     goes on from where the first one ended; anchor again to start afresh. The same seed gives the
     same bits on one thread, and global random states are left as they were. Interrupted or not, the
-    model ends in evaluation mode, on the device it was trained on. Over several processes gradients
-    are those of the whole batch; BatchNorm, dropout and random anchors are each process's own.
+    model ends in evaluation mode; it is trained on the device it lies on.
 
     Args:
         model: What `gduq.anchor` gave, a plain network, or a baseline: `Ensemble` (members with
@@ -93,13 +111,13 @@ def fit(
         lr: Learning rate of Adam; default 0.001, or by the number of rows for a head without
             ``epochs``. Where a trained network trains on with anchors, the first ten steps have
             less.
-        batch_size: Graphs per step, over all processes; rows where a head is trained. Default 32.
+        batch_size: Graphs per step; rows where a head is trained. Default 32.
         weight_decay: L2 penalty, as in Adam.
         class_weights: One weight per class, or ``"balanced"``; for rows that are not masked.
         class_names: A name per class, label or value; predictions and bundles carry them.
         target: What ``y`` is: ``"classes"``, ``"labels"`` (several yes/no columns, NaN where
-            unknown), ``"values"`` (regression), or an object of `gduq.targets`. Default: told from
-            ``y``, see `gduq.targets.infer_target`.
+            unknown), ``"values"`` (regression), or a `gduq.prediction.Target`. Default: inferred
+            from ``y``, see `gduq.prediction.infer_target`.
         milestones: Epochs after which the learning rate is multiplied by ``gamma``.
         gamma: See ``milestones``.
         select: ``"best"`` keeps the weights of the lowest validation loss, ``"last"`` the last. A
@@ -117,8 +135,6 @@ def fit(
         resume: Folder for a checkpoint, rewritten at an epoch's end as often as that takes no more
             than a twentieth of the time. If there is one, training goes on from it and ends as if
             it had never stopped. A head on a frozen network is trained anew; it takes seconds.
-        fabric: Where to train; default: the first GPU, else the CPU. Its loggers get every
-            epoch's figures. For several processes ``Fabric(devices=2, strategy="ddp")``, launched.
 
     Returns:
         The epochs, with losses, times and validation figures.
@@ -145,18 +161,15 @@ def fit(
     how = known.calibrate if calibrate == "default" else calibrate
     if how not in ("shifted", "clean", None):
         raise InputError("calibrate 'shifted', 'clean' or None", repr(calibrate))
-    if whole("processes", processes, 1) > 1 and (len(known.parts) < 2 or fabric is not None):
-        raise InputError(
-            "processes > 1 with an Ensemble and without a fabric",
-            f"processes={processes} for {type(known).__name__}",
-            "To train one model in several processes pass Fabric(devices=2, strategy='ddp').",
-        )
-    if val is not None:
-        warn_of_overlap(train, val)
-    words = class_weights, class_names, target
-    call_it = Fit(train, val, settings, *words, progress, fabric, processes)
+    if check_int("processes", processes, 1) > 1 and len(known.parts) < 2:
+        got = f"processes={processes} for {type(known).__name__}"
+        raise InputError("processes > 1 with an Ensemble", got)
+    words = {"class_weights": class_weights, "class_names": class_names}
+    infer = partial(resolve_target, given=target, **words)  # type: ignore[arg-type]
+    work = Fit.of(train, val, settings, infer, progress)
     try:
-        return call_it.run(known, how, resume)  # type: ignore[arg-type]
+        folder = None if resume is None else Path(resume)
+        return work.run(known, cast(Calibrate, how), folder, processes=processes)
     finally:
         known.note()
 
@@ -165,119 +178,294 @@ def fit(
 class Fit:
     """One call of `fit`, for a model or a part of it; data are packed once for all of it."""
 
-    train: Any  # whatever `as_batches` takes; then what it makes of it
-    val: Any
+    train: Batches
+    val: Batches | None
     settings: FitSettings
-    class_weights: ClassWeights = None
-    class_names: Sequence[str] | None = None
-    target: Target | str | None = None
+    infer: InferTarget  # what the outputs of a network mean: as given, or inferred from y
     progress: bool = True
-    fabric: Fabric | None = None
-    processes: int = 1
 
-    def read_target(self, look: FirstLook) -> Target:
-        """What the outputs of a network mean: as given, or told from ``y``."""
-        return resolve_target(look, self.target, self.class_weights, self.class_names)
-
-    def __post_init__(self) -> None:
-        for name in ("train", "val") if self.val is not None else ("train",):
-            object.__setattr__(self, name, packed(as_batches(getattr(self, name), name)))
+    @classmethod
+    def of(
+        cls,
+        train: Any,
+        val: Any,
+        settings: FitSettings,
+        infer: InferTarget = resolve_target,
+        progress: bool = True,
+    ) -> Fit:
+        """From whatever holds graphs."""
+        given = as_batches(train, "train")
+        held = None if val is None else as_batches(val, "val")
+        if held is not None:
+            warn_of_overlap(given, held)
+        return cls(packed(given), None if held is None else packed(held), settings, infer, progress)
 
     def run(
         self,
         model: Predictor,
         calibrate: Calibrate,
-        resume: str | Path | None = None,
+        resume: Path | None = None,
         title: str = "",
+        processes: int = 1,
     ) -> History:
-        """Any model: what it is made of is trained first."""
-        if model.parts:
-            return self._parts(model, calibrate, None if resume is None else Path(resume))
-        model.locate(first_graph(self.train))
-        fabric, trunk = checked_fabric(self.fabric), model.trunk
-        with isolated(fabric.device), evaluating_after(model, self.settings.epochs != 0):
-            if trunk is not None and trunk.has_head and not _learns(model, trunk):
-                return self._on_rows(model, trunk, calibrate, fabric, title)
-            settings = self.settings
-            if settings.epochs is None and model.frozen:
-                settings = settings.until_stopped(self.val is not None)
-            data = self.train, self.val
-            run = Run(model, *data, settings, self.read_target, calibrate, fabric)
-            run.continue_from(resume)
-            if not run.finished:
-                run.epochs(self.progress, title)
-                run.finish()
-            return run.history
+        """Any model: what it is made of is trained first.
 
-    def _on_rows(
-        self, model: Predictor, trunk: Trunk, calibrate: Calibrate, fabric: Fabric, title: str
-    ) -> History:
-        settings = self.settings
-        if self.val is None and settings.patience is not None:
+        However it ends, the model is in evaluation mode. A failure leaves what an earlier fit has
+        left (bank, temperature, novelty, target) as it was; but once weights have changed, the
+        model no longer counts as calibrated, and knows no novelty.
+        """
+        if self.val is None and self.settings.patience is not None:
             raise InputError("validation data with patience", "none", "Pass val.")
-        fabric.strategy.precision.convert_module(model.to(fabric.device))
-        copies = copies_of(self.val, settings.seed) if calibrate == "shifted" else ()
-        rows = TrunkRows.collect(trunk, self.train, self.val, self.read_target, copies)
-        with epoch_bar(settings.epochs, 0, self.progress, title or "heads") as show:
-            history = fit_on_rows(model, rows, settings, calibrate, show)
-        for record in history.records:
-            fabric.log_dict(record.figures, step=record.epoch)
-        return replace(history, overhead_seconds=history.overhead_seconds + rows.seconds)
+        before, changed = _Before(model), list[bool]()
+        try:
+            if model.parts:
+                changed.append(self.settings.epochs != 0)
+                return self._parts(model, calibrate, resume, processes)
+            model.locate(on_device(first_graph(self.train), device_of_model(model)))
+            trunk = model.trunk
+            with isolated(device_of_model(model)):
+                if trunk is not None and trunk.has_head and not _learns(model, trunk):
+                    return self._head(model, trunk, calibrate, title, changed)
+                return self._network(model, calibrate, resume, title, changed)
+        except BaseException:
+            before.restore(forget=any(changed))
+            raise
+        finally:
+            model.eval()
 
-    def _parts(self, model: Predictor, calibrate: Calibrate, resume: Path | None) -> History:
-        """The parts one by one, or in processes of their own; then the whole is calibrated."""
-        jobs: list[Job] = []
+    def _network(
+        self,
+        model: Predictor,
+        calibrate: Calibrate,
+        resume: Path | None,
+        title: str,
+        changed: list[bool],
+    ) -> History:
+        """A model that learns from graphs: the loop, then what prediction needs."""
+        settings, checkpoint = self.settings, None
+        if settings.epochs is None and model.frozen:  # until validation rows end it
+            epochs, patience = _FEW_EPOCHS, settings.patience
+            if self.val is not None:
+                epochs, patience = _MOST_EPOCHS, patience or _PATIENCE
+            settings = replace(settings, epochs=epochs, patience=patience)
+        learner = _NetworkLearner(model, self.train, self.val, settings, self.infer)
+        if resume is not None:
+            data = learner.data_identity | {"calibrate": calibrate}
+            checkpoint = Checkpoint(resume, settings.identity(model, **data))
+        start = time.perf_counter()
+        try:
+            with epoch_bar(settings.epochs, self.progress, title) as show:
+                (history,) = train(learner, settings, show, checkpoint)
+        finally:
+            changed.append(learner.stepped)
+        learner.optimizer.zero_grad()
+        seed_all(derived(settings.seed, _OUTSIDE))
+        model.finish(self.train, settings.graphs_per_pass)
+        size, seed = settings.graphs_per_pass, settings.seed
+        sets = finish_model(model, self.train, self.val, calibrate, size, seed)
+        if sets and model.is_anchored():
+            warn_of_agreement(model, sets[0])
+        spent = time.perf_counter() - start - sum(record.seconds for record in history.records)
+        return replace(history, overhead_seconds=max(0.0, spent))
+
+    def _head(
+        self,
+        model: Predictor,
+        trunk: Trunk,
+        calibrate: Calibrate,
+        title: str,
+        changed: list[bool],
+    ) -> History:
+        """A model that reads the rows of a frozen trunk, which runs once."""
+        settings, start = self.settings, time.perf_counter()
+        copies = copies_of(self.val, settings.seed) if calibrate == "shifted" else ()
+        rows = TrunkRows.collect(trunk, self.train, self.val, self.infer, copies)
+        with epoch_bar(settings.epochs, self.progress, title or "heads") as show:
+            history = fit_on_rows(model, rows, settings, show, tempered=calibrate is not None)
+        changed.append(True)
+        rows.finish(model, calibrate, settings.seed)
+        if rows.val is not None and not history.members:
+            warn_of_agreement(model, labelled_outputs(model, rows.val))
+        return replace(history, overhead_seconds=time.perf_counter() - start - history.seconds)
+
+    def _parts(
+        self, model: Predictor, calibrate: Calibrate, resume: Path | None, processes: int
+    ) -> History:
+        """The parts one by one, or in processes of their own; then all of it is calibrated."""
+        jobs: list[_Job] = []
         for i, (name, part) in enumerate(model.parts.items()):
             own = replace(self, settings=replace(self.settings, seed=self.settings.seed + i))
             folder = None if resume is None else resume / name
             jobs.append((own, part, folder, f"{name} of {len(model.parts)}"))
-        with evaluating_after(model, self.settings.epochs != 0):
-            if self.processes > 1:
-                histories = _in_processes(jobs, self.processes, self.progress)
-            else:
-                histories = [own.run(part, None, place, title) for own, part, place, title in jobs]
-            start = time.perf_counter()
-            target = next(iter(model.parts.values())).target
-            model.target = None if target is None else target.combined()
-            size = min(256, 8 * self.settings.batch_size)
-            finish_model(model, self.train, self.val, calibrate, size, self.settings.seed)
+        if processes > 1:
+            histories = _in_processes(jobs, processes)
+        else:
+            histories = [own.run(part, None, folder, title) for own, part, folder, title in jobs]
+        start = time.perf_counter()
+        target = next(iter(model.parts.values())).target
+        model.target = None if target is None else target.combined()
+        settings = self.settings
+        size, seed = settings.graphs_per_pass, settings.seed
+        finish_model(model, self.train, self.val, calibrate, size, seed)
         return History(members=tuple(histories), overhead_seconds=time.perf_counter() - start)
 
 
-Job = tuple[Fit, Predictor, Path | None, str]  # a part, its folder for a checkpoint and its title
+_Job = tuple[Fit, Predictor, Path | None, str]  # a part, its folder for a checkpoint and its title
 
 
-def _in_processes(jobs: Sequence[Job], processes: int, progress: bool) -> list[History]:
+def _in_processes(jobs: Sequence[_Job], processes: int) -> list[History]:
     """Train parts in processes of their own; the weights come back."""
     import joblib  # type: ignore[import-untyped]
 
-    pool, histories = joblib.Parallel(n_jobs=processes, return_as="generator"), []
-    with progress_bar("ensemble", len(jobs), None if progress else False) as advance:
-        try:
-            found = pool(joblib.delayed(_remote)(*job) for job in jobs)
-            for (own, part, *_), (history, target, state) in zip(jobs, found, strict=True):
-                part.locate(first_graph(own.train))
-                part.load_state_dict(state)
-                part.target = target
-                part.eval()
-                histories.append(history)
-                advance()
-        except PicklingError as error:
-            raise InputError(
-                "a model and data that can be sent to another process", error, "Use processes=1."
-            ) from error
-    return histories
+    found = joblib.Parallel(n_jobs=processes)(joblib.delayed(_remote)(*job) for job in jobs)
+    for (own, part, *_), (_, target, state) in zip(jobs, found, strict=True):
+        part.locate(first_graph(own.train))
+        part.load_state_dict(state)
+        part.target = target
+    return [history for history, *_ in found]
 
 
 def _remote(
     own: Fit, part: Predictor, folder: Path | None, title: str
 ) -> tuple[History, Target | None, dict[str, Tensor]]:
     torch.set_num_threads(1)
-    history = replace(own, progress=False, processes=1).run(part, None, folder, title)
-    return history, part.target, weights(part)
+    history = replace(own, progress=False).run(part, None, folder, title)
+    return history, part.target, part.state_dict()
 
 
 def _learns(model: Predictor, trunk: nn.Module) -> bool:
     """Whether the trunk itself is trained."""
     inside = {id(p) for p in trunk.parameters()}
     return any(p.requires_grad and id(p) in inside for p in model.parameters())
+
+
+class _Before:
+    """What an earlier fit left in a model, but for its weights."""
+
+    def __init__(self, model: Predictor) -> None:
+        self.model, self.target = model, model.target
+        self.buffers = [(module, dict(module._buffers)) for module in model.modules()]
+        named = (m for m in model.modules() if isinstance(m, Predictor))
+        in_place = [b for m in named for b in (m.temperature, m.novelty_slope, m._calibration)]
+        self.in_place = [(buffer, buffer.clone()) for buffer in in_place]
+
+    def restore(self, forget: bool) -> None:
+        """Put it back; ``forget`` what was about other weights."""
+        for module, buffers in self.buffers:
+            module._buffers.update(buffers)
+        for buffer, value in self.in_place:
+            buffer.copy_(value)
+        if not forget:
+            self.model.target = self.target
+            return
+        self.model.set_temperature(1.0, None)
+        self.model.novelty = Novelty(self.model.novelty.k, self.model.novelty.size)
+
+
+# -- a model that learns from graphs -------------------------------------------------------------
+
+
+@torch.no_grad()
+def infer_target_of(
+    model: Predictor, batches: Sequence[Graph], y: Tensor, stays: bool, infer: InferTarget
+) -> Target:
+    """What the outputs of a model mean, from some batches on its device.
+
+    ``y`` is the truth of all training rows; a network that ``stays`` is not trained any more.
+    """
+    model.target = Values()  # nothing is known: these are the bare outputs
+    outputs = [model.sample(graph).mean(dim=0) for graph in batches]
+    pairs = zip(batches, outputs, strict=True)
+    truth = torch.cat([labels(graph, found.size(0)) for graph, found in pairs])
+    return infer(TargetSample(y, torch.cat(outputs), truth, stays, model.bounded))
+
+
+class _NetworkLearner(Learner):
+    """A model that learns from graphs, for the loop.
+
+    Everything that can be wrong with the data or the model shows in a pass without consequences,
+    before the first epoch and before the first file.
+    """
+
+    def __init__(
+        self,
+        model: Predictor,
+        train: Batches,
+        val: Batches | None,
+        settings: FitSettings,
+        infer: InferTarget,
+    ) -> None:
+        if settings.epochs is None:
+            raise InputError(
+                "epochs=, how long to train",
+                "none",
+                "Only a head on a frozen network (gduq.anchor(net), without at=) needs none. Pass "
+                "epochs=100, for example, or epochs=0 to calibrate a trained model as it is.",
+            )
+        self.model, self.train, self.val, self.settings = model, train, val, settings
+        self.device = device_of_model(model)
+        self.keeps_start = self.warms_up = model.starts_trained
+        seed_all(derived(settings.seed, _OUTSIDE))
+        y = truths(train, "train")
+        self.probe = self._some_batches(model.min_anchor_rows)
+        model.set_temperature(1.0, None)  # epochs are compared without one
+        model.init_anchors(self.probe)
+        known = y, settings.epochs == 0 or model.frozen, infer
+        target = infer_target_of(model, self.probe[:1], *known)
+        if target.has_units:  # a few rows do not show the units of a network
+            target = infer_target_of(model, self._some_batches(_ENOUGH), *known)
+        self.target = model.target = target
+        model.check_target()
+        with torch.no_grad():
+            model.sample(self.probe[0])  # logits are looked at, now that they are some
+        y_val = None if val is None else truths(val, "val")
+        if y_val is not None:
+            target.check_val(y_val, y)
+        rows = None if y_val is None else described(val, y_val)
+        self.data_identity = {"train": described(train, y), "val": rows, "target": target.spec()}
+        learned = [p for p in model.parameters() if p.requires_grad]
+        if not learned:
+            raise InputError("a network with parameters to train", "none that requires_grad")
+        lr, decay = settings.lr_at(0), settings.weight_decay
+        self.optimizer = torch.optim.Adam(learned, lr, weight_decay=decay, fused=True)
+
+    def _some_batches(self, rows: int) -> list[Graph]:
+        generator = torch.Generator().manual_seed(derived(self.settings.seed, _OUTSIDE))
+        found = some(self.train, rows, self.settings.graphs_per_step, generator)
+        return [on_device(graph, self.device) for graph in found]
+
+    def prepare(self) -> None:
+        self.model.prepare(self.train, self.settings.graphs_per_pass)
+
+    def batches(self, epoch: int) -> Iterator[Graph]:
+        generator = torch.Generator().manual_seed(derived(self.settings.seed, epoch))
+        size = even_size(self.train, self.settings.graphs_per_step)
+        self.model.train()
+        for graph in self.train.batches(size, True, generator):
+            if labels(graph).size(0):
+                yield on_device(graph, self.device)
+
+    def losses(self, batch: Graph) -> tuple[Tensor, Tensor]:
+        losses, weights = self.model.loss(batch)
+        return losses.sum().view(1), weights.sum().view(1)
+
+    def validate(self) -> list[dict[str, float]]:
+        if self.val is None:
+            return []
+        buffers = (b for b in self.model.buffers() if b.is_floating_point())
+        if not all(bool(buffer.isfinite().all()) for buffer in buffers):
+            return [{"val_loss": torch.nan}]
+        self.model.init_anchors(self.probe)
+        found = labelled_outputs(self.model, self.val, self.settings.graphs_per_pass)
+        return [self.target.figures(found.outputs, found.y, found.weights)]
+
+    def state(self) -> dict[str, Tensor]:
+        found = self.model.state_dict()
+        for name, value in found.items():
+            if not isinstance(value, Tensor):
+                got = f"{name}: {type(value).__name__}"
+                raise InputError("a model whose state_dict holds tensors only", got)
+        return {name: value.unsqueeze(0) for name, value in found.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.model.load_state_dict({name: value[0] for name, value in state.items()})

@@ -18,8 +18,8 @@ __all__ = ["Epoch", "History", "best_epoch", "epoch_bar"]
 class Epoch:
     """One epoch: its number (from 1), mean training loss, learning rate and duration.
 
-    ``val_loss`` is ``None`` without validation data; so are ``val_accuracy`` and ``val_ece``, which
-    are about classes, and ``val_rmse``, which is about values and in their units.
+    ``val_loss`` is ``None`` without validation data; so are ``val_accuracy``, which is
+    about classes, and ``val_rmse``, which is about values and in their units.
     """
 
     epoch: int
@@ -28,7 +28,6 @@ class Epoch:
     seconds: float
     val_loss: float | None = None
     val_accuracy: float | None = None
-    val_ece: float | None = None
     val_rmse: float | None = None
 
     @property
@@ -39,7 +38,7 @@ class Epoch:
     def __str__(self) -> str:
         text = f"loss {self.loss:.3f}"
         if self.val_accuracy is not None:
-            text += f"  val accuracy {self.val_accuracy:.3f}  ECE {self.val_ece:.3f}"
+            text += f"  val accuracy {self.val_accuracy:.3f}"
         return text if self.val_rmse is None else f"{text}  val RMSE {self.val_rmse:.4g}"
 
 
@@ -110,12 +109,10 @@ def best_epoch(records: tuple[Epoch, ...], start: float | None = None) -> int | 
 
 
 @contextmanager
-def epoch_bar(
-    epochs: int | None, done: int, show: bool, title: str = ""
-) -> Iterator[Callable[[Epoch], None]]:
+def epoch_bar(epochs: int | None, show: bool, title: str = "") -> Iterator[Callable[[Epoch], None]]:
     """A bar on standard error, moved on by the function it yields; nothing off a terminal.
 
-    ``done`` of the ``epochs`` were before; the title says what is trained, for one run of several.
+    The title says what is trained, for one run of several.
     """
     if not show:
         yield lambda record: None
@@ -133,5 +130,5 @@ def epoch_bar(
         disable=not (console.is_terminal or console.is_jupyter),
     )
     with bar:
-        task = bar.add_task(title or "training", total=epochs, completed=done, numbers="")
+        task = bar.add_task(title or "training", total=epochs, numbers="")
         yield lambda record: bar.update(task, completed=record.epoch, numbers=str(record))

@@ -10,7 +10,6 @@ from gduq.errors import InputError
 from gduq_reproduction.datasets import citation
 from gduq_reproduction.datasets.citation import (
     SOURCES,
-    CitationSource,
     load_citation,
     read_citation,
 )
@@ -38,7 +37,7 @@ def tiny(tmp_path, monkeypatch):
     path = tmp_path / "tiny.npz"
     np.savez(path, labels=rng.integers(0, 4, NODES), **arrays)
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path))
-    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", NODES, WORDS))
+    monkeypatch.setitem(SOURCES, "tiny", ("tiny.npz", NODES, WORDS))
     return path
 
 
@@ -86,7 +85,7 @@ def test_damaged_files_are_named(tiny, tmp_path):
 
 
 def test_a_file_of_another_graph(tiny, tmp_path, monkeypatch):
-    monkeypatch.setitem(SOURCES, "tiny", CitationSource("tiny.npz", 301, WORDS))
+    monkeypatch.setitem(SOURCES, "tiny", ("tiny.npz", 301, WORDS))
     with pytest.raises(InputError, match=r"expected 301 nodes of 40 features .* got 300 nodes"):
         read_citation("tiny", tmp_path)
 
@@ -112,7 +111,7 @@ def test_wrong_names(tiny, tmp_path):
 @pytest.mark.parametrize("name", ["cora-ml", "citeseer", "coauthor-cs"])
 @pytest.mark.parametrize("domain", ["word", "degree"])
 def test_real_graphs(tmp_path, name, domain):
-    path = real(SOURCES[name].path)
+    path = real(SOURCES[name][0])
     graph, _ = read_citation(name, tmp_path)
     if name != "coauthor-cs":  # half a gigabyte when dense
         theirs = read_npz(str(path))
@@ -128,7 +127,7 @@ def test_real_graphs(tmp_path, name, domain):
 
 def test_the_usual_cuts_do_not_fit_citeseers_degrees(tmp_path, monkeypatch):
     """Why `citation` has cuts of its own there: half of the nodes have one neighbour."""
-    real(SOURCES["citeseer"].path)
+    real(SOURCES["citeseer"][0])
     monkeypatch.setattr(citation, "_COVARIATE", {})
     with pytest.raises(InputError, match="no part empty"):
         load_citation("citeseer", "degree", "covariate", tmp_path)

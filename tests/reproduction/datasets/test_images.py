@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import struct
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from gduq.data.subset import build_rows
 from gduq.errors import InputError
 from gduq_reproduction.datasets import images
 from gduq_reproduction.datasets.images import (
@@ -25,15 +24,16 @@ from gduq_reproduction.datasets.images import (
     colour_cut,
     load_cmnist,
     load_rotmnist,
+    neighbours,
     read_idx,
     read_labels,
+    rotate,
+    segment,
+    superpixels,
 )
-from gduq_reproduction.datasets.superpixels import neighbours, rotate, segment, superpixels
 
 needs_data = pytest.mark.skipif("GDUQ_DATA" not in os.environ, reason="GDUQ_DATA is not set")
 needs_skimage = pytest.mark.usefixtures("_skimage")
-
-KEY = {"name": "toy", "version": 1}
 
 # GOOD's counts: train, id_val, id_test, ood_val, ood_test
 COUNTS = {
@@ -69,29 +69,21 @@ def test_idx_round_trip(tmp_path: Path) -> None:
     array = blobs(3)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(idx_bytes(array)))
-    assert np.array_equal(read_idx(path, (3, 28, 28)), array)
+    sha256 = hashlib.sha256(idx_bytes(array)).hexdigest()
+    assert np.array_equal(read_idx(path, (3, 28, 28), sha256), array)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(idx_bytes(blobs(3)))[:-40], "no sound gzip file"),
-        (b"not gzip at all", "no sound gzip file"),
-        (gzip.compress(idx_bytes(blobs(2))), "got 1584 bytes"),
-        (gzip.compress(idx_bytes(blobs(4))), "got more"),
-        (gzip.compress(b"\0" * (16 + 3 * 784)), "an IDX header"),
-        (gzip.compress(idx_bytes(blobs(3, seed=1))), "another digest"),
-    ],
-    ids=["cut off", "no gzip", "too short", "too long", "no header", "other images"],
+    "content",
+    [gzip.compress(idx_bytes(blobs(3)))[:-40], b"not gzip at all", gzip.compress(b"0")],
+    ids=["cut", "no gzip", "short"],
 )
-def test_damaged_image_files(tmp_path: Path, content: bytes, message: str) -> None:
+def test_damaged_image_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "images.gz"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError) as caught:
         read_idx(path, (3, 28, 28), sha256="00" * 32)
     assert "images.gz" in str(caught.value)
-    if "header" not in message:
-        assert "2368 unpacked bytes of SHA-256 0000" in str(caught.value)
 
 
 # -- one image -----------------------------------------------------------------------------------
@@ -149,12 +141,12 @@ def test_rotation_is_counter_clockwise() -> None:
 def test_rotation_comes_before_cutting() -> None:
     array = blobs(2)
     turned = np.rot90(array, axes=(1, 2))
-    assert torch.equal(
-        superpixels(array, torch.zeros(2), degrees=90).column("x"),
-        superpixels(turned, torch.zeros(2)).column("x"),
-    )
-    upright, tilted = (superpixels(array, torch.zeros(2), degrees=d) for d in (0, 25))
-    assert not torch.equal(upright.column("edge_index"), tilted.column("edge_index"))
+    found = superpixels(array, torch.zeros(2), degrees=90)
+    wanted = superpixels(turned, torch.zeros(2))
+    upright = superpixels(array, torch.zeros(2))
+    for one, two, other in zip(found, wanted, upright, strict=True):
+        assert torch.equal(one.x, two.x)
+        assert one.x.shape != other.x.shape or not torch.equal(one.x, other.x)
 
 
 def test_without_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,15 +194,6 @@ def test_concept_colours_follow_the_digit(digits: torch.Tensor) -> None:
     assert len(palette.unique(dim=0)) == 10
 
 
-def test_colours_are_reproducible(digits: torch.Tensor) -> None:
-    one, two, other = (colour_cut(digits, "concept", seed) for seed in (1, 1, 2))
-    assert torch.equal(one[1], two[1])
-    assert torch.equal(one[0]["train"], two[0]["train"])
-    assert not torch.equal(one[0]["train"], other[0]["train"])
-    with pytest.raises(InputError, match="a shift from covariate, concept, no_shift"):
-        colour_cut(digits, "colour")
-
-
 # -- loaders, on seventy blobs -------------------------------------------------------------------
 
 
@@ -224,12 +207,12 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         small = count // 1000
         array = blobs(small, seed=small) if shape else np.arange(small, dtype=np.uint8) % 10
         (raw / name).write_bytes(gzip.compress(idx_bytes(array)))
-        known[name] = ((small, *shape), None)
+        known[name] = ((small, *shape), hashlib.sha256(idx_bytes(array)).hexdigest())
     monkeypatch.setenv("GDUQ_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(images, "MNIST", known)
     for name, value in (("_TRAIN", 60), ("_TEST", 10), ("_ID_VAL", 5)):
         monkeypatch.setattr(images, name, value)
-    images._mnist.cache_clear()
+    images._read.cache_clear()
     return tmp_path / "cache"
 
 
@@ -238,7 +221,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_cmnist(tiny: Path, shift: str) -> None:
     splits = load_cmnist(shift, tiny)
     assert [len(view) for _, view in splits] == SMALL[shift]
-    array, labels = images._mnist(str(tiny))
+    array, labels = images._read("images", str(tiny)), read_labels(str(tiny))
     _, colour, palette = colour_cut(labels, shift)
     cut, _, _ = colour_cut(labels, shift)
     for name, view in splits:
@@ -256,32 +239,13 @@ def test_cmnist(tiny: Path, shift: str) -> None:
 
 
 @needs_skimage
-def test_limits_and_the_second_call(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = load_cmnist("covariate", tiny, limit=20)
-    assert [len(view) for _, view in small] == [12, 2, 2, 2, 2]
-    whole = load_cmnist("covariate", tiny)
-
-    def never(*_: object) -> None:
-        raise AssertionError("built again")
-
-    monkeypatch.setattr(images, "superpixels", never)
-    again = load_cmnist("covariate", tiny, limit=20)
-    assert torch.equal(again.train.graphs[0].x, small.train.graphs[0].x)
-    assert len(load_cmnist("concept", tiny, seed=5).train) == 30
-    assert len(load_rotmnist("noise", tiny, limit=30).train) == 24
-    assert len(whole.train) == 42
-    with pytest.raises(InputError, match="to 70"):
-        load_cmnist("covariate", tiny, limit=71)
-
-
-@needs_skimage
 def test_rotated(tiny: Path) -> None:
     splits = load_rotmnist("rotation", tiny)
     assert [len(view) for _, view in splits] == [55, 5, 10, 10]
     assert list(splits.severities) == [f"rotation={angle}" for angle in ANGLES]
     assert splits.ood_test is splits.severities["rotation=40"]
     assert splits.domains["ood_test"].tolist() == [40.0] * 10
-    array, labels = images._mnist(str(tiny))
+    array, labels = images._read("images", str(tiny)), read_labels(str(tiny))
     for angle in ANGLES:
         view = splits.severities[f"rotation={angle}"]
         expected = superpixels(array[60:], labels[60:], degrees=angle)
@@ -334,26 +298,13 @@ def test_real_images(tmp_path: Path) -> None:
     """Each graph is that of its own image."""
     splits = load_cmnist("no_shift", tmp_path, limit=200)
     assert [len(view) for _, view in splits] == [120, 40, 40]
-    nodes = splits.train.graphs.num_nodes.double()  # type: ignore[attr-defined]
-    assert 71 < nodes.mean() < 75
-    array, labels = images._mnist(str(tmp_path))
+    nodes = [int(graph.num_nodes) for graph in splits.train.graphs]
+    assert 71 < np.mean(nodes) < 75
+    array, labels = images._read("images", str(tmp_path)), read_labels(str(tmp_path))
     cut, _, _ = colour_cut(labels, "no_shift")
-    last = images.shrink(cut, 200, 0)["id_test"][-1:]
+    last = images.limit_rows(cut, 200, 0)["id_test"][-1:]
     (graph,) = superpixels(array[last.numpy()], labels[last])
     found = splits.id_test.graphs[-1]  # type: ignore[union-attr]
     assert torch.equal(found.x, graph.x[:, :1].expand(-1, 3))
     assert torch.equal(found.pos, graph.x[:, 1:])
     assert found.y == labels[last]
-
-
-@needs_data
-@needs_skimage
-@pytest.mark.slow
-def test_processes_build_the_same_graphs(tmp_path: Path) -> None:
-    build = partial(images._build, None, 0, 0)
-    one, two = (
-        build_rows(tmp_path / str(n), KEY, torch.arange(60), 60, build, shard=20, workers=n)
-        for n in (1, 2)
-    )
-    for key in ("x", "edge_index", "y"):
-        assert torch.equal(one.column(key), two.column(key))

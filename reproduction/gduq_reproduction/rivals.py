@@ -1,0 +1,153 @@
+"""Published rivals that are no part of gduq: energies of nodes, and density-aware calibration.
+
+All are written from the papers' equations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from gduq import ClassPrediction, metrics
+
+__all__ = ["GEBM", "DensityAware", "diffused", "gnnsafe"]
+
+_GNNSAFE = 2  # steps of propagation, as published
+_GEBM = 10
+
+
+def diffused(values: Tensor, edge_index: Tensor, steps: int, keep: float = 0.5) -> Tensor:
+    r"""Smooth over neighbours: :math:`v \leftarrow a v + (1 - a) D^{-1} A v`, so many times.
+
+    Args:
+        values: One row per node, ``[n]`` or ``[n, d]``.
+        edge_index: From and to ``[2, e]``. Nodes without neighbours keep their value.
+        steps: How many times.
+        keep: a.
+    """
+    source, sink = edge_index
+    flat = values.reshape(values.size(0), -1)
+    degree = torch.bincount(sink, minlength=flat.size(0)).to(flat).unsqueeze(1)
+    for _ in range(steps):
+        total = torch.zeros_like(flat).index_add_(0, sink, flat[source])
+        mean = torch.where(degree > 0, total / degree.clamp_min(1), flat)
+        flat = keep * flat + (1 - keep) * mean
+    return flat.view_as(values)
+
+
+def gnnsafe(logits: Tensor, edge_index: Tensor) -> Tensor:
+    r"""GNNSafe (Wu et al., ICLR 2023): the energy :math:`-\log \sum_c e^{z_c}`, propagated twice.
+
+    Example:
+        >>> strange, usual = torch.zeros(1, 2), torch.tensor([[9.0, 0.0]])
+        >>> edges = torch.tensor([[0, 1], [1, 0]])
+        >>> [round(energy, 1) for energy in gnnsafe(torch.cat([strange, usual]), edges).tolist()]
+        [-4.8, -4.8]
+    """
+    return diffused(-logits.logsumexp(dim=1), edge_index, _GNNSAFE)
+
+
+@dataclass(frozen=True, eq=False)
+class GEBM:
+    r"""GEBM (Fuchsgruber et al., NeurIPS 2024): energies at three scales of the graph.
+
+    The evidence of a node v for class c is its logit less its distance to the class,
+
+    .. math:: e_c(v) = z_c(v) - \tfrac{s_z}{s_d}\, d\big(h(v), \mu_c, \Sigma\big)^2
+
+    with Gaussians of one diagonal covariance fitted to the training rows, and both terms brought to
+    one scale s (the width of the middle 95 %). The energy :math:`E = -\log \sum_c e^{e_c}` of the
+    node alone, the energy of evidence that was diffused over the graph, and energies that were
+    diffused themselves are combined by a soft maximum.
+
+    Attributes:
+        centre: Of each class ``[C, d]``.
+        variance: ``[d]``.
+        scale: What distances are multiplied by.
+    """
+
+    centre: Tensor
+    variance: Tensor
+    scale: float
+
+    @classmethod
+    def fit(cls, logits: Tensor, features: Tensor, y: Tensor) -> GEBM:
+        """Fit to training rows ``[n, C]``, ``[n, d]`` and their classes ``[n]``."""
+        overall = features.mean(dim=0)
+        rows = [features[y == c] for c in range(logits.size(1))]
+        centre = torch.stack([part.mean(dim=0) if len(part) else overall for part in rows])
+        variance = (features - centre[y]).square().mean(dim=0)
+        model = cls(centre, variance + 1e-6 * (variance.mean() + 1e-12), 1.0)
+        return cls(centre, model.variance, _width(logits) / _width(model._distance(features)))
+
+    def __call__(self, logits: Tensor, features: Tensor, edge_index: Tensor) -> Tensor:
+        """The energy of all nodes of a graph ``[n]``."""
+        evidence = logits - self.scale * self._distance(features)
+        alone = -evidence.logsumexp(dim=1)
+        local = -diffused(evidence, edge_index, _GEBM).logsumexp(dim=1)
+        group = diffused(alone, edge_index, _GEBM)
+        return torch.stack([alone, local, group]).logsumexp(dim=0)
+
+    def _distance(self, features: Tensor) -> Tensor:
+        scaled, centre = features / self.variance.sqrt(), self.centre / self.variance.sqrt()
+        return torch.cdist(scaled, centre).square()
+
+
+def _width(values: Tensor) -> float:
+    low, high = np.quantile(values.double().numpy(), [0.025, 0.975])
+    return max(float(high - low), 1e-12)
+
+
+class DensityAware:
+    r"""A temperature that grows with the distance to training data (DAC; Tomani et al., ICML 2023).
+
+    .. math:: T_i = w_0 + w_1\, d_i / \bar d, \qquad w \ge 0
+
+    where :math:`d_i` is the mean distance of a row's standardised ``features`` to its ten nearest
+    training rows and :math:`\bar d` its mean over the rows that are fitted on.
+
+    Args:
+        train: Predictions of training rows, with ``features``.
+    """
+
+    def __init__(self, train: ClassPrediction) -> None:
+        assert train.features is not None
+        self.centre, spread = train.features.mean(dim=0), train.features.std(dim=0)
+        self.spread = torch.where(spread > 1e-6 * spread.amax(), spread, 1.0)
+        self.train = (train.features - self.centre) / self.spread
+        self.weights, self.mean = np.array([1.0, 0.0]), 1.0
+
+    def fit(self, p: ClassPrediction, corrupted: Sequence[Any] = ()) -> DensityAware:
+        """Fit to rows with targets and, half and half, to shifted copies of them."""
+        self.mean = float(self._distance(p).mean())
+        parts = [(part, self._distance(part) / self.mean) for part in (p, *corrupted)]
+        shares = [1.0] if not corrupted else [0.5, *[0.5 / len(corrupted)] * len(corrupted)]
+
+        def loss(weights: np.ndarray) -> float:
+            losses = [metrics.nll(_tempered(part, weights, far)) for part, far in parts]
+            return float(np.dot(shares, losses))
+
+        bounds = [(1e-3, None), (0.0, None)]
+        self.weights = minimize(loss, np.array([1.0, 0.1]), bounds=bounds, method="Powell").x
+        return self
+
+    def __call__(self, p: ClassPrediction) -> ClassPrediction:
+        return _tempered(p, self.weights, self._distance(p) / self.mean)
+
+    def _distance(self, p: ClassPrediction) -> Tensor:
+        assert p.features is not None
+        rows = ((p.features - self.centre) / self.spread).split(2048)
+        nearest = min(10, len(self.train))
+        parts = [torch.cdist(part, self.train).topk(nearest, largest=False)[0] for part in rows]
+        return torch.cat(parts).mean(dim=1)
+
+
+def _tempered(p: ClassPrediction, weights: np.ndarray, distance: Tensor) -> ClassPrediction:
+    temperature = (weights[0] + weights[1] * distance).clamp_min(1e-3)
+    return ClassPrediction(p.samples / temperature[:, None], p.target, weights=p.weights)

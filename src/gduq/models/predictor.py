@@ -1,0 +1,327 @@
+"""`Predictor`: what all models share. Training, prediction and bundles know nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.graphs import Rows, label_rows, structure_of, targets
+from gduq.ood.nearest import Novelty
+from gduq.tracing.call import evaluating
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gduq.prediction.target import Target
+    from gduq.tracing.trunk import Trunk
+
+__all__ = [
+    "CachedRows",
+    "Calibrate",
+    "DrawAnchors",
+    "ModelFactory",
+    "ModelOutput",
+    "Predictor",
+    "TrainHeads",
+    "kinds",
+]
+
+Calibrate = Literal["shifted", "clean"] | None
+
+_CALIBRATIONS: tuple[Calibrate, ...] = (None, "clean", "shifted")
+_KINDS: dict[str, type[Predictor]] = {}
+
+
+class ModelOutput(NamedTuple):
+    """What a model says of the m rows of a graph that count."""
+
+    outputs: Tensor  # [K, m, O], under each of K hypotheses
+    features: Tensor | None = None  # [m, d], if asked for and to be had
+    weights: Tensor | None = None  # of the hypotheses [K]; None means equal ones
+
+
+@dataclass(frozen=True, eq=False)
+class CachedRows:
+    """Labelled rows as a frozen trunk gives them."""
+
+    h: Tensor  # representations [m, d]
+    y: Tensor  # the truth [m, ...], as `Target.check` gives it
+    outputs: Tensor  # of the network itself [m, O]
+    structure: Tensor | None = None  # see `Predictor.structure` [m, s]
+
+    def __len__(self) -> int:
+        return self.h.size(0)
+
+
+DrawAnchors = Callable[[int, torch.Generator], Tensor]  # so many anchors [count, d]
+
+
+class TrainHeads(Protocol):
+    """Trains heads of one architecture, ``head(h, c, masked) -> [D, n, O]``, on cached rows."""
+
+    def __call__(
+        self,
+        heads: Sequence[nn.Module],
+        masks: Sequence[float],  # share of masked rows, one per head
+        target: Target,
+        draw: DrawAnchors,
+        draws: int = 1,  # anchors per row and step
+        bank: Tensor | None = None,  # anchors to validate with [K, d]; None for heads without
+        compete: bool = False,  # whether only the most likely one stays, or all
+    ) -> list[nn.Module]: ...
+
+
+class Predictor(nn.Module, ABC):
+    """A model that answers with K hypotheses about every row.
+
+    Attributes:
+        target: What its outputs mean; `gduq.fit` finds out. ``None`` before.
+        calibrate: What `gduq.fit` ends with: one temperature from validation rows and shifted
+            copies of them (``"shifted"``), from validation rows alone (``"clean"``), or none.
+        temperature: The temperature that all hypotheses are divided by; 1 until `gduq.fit`.
+        novelty_slope: How the temperature grows with novelty (of values only): a row of novelty u
+            has ``temperature * exp(novelty_slope * (u - 0.5))``. A mixture has one of its own, and
+            does not use those of its members.
+        novelty: How unlike the training data a representation is.
+        trunk: The network before a head that reads rows, where the model is such a head.
+    """
+
+    kind: ClassVar[str]
+
+    temperature: Tensor
+    novelty_slope: Tensor
+    _calibration: Tensor
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.target: Target | None = None
+        self.calibrate: Calibrate = "shifted"
+        self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("novelty_slope", torch.zeros(()))
+        self.register_buffer("_calibration", torch.zeros((), dtype=torch.int64))
+        self.novelty = Novelty()
+
+    # -- answers -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward_samples(self, graph: Any, features: bool = False) -> ModelOutput:
+        """What the model says of a graph, before calibration; in evaluation mode."""
+
+    def sample(self, graph: Any) -> Tensor:
+        """Calibrated outputs ``[K, m, O]`` of the m rows that count."""
+        with evaluating(self):
+            return self.calibrated_samples(graph)[0].outputs
+
+    def features(self, graph: Any) -> Tensor | None:
+        """The representation of the m rows that count, ``[m, d]``; ``None`` for a model without.
+        The K hypotheses are not paid for where that can be."""
+        with evaluating(self):
+            return self.forward_samples(graph, features=True).features
+
+    def calibrated(
+        self, outputs: Tensor, weights: Tensor | None = None, novelty: Tensor | None = None
+    ) -> Tensor:
+        """Outputs ``[K, m, O]`` with the temperature of `gduq.fit`, for rows of the given novelty
+        ``[m]`` (``None``: of an average one)."""
+        if self.calibration is None:
+            return outputs
+        temperature = self.temperature
+        if novelty is not None:
+            slope = self.novelty_slope.to(novelty)
+            temperature = temperature * (slope * (novelty - 0.5)).exp().unsqueeze(1)  # [m, 1]
+        if self.target is None:
+            return outputs / temperature.to(outputs)
+        return self.target.scaled(outputs, temperature, weights)
+
+    def calibrated_samples(
+        self, graph: Any, features: bool = False, novelty: bool = False
+    ) -> tuple[ModelOutput, Tensor | None]:
+        """`forward_samples` with the temperature of `gduq.fit`, and novelty of the rows ``[m]``,
+        where it is asked for or the temperature depends on it."""
+        novelty = self.novelty.fitted and (novelty or float(self.novelty_slope) != 0.0)
+        found, ranks = self.forward_samples(graph, features=features or novelty), None
+        if novelty and found.features is not None:
+            ranks = self.novelty(found.features, self.structure(graph))
+        outputs = self.calibrated(found.outputs, found.weights, ranks)
+        return found._replace(outputs=outputs), ranks
+
+    def _formed(self, outputs: Tensor) -> Tensor:
+        """What a network gives, in the form that answers have."""
+        return outputs if self.target is None else self.target.to_params(outputs)
+
+    def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
+        """The outputs of `forward_samples` from what the trunk gave of m rows: representation and
+        plain outputs."""
+        raise InputError("a model that reads the rows of a trunk", type(self).__name__)
+
+    @property
+    def trunk(self) -> Trunk | None:
+        return None
+
+    @property
+    def row_kind(self) -> Rows | None:
+        """What its rows are, once a graph has shown it."""
+        if self.trunk is not None:
+            return self.trunk.row_kind
+        return next((part.row_kind for part in self.parts.values()), None)
+
+    def structure(self, graph: Any) -> Tensor | None:
+        """What novelty reads beside `features`, ``[m, s]``; see `gduq.graphs.structure_of`."""
+        return structure_of(graph, self.row_kind)
+
+    def share_trunk(self, trunk: Trunk) -> None:
+        """Stand on a trunk that equals the model's own."""
+        raise InputError("a model that stands on a trunk", type(self).__name__)
+
+    # -- calibration ---------------------------------------------------------------------------
+
+    @property
+    def calibration(self) -> Calibrate:
+        """How the temperature was found; ``None`` where there is none."""
+        return _CALIBRATIONS[int(self._calibration)]
+
+    def set_temperature(self, value: float, how: Calibrate) -> None:
+        """Note a temperature and how it was found."""
+        self.temperature.fill_(1.0 if how is None else value)
+        self._calibration.fill_(_CALIBRATIONS.index(how))
+        self.novelty_slope.zero_()
+
+    # -- training ------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> Mapping[str, Predictor]:
+        """Models inside this one that are trained on their own, by name."""
+        return {}
+
+    @property
+    def frozen(self) -> bool:
+        """Whether a trained network stays as it is, so that training is short."""
+        return False
+
+    def note(self) -> None:
+        """Keep what is known of a user's network, where the model stands for one."""
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether training starts from a trained network, so that its first steps are small."""
+        return False
+
+    def locate(self, graph: Any) -> None:
+        """Take a first look at a graph, where the model depends on what it is given."""
+        for part in self.parts.values():
+            part.locate(graph)
+
+    def prepare(self, batches: Any, batch_size: int) -> None:
+        """Before the first epoch: what has to be known about all training rows."""
+
+    def loss(self, graph: Any, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The loss of every row that counts under every draw ``[D, m]``, and how much it counts."""
+        raise InputError("a model that is trained by itself", type(self).__name__)
+
+    def _losses(
+        self, graph: Any, outputs: Tensor, masked: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`loss` from what the network gives of all rows ``[D, rows, O]``."""
+        assert self.target is not None
+        rows = label_rows(graph, outputs.size(1))
+        outputs = self._formed(outputs[:, rows])
+        y = targets(graph, outputs.size(1))
+        if y is None:
+            raise InputError("graphs with labels y", "a batch without")
+        masked = None if masked is None else masked[:, rows]
+        return self.target.weighted_losses(outputs, self.target.check(y, "train"), masked)
+
+    def init_anchors(self, batches: Iterable[Any]) -> None:
+        """Make the model able to answer, from a few training batches."""
+
+    @property
+    def min_anchor_rows(self) -> int:
+        """How many training rows `init_anchors` needs."""
+        return 1
+
+    def finish(self, batches: Any, batch_size: int) -> None:
+        """After the last epoch: all that prediction needs from the training rows."""
+
+    def fit_anchors(self, data: Any, k: int | None = None, batch_size: int | None = None) -> Self:
+        """Choose the anchors of every anchored model inside; see `Anchored.fit_anchors`."""
+        if not self.parts:
+            do = "Wrap the network with gduq.anchor first."
+            raise InputError("a model with anchors", type(self).__name__, do)
+        for part in self.parts.values():
+            if part.is_anchored():
+                part.fit_anchors(data, k, batch_size)
+        return self
+
+    def is_anchored(self) -> bool:
+        """Whether it is an anchored model, or there is one inside."""
+        return any(part.is_anchored() for part in self.parts.values())
+
+    @property
+    def bounded(self) -> bool:
+        """Whether something bounds what the network gives, such as a ReLU at its end."""
+        return False
+
+    def check_target(self) -> None:
+        """Raise where the target and what the network ends in do not go together."""
+        ending = None if self.trunk is None else self.trunk.ending
+        if self.target is not None and self.target.has_units and ending is not None:
+            raise InputError(
+                "a network whose outputs are values",
+                f"one that ends in {ending}",
+                "Return what it is applied to, or train on classes or labels.",
+            )
+
+    def fit_rows(
+        self, train: CachedRows, held: CachedRows, learn: TrainHeads, before: Target | None = None
+    ) -> None:
+        """Fit what stands on a frozen trunk to its rows, once the target is known: by training
+        heads (``learn``), or without steps.
+
+        ``held`` are validation rows, or training rows where there are none; ``before`` is the
+        target of an earlier fit.
+        """
+        raise InputError(
+            "a network with parameters to train",
+            "none that requires_grad",
+            "Call net.requires_grad_(True), or gduq.anchor(net) to train a head on it.",
+        )
+
+    # -- bundles -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def spec(self) -> dict[str, Any]:
+        """Settings that make the model again, as JSON holds them; networks under ``"net"``."""
+
+    @classmethod
+    @abstractmethod
+    def from_spec(cls, spec: Mapping[str, Any], factory: ModelFactory) -> Predictor:
+        """The model that `spec` described, with fresh weights."""
+
+    def check_ready(self) -> None:
+        """Raise where something is missing that prediction needs."""
+        for part in self.parts.values():
+            part.check_ready()
+
+
+class ModelFactory(Protocol):
+    """What a bundle has for the models it makes: networks, inner models and the user's call."""
+
+    def net(self, spec: Any) -> nn.Module: ...
+    def model(self, spec: Any) -> Predictor: ...
+    def call(self, spec: Any) -> Any: ...
+
+
+def kinds() -> Mapping[str, type[Predictor]]:
+    """All kinds of models by the name a bundle knows them by."""
+    return _KINDS

@@ -1,0 +1,255 @@
+r"""Novelty: how unlike the training data a row is, between 0 and 1.
+
+Two rows differ in direction and in length. The distance of a row :math:`h` to a training row
+:math:`r` adds the squares of both, and a difference in length counts half:
+
+.. math::
+    d(h, r) = \frac12 \left\|\frac{h}{|h|} - \frac{r}{|r|}\right\|^2
+              + \frac12 \left(\frac12 \Bigl(\frac{|h|}{|r|} - 1\Bigr)\right)^2
+
+The first part is the cosine distance. The distance :math:`D(h)` to the training data is the mean
+of :math:`d` over the k nearest of some training rows, and novelty is the share of validation rows
+with a smaller one:
+
+.. math::
+    \mathrm{novelty}(h) = \frac1V \#\{v : D(v) < D(h)\}
+
+Rows like those of validation are therefore uniform on [0, 1], whatever the network and its width.
+Direction alone does not see graphs that are too large: sums over more nodes point the same way.
+
+Means over more nodes do not even differ in length. So rows may come with a few numbers that tell
+their structure (`gduq.graphs.structure_of`: how large a graph is, how many edges a node has). They
+have a distance to the training data of their own, `structure_distance`, and a share of validation
+rows that are nearer. What counts is the larger of both shares, ranked once more among those of the
+validation rows, which makes it uniform again. A thousandth of the answer is the share by
+representation alone: so rows of a structure never seen, all of them near 1, keep an order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gduq._checks import check_int
+from gduq._torch import below
+from gduq.errors import InputError, NotFittedError
+from gduq.graphs.sparse import is_sparse, take_rows
+from gduq.nn.any_size import AnySize
+from gduq.ood.distances import in_blocks, nearest, polar, structure_distance
+
+__all__ = ["Novelty"]
+
+_SAME = 1e-6  # what differs by less, relatively, is a tie: single precision can make as much
+_LENGTH = 0.5  # what a relative difference in length counts, against one in direction
+_SHORT = 1e-6  # of the longest reference row: shorter ones count as so long
+_EQUAL = 1e-5  # structures that differ by less are the same: logarithms of counts, in any precision
+_ORDER = 1e-3  # how much of the answer is the share by representation, where structure counts
+
+
+class Novelty(AnySize):
+    """How unlike the training data rows are, as a share of validation rows that are nearer to it.
+
+    Ties count half. Distances within rounding of each other are ties, so equal rows get the same
+    answer in every batch. A row of zeros has the same distance to all; a row that is not finite
+    is as novel as can be.
+
+    Args:
+        k: How many nearest reference rows to average over; all of them if there are fewer.
+        size: How many training rows to keep at most.
+
+    Attributes:
+        reference: Kept training rows ``[R, d]``.
+        distances: Distances of validation rows ``[V]``, sorted.
+        structure: Structure of the kept training rows ``[R, s]``, or nothing.
+        structure_distances: Distances of validation rows by structure ``[V]``, sorted.
+        ranks: Of validation rows by the larger of both shares, 0 to 2V ``[V]``, sorted.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> train = torch.tensor([1.0, 0.0]) + 0.1 * torch.randn(200, 2, generator=generator)
+        >>> novelty = Novelty(k=5).fit(train[:150], train[150:], generator)
+        >>> novelty(torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 0.0]])) > 0.9
+        tensor([False,  True,  True])
+    """
+
+    reference: Tensor
+    distances: Tensor
+    structure: Tensor
+    structure_distances: Tensor
+    ranks: Tensor
+
+    def __init__(self, k: int = 10, size: int = 2048) -> None:
+        super().__init__()
+        self.k, self.size = check_int("k", k, least=1), check_int("size", size, least=1)
+        self.register_buffer("reference", torch.empty(0, 0))
+        self.register_buffer("distances", torch.empty(0))
+        self._forget_structure()
+
+    def _forget_structure(self) -> None:
+        self.register_buffer("structure", torch.empty(0, 0))
+        self.register_buffer("structure_distances", torch.empty(0))
+        self.register_buffer("ranks", torch.empty(0, dtype=torch.int64))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there are rows to compare with."""
+        return self.distances.numel() > 0
+
+    @property
+    def reads_structure(self) -> bool:
+        """Whether the structure of training rows is known."""
+        return self.ranks.numel() > 0
+
+    def fit(
+        self,
+        train: Tensor,
+        val: Tensor | None,
+        generator: torch.Generator,
+        train_structure: Tensor | None = None,
+        val_structure: Tensor | None = None,
+    ) -> Novelty:
+        """Keep a random choice of training rows, and the distances of validation rows to them.
+
+        Args:
+            train: Training rows ``[n, d]``, dense or sparse CSR.
+            val: Validation rows ``[v, d]``; ``None`` or no rows: every training row is compared
+                with the kept rows other than itself. Networks know their training rows too well,
+                so new rows then look somewhat more novel than they are.
+            generator: Decides which training rows are kept.
+            train_structure: Numbers that tell the structure of the training rows ``[n, s]``.
+            val_structure: The same of the validation rows ``[v, s]``. Where one of both is missing,
+                structure does not count.
+        """
+        _check(train, "training")
+        if train.size(0) < 2:
+            raise InputError("at least two training rows for novelty", train.size(0))
+        order = torch.randperm(train.size(0), generator=generator, device=generator.device)
+        order = order.to(train.device)
+        kept = take_rows(train.detach(), order[: self.size])
+        reference = kept.to(torch.promote_types(kept.dtype, torch.float32))
+        val = None if val is None or val.size(0) == 0 else val
+        if val is None:
+            distances = self._own_distances(train, order, reference)
+        else:
+            _check(val, "validation", train.size(1))
+            distances = self._far(val, reference)
+        self.reference, self.distances = reference, distances.sort().values
+        self._forget_structure()
+        told = None if val is None else val_structure
+        if train_structure is not None and (val is None) == (told is None):
+            _check(train_structure, "structure of training", count=train.size(0))
+            if told is not None:
+                width, rows = train_structure.size(1), distances.size(0)
+                _check(told, "structure of validation", width, rows)
+            self._rank(distances, train_structure[order], told)
+        return self
+
+    def _rank(self, distances: Tensor, train: Tensor, val: Tensor | None) -> None:
+        """Note how strange the structure of validation rows is, and how both shares go together.
+
+        Training rows come in the order in which they are kept, and have their distances so.
+        """
+        known = train[: self.size]
+        if val is None:
+            others, kept = train[self.size :], structure_distance(known, known, among=True)
+            far = torch.cat([structure_distance(others, known), kept])
+        else:
+            far = structure_distance(val, known)
+        self.structure, self.structure_distances = known, far.sort().values
+        self.ranks = self._larger(self._nearer(distances), far).sort().values
+
+    @torch.no_grad()
+    def forward(self, rows: Tensor, structure: Tensor | None = None) -> Tensor:
+        """Novelty ``[m]`` of rows ``[m, d]``, dense or sparse CSR.
+
+        Their ``structure`` ``[m, s]`` counts where that of training rows is known.
+        """
+        if not self.fitted:
+            raise NotFittedError(
+                "a fitted novelty", "one without training rows", "Call fit(train, val, generator)."
+            )
+        if rows.dim() != 2 or rows.size(1) != self.reference.size(1):
+            raise InputError(f"rows of width {self.reference.size(1)}", list(rows.shape))
+        count, twice = self._nearer(self._far(rows, self.reference)), 2 * self.distances.numel()
+        share = count.double() / twice
+        if structure is not None and self.reads_structure:
+            if structure.shape != (rows.size(0), self.structure.size(1)):
+                wanted = f"structure of shape [{rows.size(0)}, {self.structure.size(1)}]"
+                raise InputError(wanted, list(structure.shape))
+            count = self._larger(count, structure_distance(structure, self.structure))
+            both = below(self.ranks, count) + below(self.ranks, count, equal=True)
+            rank = both.double() / twice
+            share = rank + _ORDER * (share - rank)
+        return share.to(torch.promote_types(rows.dtype, torch.float32))
+
+    def _nearer(self, far: Tensor) -> Tensor:
+        """How many validation rows have a smaller distance ``[m]``, times 2; ties count 1."""
+        root = (2.0 * far).sqrt()
+        slack = _SAME * (1.0 + root)
+        low, high = (root - slack).clamp_min(0).square() / 2, (root + slack).square() / 2
+        known = self.distances.double()
+        return below(known, low) + below(known, high, equal=True)
+
+    def _larger(self, count: Tensor, far: Tensor) -> Tensor:
+        """The count of `_nearer`, or that by structure where it is larger.
+
+        Ties by structure do not count: a known structure leaves the answer to the representation.
+        """
+        return torch.maximum(count, 2 * below(self.structure_distances.double(), far - _EQUAL))
+
+    def _far(self, rows: Tensor, reference: Tensor) -> Tensor:
+        """Mean distance ``[m]`` to the k nearest."""
+        return _mean(nearest(rows, reference, self.k, _Distance(reference)))
+
+    def _own_distances(self, train: Tensor, order: Tensor, reference: Tensor) -> Tensor:
+        """Distances of all training rows, those of the reference without themselves."""
+        kept, distance, start = reference.size(0), _Distance(reference), 0
+        parts = [self._far(take_rows(train.detach(), order[kept:]), reference)]
+        for block in in_blocks(reference, reference):
+            apart = distance(block)
+            apart.diagonal(start).fill_(torch.inf)
+            parts.append(_mean(apart.topk(min(self.k, kept - 1), dim=1, largest=False).values))
+            start += len(block)
+        return torch.cat(parts)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, rows={self.reference.size(0)} of at most {self.size}"
+
+
+def _mean(far: Tensor) -> Tensor:
+    """Of the nearest distances ``[m, k]``; infinite where a row was not finite."""
+    mean = far.mean(dim=1).clamp_min(0.0)
+    return mean.where(mean.isfinite(), torch.inf)
+
+
+class _Distance:
+    """Distances of rows to reference rows: one product of matrices.
+
+    The part of the lengths is a polynomial in :math:`|h|`, whose coefficients depend on
+    :math:`|r|` alone, so directions and lengths are columns of the same product.
+    """
+
+    def __init__(self, reference: Tensor) -> None:
+        unit, length = polar(reference)
+        longest = length.amax(dim=0)
+        self.scale = torch.where(longest > 0, longest, 1.0)
+        inverse = 1.0 / (length / self.scale).clamp_min(_SHORT)
+        weight = _LENGTH**2 / 2
+        powers = [-weight * inverse.square(), 2 * weight * inverse, inverse.new_full((), -weight)]
+        self.known = torch.cat([unit, *(p.expand_as(inverse) for p in powers)], dim=1).T
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        unit, length = polar(rows)
+        length = (length / self.scale).clamp_max(1 / _SAME)  # squares do not overflow
+        columns = [unit, length.square(), length, torch.ones_like(length)]
+        return 1.0 - torch.cat(columns, dim=1) @ self.known
+
+
+def _check(rows: Tensor, which: str, width: int | None = None, count: int | None = None) -> None:
+    wanted = ("n" if count is None else count, "d" if width is None else width)
+    fits = rows.dim() == 2 and rows.size(1) > 0
+    sizes = zip(rows.shape, (count, width), strict=fits)
+    if not fits or any(size not in (found, None) for found, size in sizes):
+        raise InputError(f"{which} rows [{wanted[0]}, {wanted[1]}]", list(rows.shape))
+    if not torch.isfinite(rows.values() if is_sparse(rows) else rows).all():
+        raise InputError(f"finite {which} rows", "NaN or infinite values")

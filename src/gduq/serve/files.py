@@ -1,0 +1,335 @@
+"""Answers for files of graphs: read, predicted and written a batch at a time.
+
+`predict_files` streams graphs through a `Service`, so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from gduq._io import atomic_path, to_json
+from gduq.conformal import shift_test
+from gduq.data.files import open_source, stream
+from gduq.data.outputs import (
+    Reject,
+    RejectList,
+    check_output,
+    check_outputs,
+    rejects_path,
+    safe_cell,
+)
+from gduq.data.table import check_columns, is_table, read_table
+from gduq.errors import InputError
+from gduq.prediction.base import Prediction
+from gduq.serve.service import Service
+
+__all__ = ["InputRow", "InputTable", "Served", "predict_files", "row_file"]
+
+_SAMPLE = 1000  # rows to test for shift
+Columns = Mapping[str, list[Any]]
+
+
+@dataclass
+class Served:
+    """What `predict_files` did.
+
+    Attributes:
+        path: The file of answers.
+        graphs: Graphs answered.
+        rows: Rows written: graphs, or nodes of them.
+        rejected: Graphs left out.
+        rejects: The file that lists them with reasons, or ``None``.
+        first: The first of them.
+        abstained: Rows with a reason to abstain, or ``None`` where nothing could tell.
+        shift_pvalue: Two-sample test of the rows against the reference data, or ``None``.
+        columns: Names of the columns.
+        reasons: How often each reason to abstain is given.
+        units: Of values, the unit of each that has one.
+    """
+
+    path: Path
+    graphs: int = 0
+    rows: int = 0
+    rejected: int = 0
+    rejects: Path | None = None
+    first: str = ""
+    abstained: int | None = None
+    shift_pvalue: float | None = None
+    columns: list[str] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+
+
+def predict_files(
+    service: Service,
+    sources: Sequence[str | Path],
+    output: str | Path,
+    *,
+    rejects: str | Path | None = None,
+    table: InputTable | None = None,
+    batch_size: int = 256,
+    notify: Callable[[int], None] = lambda _: None,
+) -> Served:
+    """Answer for all graphs of some files or TU folders, ``batch_size`` in memory at a time.
+
+    A graph that cannot be read, or that the model refuses, is listed with the reason and left out.
+    Both files are written atomically, at the end: an error leaves neither. If no graph could be
+    answered, that is an error too, but the list is written.
+
+    Args:
+        service: The model.
+        sources: Files or folders, as `gduq.data.stream` reads them. Labels in them are not used.
+        output: A name that ends in ``.parquet``, ``.csv`` or ``.jsonl``; replaced if it exists.
+        rejects: CSV file for graphs left out; by default ``<output>.rejects.csv``.
+        table: How the sources are read and what of a row is kept; by default the SMILES.
+        batch_size: Graphs at a time.
+        notify: Called with the number of graphs seen so far.
+    """
+    path, inputs = check_output(Path(output).expanduser()), [Path(s).expanduser() for s in sources]
+    for source in inputs:
+        if not source.exists():
+            raise InputError("a folder or file of graphs", f"{source}, which does not exist")
+    listed = rejects_path(path, rejects)
+    check_outputs({"the output": path, "the rejects": listed}, inputs)
+    table = table or InputTable.of(inputs)
+    done, reasons, sample = Served(path, units=service.units), Counter[str](), _Sample()
+    with RejectList(listed) as log, ExitStack() as stack:
+        write: Callable[[Columns], None] | None = None
+        for source in inputs:
+            for part in table.read(source, batch_size):
+                for items, p in _answered(service, part, source, log):
+                    answers = service.columns(p)
+                    nodes = service.rows_each([item.graph for item in items], p)
+                    columns = table.columns(str(source), items, nodes, answers)
+                    if write is None:  # the columns are known with the first answers
+                        write = stack.enter_context(row_file(path))
+                        done.columns = list(columns)
+                    write(columns)
+                    done.graphs, done.rows = done.graphs + len(items), done.rows + len(p)
+                    reasons.update(r for r in answers.get("abstain", ()) if r is not None)
+                    if service.reference is not None:
+                        sample.add(p)
+                notify(done.graphs + log.rows)
+    done.rejected, done.first, done.reasons = log.rows, log.first, dict(reasons)
+    done.rejects = log.path if log.rows else None
+    if not done.graphs:
+        got = f"none; the first of {done.rejected}: {done.first}" if done.rejected else "none"
+        do = f"All are listed in {done.rejects}." if done.rejected else ""
+        raise InputError("at least one graph the model can read", got, do)
+    if "abstain" in done.columns:
+        done.abstained = reasons.total()
+    if sample.rows is not None and service.reference is not None:
+        done.shift_pvalue = float(shift_test(service.reference, sample.rows).pvalue)
+    return done
+
+
+class _Sample:
+    """Rows drawn evenly from all that are added, to test for shift."""
+
+    def __init__(self) -> None:
+        self.rows: Prediction | None = None
+        self._keys: Tensor = torch.empty(0, dtype=torch.float64)
+        self._generator = torch.Generator().manual_seed(0)
+
+    def add(self, p: Prediction) -> None:
+        keys = torch.rand(len(p), generator=self._generator, dtype=torch.float64)
+        if self.rows is not None:
+            p, keys = Prediction.concatenate([self.rows, p]), torch.cat([self._keys, keys])
+        kept = keys.topk(min(_SAMPLE, len(keys))).indices
+        self.rows, self._keys = p[kept], keys[kept]
+
+
+def _answered(
+    service: Service, items: Sequence[InputRow], source: Path, log: RejectList
+) -> Iterator[tuple[list[InputRow], Prediction]]:
+    """Rows with their predictions; those that cannot be read, or are refused, are listed."""
+    good = []
+    for item in items:
+        if isinstance(item.graph, Reject):
+            log.write(source, item.row, item.graph)
+        else:
+            good.append(item)
+    for chosen, found in service.answer_each([item.graph for item in good]):
+        if isinstance(found, str):
+            log.write(source, good[chosen[0]].row, Reject(source.name, 0, found))
+        else:
+            yield [good[i] for i in chosen], found
+
+
+# -- in --------------------------------------------------------------------------------------------
+
+
+class InputRow(NamedTuple):
+    """A row of a source: its number, its graph, and the fields that are kept."""
+
+    row: int
+    graph: Any  # Data, or a Reject
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputTable:
+    """How sources are read, and what of a row goes into the answers.
+
+    Attributes:
+        smiles: The column, for tables.
+        keep: Columns of the tables to copy into the answers.
+        shows_smiles: Whether answers hold the SMILES.
+    """
+
+    smiles: str = "smiles"
+    keep: tuple[str, ...] = ()
+    shows_smiles: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        sources: Sequence[Path],
+        smiles: str | None = None,
+        keep: Sequence[str] = (),
+        ids: Sequence[str] = (),
+    ) -> InputTable:
+        """What is known of some sources, whose answers have the same columns, before they are read.
+
+        ``ids``, columns that name a row, are kept where all sources have them.
+        """
+        check_columns(sources, keep)
+        tables = [source for source in sources if is_table(source) and source.is_file()]
+        headers = [read_table(source).names for source in tables]
+        only_tables = bool(tables) and len(tables) == len(sources)
+        own = [name for name in ids if only_tables and all(h.count(name) == 1 for h in headers)]
+        column = smiles or "smiles"
+        wanted = [n for n in dict.fromkeys([*own, *keep]) if n.lower() != column.lower()]
+        shown = bool(tables) or any(_has_smiles(source) for source in sources)
+        return cls(column, tuple(wanted), shown)
+
+    def read(self, source: Path, size: int) -> Iterator[list[InputRow]]:
+        """The rows of a source, some at a time."""
+        kept: list[dict[int, str]] = [{} for _ in self.keep]
+        if is_table(source):
+            kept = [read_table(source).by_row(name) for name in self.keep]
+        items = stream(source, smiles=self.smiles)
+        rows = (InputRow(row, graph, tuple(k.get(row, "") for k in kept)) for row, graph in items)
+        while part := list(islice(rows, size)):
+            yield part
+
+    def columns(
+        self, source: str, items: Sequence[InputRow], nodes: Sequence[int] | None, answers: Columns
+    ) -> dict[str, list[Any]]:
+        """The answers about some rows, with file, row, node, SMILES and kept columns before them.
+
+        ``nodes`` are those of each row, where they are answered for. A kept column whose name is
+        taken gets ``input_`` in front of it.
+        """
+        sizes = [1] * len(items) if nodes is None else nodes
+        spread = [item for item, size in zip(items, sizes, strict=True) for _ in range(size)]
+        found: dict[str, list[Any]] = {"file": [source] * len(spread)}
+        found["row"] = [item.row for item in spread]
+        if nodes is not None:
+            found["node"] = [node for size in sizes for node in range(size)]
+        if self.shows_smiles:
+            found["smiles"] = [getattr(item.graph, "smiles", None) for item in spread]
+        for number, name in enumerate(self.keep):
+            while name in found or name in answers:
+                name = f"input_{name}"
+            found[name] = [item.kept[number] for item in spread]
+        return {**found, **answers}
+
+
+def _has_smiles(source: Path) -> bool:
+    """Whether the first graph of a file says which molecule it is."""
+    if source.suffix != ".safetensors":
+        return False
+    first = next(iter(open_source(source)), (0, None))[1]
+    return isinstance(first, Data) and isinstance(first.get("smiles"), str)
+
+
+# -- out -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
+    """A function that writes rows, given as columns, to a file; it is there when it is complete.
+
+    The format is told by the name: parquet, CSV (a list is a JSON list in one field, and no text
+    is a formula) or one JSON object per line.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        >>> with row_file(path) as write:
+        ...     write({"row": [0, 1], "set": [["a"], []]})
+        >>> path.read_text().splitlines()
+        ['{"row": 0, "set": ["a"]}', '{"row": 1, "set": []}']
+    """
+    write_part = {".parquet": _parquet, ".csv": _csv, ".jsonl": _json_lines}[
+        check_output(path).suffix
+    ]
+    with atomic_path(path) as temporary, write_part(temporary) as write:
+        yield write
+
+
+@contextmanager
+def _json_lines(path: Path) -> Iterator[Callable[[Columns], None]]:
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda columns: file.writelines(
+            to_json(dict(zip(columns, row, strict=True)), indent=None) + "\n"
+            for row in zip(*columns.values(), strict=True)
+        )
+
+
+@contextmanager
+def _csv(path: Path) -> Iterator[Callable[[Columns], None]]:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+
+        def cell(value: Any) -> Any:
+            if isinstance(value, str):
+                return safe_cell(value)
+            return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+
+        def write(columns: Columns) -> None:
+            if not file.tell():
+                rows.writerow(map(safe_cell, columns))
+            rows.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
+
+        yield write
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Callable[[Columns], None]]:
+    """A row group per part; the first one tells the types."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack:
+        writer: Any = None
+
+        def typed(name: str, columns: Columns) -> Any:
+            found = pa.array(columns[name]).type
+            if pa.types.is_null(found):  # reasons to abstain, if there are none
+                return pa.string()
+            if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
+                return pa.list_(pa.string() if "class" in columns else pa.int64())
+            return found
+
+        def write(columns: Columns) -> None:
+            nonlocal writer
+            if writer is None:
+                schema = pa.schema([(name, typed(name, columns)) for name in columns])
+                writer = stack.enter_context(pq.ParquetWriter(path, schema))
+            writer.write_table(pa.table(dict(columns), schema=writer.schema))
+
+        yield write

@@ -1,0 +1,79 @@
+"""`Settings` of decisions and `Limits` of the service: their defaults, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from gduq.errors import InputError
+
+__all__ = ["Limits", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How predictions become decisions.
+
+    Attributes:
+        alpha: Accepted share of misses of conformal sets and intervals.
+        coverage: Share of rows like the reference that should be answered, all reasons to abstain
+            taken together; or
+        accuracy: the accuracy that answers should have; then ``coverage`` is not used.
+        ood_score: A name of `Prediction.ood_scores`, ``"mahalanobis"`` or ``"knn"``. ``None``:
+            ``"novelty"`` where the model knows its training data, else the first other score of
+            its kind.
+        per_class: Whether sets hold every class, and yes and no of every label, as often as that:
+            over all rows, sets may miss a rare class altogether.
+        max_novelty: A row with a larger novelty is unlike the training data; 1 for no limit.
+        max_epistemic: Where the epistemic uncertainty is above this quantile of the reference,
+            the hypotheses disagree; 1 for no limit.
+    """
+
+    alpha: float = 0.1
+    coverage: float = 0.9
+    accuracy: float | None = None
+    ood_score: str | None = None
+    per_class: bool = False
+    max_novelty: float = 0.99
+    max_epistemic: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise InputError("alpha between 0 and 1", self.alpha)
+        for name in ("coverage", "accuracy"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share <= 1:
+                raise InputError(f"{name} above 0 and at most 1", share)
+        for name in ("max_novelty", "max_epistemic"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} from 0 to 1", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the service, so that no request can take the machine from the others.
+
+    Example:
+        >>> Limits(queue=0)
+        Traceback (most recent call last):
+        ...
+        gduq.errors.InputError: expected queue above 0, got 0.
+    """
+
+    body: int = 8 * 2**20  # bytes of a request
+    graphs: int = 1000  # of a request
+    smiles: int = 2000  # characters of a SMILES string
+    nodes: int = 20_000  # of a graph, and of all graphs that are answered in one pass
+    edges: int = 200_000  # of the same
+    batch: int = 256  # graphs in one pass
+    queue: int = 256  # requests that may wait; more are told to come back
+    seconds: float = 30.0  # for a request to arrive and to be answered
+    reading: float = 5.0  # of computing for RDKit to read the SMILES of a request, or to draw one
+    connections: int = 512  # that are open
+    headers: int = 2**16  # bytes of a request before its body
+    idle: float = 10.0  # seconds for a request to begin: a new one, or the next
+    stopping: float = 5.0  # seconds for requests under way to be answered
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise InputError(f"{field.name} above 0", getattr(self, field.name))

@@ -1,0 +1,323 @@
+"""Calling any network with a graph: arguments by their names, and logits of what comes out."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import MessagePassing
+
+from gduq._torch import exporting
+from gduq.errors import InputError
+from gduq.graphs import Graph, device_of, num_graphs, row_type
+from gduq.tracing.widths import input_width
+
+__all__ = [
+    "Call",
+    "Ending",
+    "as_logits",
+    "call_network",
+    "check_logits",
+    "copied",
+    "evaluating",
+    "first_input",
+    "redraw",
+    "removed_activation_note",
+]
+
+Call = Callable[[nn.Module, Graph], Tensor]
+Ending = Literal["softmax", "log_softmax", "sigmoid"]  # what makes probabilities of logits
+_Module = TypeVar("_Module", bound=nn.Module)
+
+# one per network whose layers cache a graph: it is changed for the length of a pass
+_CACHED: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_WHOLE = ("data", "graph")  # parameters that take the graph itself
+_PARTS = (  # taken from the graph where it has them, also where a default exists
+    *("x", "edge_index", "edge_weight", "edge_attr", "batch", "pos", "z"),
+    *("edge_type", "node_type", "edge_label_index"),
+)
+_DICT = "_dict"  # of a HeteroData: one entry per type
+_NO_LOGITS = "logits of shape [rows, classes] from the network"
+_ENOUGH = 20  # rows of a single column that all lie in (0, 1): hardly by chance
+
+
+def call_network(net: nn.Module, graph: Graph, call: Call | None = None) -> Tensor:
+    """The network's output for a graph, ``[rows, outputs]``.
+
+    The network gets a copy of the graph that shares its tensors, so that what it writes on it
+    (``data.x = ...``) stays its own. Layers with ``cached=True`` do not use their cache: it is of
+    one graph, and this may be another. One output per row may come as ``[rows]``. Of one tensor
+    per node type of a ``HeteroData`` that of the rows is taken (`gduq.graphs.row_type`).
+
+    Without ``call(net, graph)``, ``x, edge_index, edge_weight, edge_attr, batch, pos, z, edge_type,
+    node_type, edge_label_index`` are taken from the graph (for ``HeteroData``: dictionaries by
+    type, with or without ``_dict`` in the name), ``data`` or ``graph`` is the graph itself, and any
+    other required parameter is an attribute of the graph of that name.
+
+    Example:
+        >>> from torch_geometric.nn import GCN
+        >>> graph = Data(x=torch.ones(2, 4), edge_index=torch.tensor([[0], [1]]))
+        >>> call_network(GCN(4, 8, 1, out_channels=3), graph).shape
+        torch.Size([2, 3])
+    """
+    given = copy.copy(graph)
+    arguments = {} if call is not None else _arguments(net, given)
+    try:
+        with _uncached(net):
+            out = call(net, given) if call is not None else net(**arguments)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        _check_width(net, graph, error)
+        raise
+    return _matrix(out, graph)
+
+
+def first_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a submodule reads: its first argument, or the keyword ``x`` or ``input``."""
+    return args[0] if args else kwargs.get("x", kwargs.get("input"))
+
+
+class _WithoutHistory(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
+
+
+def copied(net: _Module) -> _Module:
+    """A copy of a network; activations that it keeps (``self.h = ...``) lose their history, which
+    torch does not copy."""
+    with _WithoutHistory():
+        return copy.deepcopy(net)
+
+
+def redraw(module: _Module) -> _Module:
+    """The module with all weights drawn anew, in place; raises where some cannot be.
+
+    Weights that were all the same number (a fresh bias, a single scale) may stay.
+    """
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    for part in module.modules():
+        for name in ("reset_parameters", "_reset_parameters"):  # attention has the second
+            own: Any = getattr(part, name, None)
+            if callable(own):
+                own()
+                break
+    for name, value in module.named_parameters():
+        old = before[name]
+        if torch.equal(value, old) and bool((old != old.flatten()[:1]).any()):
+            raise InputError(
+                "weights that can be drawn anew",
+                f"{name}, which no reset_parameters changes",
+                "Give the module that holds it a method reset_parameters().",
+            )
+    return module
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Within this context the network is in evaluation mode; each module's mode comes back."""
+    changed = [module for module in net.modules() if module.training]
+    for module in changed:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.training = True
+
+
+@contextmanager
+def _uncached(net: nn.Module) -> Iterator[None]:
+    """Within this context layers of message passing remember no graph."""
+    parts = [m for m in net.modules() if isinstance(m, MessagePassing)]
+    if net not in _CACHED and not any(getattr(m, "cached", False) is True for m in parts):
+        yield
+        return
+    with _CACHED.setdefault(net, threading.RLock()):
+        layers = [m for m in parts if getattr(m, "cached", False) is True]
+        before = [{k: v for k, v in vars(m).items() if k.startswith("_cached")} for m in layers]
+        try:
+            for layer, held in zip(layers, before, strict=True):
+                layer.__dict__.update(dict.fromkeys(held, None), cached=False)
+            yield
+        finally:
+            for layer, held in zip(layers, before, strict=True):
+                layer.__dict__.update(held, cached=True)
+
+
+def _check_width(net: nn.Module, graph: Graph, error: RuntimeError) -> None:
+    """Say so where the features cannot be what the network was built for."""
+    x = graph.get("x") if isinstance(graph, Data) else None
+    width = input_width(net)
+    if not isinstance(x, Tensor) or x.dim() != 2 or not x.is_floating_point() or width is None:
+        return
+    if x.size(1) != width:
+        raise InputError(
+            f"features of width {width}, the width {type(net).__name__} was built for",
+            f"width {x.size(1)}",
+            f"torch says: {str(error).splitlines()[0]}",
+        ) from error
+
+
+# -- arguments -----------------------------------------------------------------------------------
+
+
+def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
+    parameters = _parameters(net)
+    if not parameters:
+        raise InputError(
+            f"named parameters of {type(net).__name__}.forward",
+            "none",
+            "Pass call=lambda net, graph: net(graph.x, graph.edge_index), or what it takes.",
+        )
+    if [name for name, required in parameters.items() if required] == ["batch"]:
+        return {"batch": graph}  # the name of a whole mini-batch
+    found: dict[str, Any] = {}
+    for name, required in parameters.items():
+        if name in _WHOLE:
+            found[name] = graph
+        elif required or name.removesuffix(_DICT) in _PARTS:
+            found[name] = _attribute(net, graph, name, required)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _parameters(net: nn.Module) -> dict[str, bool]:
+    """The parameters of ``forward``, and whether each must be given."""
+    net = getattr(net, "_orig_mod", net)  # a compiled module shows none of its own
+    signature = getattr(net, "signature", None)
+    if signature is not None and hasattr(signature, "param_dict"):  # torch_geometric.nn.Sequential
+        return dict.fromkeys(signature.param_dict, True)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = inspect.signature(net.forward).parameters.values()
+    return {p.name: p.default is inspect.Parameter.empty for p in known if p.kind in kinds}
+
+
+def _attribute(net: nn.Module, graph: Graph, name: str, required: bool) -> Any:
+    if name.startswith("edge_attr") and not required and _reads_no_edge_features(net):
+        return None
+    value = _stored(graph, name)
+    if value is None and name == "edge_index":
+        value = _stored(graph, "adj_t")
+    if value is None and required:
+        value = _implied(graph, name)
+    if value is None and required:
+        raise InputError(
+            f"a graph with '{name}', which {type(net).__name__}.forward asks for",
+            f"{type(graph).__name__} with {', '.join(sorted(graph.keys())) or 'nothing'}",
+            "Pass call=lambda net, graph: ... that calls it.",
+        )
+    return value
+
+
+def _stored(graph: Graph, name: str) -> Any:
+    """What a graph stores under a name; a dictionary by type for what types have."""
+    if not isinstance(graph, HeteroData):
+        return graph.get(name)
+    value = None if name.endswith(_DICT) else graph.get(name)  # of the graph as a whole
+    return graph.collect(name.removesuffix(_DICT), True) or None if value is None else value
+
+
+def _implied(graph: Graph, name: str) -> Any:
+    """What follows from a graph that does not store it: a single graph is a batch of one."""
+    if name == "batch_size":
+        return num_graphs(graph)
+    if name.removesuffix(_DICT) != "batch":
+        return None
+    device = device_of(graph)
+    if isinstance(graph, HeteroData):
+        nodes = {kind: int(store.num_nodes or 0) for kind, store in graph.node_items()}
+        return {k: torch.zeros(n, dtype=torch.int64, device=device) for k, n in nodes.items()}
+    return torch.zeros(int(graph.num_nodes or 0), dtype=torch.int64, device=device)
+
+
+def _reads_no_edge_features(net: nn.Module) -> bool:
+    """Whether every convolution that could read edge features was built without them."""
+    widths = [m.edge_dim for m in net.modules() if hasattr(m, "edge_dim")]
+    return bool(widths) and all(width is None for width in widths)
+
+
+# -- output --------------------------------------------------------------------------------------
+
+
+def _matrix(out: Any, graph: Graph) -> Tensor:
+    """Whatever a network gave as ``[rows, outputs]``."""
+    if isinstance(out, dict) and isinstance(graph, HeteroData):
+        kind = row_type(graph)
+        if kind not in out:
+            given = ", ".join(map(str, out))
+            raise InputError(f"an output for node type '{kind}'", f"only {given}")
+        out = out[kind]
+    if not isinstance(out, Tensor):
+        several = isinstance(out, (tuple, list))
+        raise InputError(
+            _NO_LOGITS,
+            f"a {type(out).__name__} of {len(out)}" if several else type(out).__name__,
+            "Pass call=lambda net, graph: net(...)[0], or which part it is."
+            if several
+            else "Pass call=lambda net, graph: ... that returns them.",
+        )
+    if out.dim() == 1 and (exporting() or out.size(0) in _row_counts(graph)):
+        return out.unsqueeze(1)  # one logit per row
+    if out.dim() != 2:
+        raise InputError(
+            _NO_LOGITS,
+            f"shape {list(out.shape)}",
+            "Give one row per node, graph or edge, or pass call=lambda net, graph: ... that does.",
+        )
+    return out
+
+
+def _row_counts(graph: Graph) -> set[int]:
+    """How many rows an output may have."""
+    stores = graph.node_stores if isinstance(graph, HeteroData) else [graph]
+    counts = {num_graphs(graph), *(int(store.num_nodes or 0) for store in stores)}
+    counts |= {int(store["batch_size"]) for store in stores if "batch_size" in store.keys()}  # noqa: SIM118
+    judged = graph.get("edge_label_index")
+    return counts if judged is None else counts | {int(judged.size(1))}
+
+
+def removed_activation_note(ending: Ending | None) -> str:
+    """What to say of a network that makes probabilities of its logits itself."""
+    return f"; it ends in {ending}, which is undone" if ending else ""
+
+
+def as_logits(outputs: Tensor, ending: Ending | None) -> Tensor:
+    """Logits of a network whose outputs are probabilities, or nearly so."""
+    if ending == "softmax":
+        return outputs.clamp_min(torch.finfo(outputs.dtype).tiny).log()
+    if ending == "sigmoid":
+        return torch.logit(outputs, eps=torch.finfo(outputs.dtype).eps)
+    return outputs  # of a log-softmax, too
+
+
+def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
+    """The outputs ``[rows, O]``, unless they are probabilities by means that cannot be undone.
+
+    In training they are not looked at. If it is ``known`` what made them, a single column in (0, 1)
+    is chance.
+    """
+    if exporting() or outputs.size(0) == 0 or outputs.requires_grad:
+        return outputs
+    single = outputs.size(1) == 1
+    if single and (known or outputs.size(0) < _ENOUGH):
+        return outputs
+    inside = (outputs > 0) & (outputs < 1) if single else (outputs >= 0) & (outputs <= 1)
+    if bool(inside.all()) and (single or bool(((outputs.sum(dim=1) - 1).abs() < 1e-4).all())):
+        where = "in (0, 1)" if single else "in [0, 1] and every row sums to 1"
+        raise InputError(
+            "logits from the network",
+            f"what looks like probabilities: all outputs lie {where}",
+            "Return what the sigmoid or softmax is applied to, or pass call= that undoes it.",
+        )
+    return outputs

@@ -1,0 +1,164 @@
+"""Isotonic, spline and order-invariant calibration, against scikit-learn and equations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gduq.calibration import (
+    IsotonicCalibration,
+    OrderInvariantCalibration,
+    SplineCalibration,
+    TemperatureScaling,
+)
+from gduq.calibration.monotone import replace_top
+from gduq.errors import InputError
+from gduq.prediction import ClassPrediction
+from tests.calibration.battery import nll, overconfident
+
+P = overconfident(rows=300, samples=1)
+CAL = OrderInvariantCalibration(prior=1.0).fit(P)
+
+
+def test_calibrated_probabilities_are_the_normalised_fit():
+    from sklearn.isotonic import IsotonicRegression
+
+    p = overconfident(rows=400, samples=1)
+    hit = torch.nn.functional.one_hot(p.target, 4).flatten().numpy()
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(p.probs.flatten().numpy(), hit)
+    raw = theirs.predict(p.probs.flatten().numpy()).reshape(-1, 4) + 1e-9 * p.probs.numpy()
+    expected = raw / raw.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(IsotonicCalibration().fit(p)(p).probs, expected, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 10_000))
+def test_isotonic_keeps_the_order_of_classes(seed):
+    p = overconfident(rows=100, samples=1, seed=seed)
+    new = IsotonicCalibration().fit(p)(p).logits
+    ordered = new.gather(1, p.logits.argsort(dim=1))
+    assert (ordered.diff(dim=1) >= 0).all()
+
+
+def test_one_row_is_enough_for_a_function():
+    p = ClassPrediction(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    assert IsotonicCalibration().fit(p)(p).label.tolist() == [0]
+
+
+def natural_basis(t, knots):
+    """Truncated powers, combined so that the ends are straight."""
+
+    def d(k):
+        cube = np.maximum(t - knots[k], 0) ** 3 - np.maximum(t - knots[-1], 0) ** 3
+        return cube / (knots[-1] - knots[k])
+
+    last = d(len(knots) - 2)
+    return np.stack([np.ones_like(t), t, *(d(k) - last for k in range(len(knots) - 2))], axis=1)
+
+
+def test_the_correction_is_the_slope_in_another_basis():
+    p = overconfident(rows=300, samples=1)
+    state = SplineCalibration().fit(p).state()
+    order = p.confidence.argsort()
+    gap = (p.correct.double() - p.confidence)[order].numpy()
+    t, h, knots = np.arange(1, 301) / 300, gap.cumsum() / 300, np.linspace(0, 1, 7)
+    values, *_ = np.linalg.lstsq(natural_basis(t, knots), h, rcond=None)
+    step = 1e-6
+    ahead, behind = natural_basis(t + step, knots), natural_basis(t - step, knots)
+    expected = (ahead - behind) @ values / (2 * step)
+    np.testing.assert_allclose(state["correction"], expected, atol=1e-5)
+
+
+def test_confidence_becomes_accuracy():
+    p, other = overconfident(rows=4000, samples=1), overconfident(rows=4000, samples=1, seed=1)
+    cal = SplineCalibration().fit(p)
+    for part in (p, other):
+        q = cal(part)
+        sure = q.confidence > q.confidence.median()
+        for half in (sure, ~sure):
+            gap = q.confidence[half].mean() - q.correct[half].double().mean()
+            assert abs(float(gap)) < 0.03
+        assert abs(float(part.confidence.mean() - part.correct.double().mean())) > 0.15
+
+
+def test_rows_of_equal_confidence_are_pooled():
+    """Many rows share a confidence: order among them must not matter."""
+    z = torch.linspace(0.5, 4, 10).repeat_interleave(20)[:, None] * torch.tensor([1.0, 0.0])
+    target = (torch.arange(200) % 20 >= 14).long()  # 70 % right at every confidence
+    p = ClassPrediction(z.double(), target)
+    flipped = ClassPrediction(z.double(), target.view(10, 20).flip(1).flatten())
+    once = SplineCalibration().fit(p)
+    torch.testing.assert_close(once(p).samples, SplineCalibration().fit(flipped)(p).samples)
+    assert len(once.state()["confidence"]) == 10
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(2, 6), st.floats(0.0, 1.0))
+def test_replace_top(seed, classes, share):
+    generator = torch.Generator().manual_seed(seed)
+    logs = (3 * torch.randn(20, classes, generator=generator)).double().log_softmax(dim=1)
+    new = torch.full((20,), 1 / classes + share * (0.999 - 1 / classes)).double()
+    probs = replace_top(logs, new).exp()
+    torch.testing.assert_close(probs.sum(dim=1), torch.ones(20).double())
+    top = probs.gather(1, logs.argmax(dim=1, keepdim=True)).squeeze(1)
+    torch.testing.assert_close(top, new)
+    assert (probs <= top[:, None] + 1e-9).all()
+    rest = probs.gather(1, logs.argsort(dim=1))[:, :-1]
+    assert (rest.diff(dim=1) >= -1e-12).all()  # the others keep their order
+
+
+def test_replace_top_with_itself_is_the_identity():
+    logs = torch.tensor([[0.0, -800.0, -900.0], [0.5, 0.4, 0.3]]).double().log_softmax(dim=1)
+    torch.testing.assert_close(replace_top(logs, logs.amax(dim=1).exp()), logs)
+
+
+def test_too_few_rows():
+    with pytest.raises(InputError):
+        SplineCalibration().fit(overconfident(rows=5, samples=1))
+    with pytest.raises(InputError):
+        SplineCalibration().fit(ClassPrediction(torch.ones(9, 2), torch.zeros(9)))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_the_network_keeps_the_order_of_classes(seed):
+    z = 4 * torch.randn(20, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    new = CAL(P[:20].with_samples(z[None])).logits
+    assert torch.equal(new.argsort(dim=1), z.argsort(dim=1))
+
+
+def test_names_of_classes_and_shifts_play_no_role():
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = P.with_samples(P.samples[:, :, order])
+    torch.testing.assert_close(CAL(permuted).samples, CAL(P).samples[:, :, order])
+    shifted = P.with_samples(P.samples + 7.0)
+    torch.testing.assert_close(CAL(shifted).samples, CAL(P).samples + 7.0)
+
+
+def test_equation_by_hand():
+    """One row, with plain loops over the definition."""
+    state = CAL.state()
+    z, order = (P.logits[5] * state["scale"]).sort(descending=True)
+    z = z - z.mean()
+    hidden = (state["0.weight"] @ z + state["0.bias"]).relu()
+    steps = F.softplus(
+        state["2.weight"] @ hidden + state["2.bias"] + torch.tensor(1.0).expm1().log()
+    )
+    expected = torch.zeros(4, dtype=torch.float64)
+    for i in range(4):
+        expected[order[i]] = sum(steps[j] * (z[j] - z[j + 1]) for j in range(i, 3))
+    found = CAL(P).logits[5]
+    constant = P.logits[5].logsumexp(0) - expected.logsumexp(0)  # the energy stays
+    torch.testing.assert_close(found, expected + constant, rtol=1e-6, atol=1e-9)
+
+
+def test_more_than_temperature_where_it_matters():
+    """Logits bent by a power: no single temperature undoes it."""
+    p, other = (overconfident(rows=3000, samples=1, seed=s) for s in (0, 1))
+    bend = [q.with_samples(q.samples.sign() * q.samples.abs() ** 2 / 3) for q in (p, other)]
+    flexible, plain = (c.fit(bend[0]) for c in (OrderInvariantCalibration(), TemperatureScaling()))
+    assert nll(flexible(bend[1])) < nll(plain(bend[1])) - 0.005

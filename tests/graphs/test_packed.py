@@ -1,0 +1,146 @@
+"""Packed graphs against PyG's own batching."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Batch, Data
+
+from gduq.errors import InputError
+from gduq.graphs.packed import Packed, try_pack
+
+
+def graphs(count=7, seed=0, **without):
+    """Graphs with node, edge and graph attributes, numbers, strings; the third has no edges."""
+    generator = torch.Generator().manual_seed(seed)
+    out = []
+    for i in range(count):
+        nodes = 1 + int(torch.randint(0, 5, (), generator=generator))
+        edges = 0 if i == 2 else int(torch.randint(1, 9, (), generator=generator))
+        out.append(
+            Data(
+                x=torch.randn(nodes, 3, generator=generator),
+                edge_index=torch.randint(0, nodes, (2, edges), generator=generator),
+                edge_attr=torch.randn(edges, 2, generator=generator),
+                pos=torch.randn(nodes, 2, generator=generator),
+                y=torch.tensor(i % 3),
+                weight=0.5 * i,
+                smiles="C" * i,
+                pair_index=torch.randint(0, nodes, (2, 1), generator=generator),
+            )
+        )
+    return out
+
+
+def assert_same(one, two):
+    assert set(one.keys()) == set(two.keys())
+    assert one.num_nodes == two.num_nodes
+    for key in one.keys():  # noqa: SIM118
+        if isinstance(two[key], torch.Tensor):
+            assert one[key].dtype == two[key].dtype, key
+            assert torch.equal(one[key], two[key]), key
+        else:
+            assert one[key] == two[key], key
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.integers(0, 3))
+def test_collate_is_what_pyg_makes(index, seed):
+    plain = graphs(seed=seed)
+    packed = Packed.pack(plain)
+    mine = packed.collate(torch.tensor(index))
+    theirs = Batch.from_data_list([plain[i] for i in index])
+    assert_same(mine, theirs)
+    assert mine.num_graphs == theirs.num_graphs
+    for one, two in zip(mine.to_data_list(), theirs.to_data_list(), strict=True):
+        assert_same(one, two)
+
+
+def test_neighbours_are_taken_as_one_slice():
+    plain = graphs()
+    batch = Packed.pack(plain).collate(torch.arange(2, 6))
+    assert_same(batch, Batch.from_data_list(plain[2:6]))
+
+
+def test_graphs_without_features_keep_their_number_of_nodes():
+    plain = [Data(edge_index=torch.tensor([[0], [1]]), num_nodes=n) for n in (2, 5, 3)]
+    packed = Packed.pack(plain)
+    assert [g.num_nodes for g in packed] == [2, 5, 3]
+    batch = packed.collate(torch.tensor([1, 0]))
+    assert_same(batch, Batch.from_data_list([plain[1], plain[0]]))
+    assert [g.num_nodes for g in batch.to_data_list()] == [5, 2]
+
+
+def test_it_is_a_sequence():
+    plain = graphs()
+    packed = Packed.pack(plain)
+    expected = [g.clone() for g in plain]
+    for graph in expected:  # numbers come back as PyG batches them: one entry a graph
+        graph.y, graph.weight = graph.y.reshape(1), torch.tensor([graph.weight])
+    for one, two in zip(packed, expected, strict=True):
+        assert_same(one, two)
+    assert_same(packed[-1], expected[-1])
+    with pytest.raises(IndexError):
+        packed[7]
+    with pytest.raises(IndexError):
+        packed[-8]
+
+
+def test_selections_compose_and_share_memory():
+    packed = Packed.pack(graphs())
+    chosen = packed[torch.tensor([5, 1, 3])][1:]
+    assert [g.y.item() for g in chosen] == [1, 0]
+    assert chosen.tensors["x"].data_ptr() == packed.tensors["x"].data_ptr()
+    assert torch.equal(chosen.num_nodes, packed.num_nodes[[1, 3]])
+    assert torch.equal(chosen.column("x"), torch.cat([packed[1].x, packed[3].x]))
+    assert torch.equal(
+        chosen.column("edge_index"), packed[[1, 3]].materialise().column("edge_index")
+    )
+    mask = torch.tensor([True, False, False, True, False, False, False])
+    assert len(packed[mask]) == 2
+
+
+def test_a_selection_in_tensors_of_its_own():
+    plain = graphs()
+    own = Packed.pack(plain)[[0, 2, 5]].materialise()
+    assert_same(own.collate(), Batch.from_data_list([plain[i] for i in (0, 2, 5)]))
+    assert own.tensors["x"].size(0) == int(own.num_nodes.sum())
+
+
+def test_smaller_dtypes_are_stored_but_not_delivered():
+    plain = graphs()
+    packed = Packed.pack(plain)
+    small = {"x": packed.tensors["x"].half(), "edge_index": packed.tensors["edge_index"].int()}
+    deliver = {**packed.deliver, "x": "float32", "edge_index": "int64"}
+    packed = replace(packed, tensors={**packed.tensors, **small}, deliver=deliver)
+    batch = packed.collate(torch.tensor([4, 3]))
+    assert batch.x.dtype == torch.float32
+    assert batch.edge_index.dtype == torch.int64
+    assert torch.equal(batch.edge_index, Batch.from_data_list([plain[4], plain[3]]).edge_index)
+    assert torch.allclose(batch.x, torch.cat([plain[4].x, plain[3].x]), atol=1e-2)
+
+
+class _Pair(Data):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ([], "at least one graph"),
+        ([Data(x=torch.ones(1, 1)), Data(x=torch.ones(1, 1), y=0)], "equal attributes"),
+        ([_Pair(x=torch.ones(1, 1))], "plain Data"),
+        ([Data(x=torch.ones(1, 1)), Data(x=torch.ones(1, 2))], "one dtype and width"),
+        ([Data(x=torch.ones(1, 1)), Data(x=torch.ones(1, 1).double())], "one dtype and width"),
+        ([Data(x=torch.ones(2, 1).to_sparse())], "dense"),
+        ([Data(x=torch.ones(2, 1, requires_grad=True))], "dense"),
+        ([Data(x=torch.ones(2, 1), names={"a": 1})], "names"),
+        ([Data(x=torch.ones(2, 1), batch=torch.zeros(2).long())], "single graphs"),
+    ],
+)
+def test_what_cannot_be_packed_says_why(wrong, says):
+    with pytest.raises(InputError, match=says):
+        Packed.pack(wrong)
+    assert wrong == [] or try_pack(wrong) is None

@@ -1,0 +1,127 @@
+"""Copies of graphs, and walks over many."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+
+from gduq.errors import InputError
+from gduq.graphs import (
+    check_graph,
+    iterate,
+    mark_rows,
+    num_graphs,
+    row_batch,
+    row_type,
+    targets,
+)
+from gduq.graphs.view import View
+from tests.graphs.cases import hetero
+
+
+def test_heterogeneous_graphs_joined() -> None:
+    one, two = hetero(), hetero(4, 3)
+    for graph in (one, two):
+        mark_rows(graph, torch.arange(graph["paper"].num_nodes) < 2, "node", "paper")
+    (pair,) = iterate([one, two])
+    assert (num_graphs(one), num_graphs(pair)) == (1, 2)
+    assert row_type(pair) == "paper"
+    assert row_batch(pair, "node", 7).tolist() == [0, 0, 0, 1, 1, 1, 1]
+    assert targets(pair, 4).tolist() == [0, 1, 0, 1]
+    assert next(iterate(one)) is one
+    loader = DataLoader([one, two], batch_size=2)
+    assert targets(next(iterate(loader)), 4).tolist() == [0, 1, 0, 1]
+
+
+class Rows(torch.utils.data.Dataset):
+    """A dataset of graphs as users write them."""
+
+    def __init__(self, graphs: list[Data]) -> None:
+        self.graphs = graphs
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def __getitem__(self, index: int) -> Data:
+        return self.graphs[index]
+
+
+KINDS = {
+    "view": View,
+    "list": list,
+    "tuple": tuple,
+    "dataset": Rows,
+    "loader": lambda graphs: DataLoader(graphs, batch_size=2),
+    "generator": iter,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_size", [None, 1, 2, 100])
+def test_walks_visit_all_graphs_in_order(
+    kind: str, batch_size: int | None, graphs: list[Data]
+) -> None:
+    parts = list(iterate(KINDS[kind](graphs), batch_size))
+    assert torch.equal(torch.cat([p.x for p in parts]), torch.cat([g.x for g in graphs]))
+    assert sum(num_graphs(p) for p in parts) == len(graphs)
+    if batch_size is not None and kind in ("view", "list", "tuple", "dataset"):
+        assert max(num_graphs(p) for p in parts) == min(batch_size, len(graphs))
+
+
+def test_one_graph_comes_as_it_is(node_graph: Data) -> None:
+    assert next(iterate(node_graph)) is node_graph
+    assert next(iterate([node_graph])) is node_graph
+    batch = Batch.from_data_list([node_graph, node_graph])
+    assert list(iterate(batch)) == [batch]
+
+
+@pytest.mark.parametrize(
+    "empty", [[], (), iter([]), Rows([])], ids=["list", "tuple", "iter", "set"]
+)
+def test_nothing_to_walk(empty: object) -> None:
+    with pytest.raises(InputError, match="at least one graph, got an empty"):
+        list(iterate(empty))
+
+
+@pytest.mark.parametrize(
+    "thing", [None, 3, "abc", b"abc", {"a": 1}, {}, [1, 2], ["a"], [None], [[], []], iter([1])]
+)
+def test_what_cannot_be_walked(thing: object) -> None:
+    with pytest.raises(InputError):
+        list(iterate(thing))
+
+
+def test_a_loader_of_something_else() -> None:
+    loader = torch.utils.data.DataLoader([torch.ones(2), torch.ones(2)], batch_size=None)
+    with pytest.raises(InputError, match="Tensor in the place of a graph"):
+        list(iterate(loader))
+
+
+def test_torchs_own_loader_cannot_join_graphs(graphs: list[Data]) -> None:
+    with pytest.raises(InputError, match=r"Use torch_geometric\.loader\.DataLoader"):
+        list(iterate(torch.utils.data.DataLoader(graphs, batch_size=2)))
+    one_by_one = torch.utils.data.DataLoader(graphs, batch_size=None)  # joins nothing
+    assert len(list(iterate(one_by_one))) == len(graphs)
+
+
+def test_graphs_of_which_only_some_have_labels(graphs: list[Data]) -> None:
+    some = [graph.clone() for graph in graphs]
+    some[0].y = torch.tensor([1])
+    with pytest.raises(InputError, match="equal attributes, got some without 'y'"):
+        list(iterate([some[0], Data(x=some[0].x, edge_index=some[0].edge_index)]))
+
+
+@pytest.mark.parametrize("batch_size", [0, -1])
+def test_a_batch_size_below_one(batch_size: int, graphs: list[Data]) -> None:
+    for kind in KINDS.values():
+        with pytest.raises(InputError, match="batch_size >= 1"):
+            list(iterate(kind(graphs), batch_size))
+
+
+def test_graphs_with_sparse_features_are_joined() -> None:
+    graph = Data(x=torch.eye(3).to_sparse_csr(), edge_index=torch.tensor([[0], [1]]))
+    (batch,) = iterate([graph, graph])
+    assert batch.x.layout == torch.sparse_csr
+    check_graph(batch, 3)

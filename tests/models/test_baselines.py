@@ -1,0 +1,501 @@
+"""Baselines: plain networks, ensembles, dropout, heads, Laplace, stacks; all with one face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GAT, GCN, GATConv, GCNConv, GPSConv, GraphNorm
+
+import gduq
+from gduq import Ensemble, HeadEnsemble, LastLayerLaplace, MCDropout, Network, Recipe, Stack
+from gduq.errors import InputError, NotFittedError
+from gduq.graphs.view import View
+from gduq.nn import GNN
+from tests.training import cases as training_cases
+
+
+def make_net(seed: int = 0, task: str = "graph", conv: str = "gin", **options: object) -> GNN:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        options = {"dropout": 0.5, "degree": [1, 2, 3, 4]} | options
+        return GNN(4, 8, 3, num_layers=3, conv=conv, task=task, **options).double()
+
+
+@pytest.fixture
+def batch(graphs: list[Data]) -> Batch:
+    return Batch.from_data_list(graphs)
+
+
+def untouched(model: nn.Module, act: Callable[[], object]) -> object:
+    """Run something, and check that it leaves model and global randomness as they were."""
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = [m.training for m in model.modules()]
+    random = torch.random.get_rng_state()
+    result = act()
+    assert torch.equal(random, torch.random.get_rng_state())
+    assert [m.training for m in model.modules()] == modes
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    return result
+
+
+# -- a plain network ---------------------------------------------------------------------------
+
+
+def test_a_plain_network_answers_for_labelled_rows(node_graph: Data) -> None:
+    net = make_net(task="node").eval()
+    (graph,) = View(node_graph, rows=torch.tensor([2, 5])).batches()
+    torch.testing.assert_close(Network(net).sample(graph)[0], net(node_graph)[[2, 5]])
+    node_graph.batch_size = 4
+    torch.testing.assert_close(Network(net).sample(node_graph)[0], net(node_graph)[:4])
+
+
+# -- ensembles ---------------------------------------------------------------------------------
+
+
+def test_an_ensemble_holds_one_hypothesis_a_member(batch: Batch) -> None:
+    members = [make_net(seed) for seed in range(3)]
+    ensemble = Ensemble(members).train()
+    samples = untouched(ensemble, lambda: ensemble.sample(batch))
+    for member, found in zip(members, samples, strict=True):
+        torch.testing.assert_close(found, member.eval()(batch))
+    torch.testing.assert_close(ensemble.eval()(batch), samples.mean(dim=0))
+    p = gduq.predict(ensemble, batch)
+    assert torch.equal(p.samples, samples)
+    assert (p.epistemic > 0).all()
+
+
+def test_members_made_from_seeds() -> None:
+    seen = []
+
+    def make(seed: int) -> GNN:
+        seen.append(seed)
+        return GNN(4, 8, 3, num_layers=2)
+
+    random = torch.random.get_rng_state()
+    one, two = Ensemble(make, size=3), Ensemble(make, size=3)
+    assert seen == [0, 1, 2] * 2
+    assert torch.equal(random, torch.random.get_rng_state())
+    for p, q in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(p, q)  # the seed alone decides
+    first, second = (next(m.parameters()) for m in one.members[:2])
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("members", "size", "match"),
+    [
+        ([], None, "at least one member"),
+        (lambda seed: make_net(seed), None, "size >= 1"),
+        (lambda seed: make_net(seed), 0, "size >= 1"),
+        ([make_net(0), make_net(1)], 3, "size=2"),
+        ([make_net(0), make_net(0)], None, "members 0 and 1 with equal weights"),
+        ([make_net(0), make_net(1), make_net(1)], None, "members 1 and 2 with equal"),
+        (lambda seed: make_net(7), 2, "equal weights"),
+        ([make_net(0)] * 2, None, "0 and 1 are one"),
+        (make_net(0), None, "several networks"),
+        (make_net(0), 3, "several networks"),
+        ([make_net(0), "net"], None, "torch modules, got str"),
+        (lambda seed: None, 2, "torch modules, got NoneType"),
+    ],
+)
+def test_bad_ensembles(members: object, size: int | None, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Ensemble(members, size)  # type: ignore[arg-type]
+
+
+def test_members_of_different_architectures(batch: Batch) -> None:
+    ensemble = Ensemble([make_net(0, conv="gin"), make_net(0, conv="gcn"), make_net(0, head="mlp")])
+    assert ensemble.sample(batch).shape == (3, 7, 3)
+    other = GNN(4, 8, 2, num_layers=2).double()
+    with pytest.raises(InputError, match=r"equal rows and outputs.*\[\[7, 3\], \[7, 2\]\]"):
+        Ensemble([make_net(0), other]).sample(batch)
+
+
+def test_an_ensemble_of_anchored_members(graphs: list[Data], batch: Batch) -> None:
+    paper = Recipe.paper("graph", num_anchors=4)
+    members = [gduq.anchor(make_net(s), recipe=paper, seed=s) for s in range(2)]
+    ensemble = Ensemble([*members, make_net(5)])
+    with pytest.raises(NotFittedError):
+        ensemble.sample(batch)
+    assert ensemble.fit_anchors(graphs) is ensemble
+    samples = untouched(ensemble, lambda: ensemble.sample(batch))
+    assert samples.shape == (4 + 4 + 1, 7, 3)
+    torch.testing.assert_close(samples[4:8], members[1].sample(batch))
+    ensemble.fit_anchors(graphs, k=2)
+    assert ensemble.sample(batch).shape == (2 + 2 + 1, 7, 3)
+
+
+def test_an_ensemble_passes_its_call_on(node_graph: Data) -> None:
+    members = [nn.Linear(4, 3).double() for _ in range(2)]
+    ensemble = Ensemble(members, call=lambda net, graph: net(graph.x))
+    wanted = torch.stack([m(node_graph.x) for m in members])
+    assert torch.equal(ensemble.sample(node_graph), wanted)
+    assert torch.equal(ensemble(node_graph), wanted.mean(dim=0))
+
+
+# -- Monte Carlo dropout -----------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    """A hand-written node network around one part that drops."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm, self.part = GCNConv(4, 8), nn.BatchNorm1d(8), part
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.norm(self.first(x, edge_index))
+        return self.head(self.part(h, edge_index))
+
+
+class Functional(nn.Module):
+    def forward(self, h: Tensor, edge_index: Tensor) -> Tensor:
+        return F.dropout(h.relu(), 0.5, self.training)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+
+    def forward(self, h: Tensor, edge_index: Tensor) -> Tensor:
+        return self.inner(h[None], h[None], h[None], need_weights=False)[0][0]
+
+
+class Ignoring(nn.Module):
+    """Something that takes no edges."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, h: Tensor, edge_index: Tensor) -> Tensor:
+        return self.inner(h)
+
+
+PARTS: dict[str, Callable[[], nn.Module]] = {
+    "nn.Dropout": lambda: Ignoring(nn.Dropout(0.5)),
+    "inplace": lambda: Ignoring(nn.Sequential(nn.ReLU(), nn.Dropout(0.5, inplace=True))),
+    "functional": Functional,
+    "GATConv": lambda: GATConv(8, 8, dropout=0.5),
+    "attention": Attention,
+    "GPSConv": lambda: GPSConv(8, GCNConv(8, 8), heads=2, dropout=0.5),
+    "GPSConv, attention only": lambda: GPSConv(8, None, heads=2, attn_kwargs={"dropout": 0.5}),
+}
+
+
+def make_part(name: str) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net = Net(PARTS[name]()).double()
+    for module in net.modules():  # statistics of their own, so that a change would show
+        if isinstance(module, nn.BatchNorm1d):
+            module.running_mean.fill_(0.1)
+            module.running_var.fill_(1.3)
+    return net
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_samples_are_passes_in_training_mode_without_batch_statistics(
+    name: str, node_graph: Data
+) -> None:
+    net = make_part(name)
+    model = MCDropout(net, num_samples=3, seed=5)
+    found = model.sample(node_graph)
+    net.train()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(5)
+        wanted = torch.stack([net(node_graph.x, node_graph.edge_index) for _ in range(3)])
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_dropout_before_a_foldable_head_is_not_skipped(head: str, node_graph: Data) -> None:
+    """One GCN layer and a linear head are one map in evaluation mode, but dropout is between."""
+    net = GNN(4, 64, 3, num_layers=1, conv="gcn", task="node", dropout=0.5, head=head).double()
+    samples = MCDropout(net, num_samples=144).sample(node_graph).detach()
+    plain = Network(net).sample(node_graph)[0].detach()
+    assert (samples.std(dim=0) > 1e-3).all()
+    if head == "linear":  # then the mean over masks is the network's own answer
+        error = samples.std(dim=0) / 12
+        assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
+
+
+def test_batch_norm_and_graph_norm_do_not_move(node_graph: Data) -> None:
+    net = nn.Sequential(nn.BatchNorm1d(4), GraphNorm(4), nn.Dropout(0.2)).double().train()
+    model = MCDropout(net, 3, call=lambda net, graph: net(graph.x))
+    untouched(model, lambda: model.sample(node_graph))
+    assert int(net[0].num_batches_tracked) == 0
+    model.train()(node_graph)  # in training they do
+    assert int(net[0].num_batches_tracked) == 1
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        GAT(4, 8, 2, 3).double(),
+        Net(Ignoring(nn.Dropout(0.0))).double(),
+        Net(Ignoring(nn.Identity())).double(),
+    ],
+    ids=["GAT", "p = 0", "none"],
+)
+def test_a_network_without_dropout(net: nn.Module, node_graph: Data) -> None:
+    node_graph.y = None
+    with pytest.raises(InputError, match=r"with dropout.*which drops nothing.*dropout > 0"):
+        MCDropout(net).sample(node_graph)
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 2.5, None])
+def test_bad_numbers_of_samples(number: object) -> None:
+    with pytest.raises(InputError, match="num_samples as a whole number"):
+        MCDropout(make_net(), num_samples=number)  # type: ignore[arg-type]
+
+
+def test_errors_end_the_forced_dropout(node_graph: Data) -> None:
+    model, random = MCDropout(make_net(task="node")), torch.random.get_rng_state()
+    bad = node_graph.clone()
+    bad.x[0, 0] = float("nan")
+    with pytest.raises(InputError, match="finite"):
+        model.sample(bad)
+    assert torch.equal(random, torch.random.get_rng_state())
+    x = torch.ones(9)
+    assert F.dropout(x, 0.5, training=False) is x
+
+
+@pytest.mark.parametrize("at", ["input", 1, "readout"])
+def test_dropout_around_an_anchored_zoo_model(
+    at: str | int, graphs: list[Data], batch: Batch
+) -> None:
+    inner = gduq.anchor(make_net(head="mlp"), at=at, num_anchors=4, init="random")
+    model = MCDropout(inner, num_samples=3).train()
+    assert model.fit_anchors(graphs) is model
+    samples = untouched(model, lambda: model.sample(batch))
+    assert samples.shape == (3 * 4, 7, 3)
+    assert torch.equal(samples, model.sample(batch))
+    passes = samples.view(3, 4, 7, 3)
+    assert (passes.std(dim=0) > 0).any(dim=-1).all()  # over masks
+    assert (passes.std(dim=1) > 0).any(dim=-1).all()  # over anchors
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("at", ["input", "first", "part", "head"])
+def test_dropout_around_any_anchored_model(at: str, name: str, node_graph: Data) -> None:
+    net = make_part(name)
+    if at == "part" and name not in ("GATConv",):
+        at = "norm"  # a part whose width cannot be told
+    recipe = Recipe.thawed(at=at, num_anchors=4, init="random")
+    model = MCDropout(gduq.anchor(net, recipe=recipe), num_samples=3)
+    model.fit_anchors(node_graph)
+    samples = untouched(model, lambda: model.sample(node_graph))
+    assert samples.shape == (12, 9, 3)
+    assert torch.equal(samples, model.sample(node_graph))
+    assert (samples.view(3, 4, 9, 3).std(dim=0) > 0).any(dim=-1).any(dim=0).all()  # over masks
+    assert (samples.view(3, 4, 9, 3).std(dim=1) > 0).any(dim=-1).any(dim=0).all()  # over anchors
+
+
+def test_forward_is_the_networks_own(batch: Batch) -> None:
+    net = make_net().eval()
+    model = MCDropout(net)
+    assert torch.equal(model(batch), net(batch))
+    model.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        one = model(batch)
+        torch.manual_seed(0)
+        assert torch.equal(net(batch), one)
+    F.cross_entropy(one, batch.y).backward()
+    assert all(p.grad is not None for p in net.parameters())
+
+
+# -- mixtures ----------------------------------------------------------------------------------
+
+
+def test_ensembles_and_dropout_average_probabilities(batch: Batch) -> None:
+    for model in (
+        Ensemble([make_net(seed) for seed in range(3)]),
+        MCDropout(make_net(), num_samples=4),
+    ):
+        p, samples = gduq.predict(model, batch), model.sample(batch).detach()
+        each = samples.softmax(dim=-1)
+        torch.testing.assert_close(p.probs, each.mean(dim=0))
+        assert (p.probs - samples.mean(dim=0).softmax(dim=-1)).abs().max() > 1e-4
+        noise = -(each * each.log()).sum(dim=-1).mean(dim=0)
+        torch.testing.assert_close(p.aleatoric, noise)
+        torch.testing.assert_close(p.entropy, p.aleatoric + p.epistemic)
+
+
+# -- models on a frozen trunk ------------------------------------------------------------------
+
+
+def many(count: int = 40, seed: int = 0) -> list[Data]:
+    return training_cases.graphs(count, seed=seed)
+
+
+def trained_net(head: str = "mlp") -> GNN:
+    net = make_net(head=head, dropout=0.0)
+    gduq.fit(net, many(), epochs=3, lr=0.01, progress=False)
+    return net
+
+
+@pytest.mark.parametrize("mask", [0.0, 0.3])
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_a_head_ensemble_trains_heads_of_its_own(head: str, mask: float) -> None:
+    net = trained_net(head)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    model = HeadEnsemble(net, size=4, mask=mask)
+    with pytest.raises(NotFittedError, match="trained heads"):
+        model.sample(Batch.from_data_list(many(3)))
+    history = gduq.fit(model, many(), many(24, 5), progress=False)
+    assert len(history.members) == 4
+    assert not history.rejected
+    p = gduq.predict(model, many(24, 5), features=True)
+    assert p.samples.shape == (4, 24, 3)
+    assert (p.epistemic > 0).all()
+    rows = torch.stack([head(p.features)[0] for head in model.heads]) / model.temperature
+    torch.testing.assert_close(p.samples, rows)
+    assert gduq.metrics.accuracy(p) > 0.5  # chance is 1/3
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+
+def test_masked_heads_know_less_of_what_is_far() -> None:
+    """Differences of rows are trained to be uniform; without masking nobody has seen them."""
+    net, models = trained_net(), []
+    for mask in (0.0, 0.5):
+        models.append(HeadEnsemble(net, size=3, mask=mask))
+        gduq.fit(models[-1], many(90), many(24, 5), epochs=30, lr=0.01, progress=False)
+    h = gduq.predict(models[0], many(90), features=True).features
+    assert h is not None
+    differences = h - h[torch.randperm(90, generator=torch.Generator().manual_seed(0))]
+    plain, masked = (
+        torch.cat([head(differences) for head in model.heads]).softmax(dim=-1).amax(dim=-1).mean()
+        for model in models
+    )
+    assert masked < plain - 0.1
+
+
+@pytest.mark.parametrize("link", ["samples", "probit"])
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_laplace_is_the_posterior_of_the_last_layer(head: str, link: str) -> None:
+    net = trained_net(head).eval()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    model = LastLayerLaplace(net, num_samples=2000, link=link, seed=3)
+    history = gduq.fit(model, many(), many(24, 5), calibrate=None, progress=False)
+    assert not history.records  # nothing is trained
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    batch = Batch.from_data_list(many(6, 9))
+    plain, phi = net(batch).detach(), model.lead(model.features(batch))
+    known = torch.cat([phi, torch.ones(6, 1)], dim=1).double()
+    train = model.lead(gduq.predict(model, many(), features=True).features)
+    wide = torch.cat([train, torch.ones(40, 1)], dim=1).double()
+    p = gduq.predict(net, many()).probs.double()
+    curvature = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
+    hessian = torch.einsum("nab,nd,ne->adbe", curvature, wide, wide)
+    size = 3 * wide.size(1)
+    precision = model.posterior.precision * torch.eye(size)
+    inverse = torch.linalg.inv(hessian.reshape(size, size) + precision).view(
+        3, -1, 3, known.size(1)
+    )
+    covariance = torch.einsum("nd,adbe,ne->nab", known, inverse, known)
+    samples = model.sample(batch)
+    if link == "probit":
+        variance = covariance.diagonal(dim1=1, dim2=2)
+        wanted = plain / (1 + torch.pi / 8 * variance).sqrt()
+        torch.testing.assert_close(samples, wanted.unsqueeze(0))
+        return
+    error = samples.std(dim=0) / 2000**0.5
+    assert ((samples.mean(dim=0) - plain).abs() < 5 * error).all()
+    found = torch.stack([torch.cov(samples[:, i].T) for i in range(6)])
+    torch.testing.assert_close(found, covariance, rtol=0.15, atol=0.15 * covariance.abs().max())
+
+
+def test_a_laplace_before_its_fit_and_of_a_network_without_a_head(node_graph: Data) -> None:
+    with pytest.raises(NotFittedError, match="posterior"):
+        LastLayerLaplace(make_net()).sample(node_graph)
+    for kind in (LastLayerLaplace, HeadEnsemble):
+        with pytest.raises(InputError, match="head of linear layers"):
+            gduq.fit(kind(GCN(4, 8, 2, 3).double()), View(node_graph, torch.arange(9)))
+
+
+# -- stacks ------------------------------------------------------------------------------------
+
+
+def test_a_stack_is_a_weighted_mixture(batch: Batch) -> None:
+    members = [Network(make_net(0)), Ensemble([make_net(1), make_net(2)])]
+    p = gduq.predict(Stack(members, [0.7, 0.3]), batch)
+    assert p.weights is not None
+    assert p.weights.tolist() == pytest.approx([0.7, 0.15, 0.15])
+    one, two = (gduq.predict(member, batch).probs for member in members)
+    torch.testing.assert_close(p.probs, 0.7 * one + 0.3 * two)
+    nested = gduq.predict(
+        Stack([Stack(members, [0.7, 0.3]), Network(make_net(5))], [0.5, 0.5]), batch
+    )
+    assert nested.weights is not None
+    assert nested.weights.tolist() == pytest.approx([0.35, 0.075, 0.075, 0.5])
+
+
+def test_members_of_a_stack_keep_their_temperatures(batch: Batch) -> None:
+    members = [Network(make_net(0)), Network(make_net(1))]
+    raw = [member.sample(batch).detach() for member in members]
+    members[0].set_temperature(2.0, "clean")
+    stack = Stack(members, [0.5, 0.5])
+    torch.testing.assert_close(stack.sample(batch), torch.cat([raw[0] / 2, raw[1]]))
+    stack.set_temperature(4.0, "clean")
+    torch.testing.assert_close(stack.sample(batch), torch.cat([raw[0] / 8, raw[1] / 4]))
+
+
+def test_the_trunk_of_a_stack_runs_once(batch: Batch) -> None:
+    plain = Network(trained_net())
+    assert plain.trunk is not None
+    trunk = plain.trunk.requires_grad_(False)
+    heads = [
+        HeadEnsemble(None, 2, trunk=trunk),
+        LastLayerLaplace(None, 3, trunk=trunk),
+        gduq.Anchored(trunk.net, Recipe.head(num_anchors=4, mask=0.1), trunk=trunk),
+    ]
+    for model in heads:
+        gduq.fit(model, many(), many(24, 5), progress=False)
+    calls = []
+    first, *_ = trunk.net.layers
+    first.register_forward_hook(lambda *_: calls.append(1))
+    stack = Stack([plain, *heads], [0.25] * 4)
+    samples = stack.sample(batch)
+    assert len(calls) == 1
+    alone = torch.cat([model.sample(batch) for model in (plain, *heads)])
+    torch.testing.assert_close(samples, alone)
+    assert len(calls) == 5
+    assert torch.equal(stack.features(batch), plain.features(batch))
+
+
+@pytest.mark.parametrize(
+    ("shares", "match"),
+    [
+        ([1.0], "one weight per member"),
+        ([0.7, 0.7], "sum of 1"),
+        ([1.5, -0.5], "at least 0"),
+        ([float("nan"), 1.0], "sum of 1"),
+    ],
+)
+def test_bad_shares(shares: list[float], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        Stack([Network(make_net(0)), Network(make_net(1))], shares)
+
+
+def test_a_stack_is_asked_through_predict(batch: Batch) -> None:
+    with pytest.raises(InputError, match=r"gduq.predict"):
+        Stack([Network(make_net(0))], [1.0])(batch)
+    with pytest.raises(InputError, match="one weight per member"):
+        Stack([], [])
+
+
+def test_a_bank_needs_anchors():
+    with pytest.raises(InputError, match=r"gduq\.anchor"):
+        gduq.Network(torch.nn.Linear(2, 2)).fit_anchors([])

@@ -1,0 +1,150 @@
+"""Thresholds for a wished accuracy or coverage, on validation and on new rows."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gduq.errors import InputError, NotFittedError
+from gduq.ood import Abstention, score
+from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
+
+
+def draw(m: int, seed: int, scale: float = 2.0, ties: bool = False) -> ClassPrediction:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(m, 3, generator=generator, dtype=torch.float64) * scale
+    target = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    return ClassPrediction(logits.round() if ties else logits, target=target)
+
+
+@given(
+    m=st.integers(1, 60),
+    coverage=st.floats(0.01, 1.0),
+    ties=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None, max_examples=40)
+def test_coverage_is_the_smallest_that_is_enough(m, coverage, ties, seed):
+    p = draw(m, seed, ties=ties)
+    decision = Abstention(coverage=coverage).fit(p)(p)
+    assert decision.coverage >= coverage - 1e-9
+    scores = score(p, "msp")
+    shares = [(scores <= s).double().mean().item() for s in scores]
+    assert decision.coverage == pytest.approx(min(s for s in shares if s >= coverage - 1e-9))
+
+
+@pytest.mark.parametrize("kind", ["msp", "entropy", lambda p: -p.confidence])
+@pytest.mark.parametrize("ties", [False, True])
+def test_accuracy_is_reached_with_the_largest_coverage(kind, ties):
+    p = draw(300, 1, ties=ties)
+    decision = Abstention(accuracy=0.9, score=kind).fit(p)(p)
+    assert decision.accuracy >= 0.9
+    if kind == "msp":
+        best = 0.0
+        scores = score(p, "msp")
+        for s in scores:
+            kept = scores <= s
+            if p.correct[kept].double().mean() >= 0.9:
+                best = max(best, kept.double().mean().item())
+        assert decision.coverage == pytest.approx(best)
+
+
+def test_coverage_and_accuracy_carry_over_to_new_rows():
+    p_val, p_test = draw(4000, 1), draw(4000, 2)
+    for rule in (Abstention(coverage=0.6), Abstention(accuracy=0.85)):
+        on_val, on_test = rule.fit(p_val)(p_val), rule(p_test)
+        assert on_test.coverage == pytest.approx(on_val.coverage, abs=0.03)
+        assert on_test.accuracy == pytest.approx(on_val.accuracy, abs=0.03)
+
+
+def test_delta_bounds_how_often_the_accuracy_is_missed():
+    truth = draw(20_000, 99)
+    misses, plain_misses = 0, 0
+    for seed in range(40):
+        p_val = draw(300, seed)
+        misses += Abstention(accuracy=0.8, delta=0.1).fit(p_val)(truth).accuracy < 0.8
+        plain_misses += Abstention(accuracy=0.8).fit(p_val)(truth).accuracy < 0.8
+    assert misses <= 4
+    assert plain_misses > 8  # which is why delta exists
+
+
+def test_one_logit_task_and_second_fit():
+    z = torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(1, 40, 1)
+    p = ClassPrediction(z, target=(z.flatten() > 0.2).long())
+    rule = Abstention(coverage=0.5).fit(p)
+    first = rule.threshold
+    assert rule(p).coverage == pytest.approx(0.5)
+    assert rule.fit(p[:10]).threshold != first
+
+
+def test_decision_without_labels_or_answers():
+    p = draw(50, 0)
+    rule = Abstention(coverage=0.5).fit(ClassPrediction(p.samples))  # coverage needs no labels
+    decision = rule(ClassPrediction(p.samples))
+    assert decision.kept.sum() == 25
+    with pytest.raises(InputError):
+        _ = decision.accuracy
+    unsure = ClassPrediction(torch.zeros(5, 3, dtype=torch.float64), target=torch.zeros(5).long())
+    assert rule(unsure).coverage == 0.0
+    assert math.isnan(rule(unsure).accuracy)
+
+
+def test_bad_input():
+    p = draw(30, 0)
+    wrong = ClassPrediction(p.samples, target=(p.label + 1) % 3)
+    for call in [
+        lambda: Abstention(),
+        lambda: Abstention(0.9, 0.9),
+        lambda: Abstention(accuracy=1.1),
+        lambda: Abstention(coverage=0.0),
+        lambda: Abstention(coverage=0.5, delta=0.1),
+        lambda: Abstention(accuracy=0.5, delta=1.0),
+        lambda: Abstention(accuracy=0.5).fit(ClassPrediction(p.samples)),
+        lambda: Abstention(accuracy=0.5).fit(wrong),
+        lambda: Abstention(accuracy=0.999, delta=0.01).fit(p),
+        lambda: Abstention(coverage=0.5).fit(p[:0]),
+        lambda: Abstention(coverage=0.5, score="x").fit(p),
+    ]:
+        with pytest.raises(InputError):
+            call()
+    with pytest.raises(NotFittedError):
+        Abstention(coverage=0.5)(p)
+
+
+def values(m: int, seed: int) -> ValuePrediction:
+    """Deviations from 0.1 to 2 that are true."""
+    generator = torch.Generator().manual_seed(seed)
+    std = 0.1 + 1.9 * torch.rand(m, generator=generator, dtype=torch.float64)
+    mean = torch.randn(m, generator=generator, dtype=torch.float64)
+    y = mean + std * torch.randn(m, generator=generator, dtype=torch.float64)
+    return ValuePrediction(torch.stack([mean, 2 * std.log()], dim=1), y)
+
+
+def test_values_of_small_deviation_are_answered():
+    p_val, p_test = values(2000, 1), values(2000, 2)
+    decision = Abstention(coverage=0.5).fit(p_val)(p_test)
+    assert decision.coverage == pytest.approx(0.5, abs=0.05)
+    assert p_test.std[decision.kept].max() <= p_test.std[~decision.kept].min()
+    error = p_test.mean - p_test.target
+    assert decision.rmse == pytest.approx(float(error[decision.kept].square().mean().sqrt()))
+    assert decision.rmse < 0.7 * float(error.square().mean().sqrt())
+
+
+def test_several_values_labels_and_wished_accuracies_of_values():
+    p = values(10, 0)
+    two = ValuePrediction(torch.zeros(3, 4), torch.zeros(3, 2))
+    labels = LabelPrediction(torch.zeros(3, 2), torch.zeros(3, 2))
+    bare = ValuePrediction(p.samples)
+    for call in [
+        lambda: Abstention(accuracy=0.9).fit(p),
+        lambda: Abstention(coverage=0.9).fit(two),
+        lambda: Abstention(coverage=0.9).fit(labels),
+        lambda: Abstention(coverage=0.9).fit(p)(labels),
+        lambda: Abstention(coverage=0.9).fit(bare)(bare).rmse,
+    ]:
+        with pytest.raises(InputError):
+            call()

@@ -1,0 +1,280 @@
+"""Novelty: uniform on rows like those of validation, higher on others, and nothing else matters."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from gduq.errors import InputError, NotFittedError
+from gduq.ood import distances as module
+from gduq.ood.nearest import Novelty
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def clusters(n: int, seed: int, d: int = 8) -> Tensor:
+    """Rows around four directions, some tighter than others; float32 as networks have it."""
+    generator = seeded(seed)
+    centres = torch.randn(4, d, generator=seeded(99))
+    which = torch.randint(4, (n,), generator=generator)
+    width = 0.2 * (1 + which).unsqueeze(1)
+    return centres[which] + width * torch.randn(n, d, generator=generator)
+
+
+def pairs(rows: Tensor, train: Tensor) -> Tensor:
+    """Distances of every pair: directions, and lengths at half weight."""
+    one, two = rows.double().unsqueeze(1), train.double().unsqueeze(0)
+    cosine = nn.functional.cosine_similarity(one, two, dim=2)
+    found: Tensor = 1 - cosine + (one.norm(dim=2) / two.norm(dim=2) - 1) ** 2 / 8
+    return found
+
+
+def by_hand(rows: Tensor, train: Tensor, val: Tensor, k: int) -> Tensor:
+    """The definition, with all rows in one matrix and every pair compared."""
+
+    def far(rows: Tensor) -> Tensor:
+        return pairs(rows, train).sort(dim=1).values[:, :k].mean(dim=1)
+
+    mine, theirs = far(rows).unsqueeze(1), far(val).unsqueeze(0)
+    return ((theirs < mine).double() + 0.5 * (theirs == mine).double()).mean(dim=1)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_the_definition(k: int, dtype: torch.dtype) -> None:
+    train, val, rows = (clusters(n, s).to(dtype) for n, s in ((60, 0), (40, 1), (30, 2)))
+    found = Novelty(k).fit(train, val, seeded(0))(rows)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), by_hand(rows, train, val, k), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("with_val", [True, False])
+@pytest.mark.parametrize("size", [100, 4096])
+def test_rows_of_the_training_distribution_are_uniform(with_val: bool, size: int) -> None:
+    """Over seeds: the distance of Kolmogorov and Smirnov is that of two equal samples."""
+    statistics = []
+    for seed in range(20):
+        train, val, new = (clusters(500, 3 * seed + i) for i in range(3))
+        novelty = Novelty(size=size).fit(train, val if with_val else None, seeded(seed))
+        assert novelty.distances.numel() == 500
+        statistics.append(stats.kstest(novelty(new).numpy(), "uniform").statistic)
+    scaled = torch.tensor(statistics) * (500 / 2) ** 0.5
+    assert scaled.max() < 2.2  # p = 1e-4 for each of 20
+    assert 0.6 < scaled.mean() < 1.15  # .87 in theory
+
+
+def test_train_rows_without_themselves() -> None:
+    train = clusters(40, 0).double()
+    novelty = Novelty(k=3).fit(train, None, seeded(0))
+    far = pairs(train, train).fill_diagonal_(torch.inf)
+    wanted = far.sort(dim=1).values[:, :3].mean(dim=1)
+    torch.testing.assert_close(novelty.distances, wanted.sort().values)
+
+
+@pytest.mark.parametrize("kind", ["noise", "rotation", "mixing", "offset", "longer", "shorter"])
+def test_it_rises_with_the_severity_of_a_corruption(kind: str) -> None:
+    train, val, rows = clusters(600, 0), clusters(300, 1), clusters(300, 2)
+    novelty = Novelty().fit(train, val, seeded(0))
+    noise, other = torch.randn(rows.shape, generator=seeded(5)), torch.randn(8, generator=seeded(6))
+    means = []
+    for s in (0.0, 0.25, 0.5, 1.0, 2.0):
+        corrupted = {
+            "noise": rows + 2 * s * noise,
+            "rotation": rows * torch.cos(torch.tensor(s)) + rows.roll(1, 1) * s,
+            "mixing": rows + s / 2 * rows.flip(0),  # half and half at most: beyond, it is the other
+            "offset": rows + 2 * s * other,
+            "longer": rows * (1 + s),
+            "shorter": rows * (1 - s / 2),
+        }[kind]
+        means.append(float(novelty(corrupted).mean()))
+    assert means == sorted(means)
+    assert 0.4 < means[0] < 0.6
+    assert means[-1] > means[0] + 0.2
+
+
+def test_the_order_of_the_reference_and_of_validation_rows_changes_nothing() -> None:
+    train, val, rows = clusters(200, 0), clusters(100, 1), clusters(50, 2)
+    one = Novelty().fit(train, val, seeded(0))
+    two = Novelty().fit(train[torch.randperm(200, generator=seeded(1))], val.flip(0), seeded(2))
+    assert torch.equal(one(rows), two(rows))
+    torch.testing.assert_close(one.distances, two.distances, rtol=0, atol=1e-13)
+
+
+def test_the_generator_alone_decides_what_is_kept() -> None:
+    train, val, state = clusters(200, 0), clusters(100, 1), torch.random.get_rng_state()
+    one, two, three = (Novelty(size=20).fit(train, val, seeded(s)) for s in (0, 0, 1))
+    assert torch.equal(one.reference, two.reference)
+    assert not torch.equal(one.reference, three.reference)
+    assert one.reference.shape == (20, 8)
+    assert all((train == row).all(dim=1).any() for row in one.reference)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_state_round_trip_is_bit_identical(dtype: torch.dtype) -> None:
+    train, val, rows = (clusters(n, s).to(dtype) for n, s in ((60, 0), (40, 1), (30, 2)))
+    fitted = Novelty(k=4).fit(train, val, seeded(0))
+    holder = nn.ModuleDict({"novelty": Novelty(k=4)})
+    holder.load_state_dict({f"novelty.{k}": v for k, v in fitted.state_dict().items()})
+    for other in (holder["novelty"], copy.deepcopy(fitted)):
+        assert other.fitted
+        assert torch.equal(other(rows), fitted(rows))
+        assert all(torch.equal(v, other.state_dict()[k]) for k, v in fitted.state_dict().items())
+    holder["novelty"].load_state_dict(Novelty().state_dict())
+    assert not holder["novelty"].fitted
+
+
+def test_a_change_of_precision_changes_next_to_nothing() -> None:
+    train, val, rows = (clusters(n, s).double() for n, s in ((200, 0), (100, 1), (80, 2)))
+    novelty = Novelty().fit(train, val, seeded(0))
+    wide = novelty(rows)
+    narrow = novelty.float()(rows.float())
+    assert narrow.dtype == torch.float32
+    assert (wide - narrow).abs().max() <= 1 / 100
+
+
+@pytest.mark.parametrize("chunk", [1, 700, 10**9])
+def test_blocks_and_batch_mates_do_not_matter(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train, val, rows = clusters(300, 0), clusters(200, 1), clusters(64, 2)
+    rows[5:9] = rows[4]  # ties
+    wanted = Novelty().fit(train, val, seeded(0))(rows)
+    own = Novelty().fit(train, None, seeded(0))(rows)
+    monkeypatch.setattr(module, "_BLOCK", chunk)
+    novelty = Novelty().fit(train, val, seeded(0))
+    torch.testing.assert_close(novelty(rows), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(Novelty().fit(train, None, seeded(0))(rows), own, rtol=0, atol=1e-6)
+    single = torch.cat([novelty(row[None]) for row in rows])
+    torch.testing.assert_close(single, wanted, rtol=0, atol=1e-6)
+    assert single[4:9].unique().numel() == 1
+
+
+def test_rounding_breaks_no_ties() -> None:
+    """Many equal graphs: what rounding adds to their rows decides nothing."""
+    base = clusters(6, 0)
+    noise = 1 + 1e-7 * torch.randn(300, 8, generator=seeded(1))
+    train, val = base.repeat(100, 1), base.repeat(50, 1) * noise
+    novelty = Novelty(k=10).fit(train, val, seeded(0))
+    assert (novelty(base) == 0.5).all()  # all are at distance 0, as all validation rows are
+    assert (novelty(base * (1 + 1e-7 * torch.randn(6, 8, generator=seeded(2)))) == 0.5).all()
+
+
+def test_sparse_rows_are_dense_rows() -> None:
+    train, val, rows = (
+        clusters(n, s) * (torch.rand(n, 8, generator=seeded(s)) < 0.5)
+        for n, s in ((60, 0), (40, 1), (30, 2))
+    )
+    wanted = Novelty().fit(train, val, seeded(0))
+    found = Novelty().fit(train.to_sparse_csr(), val.to_sparse_csr(), seeded(0))
+    assert torch.equal(found(rows.to_sparse_csr()), wanted(rows))
+    own = Novelty(size=20).fit(train.to_sparse_csr(), None, seeded(0))
+    assert torch.equal(own.distances, Novelty(size=20).fit(train, None, seeded(0)).distances)
+
+
+def test_sums_over_more_nodes_than_in_training_are_novel() -> None:
+    """All point the same way, so that direction alone sees nothing."""
+    nodes = 1 + 0.5 * torch.rand(3000, 8, generator=seeded(0))
+    sizes = torch.tensor([4, 5, 6, 7, 8, 9])
+
+    def graphs(start: int, counts: Tensor) -> Tensor:
+        ends = start + counts.cumsum(0)
+        return torch.stack([nodes[e - n : e].sum(0) for e, n in zip(ends, counts, strict=True)])
+
+    train, val, same = (graphs(s, sizes.repeat(20)) for s in (0, 800, 1600))
+    larger = graphs(0, sizes.repeat(20) + 10)
+    novelty = Novelty().fit(train, val, seeded(0))
+    assert 0.35 < float(novelty(same).mean()) < 0.65
+    assert float(novelty(larger).min()) == 1.0
+    train, val, larger = (nn.functional.normalize(x, dim=1) for x in (train, val, larger))
+    assert float(Novelty().fit(train, val, seeded(0))(larger).mean()) < 0.5
+
+
+def test_rows_of_one_direction_are_told_apart_by_length() -> None:
+    """Equal nodes, summed: no two cosines differ, and batch mates still do not matter."""
+    line = torch.rand(8, generator=seeded(0))
+    train, val = (torch.arange(4, 10).repeat(20).unsqueeze(1) * line for _ in range(2))
+    novelty = Novelty().fit(train, val, seeded(0))
+    rows = torch.arange(1, 16).unsqueeze(1) * line
+    found = novelty(rows)
+    assert (found[3:9] == 0.5).all()
+    assert (found[:3] == 1.0).all()
+    assert (found[9:] == 1.0).all()
+    assert torch.equal(found, torch.cat([novelty(row[None]) for row in rows]))
+
+
+def test_zero_rows_are_as_far_from_all() -> None:
+    train = clusters(50, 0)
+    val = torch.cat([torch.zeros(1, 8), train[:9]])
+    novelty = Novelty(k=3).fit(train, val, seeded(0))
+    assert float(novelty.distances[-1]) == 1.125
+    assert novelty(torch.zeros(2, 8)).tolist() == pytest.approx([0.95, 0.95])
+    zeros = Novelty().fit(torch.zeros(5, 3), torch.zeros(4, 3), seeded(0))
+    assert zeros(torch.zeros(2, 3)).tolist() == [0.5, 0.5]
+    assert zeros(torch.ones(2, 3)).tolist() == [1.0, 1.0]
+    some = Novelty(k=1).fit(torch.cat([train, torch.zeros(1, 8)]), train, seeded(0))
+    assert torch.equal(some(train), Novelty(k=1).fit(train, train, seeded(0))(train))
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_constant_rows_and_one_column(d: int) -> None:
+    novelty = Novelty().fit(torch.full((30, d), 0.1), torch.full((7, d), 0.1), seeded(0))
+    assert (novelty(torch.full((4, d), 0.1)) == 0.5).all()
+    assert (novelty(torch.full((4, d), -0.1)) == 1.0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 1e-200, 1e200])
+def test_units_do_not_matter_and_lengths_may_be_extreme(scale: float) -> None:
+    train, val, rows = (clusters(n, s).double() for n, s in ((60, 0), (40, 1), (30, 2)))
+    novelty = Novelty().fit(train, val, seeded(0))
+    same = Novelty().fit(scale * train, scale * val, seeded(0))(scale * rows)
+    torch.testing.assert_close(same, novelty(rows), rtol=0, atol=1e-6)
+    far = novelty(scale * rows)
+    assert (far == 1.0).all() if scale > 1 else (far > novelty(rows)).double().mean() > 0.9
+
+
+def test_fewer_reference_rows_than_k() -> None:
+    train, val = clusters(3, 0), clusters(20, 1)
+    few, all_three = (Novelty(k=k).fit(train, val, seeded(0)) for k in (10, 3))
+    assert torch.equal(few.distances, all_three.distances)
+    assert Novelty().fit(train, None, seeded(0)).distances.numel() == 3
+    assert Novelty(size=1).fit(train, val, seeded(0)).reference.shape == (1, 8)
+
+
+def test_no_rows_and_rows_that_are_not_finite() -> None:
+    novelty = Novelty().fit(clusters(30, 0), clusters(20, 1), seeded(0))
+    assert novelty(torch.empty(0, 8)).shape == (0,)
+    bad = clusters(3, 2)
+    bad[0, 1], bad[1, 2] = torch.nan, torch.inf
+    assert novelty(bad)[:2].tolist() == [1.0, 1.0]
+    assert novelty(bad)[2] == novelty(clusters(3, 2))[2]
+
+
+def test_no_gradient_flows() -> None:
+    train = clusters(30, 0).requires_grad_()
+    novelty = Novelty().fit(train, train[:9] * 2, seeded(0))
+    assert not novelty(train).requires_grad
+    assert not any(b.requires_grad for b in novelty.buffers())
+
+
+def test_mistakes_are_said() -> None:
+    rows = clusters(30, 0)
+    with pytest.raises(NotFittedError, match="fitted novelty"):
+        Novelty()(rows)
+    with pytest.raises(InputError, match="rows of width 8"):
+        Novelty().fit(rows, None, seeded(0))(rows[:, :3])
+    with pytest.raises(InputError, match=r"validation rows \[n, 8\]"):
+        Novelty().fit(rows, rows[:, :3], seeded(0))
+    with pytest.raises(InputError, match="finite training rows"):
+        Novelty().fit(rows / 0, None, seeded(0))
+    with pytest.raises(InputError, match="at least two training rows"):
+        Novelty().fit(rows[:1], None, seeded(0))
+    with pytest.raises(InputError, match=r"training rows \[n, d\]"):
+        Novelty().fit(rows[0], None, seeded(0))
+    for bad in ({"k": 0}, {"size": 0}, {"k": 2.5}, {"k": True}):
+        with pytest.raises(InputError, match="a whole number"):
+            Novelty(**bad)  # type: ignore[arg-type]

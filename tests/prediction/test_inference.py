@@ -1,0 +1,219 @@
+"""One ``y`` has one meaning, wherever it comes from."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gduq
+from gduq.bundle import load
+from gduq.cli.answering import labelled, make_service
+from gduq.cli.request import Request
+from gduq.data import save
+from gduq.errors import InputError
+from gduq.models import as_predictor
+from gduq.nn import GNN
+from gduq.prediction import Classes, Target, infer_target
+from gduq.runs.build import own_of, splits_of, target_of
+from gduq.runs.config import RunConfig
+from gduq.runs.run import run
+
+NAN = math.nan
+ROWS = 60
+READ_AS = {
+    "0, 1": ([0, 1], "classes", None, 2),
+    "-1, 1": ([-1, 1], "classes", ("-1", "1"), 2),
+    "1, 2": ([1, 2], "classes", ("1", "2"), 2),
+    "-1, 0, 1": ([-1, 0, 1], "classes", ("-1", "0", "1"), 3),
+    "0 to 4": ([*range(5)], "classes", None, 5),
+    "0, 1, 3": ([0, 1, 3], "classes", ("0", "1", "3"), 3),
+    "0 to 29": ([*range(30)], "values", None, 1),
+    "fractions": ([0.5, 1, 2, -3], "values", None, 1),
+    "labels with gaps": ([[0, 1], [1, NAN], [1, 1], [0, 0]], "labels", None, 2),
+    "several values": ([[0, 1], [2, 5], [1, 1.5]], "values", None, 2),
+}
+REFUSED = {
+    "-1 and 1 in columns": ([[-1, 1], [1, 1], [1, -1]], "labels 0 and 1 with NaN where unknown"),
+    "one-hot": ([[0, 1], [1, 0]], "one-hot"),
+}
+SOURCES = ("table", "graph file", "float graph file", "config", "list", "float list")
+
+
+def graphs(entries: list[Any], dtype: torch.dtype | None) -> list[Data]:
+    """Molecules by their look, so that a table can hold the same."""
+    found = []
+    for i in range(ROWS):
+        nodes = 3 + i % 9
+        entry, ring = entries[i % len(entries)], torch.arange(nodes)
+        y = torch.tensor([entry], dtype=dtype)
+        edges = torch.stack([ring, ring.roll(1)])
+        found.append(Data(x=torch.randn(nodes, 2), edge_index=edges, y=y))
+    return found
+
+
+def inferred(source: str, entries: list[Any], outputs: int, folder: Path) -> Target:
+    width = len(entries[0]) if isinstance(entries[0], list) else 1
+    flat = [e for entry in entries for e in (entry if width > 1 else [entry])]
+    whole = all(float(e).is_integer() for e in flat)
+    dtype = torch.int64 if whole and "float" not in source else torch.float64
+    if "list" in source:
+        net = GNN(2, 4, outputs, num_layers=2)
+        gduq.fit(net, graphs(entries, dtype), epochs=1, progress=False)
+        return as_predictor(net).target
+    if "graph file" in source:
+        data = {"source": str(save(graphs(entries, dtype), folder / "g.safetensors"))}
+        return own_of(RunConfig(data={**data, "by": "random"})).target
+    names = [f"t{i}" for i in range(width)]
+    lines = [",".join(["smiles", *names])]
+    for i in range(ROWS):
+        entry = entries[i % len(entries)]
+        cells = ["" if c != c else f"{c:g}" for c in (entry if width > 1 else [entry])]
+        lines.append(",".join(["C" * (1 + i % 9) + "O", *cells]))
+    path = folder / "t.csv"
+    path.write_text("\n".join(lines))
+    if source == "table":
+        return own_of(RunConfig(data={"source": str(path), "targets": names})).target
+    (folder / "c.toml").write_text(f'[data]\nsource = "{path}"\ntargets = {names}\n')
+    return own_of(RunConfig.from_toml(folder / "c.toml")).target
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("case", READ_AS)
+def test_every_source_infers_the_same(case: str, source: str, tmp_path: Path) -> None:
+    entries, kind, names, outputs = READ_AS[case]
+    found = inferred(source, entries, outputs, tmp_path)
+    assert found.kind == kind
+    if isinstance(found, Classes):
+        assert found.names == names
+        assert found.num_classes == outputs
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_source_refuses_the_same(case: str, source: str, tmp_path: Path) -> None:
+    entries, message = REFUSED[case]
+    with pytest.raises(InputError, match=message) as error:
+        inferred(source, entries, len(entries[0]), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("source", ["table", "graph file", "config"])
+def test_gaps_in_one_column_are_left_out(source: str, tmp_path: Path) -> None:
+    found = inferred(source, [0, 1, 1, NAN, 0], 2, tmp_path)
+    assert found.kind == "classes"
+
+
+def test_words_are_classes(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    words = ["weak", "strong"]
+    rows = [f"{'C' * (1 + i % 9)}O,{words[i % 2]}" for i in range(40)]
+    path.write_text("smiles,class\n" + "\n".join(rows))
+    own = own_of(RunConfig(data={"source": str(path)}))
+    assert (own.target.kind, own.splits.class_names) == ("classes", ("strong", "weak"))
+
+
+def test_what_has_two_readings_is_said() -> None:
+    with pytest.warns(UserWarning, match='as values.*target="classes"'):
+        assert infer_target(torch.arange(30)).kind == "values"
+    with pytest.warns(UserWarning, match='3 classes: pass target="values"'):
+        assert infer_target(torch.tensor([3, 5, 100])).names == ("3", "5", "100")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert infer_target(torch.arange(30), outputs=30).kind == "classes"
+        assert infer_target(torch.arange(30), task="values").kind == "values"
+        assert infer_target(torch.arange(30), task="classes").num_classes == 30
+        assert infer_target(torch.tensor([1e30, 2e30, 3e30])).kind == "values"
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_classes_keep_their_names(outputs: int, tmp_path: Path) -> None:
+    data = graphs([-1, 1], None)
+    for graph in data:
+        graph.x = graph.x + 3 * graph.y
+    net = GNN(2, 8, outputs, num_layers=2, dropout=0.0)
+    gduq.fit(net, data[:40], data[40:], epochs=20, lr=0.02, progress=False)
+    model = gduq.anchor(net, num_anchors=3)
+    gduq.fit(model, data[:40], data[40:], progress=False)
+    gduq.save(model, tmp_path / "m")
+    for found in (net, model, gduq.load(tmp_path / "m")[0]):
+        p = gduq.predict(found, data[:6])
+        assert p.names == ("-1", "1")
+        assert p.target.tolist() == [0, 1, 0, 1, 0, 1]
+        assert p.to_pandas()["class"].tolist() == ["-1", "1"] * 3
+    strange = [data[0].clone()]
+    strange[0].y = torch.tensor([0])
+    with pytest.raises(InputError, match="the classes -1, 1 in y, got 0"):
+        gduq.predict(model, strange)
+
+
+def test_nodes_keep_their_names() -> None:
+    """`evaluate` predicts all nodes of a graph at once."""
+    ring = torch.arange(60)
+    y = 2 * (ring % 2) - 1
+    x = torch.stack([y + 0.1 * torch.randn(60), torch.ones(60)], dim=1)
+    graph = Data(x=x, edge_index=torch.stack([ring, ring]), y=y)
+    net = GNN(2, 8, 2, num_layers=2, task="node", dropout=0.0)
+    views = {"a": gduq.data.View(graph, ring < 30), "b": gduq.data.View(graph, ring >= 30)}
+    gduq.fit(net, views["a"], views["b"], epochs=30, lr=0.02, progress=False)
+    said = gduq.evaluate(net, views).predictions
+    assert torch.equal(said["b"].target, (y[30:] > 0).long())
+    assert float((said["b"].label == said["b"].target).double().mean()) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_on_a_graph_file_keeps_the_names(tmp_path: Path) -> None:
+    path = save(graphs([-1, 1], None), tmp_path / "g.safetensors")
+    config = RunConfig(
+        data={"source": str(path), "by": "random"},
+        model={"hidden_channels": 8, "num_layers": 2},
+        method={"kind": "vanilla"},
+        training={"epochs": 1},
+    )
+    assert target_of(config, splits_of(config)).codes == (-1, 1)
+    folder = run(config, tmp_path / "runs", progress=False, evaluate=False)
+    p = gduq.predict(load(folder.bundle)[0], splits_of(config).id_test)
+    assert p.names == ("-1", "1")
+    assert set(p.target.tolist()) == {0, 1}
+
+
+def test_files_are_judged_by_the_names(tmp_path: Path) -> None:
+    """Of a table, of the file made from it, and of one whose classes carry names."""
+    pytest.importorskip("rdkit", reason="needs the molecules extra")
+    path = tmp_path / "t.csv"
+    rows = [f"{'C' * (1 + i % 9)}{'ON'[i % 2]},{1 - 2 * (i % 2)}" for i in range(60)]
+    path.write_text("smiles,y\n" + "\n".join(rows))
+    data = list(gduq.data.read(path, targets=["y"]))
+    net = GNN(9, 4, 2, num_layers=1)
+    gduq.fit(net, data[:40], data[40:], epochs=1, progress=False)
+    gduq.save(net, tmp_path / "m")
+    scores = gduq.evaluate(net, {"test": data[:30]}).predictions["test"].target.tolist()
+    plain, named = tmp_path / "plain.safetensors", tmp_path / "named.safetensors"
+    save(data[:30], plain)
+    numbered = [Data.from_dict(g.to_dict() | {"y": (g.y + 1) // 2}) for g in data[:30]]
+    save(numbered, named, class_names=["-1", "1"])
+    (tmp_path / "few.csv").write_text("smiles,y\n" + "\n".join(rows[:30]))
+    request = Request(bundle=tmp_path / "m")
+    for file in ("few.csv", "plain.safetensors", "named.safetensors"):
+        options = replace(request, target=["y"]) if file == "few.csv" else request
+        found = labelled(options, make_service(options), tmp_path / file, "the data")
+        assert found.target.tolist() == scores
+
+
+def test_booleans_are_two_classes() -> None:
+    assert infer_target(torch.tensor([True, False, True]), outputs=2).kind == "classes"
+
+
+@pytest.mark.parametrize("numbers", [range(-5, 6), [-1, 0, 1]])
+def test_whole_numbers_below_0_are_said(numbers: Any) -> None:
+    with pytest.warns(UserWarning, match="taken as"):
+        assert infer_target(torch.tensor([*numbers])).kind == "classes"

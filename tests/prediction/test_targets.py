@@ -1,0 +1,619 @@
+"""What the outputs of a network mean: classes, labels with gaps, values; told, learned, saved."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, global_mean_pool
+
+import gduq
+from gduq.errors import InputError
+from gduq.prediction import (
+    Classes,
+    ClassPrediction,
+    LabelPrediction,
+    Labels,
+    TargetSample,
+    ValuePrediction,
+    Values,
+    resolve_target,
+    target_from,
+)
+
+NAN = math.nan
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def look(y: Tensor, outputs: int) -> TargetSample:
+    """As of a network that says nothing yet."""
+    return TargetSample(y, torch.zeros(len(y), outputs, dtype=torch.float64), y)
+
+
+def values(y: Tensor, outputs: int = 2, **more) -> Values:
+    return Values(**more).fit(look(y, outputs))
+
+
+# -- telling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "outputs", "kind"),
+    [
+        (torch.tensor([0, 1, 2]), 3, "classes"),
+        (torch.tensor([0.0, 1.0, 1.0]), 1, "classes"),
+        (torch.tensor([[0.0], [1.0]]), 2, "classes"),
+        (torch.tensor([0.5, 1.0, 2.0]), 1, "values"),
+        (torch.tensor([[0.5], [1.0]]), 2, "values"),
+        (torch.tensor([[0.5, 1.0], [1.0, 0.0]]), 2, "values"),
+        (torch.tensor([[1.0, 1.0], [NAN, 0.0], [0.0, 0.0]]), 2, "labels"),
+        (torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]]), 3, "labels"),
+        (torch.tensor([-1, 1, 1]), 1, "classes"),
+        (torch.tensor([-1, 1, 0]), 1, "values"),
+        (torch.arange(30), 30, "classes"),
+    ],
+)
+def test_told_from_y(y: Tensor, outputs: int, kind: str) -> None:
+    assert resolve_target(look(y, outputs)).kind == kind
+
+
+def test_whole_numbers_as_values_are_said() -> None:
+    y = torch.tensor([3, 17, 8])
+    with pytest.warns(UserWarning, match='taken as values.*target="classes"'):
+        found = resolve_target(look(y, 1))
+    assert found.kind == "values"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert resolve_target(look(y, 1), "values").kind == "values"
+
+
+@pytest.mark.parametrize(
+    ("y", "outputs", "given", "message"),
+    [
+        (torch.eye(3), 3, None, "one-hot"),
+        (torch.tensor([0.5, NAN]), 1, None, "NaN or infinity in 1 of 2 rows"),
+        (torch.tensor([0.5, math.inf]), 1, None, "NaN or infinity"),
+        (torch.tensor([2.5, 2.5]), 1, None, "2.5 in every row for value 0"),
+        (torch.tensor([1.0, 2.0, math.inf]), 1, None, "NaN or infinity"),
+        (torch.tensor([0.0, NAN, 1.0]), 1, None, "fractions or NaN. Leave rows without a class"),
+        (torch.tensor([-1, 1, 0]), 2, None, "from 0 up in y, got -1"),
+        (torch.tensor([[-1.0, 1.0], [1.0, 0.0]]), 2, None, "y of -1, 0, 1"),
+        (1e-30 * torch.tensor([1.5, 2.0]).double(), 1, None, "Change the unit"),
+        (1e8 + torch.tensor([1.5, 2.0]).double(), 1, None, "Subtract a constant"),
+        (torch.tensor([0.5, 1.5]), 3, None, "a network with 3"),
+        (torch.tensor([[0.0, NAN], [1.0, 0.0]]), 2, None, 'label 1 without "yes"'),
+        (torch.tensor([[0.0, NAN], [1.0, NAN]]), 2, None, "without any known entry"),
+        (torch.tensor([[0.0, 1.0], [1.0, NAN], [0.0, 0.0]]), 3, None, "one with 3"),
+        (torch.tensor([0.5, 1.5]), 1, "labels", "labels 0, 1 or NaN"),
+        (torch.tensor([0, 1]), 2, "numbers", "target from classes, labels, values"),
+        (torch.tensor([0, 1]), 3, Classes(2), "2 outputs, one per class"),
+        (torch.tensor([0.5, 1.5]), 1, Values(("a", "b")), "1 names"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(y, outputs, given, message) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        resolve_target(look(y, outputs), given)
+    assert "\n" not in str(error.value)
+
+
+def test_class_weights_are_for_classes() -> None:
+    y = torch.tensor([0.5, 1.5])
+    with pytest.raises(InputError, match="class_weights for classes"):
+        resolve_target(look(y, 1), class_weights="balanced")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_units_of_the_network_are_told(trained: bool) -> None:
+    y = 100 + 5 * draw(50)
+    good = (y + draw(50, seed=1)).unsqueeze(1)
+    assert Values().fit(TargetSample(y, good, y, trained)).raw
+    assert not Values().fit(TargetSample(y, (good - 100) / 5, y, trained)).raw
+    assert not Values().fit(TargetSample(y, 0.1 * draw(50, 1), y)).raw  # a fresh network
+    with pytest.warns(UserWarning, match="explains nothing"):
+        Values().fit(TargetSample(y, good * 1000, y, trained=True))
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def test_losses_are_gaussian_likelihoods() -> None:
+    y = 3 + 2 * draw(20)
+    target = values(y)
+    outputs, truth = draw(4, 20, 2, seed=1), target.check(y, "train")
+    own = target.losses(outputs, truth)
+    normal = torch.distributions.Normal(outputs[..., 0], (outputs[..., 1] / 2).exp())
+    assert torch.allclose(own, -normal.log_prob(truth[:, 0]))
+    weighted = values(y, beta=0.5).losses(outputs, truth)
+    assert torch.allclose(weighted, own * (outputs[..., 1] / 2).exp())
+    assert truth.mean().abs() < 1e-9
+    assert truth.std(correction=0) == pytest.approx(1)
+
+
+def test_masked_rows_know_the_marginal() -> None:
+    y = 3 + 2 * draw(5000)
+    target = values(y)
+    outputs = torch.tensor([[0.3, -0.4]], dtype=torch.float64)
+    expected = target.losses(outputs.expand(5000, 2), target.check(y, "train")).mean()
+    assert float(target.masked_losses(outputs)) == pytest.approx(float(expected), rel=1e-6)
+    knows_nothing = torch.zeros(1, 2, dtype=torch.float64)
+    assert target.masked_losses(knows_nothing) < target.masked_losses(outputs)
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.7, 0.1, 0.2])])
+def test_a_temperature_scales_all_deviations(factor, weights) -> None:
+    y = draw(30)
+    target, outputs = values(y), draw(3, 30, 2, seed=1)
+    before = target.prediction(outputs, weights=weights)
+    scaled = target.scaled(outputs, torch.tensor(factor), weights)
+    after = target.prediction(scaled, weights=weights)
+    assert torch.allclose(after.mean, before.mean)
+    assert torch.allclose(after.std, factor * before.std)
+    assert torch.allclose(after.epistemic, factor**2 * before.epistemic)
+
+
+def test_best_temperature_in_closed_form_and_in_a_mixture() -> None:
+    y = draw(400)
+    target = values(y)
+    truth = target.check(y, "train")
+    outputs = torch.cat([truth + 0.3 * draw(400, 1, seed=2), torch.zeros_like(truth)], 1)[None]
+    squares = (truth - outputs[0, :, :1]).square().sum()
+    closed = math.sqrt((float(squares) + 1) / 401)  # one row says that deviations are right
+    assert target.best_temperature([(outputs, truth, 1.0)]) == pytest.approx(closed, rel=1e-3)
+    several = torch.cat([outputs, outputs + 0.1 * draw(1, 400, 2, seed=3)])
+    found = target.best_temperature([(several, truth, 0.5), (several, truth, 0.5)])
+    tried = np.exp(np.linspace(-1, 1, 21)) * found
+    loss = [float(target.nll(target.scaled(several, torch.tensor(t)), truth).mean()) for t in tried]
+    assert int(np.argmin(loss)) == 10
+
+
+def test_noise_of_a_network_that_gives_means_only() -> None:
+    y = 10 + 4 * draw(2000)
+    target = values(y, outputs=1)
+    truth = target.check(y, "train")
+    means = truth[None] + 0.5 * draw(1, 2000, 1, seed=1)
+    with_noise = target.with_noise(target.to_params(means), truth)
+    p = with_noise.prediction(with_noise.to_params(means), y)
+    assert float(p.std[0]) == pytest.approx(2.0, rel=0.05)
+    assert with_noise.with_noise(with_noise.to_params(means), truth).noise == with_noise.noise
+    assert target_from(with_noise.spec()) == with_noise
+    assert with_noise.combined().noise is None
+
+
+def test_predictions_are_in_the_users_units() -> None:
+    y = torch.stack([5 + draw(50), 1000 * draw(50, seed=1)], dim=1)
+    target = values(y, outputs=4, names=("a", "b"), units=("K", "Pa"))
+    truth = target.check(y, "train")
+    exact = torch.cat([truth, torch.full_like(truth, -20.0)], dim=1)[None]
+    p = target.prediction(target.to_params(exact), y)
+    assert torch.allclose(p.mean, y)
+    assert p.names == ("a", "b")
+    assert p.units == ("K", "Pa")
+    assert torch.allclose(p.column(1).mean, y[:, 1])
+    unknown = target.prediction(target.to_params(exact), torch.full_like(y, NAN))
+    assert unknown.target is None
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+def test_label_losses_over_what_is_known() -> None:
+    y = torch.tensor([[1.0, NAN, 0.0], [NAN, NAN, 1.0], [0.0, 1.0, NAN], [1.0, 0.0, 0.0]]).double()
+    target = Labels(("a", "b", "c")).fit(look(y, 3))
+    assert target.rates == pytest.approx((2 / 3, 1 / 2, 1 / 3))
+    outputs = draw(2, 4, 3)
+    found = target.losses(outputs, y)
+    bce = nn.functional.binary_cross_entropy_with_logits
+    assert found[1, 0] == pytest.approx(float(bce(outputs[1, 0, [0, 2]], y[0, [0, 2]])))
+    assert target.row_weights(y).tolist() == pytest.approx([2 / 3, 1 / 3, 2 / 3, 1])
+    assert torch.allclose(target.nll(outputs[:1], y), found[0])
+    best = torch.tensor(target.rates).double().logit().expand(1, 3)
+    assert target.masked_losses(best) < target.masked_losses(best + 0.1)
+    assert target_from(target.spec()) == target
+
+
+def test_label_thresholds_are_part_of_the_target() -> None:
+    y = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    target = Labels(("a", "b"), thresholds=(0.2, 0.9)).fit(look(y, 2))
+    assert target_from(json.loads(json.dumps(target.spec()))) == target
+    assert target.prediction(torch.zeros(1, 1, 2)).label.tolist() == [[True, False]]
+    assert target.with_thresholds(None) == Labels(("a", "b")).fit(look(y, 2))
+    with pytest.raises(InputError, match="2 thresholds, one per label"):
+        target.with_thresholds(torch.tensor([0.5]))
+    with pytest.raises(InputError, match="thresholds from 0 to 1"):
+        target.with_thresholds([0.5, 1.5])
+    with pytest.raises(InputError, match="2 thresholds, one per label"):
+        Labels(thresholds=[0.5]).fit(look(y, 2))
+
+
+def test_label_temperature_is_that_of_two_classes() -> None:
+    logits, generator = 4 * draw(3, 300, 1), torch.Generator().manual_seed(1)
+    y = torch.bernoulli((logits.mean(0) / 3).sigmoid(), generator=generator)
+    labels = Labels().fit(TargetSample(y, logits[0], y))
+    classes = Classes(2, one_logit=True)
+    expected = classes.best_temperature([(logits, y[:, 0].long(), 1.0)])
+    assert labels.best_temperature([(logits, y, 1.0)]) == pytest.approx(expected, rel=1e-6)
+
+
+# -- predictions ---------------------------------------------------------------------------------
+
+
+def test_mixture_of_gaussians_is_exact() -> None:
+    samples, share = draw(4, 6, 2), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    p = ValuePrediction(samples, weights=share)
+    assert torch.allclose(p.variance, p.aleatoric + p.epistemic)
+    for q in (0.01, 0.5, 0.97):
+        assert torch.allclose(p.cdf(p.quantile(q)), torch.full((6,), q).double(), atol=1e-9)
+    grid = torch.linspace(-40, 40, 40_001).double()
+    density = torch.stack([p.log_prob(float(x)) for x in grid[::40]]).exp()
+    assert torch.allclose(torch.trapezoid(density, grid[::40], dim=0), torch.ones(6).double(),
+                          atol=1e-6)  # fmt: skip
+    mean = torch.trapezoid(density * grid[::40, None], grid[::40], dim=0)
+    assert torch.allclose(mean, p.mean, atol=1e-5)
+    low, high = p.interval(0.8)
+    assert torch.allclose(p.cdf(high) - p.cdf(low), torch.full((6,), 0.8).double())
+
+
+def test_labels_are_columns_of_two_classes() -> None:
+    y = torch.tensor([[1.0, NAN], [0.0, 1.0], [1.0, 0.0]])
+    p = LabelPrediction(draw(4, 3, 2), y, ("a", "b"), novelty=torch.tensor([0.1, 0.2, 0.3]))
+    one = p.column(1)
+    assert isinstance(one, ClassPrediction)
+    assert one.names == ("no b", "b")
+    assert one.target.tolist() == [1, 0]
+    assert torch.allclose(one.probs[:, 1], p.probs[1:, 1])
+    assert torch.allclose(one.epistemic, p.epistemic[1:, 1])
+    assert torch.allclose(one.novelty, torch.tensor([0.2, 0.3]))
+
+
+@pytest.mark.parametrize("kind", ["values", "labels"])
+def test_files_and_parts(kind: str, tmp_path) -> None:
+    if kind == "values":
+        p = ValuePrediction(draw(3, 5, 4), draw(5, 2), ("a", "b"), ("K", "Pa"),
+                            novelty=torch.rand(5))  # fmt: skip
+    else:
+        y = torch.tensor([[1.0, NAN]] * 5)
+        p = LabelPrediction(draw(3, 5, 2), y, ("a", "b"), torch.tensor([0.5, 0.2]))
+    p.to_npz(tmp_path / "p.npz")
+    again = ClassPrediction.from_npz(tmp_path / "p.npz")
+    assert type(again) is type(p)
+    assert again.names == p.names
+    assert torch.equal(again.samples, p.samples)
+    whole = ClassPrediction.concatenate([p[:2], p[2:]])
+    assert torch.equal(whole.samples, p.samples)
+    assert len(p.to_pandas()) == 5
+    with pytest.raises(InputError, match="of one kind"):
+        ClassPrediction.concatenate([p, ClassPrediction(torch.zeros(3, 5, 4))])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ValuePrediction(torch.zeros(2, 3, 3)), "even number of columns"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), torch.tensor([1.0, NAN, 0.0])), "finite true"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), torch.zeros(2)), r"shape \[3\]"),
+        (lambda: ValuePrediction(torch.zeros(3, 2)).quantile(1.0), "q between 0 and 1"),
+        (lambda: ValuePrediction(torch.zeros(3, 2), names=("a", "b")), "1 different names"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), torch.full((3, 2), 2.0)), "0, 1 or NaN"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), torch.zeros(3)), r"shape \[3, 2\]"),
+        (lambda: LabelPrediction(torch.zeros(3, 2), thresholds=[0.5, 2.0]), "from 0 to 1"),
+    ],
+)
+def test_bad_predictions(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# -- a network of one's own ----------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """Two convolutions and a head; ends in a sigmoid if asked to."""
+
+    def __init__(self, outputs: int, deep: bool = True, sigmoid: bool = False) -> None:
+        super().__init__()
+        self.conv = GCNConv(3, 16)
+        layers = [nn.Linear(16, 16), nn.ReLU()] if deep else []
+        self.head = nn.Sequential(*layers, nn.Linear(16, outputs))
+        self.sigmoid = sigmoid
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+        h = global_mean_pool(self.conv(x, edge_index).relu(), batch)
+        return self.head(h).sigmoid() if self.sigmoid else self.head(h)
+
+
+def graphs(kind: str, count: int = 120, seed: int = 0) -> list[Data]:
+    """Graphs whose truth is a noisy function of their mean features."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(count):
+        nodes = int(torch.randint(2, 6, (1,), generator=generator))
+        x = torch.randn(nodes, 3, generator=generator)
+        edges = torch.stack([torch.arange(nodes), torch.arange(nodes).roll(1)])
+        truth = x.mean(0, keepdim=True) + 0.2 * torch.randn(1, 3, generator=generator)
+        if kind == "labels":
+            y = (truth > 0).float()
+            y[0, int(torch.randint(3, (1,), generator=generator))] = NAN
+        else:
+            y = 50 + 10 * truth[:, : 2 if kind == "several values" else 1]
+        made.append(Data(x=x, edge_index=edges, y=y if kind != "values" else y[0]))
+    return made
+
+
+@cache
+def _trained(kind: str, outputs: int, deep: bool) -> Own:
+    torch.manual_seed(0)
+    net = Own(outputs, deep)
+    gduq.fit(net, graphs(kind), graphs(kind, 60, 1), epochs=15, lr=0.02, progress=False)
+    return net
+
+
+def trained(kind: str, outputs: int = 1, deep: bool = True) -> Own:
+    """A network that `gduq.fit` has trained; a copy, so that tests may change it."""
+    known = copy.deepcopy(gduq.models.as_predictor(_trained(kind, outputs, deep)))
+    known.note()  # a copy of the network alone would be a plain network
+    return known.net
+
+
+def in_units_of_y(deep: bool = True) -> Own:
+    """The same, as somebody else would have trained it, on ``y`` as it is."""
+    net, raw = trained("values", 1, deep), Own(1, deep)
+    target = gduq.models.as_predictor(net).target
+    with torch.no_grad():
+        net.head[-1].weight.mul_(target.scale[0])
+        net.head[-1].bias.mul_(target.scale[0]).add_(target.shift[0])
+    raw.load_state_dict(net.state_dict())
+    return raw
+
+
+@pytest.fixture
+def train() -> list[Data]:
+    return graphs("values")
+
+
+@pytest.fixture
+def val() -> list[Data]:
+    return graphs("values", 60, 1)
+
+
+CASES = [
+    ("values", 1, True),
+    ("values", 1, False),
+    ("values", 2, True),
+    ("several values", 2, True),
+    ("several values", 4, False),
+    ("labels", 3, True),
+    ("labels", 3, False),
+]
+
+
+@pytest.mark.parametrize(("kind", "outputs", "deep"), CASES)
+def test_anchor_fit_predict_save(kind: str, outputs: int, deep: bool, tmp_path) -> None:
+    train, val, test = graphs(kind), graphs(kind, 60, 1), graphs(kind, 60, 2)
+    net = trained(kind, outputs, deep)
+    plain = gduq.predict(net, test)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, progress=False)
+    p = gduq.predict(model, test)
+    assert p.kind == ("labels" if kind == "labels" else "values")
+    assert (p.num_samples, p.calibrated) == (10, "shifted")
+    assert p.novelty is not None
+    if p.kind == "values":
+        spread = torch.cat([g.y.view(1, -1) for g in test]).std(dim=0)
+        for found in (plain, p):
+            error = (found.mean - found.target).square().mean(dim=0).sqrt()
+            assert bool((error < 0.8 * spread).all())
+            low, high = found.interval(0.9)
+            held = ((found.target >= low) & (found.target <= high)).double().mean()
+            assert 0.75 <= held <= 1.0
+    else:
+        known = p.known
+        assert ((p.label == (p.target > 0.5)) & known).sum() / known.sum() > 0.75
+    if kind == "labels":  # thresholds are set after training, and saved
+        cuts = gduq.metrics.label_thresholds(gduq.predict(model, val))
+        model.target = model.target.with_thresholds(cuts)
+    gduq.save(model, tmp_path / "m")
+    again, _ = gduq.load(tmp_path / "m", net=Own(outputs, deep))
+    assert again.target == model.target
+    q = gduq.predict(again, test)
+    assert torch.equal(q.samples, p.samples)
+    if kind == "labels":
+        assert torch.equal(q.label, p.with_thresholds(cuts).label)
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_a_network_trained_in_the_units_of_y(deep: bool, train, val) -> None:
+    standard = gduq.predict(trained("values", 1, deep), val).mean
+    raw = in_units_of_y(deep)
+    gduq.fit(raw, train, val, epochs=0, progress=False)
+    assert torch.allclose(gduq.predict(raw, val).mean, standard, rtol=1e-4)
+    model = gduq.anchor(raw)
+    before = [p.clone() for p in raw.parameters()]
+    gduq.fit(model, train, val, progress=False)
+    assert all(torch.equal(a, b) for a, b in zip(before, raw.parameters(), strict=True))
+    p = gduq.predict(model, val)
+    assert (p.mean - p.target).square().mean() < 1.2 * (standard - p.target).square().mean()
+
+
+def test_a_widened_head_starts_as_the_network(train, val) -> None:
+    net = trained("values")
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, epochs=1, lr=1e-9, calibrate=None, progress=False)
+    p, plain = gduq.predict(model, val), gduq.predict(net, val)
+    assert torch.allclose(p.mean, plain.mean, rtol=1e-3)
+    error = (plain.mean - plain.target).square().mean().sqrt()
+    assert torch.allclose(p.aleatoric.sqrt(), error.expand_as(p.std), rtol=1e-2)
+
+
+def test_a_network_that_ends_in_a_sigmoid_gives_no_values() -> None:
+    with pytest.raises(InputError, match="ends in sigmoid"):
+        gduq.fit(Own(1, sigmoid=True), graphs("values"), epochs=1, progress=False)
+
+
+def test_predict_before_fit_does_not_guess_values() -> None:
+    with pytest.raises(InputError, match=r"Call gduq\.fit"):
+        gduq.predict(Own(1), graphs("values", 5))
+
+
+def test_values_of_nodes() -> None:
+    x = draw(200, 3).float()
+    ring = torch.stack([torch.arange(200), torch.arange(200).roll(1)])
+    graph = Data(x=x, edge_index=ring, y=3 * x[:, 0] + 7 + 0.1 * draw(200, seed=1).float())
+    rows = torch.arange(200)
+    train = gduq.data.View(graph, rows < 100)
+    val = gduq.data.View(graph, (rows >= 100) & (rows < 150))
+    net = gduq.nn.GNN(3, 16, 1, num_layers=2, task="node", head="mlp")
+    gduq.fit(net, train, val, epochs=40, lr=0.02, progress=False)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, progress=False)
+    p = gduq.predict(model, gduq.data.View(graph, rows >= 150))
+    assert len(p) == 50
+    assert (p.mean - p.target).square().mean().sqrt() < p.target.std()
+
+
+# -- what a second look found --------------------------------------------------------------------
+
+
+def test_a_finished_run_comes_back_with_its_noise(tmp_path, train, val) -> None:
+    def run() -> ValuePrediction:
+        torch.manual_seed(0)
+        net = Own(1)
+        gduq.fit(net, train, val, epochs=3, resume=tmp_path, progress=False)
+        return gduq.predict(net, val)
+
+    assert torch.equal(run().samples, run().samples)
+
+
+@pytest.mark.parametrize("make", [gduq.anchor, lambda net: gduq.HeadEnsemble(net, size=3)])
+def test_a_second_fit_with_another_target_starts_the_head_anew(make, train, val) -> None:
+    net = trained("values")
+
+    def changed(data, change):
+        return [Data(x=g.x, edge_index=g.edge_index, y=change(g.y)) for g in data]
+
+    for change in (lambda y: (y > 50).long(), lambda y: 1000 * y):
+        others = changed(train, change), changed(val, change)
+        again, fresh = make(net), make(net)
+        gduq.fit(again, train, val, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the network knows nothing of the new units
+            gduq.fit(again, *others, progress=False)
+            gduq.fit(fresh, *others, progress=False)
+        one, two = gduq.predict(again, others[1]), gduq.predict(fresh, others[1])
+        assert one.kind == two.kind
+        assert torch.allclose(one.samples, two.samples, rtol=1e-3, atol=1e-3)
+
+
+def test_masked_rows_weigh_as_much_as_known_labels() -> None:
+    y = torch.full((40, 10), NAN)
+    y[:, 0], y[::2, 1], y[1, 1] = torch.arange(40) % 2, 1.0, 0.0
+    target = Labels(rates=(0.5,) * 10)
+    mean, masked = float(target.row_weights(y).mean()), torch.ones(40, dtype=torch.bool)
+    assert target.row_weights(y, masked).tolist() == pytest.approx([mean] * 40)
+
+
+def test_a_network_that_ends_in_softplus_works_in_the_units_of_y(train, val) -> None:
+    class Positive(Own):
+        def forward(self, x, edge_index, batch=None):
+            return nn.functional.softplus(super().forward(x, edge_index, batch))
+
+    for graph in (*train, *val):
+        graph.y = graph.y / 10
+    torch.manual_seed(0)
+    net = Positive(1)
+    gduq.fit(net, train, val, epochs=20, lr=0.05, progress=False)
+    models = [gduq.anchor(net), gduq.HeadEnsemble(net, size=3)]
+    for model in models:
+        gduq.fit(model, train, val, progress=False)
+    for model in (net, *models):
+        p = gduq.predict(model, val)
+        assert float(p.mean.min()) < float(p.target.mean()) - 0.3 * float(p.target.std())
+
+
+def test_units_do_not_hang_on_the_batch_size(train, val) -> None:
+    for seed in range(2):
+        raw = in_units_of_y()
+        gduq.fit(raw, train, val, epochs=0, batch_size=1, seed=seed, progress=False)
+        assert gduq.models.as_predictor(raw).target.raw
+
+
+def test_rows_without_known_labels() -> None:
+    train, val = graphs("labels"), graphs("labels", 60, 1)
+    for graph in train[:100]:
+        graph.y = torch.full((1, 3), NAN)
+    net = Own(3)
+    history = gduq.fit(net, train, val, epochs=2, batch_size=4, progress=False)
+    assert all(math.isfinite(record.loss) for record in history.records)
+    model = gduq.anchor(net)
+    gduq.fit(model, train, val, batch_size=2, progress=False)
+    with pytest.raises(InputError, match="known labels"):
+        gduq.fit(Own(3), train, train[:50], epochs=1, progress=False)
+    y = torch.tensor([[0.0], [1.0], [NAN], [NAN]])
+    assert Labels(rates=(0.5,)).figures(torch.zeros(1, 4, 1), y)["val_loss"] == pytest.approx(
+        math.log(2)
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 60])
+def test_unknown_values_are_predicted(batch_size: int, val) -> None:
+    net = trained("values")
+    val[3].y = torch.tensor([NAN])
+    with pytest.warns(UserWarning, match="unknown in 1 of 60 rows"):
+        p = gduq.predict(net, val, batch_size=batch_size)
+    assert p.target is None
+    assert len(p) == 60
+
+
+def test_validation_values_in_other_units_are_said(train, val) -> None:
+    for graph in val:
+        graph.y = graph.y - 273.15
+    with pytest.warns(UserWarning, match="same units"):
+        gduq.fit(Own(1), train, val, epochs=1, progress=False)
+
+
+def test_several_values_in_a_flat_y() -> None:
+    train = graphs("several values")
+    for graph in train:
+        graph.y = graph.y.view(2)
+    for model in (Own(2), gduq.anchor(Own(2))):
+        with pytest.raises(InputError, match=r"shape \[1, (T|2)\]"):
+            gduq.fit(model, train, epochs=1, progress=False)
+
+
+def test_one_output_and_no_truth_is_said() -> None:
+    data = graphs("values", 5)
+    for graph in data:
+        del graph.y
+    with pytest.warns(UserWarning, match=r"gduq\.fit has not seen this network"):
+        gduq.predict(Own(1), data)
+
+
+def test_given_classes_keep_their_weights() -> None:
+    y = torch.tensor([0, 1, 2])
+    given = Classes(3, weights=(1.0, 2.0, 3.0))
+    found = resolve_target(look(y, 3), given, None, ("a", "b", "c"))
+    assert found.names == ("a", "b", "c")
+    assert found.weights == (1.0, 2.0, 3.0)
+
+
+def test_small_and_large_units() -> None:
+    for unit in (1e-12, 1e12):
+        y = unit * draw(50)
+        target = values(y.float())
+        samples = torch.cat([0.3 * draw(3, 50, 1), torch.zeros(3, 50, 1) - 1], -1).float()
+        p = target.prediction(samples, y.float())
+        assert bool((p.std > 0.1 * unit).all())
+        assert bool((p.std < 10 * unit).all())
+        low, high = p.interval(0.9)
+        assert bool((high > low).all())

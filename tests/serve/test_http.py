@@ -1,0 +1,476 @@
+"""The service answers as `gduq.predict` does, names what it cannot answer, and has bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gduq
+from gduq.errors import InputError
+from gduq.nn import GNN
+from gduq.serve.batching import Batcher
+from gduq.serve.reading import Item
+from gduq.serve.service import Service
+from gduq.serve.settings import Limits
+from tests.serve.cases import EVIL, KINDS, SMILES, app, as_json, model, molecules, service
+
+pytest.importorskip("rdkit")
+TestClient = pytest.importorskip("fastapi.testclient", reason="needs gduq[serve]").TestClient
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def asked(request):
+    of = service(request.param, referred=True)
+    with TestClient(app(of)) as client:
+        yield request.param, of, client
+
+
+@pytest.fixture(scope="module")
+def client():
+    with TestClient(app(service())) as found:
+        yield found
+
+
+def ask(client, code=200, **query):
+    reply = client.post("/predict", json=query)
+    assert reply.status_code == code, reply.text
+    return reply.json()
+
+
+def same(answers, columns):
+    """Whether answers hold the columns of `gduq predict`."""
+    for name, values in columns.items():
+        found = [answer[name] for answer in answers]
+        if isinstance(values[0], float):
+            expected = [v if math.isfinite(v) else None for v in values]
+            assert found == pytest.approx(expected, abs=1e-5), name
+        else:
+            assert found == values, name
+    assert set(answers[0]) - {"row", "smiles", "node"} == set(columns)
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_predict(asked):
+    kind, of, client = asked
+    p = gduq.predict(model(kind), [molecules(kind)[i] for i in range(len(SMILES))])
+    columns = of.columns(p)
+    columns = {name: values for name, values in columns.items() if not name.startswith("target")}
+    found = ask(client, smiles=SMILES)
+    assert found["rejected"] == []
+    assert [a["smiles"] for a in found["answers"]] == SMILES
+    assert [a["row"] for a in found["answers"]] == list(range(len(SMILES)))
+    same(found["answers"], columns)
+    found = ask(client, graphs=[as_json(g) for g in molecules(kind)[: len(SMILES)]])
+    same(found["answers"], columns)
+    assert "smiles" not in found["answers"][0]
+
+
+def test_node_models_answer_per_node():
+    net = GNN(3, 4, 2, num_layers=1, task="node").eval()
+    x = torch.randn(5, 3)
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    with TestClient(app(Service(net))) as client:
+        graph = {"x": x.tolist(), "edge_index": edges.tolist()}
+        small = {"x": [[1, 2, 3]], "edge_index": []}
+        found = ask(client, graphs=[graph, small])["answers"]
+    assert [(a["row"], a["node"]) for a in found] == [(0, n) for n in range(5)] + [(1, 0)]
+    p = gduq.predict(net, Data(x=x, edge_index=edges))
+    assert [a["prob_1"] for a in found[:5]] == pytest.approx(p.probs[:, 1].tolist(), abs=1e-6)
+
+
+def test_models_in_double_precision_answer():
+    net = GNN(9, 4, 2, num_layers=1).double().eval()
+    with TestClient(app(Service(net))) as client:
+        assert len(ask(client, smiles=["CCO"])["answers"]) == 1
+
+
+# -- bad graphs ----------------------------------------------------------------------------------
+
+
+# thousands of atoms, each bound to its neighbours and to one 37 places away
+BUSY = "".join(f"C%{10 + i}" for i in range(37)) * 200
+GOOD = {"x": [[0.0] * 9] * 2, "edge_index": [[0], [1]], "edge_attr": [[0.0] * 3]}
+BAD = [
+    ({}, "an object with edge_index, got only []"),
+    ("CCO", "an object with edge_index, got a text"),
+    (7, "got a number"),
+    (None, "got null"),
+    ({**GOOD, "edge_index": [[0], [2]]}, "node numbers from 0 to 1"),
+    ({**GOOD, "edge_index": [[-1], [0]]}, "node numbers from 0 to 1"),
+    ({**GOOD, "edge_index": [[0.5], [1]]}, "whole numbers in edge_index"),
+    ({**GOOD, "edge_index": [[0, 1]]}, "edge_index"),
+    ({**GOOD, "edge_index": 3}, "edge_index as a list, got a number"),
+    ({**GOOD, "x": [[0.0] * 9, [0.0] * 8]}, "x as an array of numbers"),
+    ({**GOOD, "x": [[0.0] * 8] * 2}, "9"),
+    ({**GOOD, "x": [["a"] * 9] * 2}, "x as an array of numbers"),
+    ({**GOOD, "x": [[None] * 9] * 2}, "x as an array of numbers"),
+    ({**GOOD, "x": [[True] * 9] * 2}, "x as an array of numbers"),
+    ({**GOOD, "x": [[1e999] * 9] * 2}, "finite node features"),
+    ({**GOOD, "x": [[10**400] * 9] * 2}, "x as an array of numbers"),
+    ({**GOOD, "x": []}, "at least one node"),
+    ({**GOOD, "edge_attr": [[0.0] * 3] * 5}, "edge_attr"),
+    ({"edge_index": [[0], [1]]}, "x, one list of numbers per node"),
+    ({**GOOD, "batch": [0, 1]}, "attributes that a network reads, got 'batch'"),
+    ({**GOOD, "__class__": [1]}, "attributes that a network reads"),
+    ({**GOOD, "y": [1]}, "attributes that a network reads, got 'y'"),
+    ({**GOOD, "num_nodes": 10**12}, "attributes that a network reads"),
+    ({**GOOD, **{f"a{i}": [1] for i in range(9)}}, "at most 8 attributes"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), BAD)
+def test_bad_graphs_are_named_and_the_rest_is_answered(client, bad, reason):
+    body = json.dumps({"graphs": [GOOD, bad, GOOD]})  # 1e999 is Infinity there
+    reply = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 200, reply.text
+    found = reply.json()
+    assert [a["row"] for a in found["answers"]] == [0, 2]
+    (rejected,) = found["rejected"]
+    assert rejected["row"] == 1
+    assert reason in rejected["reason"]
+
+
+def test_bad_smiles_are_named(client):
+    found = ask(client, smiles=["CCO", "C1CC", "", 7, "C" * 3000, EVIL, "CCC"])
+    assert [a["row"] for a in found["answers"]] == [0, 6]
+    reasons = {r["row"]: r["reason"] for r in found["rejected"]}
+    assert "no valid SMILES" in reasons[1]
+    assert "empty" in reasons[2]
+    assert "a SMILES text, got a number" in reasons[3]
+    assert "at most 2000 characters" in reasons[4]
+    assert "no valid SMILES" in reasons[5]
+
+
+def test_graphs_of_other_attributes_do_not_meet(client):
+    """Joined, the bare graph would take the others' edge features, or take them away."""
+    bare = {name: GOOD[name] for name in ("x", "edge_index")}
+    extra = {**GOOD, "pos": [[0.0, 0.0]] * 2}
+    found = ask(client, graphs=[GOOD, bare, extra])
+    assert len(found["answers"]) == 3
+    alone = [ask(client, graphs=[graph])["answers"][0] for graph in (GOOD, bare, extra)]
+    for one, together in zip(alone, found["answers"], strict=True):
+        assert together["prob_big"] == pytest.approx(one["prob_big"], abs=1e-6)
+
+
+# -- requests that are refused -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "reason"),
+    [
+        (b"", 422, "EOF"),
+        (b"nonsense", 422, "JSON"),
+        (b"[1, 2]", 422, "object"),
+        (b'{"smiles": "CCO"}', 422, "smiles: Input should be a valid array"),
+        (b'{"smiles": ["C"], "graphs": []}', 422, "got both or neither"),
+        (b"{}", 422, "got both or neither"),
+        (b'{"path": "/etc/passwd"}', 422, "smiles or graphs"),
+        (b'{"graphs": ' + b"[" * 100_000, 422, "JSON"),
+        (b'{"smiles": [' + b'"C",' * 1000 + b'"C"]}', 413, "at most 1000 graphs"),
+        (b'{"smiles": ["' + b"C" * 9_000_000 + b'"]}', 413, "at most 8388608 bytes"),
+        (b'{"smiles": ["\xff\xfe"]}', 422, ""),
+    ],
+)
+def test_requests_that_cannot_be_read_are_refused(client, body, code, reason):
+    reply = client.post("/predict", content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == code, reply.text
+    assert reason in reply.json()["error"]
+    assert ask(client, smiles=["CCO"])["answers"], "the next one is answered"
+
+
+def test_bodies_without_a_length_are_bounded():
+    def pieces():
+        for _ in range(100):
+            yield b" " * 1000
+
+    with TestClient(app(service(), Limits(body=5000))) as client:
+        reply = client.post(
+            "/predict", content=pieces(), headers={"content-type": "application/json"}
+        )
+    assert reply.status_code == 413
+
+
+def test_forms_of_other_sites_are_refused(client):
+    reply = client.post(
+        "/predict", content=b'{"smiles": []}', headers={"content-type": "text/plain"}
+    )
+    assert reply.status_code == 415
+    assert "application/json" in reply.json()["error"]
+
+
+def test_other_host_names_are_refused():
+    with TestClient(app(service(), hosts=["127.0.0.1", "[::1]"])) as client:
+        for name, code in (("127.0.0.1", 200), ("[::1]", 200), ("evil.example", 400), ("", 400)):
+            for host in (name, f"{name}:8000"):
+                assert client.get("/health", headers={"host": host}).status_code == code
+
+
+def test_an_empty_list_is_an_empty_answer(client):
+    assert ask(client, smiles=[]) == {"answers": [], "rejected": []}
+
+
+# -- bounds --------------------------------------------------------------------------------------
+
+
+class Gate(Service):
+    """A service whose model waits until it is let through, and notes the size of its passes."""
+
+    def __init__(self) -> None:
+        super().__init__(model(), class_names=["small", "big"])
+        self.open, self.sizes = threading.Event(), list[int]()
+
+    def answer(self, graphs):
+        self.sizes.append(len(graphs))
+        assert self.open.wait(30)
+        return super().answer(graphs)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_requests_that_wait_share_a_pass():
+    gate = Gate()
+    with TestClient(app(gate)) as client, ThreadPoolExecutor(6) as pool:
+        first = pool.submit(ask, client, smiles=["C"])
+        wait_for(lambda: gate.sizes)
+        others = [pool.submit(ask, client, smiles=[s, "bad!"]) for s in SMILES[:5]]
+        wait_for(lambda: client.get("/health").json()["waiting"] == 5)
+        gate.open.set()
+        assert first.result()["answers"][0]["smiles"] == "C"
+        found = [other.result() for other in others]
+        assert gate.sizes[0] == 1
+        assert sum(gate.sizes) == 6
+        assert len(gate.sizes) < 6
+        assert [f["answers"][0]["smiles"] for f in found] == SMILES[:5]
+        assert all(f["rejected"][0]["row"] == 1 for f in found)
+        health = client.get("/health").json()
+    assert health == {
+        "status": "ok", "requests": 6, "graphs": 6, "rejected": 5, "passes": len(gate.sizes),
+        "waiting": 0,
+    }  # fmt: skip
+
+
+def test_passes_have_bounds():
+    gate = Gate()
+    gate.open.set()
+    with TestClient(app(gate, Limits(batch=4))) as client:
+        assert len(ask(client, smiles=SMILES)["answers"]) == len(SMILES)
+    assert max(gate.sizes) == 4
+    gate.sizes.clear()
+    with TestClient(app(gate, Limits(nodes=20))) as client:
+        found = ask(client, smiles=["CCCCCCCCCC"] * 5 + ["C" * 21])
+    assert gate.sizes == [2, 2, 1]
+    assert "at most 20 nodes" in found["rejected"][0]["reason"]
+    gate.sizes.clear()
+    with TestClient(app(gate, Limits(edges=20))) as client:
+        ask(client, smiles=["CCCCCC"] * 3)  # ten directed edges each
+    assert gate.sizes == [2, 1]
+
+
+def test_a_full_queue_sends_requests_away():
+    gate = Gate()
+    with TestClient(app(gate, Limits(queue=2))) as client, ThreadPoolExecutor(6) as pool:
+        waiting = [pool.submit(ask, client, smiles=["C"])]
+        wait_for(lambda: gate.sizes)
+        waiting += [pool.submit(ask, client, smiles=["CC"]) for _ in range(2)]
+        wait_for(lambda: client.get("/health").json()["waiting"] == 2)
+        reply = client.post("/predict", json={"smiles": ["CCC"]})
+        assert reply.status_code == 503
+        assert reply.headers["retry-after"] == "1"
+        gate.open.set()
+        assert all(w.result()["answers"] for w in waiting)
+
+
+def test_a_request_that_takes_too_long_is_told_so():
+    gate = Gate()
+    with TestClient(app(gate, Limits(seconds=0.3))) as client, ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(ask, client, 504, graphs=[GOOD]) for _ in range(2)]
+        assert all("within 0.3 seconds" in one.result()["error"] for one in both)
+        gate.open.set()
+        wait_for(lambda: client.get("/health").json()["waiting"] == 0)
+        passes = client.get("/health").json()["passes"]
+        assert passes == 1, "nobody waits for the second any more"
+
+
+def test_a_model_that_fails_does_not_end_the_service(monkeypatch):
+    of = service()
+    monkeypatch.setattr(of, "columns", lambda p: 1 / 0)
+    with TestClient(app(of)) as client:
+        assert "the log" in ask(client, 500, smiles=["C"])["error"]
+        monkeypatch.undo()
+        assert ask(client, smiles=["C"])["answers"]
+
+
+def test_an_answer_that_is_no_json_does_not_end_the_service(monkeypatch):
+    of = service()
+    monkeypatch.setattr(of, "columns", lambda p: {"label": [object()] * len(p)})
+    with TestClient(app(of)) as client:
+        assert "the log" in ask(client, 500, smiles=["C"])["error"]
+        monkeypatch.undo()
+        assert ask(client, smiles=["C"])["answers"]
+        assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_small_request_does_not_wait_for_large_ones():
+    class Slow(Service):
+        """A tenth of a second for a pass."""
+
+        def answer(self, graphs):
+            time.sleep(0.1)
+            return super().answer(graphs)
+
+    of = Slow(model(), class_names=["small", "big"])
+    limits = Limits(batch=50, nodes=400)
+    with TestClient(app(of, limits)) as client, ThreadPoolExecutor(5) as pool:
+        large = [pool.submit(ask, client, smiles=["C" * 40] * 100) for _ in range(4)]  # 40 passes
+        wait_for(lambda: client.get("/health").json()["passes"])
+        assert ask(client, smiles=["CCO"])["answers"]
+        assert client.get("/health").json()["passes"] < 20
+        assert not any(one.done() for one in large)
+        rows = [[answer["row"] for answer in one.result()["answers"]] for one in large]
+    assert rows == [list(range(100))] * 4
+
+
+def test_stopping_does_not_wait_for_what_is_left():
+    class Slow(Service):
+        def answer(self, graphs):
+            time.sleep(0.1)
+            return super().answer(graphs)
+
+    batcher = Batcher(Slow(model()), Limits(batch=1))
+
+    async def leave():
+        with batcher:
+            batcher.submit([Item("C", is_smiles=True)] * 500)
+            await asyncio.sleep(0.5)
+
+    start = time.monotonic()
+    asyncio.run(leave())
+    assert time.monotonic() - start < 5
+
+
+def test_a_request_that_fails_takes_no_other_with_it():
+    class Shaky(Gate):
+        """Fails as no graph should make it fail."""
+
+        def answer(self, graphs):
+            if any(graph.smiles == "CCBr" for graph in graphs):
+                raise ZeroDivisionError
+            return super().answer(graphs)
+
+    gate = Shaky()
+    with TestClient(app(gate)) as client, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, client, smiles=["C"])
+        wait_for(lambda: gate.sizes)
+        good = [pool.submit(ask, client, smiles=[s, "bad!"]) for s in SMILES[:2]]
+        bad = pool.submit(ask, client, 500, smiles=["CCBr"])
+        wait_for(lambda: client.get("/health").json()["waiting"] == 3)
+        gate.open.set()
+        assert first.result()["answers"]
+        assert "the log" in bad.result()["error"]
+        for one, smiles in zip(good, SMILES, strict=False):
+            assert [a["smiles"] for a in one.result()["answers"]] == [smiles]
+            assert len(one.result()["rejected"]) == 1
+
+
+def test_a_molecule_that_keeps_rdkit_busy_is_named_and_the_service_goes_on():
+    late = "RDKit did not end within 0.5 seconds"
+    with TestClient(app(service(), Limits(reading=0.5, smiles=100_000))) as client:
+        found = ask(client, smiles=["CCO", BUSY, "CCC"])
+        assert [a["smiles"] for a in found["answers"]] == ["CCO"]
+        assert [r["reason"] for r in found["rejected"]] == [
+            late,
+            "not read: RDKit did not end with row 1 before it",
+        ]
+        reply = client.get("/draw", params={"smiles": BUSY})
+        assert reply.status_code == 422  # late, or so many atoms that it is not drawn
+        assert reply.json()["error"] in (late, "expected at most 200 atoms to draw, got 7400.")
+        assert ask(client, smiles=["CCO"])["answers"], "a new process reads the next ones"
+        assert client.get("/draw", params={"smiles": "CCO"}).status_code == 200
+
+
+def test_a_molecule_that_keeps_rdkit_busy_takes_nothing_from_other_requests():
+    gate = Gate()
+    limits = Limits(reading=0.5, smiles=100_000)
+    with TestClient(app(gate, limits)) as client, ThreadPoolExecutor(6) as pool:
+        first = pool.submit(ask, client, smiles=["C"])
+        wait_for(lambda: gate.sizes)
+        asked = [["CCO", "CC"], ["CN", BUSY], ["CCC"], [BUSY, "CF"], ["CCN"]]
+        others = [pool.submit(ask, client, smiles=texts) for texts in asked]
+        gate.open.set()
+        assert first.result()["answers"]
+        found = [[a["smiles"] for a in other.result()["answers"]] for other in others]
+    assert found == [["CCO", "CC"], ["CN"], ["CCC"], [], ["CCN"]]
+
+
+def test_edges_are_not_served():
+    of = service()
+    of.__class__ = type("Edges", (Service,), {"rows": "edge"})
+    with pytest.raises(InputError, match="one for edges"):
+        app(of)
+
+
+# -- other routes --------------------------------------------------------------------------------
+
+
+def test_the_card_says_what_to_expect(asked):
+    kind, _, client = asked
+    found = client.get("/model").json()
+    assert found["answers"] == kind
+    names = {"classes": ["small", "big"], "labels": ["big", "not tiny"], "values": ["size"]}
+    assert found["target"]["names"] == names[kind]
+    assert found["target"]["columns"] == ["activity"]
+    assert found["max_novelty"] == 0.99
+    assert found["target"]["units"] == (["nm"] if kind == "values" else None)
+    assert found["calibration"]["fitted_on"] == "shifted"
+    assert found["novelty"] == {"training_rows": 15, "validation_rows": 30}
+    assert found["decisions"]["reference_rows"] == 45
+    assert found["served_with"]["gduq"] == gduq.__version__
+    assert found["limits"]["graphs"] == 1000
+
+
+def test_routes_are_described(client):
+    schema = client.get("/openapi.json").json()
+    assert {"/predict", "/health", "/model", "/draw"} == set(schema["paths"])
+    body = schema["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert set(body["schema"]["properties"]) == {"smiles", "graphs"}
+    for example in body["schema"]["examples"]:
+        assert client.post("/predict", json=example).status_code == 200
+    answer = schema["paths"]["/predict"]["post"]["responses"]["200"]["content"]
+    assert answer["application/json"]["schema"]["$ref"].endswith("/PredictResponse")
+    page = client.get("/docs")
+    assert "POST /predict" in page.text
+    assert "script-src 'none'" in page.headers["content-security-policy"]
+    assert "http" not in page.text.replace("http://127.0.0.1:8000", ""), "nothing from elsewhere"
+
+
+def test_molecules_are_drawn(client):
+    reply = client.get("/draw", params={"smiles": "c1ccccc1O"})
+    assert reply.headers["content-type"].startswith("image/svg+xml")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    assert reply.text.count("<path") > 5
+    assert client.get("/draw", params={"smiles": "C" * 201}).status_code == 422
+    assert client.get("/draw", params={"smiles": "C" * 2001}).status_code == 413
+    assert client.get("/draw", params={"smiles": EVIL}).status_code == 422
+    assert client.get("/draw").status_code == 422
+
+
+def test_the_page_escapes_names(client):
+    page = client.get("/")
+    assert EVIL not in page.text
+    assert "&lt;img src=x" in page.text
+    assert "'unsafe-inline'" not in page.headers["content-security-policy"].split("style-src")[0]

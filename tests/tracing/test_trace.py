@@ -1,0 +1,719 @@
+"""One traced pass: the head of any network, its layers, its rows and its ending."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.data import Batch, Data, HeteroData
+
+from gduq.errors import InputError
+from gduq.tracing.call import call_network
+from gduq.tracing.steps import Step, build_tail
+from gduq.tracing.trace import FoundHead, Trace, trace
+
+DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
+
+
+def make_graph(nodes: int, seed: int) -> Data:
+    generator = torch.Generator().manual_seed(seed)
+    edges = torch.rand(nodes, nodes, generator=generator) < 0.4
+    x = torch.randn(nodes, 4, generator=generator, dtype=torch.float64)
+    return Data(x=x, edge_index=edges.fill_diagonal_(False).nonzero().T.contiguous())
+
+
+def graphs(sizes: tuple[int, ...] = (4, 5, 9)) -> Batch:
+    batch = Batch.from_data_list([make_graph(n, n) for n in sizes])
+    generator = torch.Generator().manual_seed(0)
+    batch.edge_attr = torch.rand(batch.num_edges, 2, generator=generator).double()
+    return batch
+
+
+def prepared(net: nn.Module, graph: Any = None, call: Any = None) -> nn.Module:
+    """In float64, with running statistics moved away from their start."""
+    net = net.double().train()
+    with torch.no_grad():
+        for _ in range(3):
+            call_network(net, graphs() if graph is None else graph, call)
+    return net.eval()
+
+
+def check(net: nn.Module, graph: Any = None, call: Any = None) -> Trace:
+    """Trace, and compare the head with the network: numbers, data and one line."""
+    graph = graphs() if graph is None else graph
+    net = prepared(net, graph, call)
+    found = trace(net, graph, call)
+    out = call_network(net, graph, call)
+    if found.head is not None:
+        head = found.head
+        stored = json.loads(json.dumps([step.to_json() for step in head.steps]))
+        tail = build_tail(net, [Step.from_json(step) for step in stored])
+        first, read = net.get_submodule(head.path), []
+        handle = first.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+        call_network(net, graph, call)
+        handle.remove()
+        assert read[0].size(0) == out.size(0)
+        logits = tail(first(read[0]))
+        endings: dict[Any, Callable[[Tensor], Tensor]] = {
+            None: lambda z: z,
+            "softmax": lambda z: z.softmax(dim=1),
+            "log_softmax": lambda z: z.log_softmax(dim=1),
+            "sigmoid": torch.sigmoid,
+        }
+        torch.testing.assert_close(endings[found.ending](logits), out, rtol=1e-12, atol=1e-12)
+    return found
+
+
+def names(head: FoundHead | None) -> list[str] | None:
+    return None if head is None else [head.path, *(step.name for step in head.steps)]
+
+
+# -- PyG's own models ------------------------------------------------------------------------------
+
+KINDS: dict[str, Callable[..., nn.Module]] = {
+    "GCN": pyg.GCN,
+    "GIN": pyg.GIN,
+    "GAT": pyg.GAT,
+    "GraphSAGE": pyg.GraphSAGE,
+    "PNA": lambda *a, **k: pyg.PNA(
+        *a, aggregators=["mean", "max"], scalers=["identity"], deg=DEGREE, **k
+    ),
+    "EdgeCNN": pyg.EdgeCNN,
+}
+ENDS = {"GIN": ["convs.1.nn.lins.0", "relu", "convs.1.nn.lins.1"]}
+ENDS["PNA"] = ["convs.1.lin"]  # a PNAConv ends in a linear map of every node
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_that_end_in_a_convolution(kind: str) -> None:
+    found = check(KINDS[kind](4, 8, 2, 3, dropout=0.3))
+    assert names(found.head) == ENDS.get(kind)
+    assert found.layers == ("convs.0", "convs.1")
+    assert (found.rows, found.ending) == ("node", None)
+
+
+@pytest.mark.parametrize("jk", ["cat", "max", "lstm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_with_jumping_knowledge_end_in_a_linear_map(kind: str, jk: str) -> None:
+    found = check(KINDS[kind](4, 8, 2, 3, jk=jk, norm="batch_norm"))
+    assert names(found.head) == ["lin"]
+    assert found.layers == ("convs.0", "convs.1")
+    assert found.rows == "node"
+
+
+def test_attentive_fp() -> None:
+    found = check(pyg.AttentiveFP(4, 8, 3, 2, num_layers=3, num_timesteps=2, dropout=0.2))
+    assert names(found.head) == ["lin2"]
+    assert found.rows == "graph"
+    # gate_conv does not say its width; mol_conv reads two tensors and is called twice
+    assert found.layers == ("atom_convs.0", "atom_convs.1")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # raised within PyG
+def test_graph_unet_has_no_head_and_layers_that_read_all_nodes() -> None:
+    found = check(pyg.GraphUNet(4, 8, 3, depth=2))
+    assert found.head is None
+    assert found.layers == ("down_convs.0", "up_convs.1")  # the others read pooled nodes
+
+
+def sequential() -> nn.Module:
+    return pyg.Sequential(
+        "x, edge_index, batch",
+        [
+            (pyg.GCNConv(4, 8), "x, edge_index -> h"),
+            nn.ReLU(inplace=True),
+            (pyg.GCNConv(8, 8), "h, edge_index -> h"),
+            (pyg.global_mean_pool, "h, batch -> g"),
+            (nn.Linear(8, 8), "g -> g"),
+            nn.ELU(0.5, inplace=True),
+            (nn.Linear(8, 3), "g -> g"),
+        ],
+    )
+
+
+def test_pyg_sequential() -> None:
+    net = sequential()
+    paths = [name for name, _ in net.named_children()]
+    found = check(net)
+    assert names(found.head) == [paths[-3], "elu", paths[-1]]
+    assert found.head is not None
+    assert found.head.steps[0].arguments == (("alpha", 0.5),)
+    assert found.layers == (paths[0], paths[2])
+    assert found.rows == "graph"
+
+
+# -- networks of one's own -------------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """Two convolutions, a mean over each graph, and an end that a function writes."""
+
+    def __init__(self, end: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = pyg.GCNConv(4, 8), pyg.SAGEConv(8, 8)
+        self.end = end
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.conv2(self.conv1(x, edge_index).relu_(), edge_index).relu()
+        return self.end(self, pyg.global_mean_pool(h, batch))
+
+
+def linears(*widths: int) -> dict[str, nn.Module]:
+    pairs = enumerate(itertools.pairwise(widths), start=1)
+    return {f"lin{i}": nn.Linear(*pair) for i, pair in pairs}
+
+
+def two(between: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> Own:
+    return Own(lambda n, h: n.lin2(between(n, n.lin1(h))), **linears(8, 8, 3), **parts)
+
+
+def test_a_single_linear_map() -> None:
+    found = check(Own(lambda n, h: n.lin1(h), **linears(8, 3)))
+    assert found == Trace("graph", ("conv1", "conv2"), FoundHead("lin1", ()), None, False)
+
+
+BETWEEN: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "relu": lambda n, z: F.relu(z),
+    "relu_method": lambda n, z: z.relu(),
+    "relu_torch": lambda n, z: torch.relu(z),
+    "relu_inplace": lambda n, z: z.relu_(),
+    "relu_inplace_option": lambda n, z: F.relu(z, inplace=True),
+    "elu": lambda n, z: F.elu(z, alpha=0.3),
+    "elu_positional": lambda n, z: F.elu(z, 0.3, False),
+    "elu_inplace": lambda n, z: F.elu_(z, 0.3),
+    "leaky_relu": lambda n, z: F.leaky_relu(z, 0.3),
+    "gelu": lambda n, z: F.gelu(z),
+    "gelu_tanh": lambda n, z: F.gelu(z, approximate="tanh"),
+    "silu": lambda n, z: F.silu(z),
+    "tanh": lambda n, z: F.tanh(z),
+    "sigmoid": lambda n, z: torch.sigmoid(z),
+    "softplus": lambda n, z: F.softplus(z, 2.0),
+    "celu": lambda n, z: F.celu(z, 0.7),
+    "times": lambda n, z: 3 * z,
+    "times_inplace": lambda n, z: z.mul_(3),
+    "over": lambda n, z: z / 3.0,
+    "view": lambda n, z: z.view(z.size(0), -1).contiguous(),
+    "dropout": lambda n, z: F.dropout(z, 0.4, n.training),
+    "dropout_0": lambda n, z: F.dropout(z, 0.0, n.training),
+    "input_by_name": lambda n, z: F.relu(input=z),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_functions_between_two_linear_maps(name: str) -> None:
+    found = check(two(BETWEEN[name]))
+    assert found.head is not None
+    assert found.head.path == "lin1"
+    assert found.head.steps[-1] == Step("module", "lin2")
+    assert len(found.head.steps) == (1 if name in ("view", "dropout_0") else 2)
+
+
+MODULES: dict[str, nn.Module] = {
+    "relu": nn.ReLU(inplace=True),
+    "leaky": nn.LeakyReLU(0.3),
+    "gelu": nn.GELU("tanh"),
+    "sigmoid": nn.Sigmoid(),
+    "prelu": nn.PReLU(),
+    "dropout": nn.Dropout(0.4),
+    "identity": nn.Identity(),
+    "batch_norm": nn.BatchNorm1d(8),
+    "pyg_batch_norm": pyg.BatchNorm(8),
+    "layer_norm": nn.LayerNorm(8),
+    "pyg_layer_norm": pyg.LayerNorm(8, mode="node"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_between_two_linear_maps(name: str) -> None:
+    found = check(two(lambda n, z: n.act(z), act=copy.deepcopy(MODULES[name])))
+    assert found.head is not None
+    assert found.head.path == "lin1"
+    assert len(found.head.steps) == (1 if name == "identity" else 2)
+
+
+BREAKS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "residual": lambda n, z: z + z.relu(),
+    "concatenation": lambda n, z: torch.cat([z[:, :4], z[:, 4:]], dim=1),
+    "unknown": lambda n, z: z.cumsum(dim=1),
+    "parameter": lambda n, z: z * n.conv1.bias,
+    "itself": lambda n, z: z * z,
+    "rows_mixed": lambda n, z: z - z.mean(dim=0),
+    "always_dropping": lambda n, z: F.dropout(z, 0.5),
+    "other_dropout": lambda n, z: F.alpha_dropout(z, 0.5, n.training),
+    "batch_statistics": lambda n, z: n.norm(z),
+    "other_type": lambda n, z: z.float().double(),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_the_head_is_what_follows_a_break(name: str) -> None:
+    net = two(BREAKS[name], norm=nn.BatchNorm1d(8, track_running_stats=False))
+    if name == "always_dropping":  # random: numbers cannot be compared
+        assert names(trace(prepared(net), graphs()).head) == ["lin2"]
+    else:
+        assert names(check(net).head) == ["lin2"]
+
+
+def test_a_value_changed_behind_ones_back_ends_the_chain() -> None:
+    def masked(n: Any, z: Tensor) -> Tensor:
+        z[:, 0] = 0.0
+        return z
+
+    def through_a_view(n: Any, z: Tensor) -> Tensor:
+        part = z.view(-1)
+        part.mul_(2)
+        return z
+
+    for between in (masked, through_a_view):
+        assert names(check(two(between)).head) == ["lin2"]
+
+
+def test_an_in_place_change_whose_result_nobody_takes_counts() -> None:
+    def between(n: Any, z: Tensor) -> Tensor:
+        z.relu_()
+        F.dropout(z, 0.3, n.training)  # this one does not
+        return z
+
+    assert names(check(two(between)).head) == ["lin1", "relu", "lin2"]
+
+
+NO_HEAD: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "residual": lambda n, h: n.lin1(h) + n.lin2(h),
+    "pooled_after": lambda n, h: n.lin1(h).mean(dim=0, keepdim=True).expand(3, 3),
+    "tied": lambda n, h: n.tied(n.tied(h).relu()),
+    "shared_weight": lambda n, h: F.linear(h, n.lin1.weight),
+    "no_linear": lambda n, h: h.relu(),
+}
+
+
+@pytest.mark.parametrize("name", NO_HEAD)
+def test_outputs_that_come_from_no_head(name: str) -> None:
+    parts = {"lin1": nn.Linear(8, 3), "lin2": nn.Linear(8, 3), "tied": nn.Linear(8, 8)}
+    found = check(Own(NO_HEAD[name], **parts))
+    assert found.head is None
+    assert found.layers == ("conv1", "conv2")
+
+
+def test_a_linear_map_that_shares_weights_or_carries_hooks_is_no_part_of_a_head() -> None:
+    net = two(lambda n, z: z.relu())
+    net.get_submodule("lin1").weight = net.conv2.lin_l.weight
+    assert names(check(net).head) == ["lin2"]
+    net = two(lambda n, z: z.relu())
+    net.get_submodule("lin1").register_forward_hook(lambda m, a, out: out + 1)
+    assert names(check(net).head) == ["lin2"]
+    net = two(lambda n, z: z.relu())
+    nn.utils.parametrizations.weight_norm(net.get_submodule("lin1"))
+    assert names(check(net).head) == ["lin2"]
+
+
+def test_a_norm_or_an_activation_with_weights_that_is_used_twice_breaks() -> None:
+    net = Own(lambda n, h: n.lin2(n.act(n.lin1(n.act(h)))), **linears(8, 8, 3), act=nn.PReLU())
+    assert names(check(net).head) == ["lin2"]
+
+
+class Gine(nn.Module):
+    """Edge features, pooling, and a head of two layers written with functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        mlps = [pyg.MLP([width, 8, 8], norm=None) for width in (4, 8)]
+        self.convs = nn.ModuleList([pyg.GINEConv(mlp, edge_dim=2) for mlp in mlps])
+        self.lin1, self.lin2 = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, batch: Tensor) -> Tensor:
+        for conv in self.convs:
+            x = conv(x, edge_index, edge_attr).relu()
+        z = F.relu(self.lin1(pyg.global_add_pool(x, batch)))
+        return self.lin2(F.dropout(z, p=0.5, training=self.training))
+
+
+def test_gine_with_a_head_of_functions() -> None:
+    found = check(Gine())
+    assert found.layers == ("convs.0", "convs.1")
+    assert names(found.head) == ["lin1", "relu", "dropout", "lin2"]
+
+
+class Gps(nn.Module):
+    def __init__(self, stacked: bool) -> None:
+        super().__init__()
+        self.encode = nn.Linear(4, 8)
+        layers = [pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2) for _ in range(2)]
+        self.layers = nn.ModuleList(layers) if stacked else None
+        self.one, self.two = (None, None) if stacked else layers
+        self.head = pyg.MLP([8, 8, 3], dropout=0.2)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.encode(x)
+        for layer in self.layers or [self.one, self.two]:
+            h = layer(h, edge_index, batch)
+        return self.head(pyg.global_max_pool(h, batch))
+
+
+def test_gps_layers_are_layers_as_a_whole() -> None:
+    found = check(Gps(stacked=True))
+    assert found.layers == ("layers.0", "layers.1")
+    assert check(Gps(stacked=False)).layers == ("one", "two")
+    assert names(found.head) == ["head.lins.0", "head.norms.0", "relu", "dropout", "head.lins.1"]
+
+
+class Deep(nn.Module):
+    """As in PyG's example: of the first block only the convolution is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(4, 8)
+        self.layers = nn.ModuleList(
+            pyg.DeepGCNLayer(pyg.GENConv(8, 8), pyg.LayerNorm(8), nn.ReLU(), dropout=0.1)
+            for _ in range(3)
+        )
+        self.lin = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.layers[0].conv(self.encode(x), edge_index)
+        for layer in self.layers[1:]:
+            h = layer(h, edge_index)
+        return self.lin(F.dropout(h.relu(), 0.1, self.training))
+
+
+def test_deep_gcn_layers() -> None:
+    found = check(Deep())
+    assert names(found.head) == ["lin"]
+    assert found.layers == ("layers.0.conv", "layers.1", "layers.2")
+
+
+class Jumping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = pyg.GCN(4, 8, 2)
+        self.late, self.early = pyg.GCNConv(8, 8), pyg.GCNConv(4, 8)
+        self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, data: Data) -> Tensor:
+        one = self.early(x=data.x, edge_index=data.edge_index)
+        two = self.late(self.encoder(data.x, data.edge_index), data.edge_index)
+        return self.head(torch.cat([one, two], dim=1))
+
+
+def test_layers_are_in_the_order_of_their_calls_and_a_sub_network_is_no_layer() -> None:
+    found = check(Jumping())
+    assert found.layers == ("early", "encoder.convs.0", "encoder.convs.1", "late")
+    assert names(found.head) == ["head.0", "head.1", "relu", "head.3"]
+    stacked = pyg.Sequential(
+        "x, edge_index", [(pyg.GCN(4, 8, 2), "x, edge_index -> h"), (nn.Linear(8, 3), "h -> h")]
+    )
+    inside = [name for name, part in stacked.named_modules() if isinstance(part, pyg.GCNConv)]
+    assert check(stacked).layers == tuple(inside)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.conv, self.lin = nn.Linear(4, 8), pyg.GCNConv(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
+        h = self.encode(x)
+        for _ in range(2):
+            h = self.conv(h, edge_index)
+        return self.lin(h), h
+
+
+def test_a_call_of_ones_own_and_a_layer_that_is_called_twice() -> None:
+    found = check(Twice(), call=lambda n, g: n(x=g.x, edge_index=g.edge_index, other=1)[0])
+    assert names(found.head) == ["lin"]
+    assert found.layers == ()
+    part = check(Twice(), call=lambda n, g: n(g.x, g.edge_index)[0][:, :2])
+    assert part.head is None
+
+
+# -- endings ---------------------------------------------------------------------------------------
+
+ENDINGS: dict[str, tuple[str | None, Callable[[Any, Tensor], Tensor]]] = {
+    "softmax": ("softmax", lambda n, z: F.softmax(z, dim=-1)),
+    "softmax_torch": ("softmax", lambda n, z: torch.softmax(z, 1)),
+    "softmax_module": ("softmax", lambda n, z: nn.Softmax(dim=1)(z)),
+    "log_softmax": ("log_softmax", lambda n, z: F.log_softmax(z, dim=1)),
+    "log_softmax_method": ("log_softmax", lambda n, z: z.log_softmax(dim=-1)),
+    "sigmoid": ("sigmoid", lambda n, z: torch.sigmoid(z)),
+    "sigmoid_module": ("sigmoid", lambda n, z: nn.Sigmoid()(z)),
+    "sigmoid_inplace": ("sigmoid", lambda n, z: z.sigmoid_()),
+    "tanh": (None, lambda n, z: z.tanh()),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_endings(name: str) -> None:
+    ending, function = ENDINGS[name]
+    net = Own(lambda n, h: function(n, n.lin2(n.lin1(h).relu())), **linears(8, 8, 3))
+    found = check(net)
+    assert found.ending == ending
+    assert names(found.head)[:3] == ["lin1", "relu", "lin2"]  # type: ignore[index]
+    no_head = check(Own(lambda n, h: function(n, h), **linears(8, 3)))
+    assert (no_head.head, no_head.ending) == (None, ending)
+
+
+def test_a_softmax_over_rows_is_no_ending() -> None:
+    found = check(Own(lambda n, h: n.lin1(h).softmax(dim=0), **linears(8, 3)))
+    assert (found.head, found.ending) == (None, None)
+
+
+ONE_LOGIT: dict[str, Callable[[Tensor], Tensor]] = {
+    "column": lambda z: z,
+    "squeezed": lambda z: z.squeeze(-1),
+    "viewed": lambda z: z.view(-1),
+    "scaled": lambda z: z.flatten() / 2,
+    "sigmoid": lambda z: z.squeeze(-1).sigmoid(),
+    "sigmoid_first": lambda z: z.sigmoid().squeeze(),
+}
+
+
+@pytest.mark.parametrize("name", ONE_LOGIT)
+def test_one_logit_per_row(name: str) -> None:
+    found = check(Own(lambda n, h: ONE_LOGIT[name](n.lin2(n.lin1(h).relu())), **linears(8, 8, 1)))
+    assert found.head is not None
+    assert found.head.path == "lin1"
+    assert found.ending == ("sigmoid" if "sigmoid" in name else None)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+class PerEdge(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.SAGEConv(4, 8)
+        self.decode = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_label_index: Tensor) -> Tensor:
+        h = self.conv(x, edge_index)
+        one, two = edge_label_index
+        return self.decode(torch.cat([h[one], h[two]], dim=1)).squeeze(-1)
+
+
+class PerNode(nn.Module):
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        self.conv, self.lin = pyg.SAGEConv(4, 8), nn.Linear(8, 3)
+        self.norm = pyg.GraphNorm(8) if norm else None
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        h = self.conv(x, edge_index)
+        return self.lin(h if self.norm is None else self.norm(h, batch))
+
+
+def per_graph() -> nn.Module:
+    return Own(lambda n, h: n.lin1(h), **linears(8, 3))
+
+
+@pytest.mark.parametrize("judged", [5, 6])
+def test_rows_of_edges(judged: int) -> None:
+    graph = make_graph(6, 1)
+    graph.edge_label_index = torch.randint(6, (2, judged), generator=torch.manual_seed(0))
+    found = check(PerEdge(), graph)
+    assert found.rows == "edge"
+    assert names(found.head) == ["decode.0", "relu", "decode.2"]
+    assert check(PerNode(), graph).rows == "node"
+
+
+def test_as_many_graphs_as_nodes_are_told_apart() -> None:
+    graph = Batch.from_data_list([make_graph(1, seed) for seed in range(4)])
+    assert trace(per_graph().double(), graph).rows == "graph"
+    assert trace(PerNode().double(), graph).rows == "node"
+    assert trace(PerNode(norm=True).double(), graph).rows == "node"
+
+
+SUMMARIES: dict[str, tuple[str | None, Callable[[Tensor], Tensor]]] = {
+    "none": ("node", lambda h: h),
+    "columns": ("node", lambda h: h[:, :8]),
+    "mean": ("graph", lambda h: h.mean(dim=0, keepdim=True)),
+    "mean_backwards": ("graph", lambda h: h.mean(-2, keepdim=True)),
+    "first_node": ("graph", lambda h: h[:1]),
+    "own_index": ("graph", lambda h: h[torch.zeros(1, dtype=torch.int64)]),
+    "one_node_only": (None, lambda h: h.t().reshape(1, 8)),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_one_node_by_hand(name: str) -> None:
+    rows, summary = SUMMARIES[name]
+
+    def call(net: Any, graph: Data) -> Tensor:
+        return net.lin(summary(net.conv(graph.x, graph.edge_index)))
+
+    if rows is None:
+        with pytest.raises(InputError, match="Pass a larger graph"):
+            trace(PerNode().double(), make_graph(1, 1), call)
+    else:
+        assert trace(PerNode().double(), make_graph(1, 1), call).rows == rows
+
+
+def test_what_the_graph_says_where_a_larger_one_is_refused() -> None:
+    graph = make_graph(1, 1)
+
+    def call(net: Any, graph: Data) -> Tensor:
+        return net.lin(net.conv(graph.x, graph.edge_index).view(1, 8))
+
+    with pytest.raises(InputError, match="Pass a larger graph"):
+        trace(PerNode().double(), graph, call)
+    graph.train_mask = torch.tensor([True])
+    assert trace(PerNode().double(), graph, call).rows == "node"
+
+
+def test_rows_that_are_nothing_of_the_graph_are_an_error() -> None:
+    with pytest.raises(InputError, match="2 rows"):
+        trace(PerNode().double(), graphs(), lambda n, g: call_network(n, g)[:2])
+
+
+class Hetero(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        convs = {("author", "writes", "paper"): pyg.SAGEConv((5, 4), 8)}
+        convs["paper", "rev_writes", "author"] = pyg.SAGEConv((4, 5), 8)
+        self.conv, self.lin = pyg.HeteroConv(convs), nn.Linear(8, 3)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Tensor:
+        return self.lin(self.conv(x_dict, edge_index_dict)["paper"].relu())
+
+
+def test_heterogeneous_graphs() -> None:
+    graph = HeteroData()
+    graph["author"].x, graph["paper"].x = torch.rand(3, 5).double(), torch.rand(5, 4).double()
+    graph["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 2], [0, 4, 1]])
+    graph["paper", "rev_writes", "author"].edge_index = torch.tensor([[0, 4, 1], [0, 1, 2]])
+    graph["paper"].y = torch.zeros(5, dtype=torch.int64)
+    found = check(Hetero(), graph)
+    assert (found.rows, names(found.head), found.layers) == ("node", ["lin"], ())
+
+
+# -- manners ---------------------------------------------------------------------------------------
+
+
+class Remembers(nn.Module):
+    """Everything a pass can leave behind: a cache, an attribute, a buffer, randomness."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lin = pyg.GCNConv(4, 8, cached=True), nn.Linear(8, 3)
+        self.register_buffer("passes", torch.zeros(()))
+        self.last: Tensor | None = None
+
+    def forward(self, data: Data) -> Tensor:
+        self.passes += 1
+        data.x = data.x + 0 * torch.randn_like(data.x)
+        self.last = self.conv(data.x, data.edge_index)
+        self.extra = 1
+        return self.lin(self.last)
+
+
+def test_the_pass_leaves_no_trace() -> None:
+    net, graph = Remembers().double().train(), graphs()
+    net.lin.eval()
+    x, state = graph.x, torch.random.get_rng_state()
+    found = trace(net, graph)
+    assert names(found.head) == ["lin"]
+    assert trace(net, graph) == found
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert graph.x is x
+    assert (net.last, net.conv._cached_edge_index, float(net.passes)) == (None, None, 0.0)
+    assert not hasattr(net, "extra")
+    assert net.training
+    assert net.conv.training
+    assert not net.lin.training
+    for module in net.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_a_failing_pass_leaves_no_trace_either() -> None:
+    net = Own(lambda n, h: n.no_such_part(h)).double().train()
+    with pytest.raises(AttributeError, match="no_such_part"):
+        trace(net, graphs())
+    assert net.conv1.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_one_pass_also_in_inference_mode() -> None:
+    net = prepared(Gine())
+    passes: list[int] = []
+    inner = net.convs[0].message
+    net.convs[0].message = lambda *a, **k: (passes.append(1), inner(*a, **k))[1]
+    expected = trace(net, graphs())
+    assert len(passes) == 1
+    with torch.inference_mode():
+        assert trace(net, graphs()) == expected
+
+
+def test_a_network_whose_shapes_are_unknown_is_an_error() -> None:
+    with pytest.raises(InputError, match="uninitialised"):
+        trace(pyg.GCN(-1, 8, 2, 3), graphs())
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def test_the_tail_is_a_copy_in_the_mode_of_the_network() -> None:
+    net = Gine().train()
+    head = trace(net.double(), graphs()).head
+    assert head is not None
+    tail = build_tail(net, head.steps)
+    assert [type(part) for part in tail] == [nn.ReLU, nn.Dropout, nn.Linear]
+    assert all(part.training for part in tail.modules())
+    assert not any(part.training for part in build_tail(net.eval(), head.steps).modules())
+    with torch.no_grad():
+        tail[2].weight.zero_()
+    assert net.lin2.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "relu",
+        {"kind": "function", "name": "relu"},
+        {"kind": "lambda", "name": "relu", "arguments": {}},
+        {"kind": "function", "name": "exec", "arguments": {}},
+        {"kind": "function", "name": "relu", "arguments": {"alpha": 1.0}},
+        {"kind": "function", "name": "elu", "arguments": {"alpha": "1"}},
+        {"kind": "function", "name": "elu", "arguments": {"alpha": float("nan")}},
+        {"kind": "function", "name": "elu", "arguments": 3},
+        {"kind": "module", "name": "lin", "arguments": {"p": 1}},
+        {"kind": "module", "name": 3, "arguments": {}},
+    ],
+)
+def test_unknown_steps_are_an_error(value: Any) -> None:
+    with pytest.raises(InputError):
+        Step.from_json(value)
+
+
+def test_a_tail_of_another_network_is_an_error() -> None:
+    with pytest.raises(InputError, match="a submodule 'missing'"):
+        build_tail(nn.Sequential(nn.Linear(2, 2)), [Step("module", "missing")])
+
+
+# -- what bounds the output ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (lambda z: z, True),
+        (lambda z: z[:, :1], True),
+        (lambda z: F.dropout(z, 0.5, False).squeeze(-1), True),
+        (lambda z: (z * z).sum(dim=1), True),
+        (lambda z: z.tanh() / 2 + 0.5, False),
+        (lambda z: 1 / (1 + z.neg().exp()), False),
+        (lambda z: z.clamp(0, 1), False),
+        (lambda z: z.softmax(dim=1)[:, 1], False),
+    ],
+)
+def test_outputs_that_nothing_bounds(end: Callable[[Tensor], Tensor], expected: bool) -> None:
+    net = Own(lambda n, h: end(n.lin1(h)), **linears(8, 3)).double()
+    assert trace(net, graphs()).bounded is not expected

@@ -1,0 +1,257 @@
+"""Heads that learn side by side: each becomes what it would alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gduq._torch import derived
+from gduq.anchoring.linear import AnchoredLinear
+from gduq.errors import InputError
+from gduq.models.predictor import CachedRows
+from gduq.prediction import Classes
+from gduq.training.fit_settings import FitSettings
+from gduq.training.heads import HeadLearner, train_heads
+from gduq.training.history import History
+
+D, WIDE, CLASSES = 4, 6, 3
+TARGET = Classes(CLASSES)
+
+
+class Anchored(nn.Module):
+    def __init__(self, *norms: nn.Module) -> None:
+        super().__init__()
+        self.linear = AnchoredLinear(D, WIDE)
+        self.tail = nn.Sequential(*norms, nn.ReLU(), nn.Dropout(0.3), nn.Linear(WIDE, CLASSES))
+
+    def forward(self, h: Tensor, c: Tensor, masked: Tensor | None) -> Tensor:
+        z = self.linear.residual(h) + self.linear.shift(c, masked)
+        return self.tail(z.flatten(0, 1)).unflatten(0, z.shape[:2])
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(D, WIDE), nn.Tanh(), nn.Linear(WIDE, CLASSES))
+
+    def forward(self, h: Tensor, c: Tensor | None, masked: Tensor | None) -> Tensor:
+        if c is None or masked is None:
+            return self.head(h).unsqueeze(0)
+        return self.head(torch.where(masked.unsqueeze(-1), h - c, h))
+
+
+def cached(h: Tensor, y: Tensor) -> CachedRows:
+    return CachedRows(h, y, h)
+
+
+def rows(count: int, seed: int = 0) -> CachedRows:
+    generator = torch.Generator().manual_seed(seed)
+    h = torch.randn(count, D, generator=generator, dtype=torch.float64)
+    noise = 0.3 * torch.randn(count, CLASSES, generator=generator, dtype=torch.float64)
+    return cached(h, (h[:, :CLASSES] + noise).argmax(dim=1))
+
+
+TRAIN, VAL = rows(70), rows(30, seed=1)
+BANK = TRAIN.h[:5]
+
+
+def draw(count: int, generator: torch.Generator) -> Tensor:
+    return TRAIN.h[torch.randint(len(TRAIN), (count,), generator=generator)]
+
+
+def made(count: int, kind: type[nn.Module] = Anchored, *norms: nn.Module) -> list[nn.Module]:
+    heads = []
+    with torch.random.fork_rng():
+        for seed in range(count):
+            torch.manual_seed(seed)
+            heads.append(kind(*copy.deepcopy(norms)).double())
+    return heads
+
+
+def train(
+    heads: list[nn.Module], rows: CachedRows, val: CachedRows | None = None, **more: Any
+) -> list[History]:
+    given = {"masks": [0.0], "target": TARGET, "draw": draw, "draws": 3, "bank": None}
+    given = {name: more.pop(name, value) for name, value in given.items()}
+    given |= {"tempered": more.pop("tempered", False)}
+    show = more.pop("show", lambda _: None)
+    learner = HeadLearner(heads, rows=rows, val=val, **given, settings=FitSettings(**more))
+    return train_heads(learner, show)
+
+
+def fit(heads: list[nn.Module], masks: list[float], **more: Any) -> list[History]:
+    settings = {"val": VAL, "bank": BANK, "lr": 0.02, "seed": 5, **more}
+    return train(heads, TRAIN, masks=masks, **settings)
+
+
+def close(one: nn.Module, two: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    return all(torch.allclose(a.double(), b.double(), rtol=1e-8, atol=1e-10) for a, b in pairs)
+
+
+def kept_loss(run: History) -> float:
+    found = run.records[run.kept_epoch - 1].val_loss
+    assert found is not None
+    return found
+
+
+def loss_of(head: nn.Module) -> float:
+    with torch.no_grad():
+        return float(TARGET.nll(head(VAL.h, BANK.unsqueeze(1), None), VAL.y).mean())
+
+
+NORMS = {"none": (), "batch": (nn.BatchNorm1d(WIDE),), "layer": (nn.LayerNorm(WIDE),)}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("epochs", [None, 4])
+def test_together_as_alone(norm: str, epochs: int | None) -> None:
+    masks = [0.0, 0.2, 0.6]
+    together, alone = made(3, Anchored, *NORMS[norm]), made(3, Anchored, *NORMS[norm])
+    runs = fit(together, masks, epochs=epochs, weight_decay=1e-3, patience=3)
+    for head, twin, mask, run in zip(together, alone, masks, runs, strict=True):
+        assert not close(head, twin)  # it learned
+        (own,) = fit([twin], [mask], epochs=epochs, weight_decay=1e-3, patience=3)
+        assert close(head, twin)
+        assert own.kept_epoch == run.kept_epoch
+        assert len(own.records) == len(run.records)
+        assert kept_loss(own) == pytest.approx(kept_loss(run), rel=1e-9)
+
+
+def test_one_step_is_that_of_adam_on_the_loss_by_hand() -> None:
+    """One batch of all rows, no randomness but masks: the loss is written out here."""
+    target = Classes(CLASSES, weights=(1.0, 2.0, 5.0))
+    (head,), (twin,) = made(1, Plain), made(1, Plain)
+    anchor = torch.ones(D, dtype=torch.float64)
+    seen: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, args: seen.append(args[2]))
+    more = {"draw": lambda n, _: anchor.expand(n, D), "draws": 2, "batch_size": 70}
+    train([head], TRAIN, target=target, masks=[0.4], epochs=1, lr=0.1, **more)
+    hook.remove()
+    # vmap hands out batched tensors; what they hold is the same for one head
+    masked = torch._C._functorch.get_unwrapped(seen[0])[0]
+    assert 0.2 < masked.double().mean() < 0.6
+    order = _order_of_first_epoch(0)
+    h, y = TRAIN.h[order], TRAIN.y[order]
+    total = weight = torch.zeros((), dtype=torch.float64)
+    for k in range(2):
+        logp = twin.head(torch.where(masked[k].unsqueeze(-1), h - anchor, h)).log_softmax(-1)
+        for i in range(len(y)):
+            w = 1.0 if masked[k, i] else (1.0, 2.0, 5.0)[int(y[i])]
+            total = total - w * (logp[i].mean() if masked[k, i] else logp[i, y[i]])
+            weight = weight + w
+    (total / weight).backward()
+    torch.optim.Adam(twin.parameters(), 0.1).step()
+    assert close(head, twin)
+
+
+def _order_of_first_epoch(seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(derived(seed, 1, 1))
+    return torch.randperm(len(TRAIN), generator=generator)
+
+
+def test_the_start_stays_where_training_harms() -> None:
+    (head,) = made(1)
+    fit([head], [0.0], epochs=30)
+    good = copy.deepcopy(head)
+    wrong = cached(TRAIN.h, (TRAIN.y + 1) % CLASSES)
+    more = {"bank": BANK}
+    (run,) = train([head], wrong, VAL, epochs=3, lr=0.05, **more)
+    assert run.kept_epoch == 0
+    assert close(head, good)
+    (run,) = train([head], wrong, VAL, epochs=3, lr=0.05, select="last", **more)
+    assert run.kept_epoch == 3
+    assert not close(head, good)
+
+
+def test_kept_weights_are_those_of_the_lowest_validation_loss() -> None:
+    heads = made(2)
+    runs = fit(heads, [0.1, 0.3], epochs=12, lr=0.2)
+    for head, run in zip(heads, runs, strict=True):
+        assert not head.training
+        losses = [record.val_loss for record in run.records]
+        assert run.kept_epoch == losses.index(min(losses)) + 1
+        assert min(losses) == pytest.approx(loss_of(head), rel=1e-9)
+
+
+def test_tempered_judges_at_the_best_temperature() -> None:
+    """A modest head, right in every row, is no worse than a bold one of the same order."""
+    (head,) = made(1)
+    fit([head], [0.0], epochs=40)
+    modest = copy.deepcopy(head)
+    with torch.no_grad():
+        for p in modest.tail[-1].parameters():
+            p.mul_(0.5)  # the second temperature of the grid below 1 undoes it
+    frozen = {"epochs": 1, "lr": 1e-12}
+    bold, shy, raw = (
+        fit([copy.deepcopy(h)], [0.0], tempered=tempered, **frozen)[0].records[0].val_loss
+        for h, tempered in ((head, True), (modest, True), (modest, False))
+    )
+    assert shy == pytest.approx(bold, rel=1e-6)
+    assert raw > bold + 0.01
+
+
+def test_automatic_training_learns_and_is_short() -> None:
+    heads = made(2)
+    start = [loss_of(head.eval()) for head in heads]
+    told = []
+    runs = fit(heads, [0.0, 0.1], lr=None, show=told.append)
+    assert all(kept_loss(run) < 0.8 * loss for run, loss in zip(runs, start, strict=True))
+    assert len(told) == max(len(run.records) for run in runs) <= 25
+    assert told[0].val_loss == pytest.approx(sum(r.records[0].val_loss for r in runs) / 2)
+    blind = fit(made(1), [0.0], val=None, lr=None)
+    assert blind[0].kept_epoch == len(blind[0].records) == 8
+    assert blind[0].records[-1].val_loss is None
+
+
+def test_same_seed_same_bits_and_global_randomness_untouched() -> None:
+    one, two, other = made(2), made(2), made(2)
+    state = torch.get_rng_state()
+    fit(one, [0.1, 0.2], epochs=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(7)
+    fit(two, [0.1, 0.2], epochs=2)
+    fit(other, [0.1, 0.2], epochs=2, seed=6)
+    for a, b, c in zip(one, two, other, strict=True):
+        pairs = zip(a.parameters(), b.parameters(), strict=True)
+        assert all(torch.equal(p, q) for p, q in pairs)
+        assert not close(a, c)
+
+
+def test_frozen_weights_stay() -> None:
+    heads = made(2)
+    for head in heads:
+        head.linear.requires_grad_(False)
+    before = [head.linear.weight.clone() for head in heads]
+    fit(heads, [0.1, 0.2], epochs=2)
+    assert all(torch.equal(h.linear.weight, w) for h, w in zip(heads, before, strict=True))
+
+
+def test_divergence_is_an_error_that_leaves_the_heads_as_they_were() -> None:
+    heads = made(2)
+    before = copy.deepcopy(heads)
+    bad = cached(torch.full_like(TRAIN.h, torch.inf), TRAIN.y)
+    with pytest.raises(InputError, match=r"finite.*epoch 1.*learning rate below 0.02"):
+        train(heads, bad, masks=[0.0, 0.1], epochs=2, lr=0.02)
+    assert all(close(a, b) and not a.training for a, b in zip(heads, before, strict=True))
+
+
+def test_no_epochs_at_all() -> None:
+    with pytest.raises(InputError, match="epochs of at least 1"):
+        fit(made(1), [0.1], epochs=0)
+
+
+def test_automatic_training_is_slower_and_more_patient_with_many_rows() -> None:
+    wrong = (TRAIN.y + 1) % CLASSES  # nothing learned helps: heads stop as soon as they may
+    few, many = cached(TRAIN.h, wrong), cached(TRAIN.h.repeat(60, 1), wrong.repeat(60))
+    (head,) = made(1)
+    fit([head], [0.0], epochs=30)
+    more = {"bank": BANK, "draws": 2}
+    (short,) = train([head], few, VAL, **more)
+    (long,) = train([head], many, VAL, batch_size=16, **more)
+    assert (len(short.records), short.records[0].lr) == (6, 3e-3)
+    assert (len(long.records), long.records[0].lr) == (25, 1e-3)
