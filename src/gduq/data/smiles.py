@@ -95,7 +95,7 @@ class RDKitProcess:
     """
 
     def __init__(self, seconds: float = 5.0) -> None:
-        self.seconds, self._closed = seconds, False
+        self.seconds, self._closed, self._late = seconds, False, False
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -140,9 +140,10 @@ class RDKitProcess:
                         size = len(left.popleft())
                         part = self._received(size)
                         found.append(part)
-                        if len(part) < size:  # a new process goes on with the next group
+                        if len(part) < size or self._late:  # a new process goes on behind it
+                            why = self._why()
                             late = f"not read: RDKit did not end with row {len(part)} before it"
-                            part += [self._why(), *[late] * (size - len(part) - 1)]
+                            part += [why, *[late] * (size - len(part) - 1)][: size - len(part)]
                             break
             except BaseException:  # Ctrl-C, say: nobody gets the answers to this question next
                 self._end()
@@ -168,29 +169,38 @@ class RDKitProcess:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for the caller, who then ends this one
             )
+            assert self._process.stdout is not None
+            self._process.stdout.readline()  # it has imported RDKit: from now on the clock runs
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended: so it has no answers
-            message = json.dumps([what, self.seconds, groups, maps])
+            message = json.dumps([what, groups, maps])
             self._process.stdin.write(f"{message}\n".encode())
             self._process.stdin.flush()
 
     def _received(self, count: int) -> list[Any]:
-        """So many answers, or those before the process ended."""
-        found = list[Any]()
-        while self._process is not None and len(found) < count:
-            assert self._process.stdout is not None
-            if not (line := self._process.stdout.readline()).endswith(b"\n"):
-                break
+        """So many answers, or those before the process ended or its time was over."""
+        found, self._late = list[Any](), False
+        if (process := self._process) is None:
+            return found
+
+        def stop() -> None:
+            self._late = True
+            process.kill()
+
+        clock = threading.Timer(self.seconds, stop)
+        clock.start()
+        assert process.stdout is not None
+        while len(found) < count and (line := process.stdout.readline()).endswith(b"\n"):
             found.append(json.loads(line))
+        clock.cancel()
         return found
 
     def _why(self) -> Ended:
         """Why a process that ended did so."""
-        late = self._process is not None and self._process.wait() == 1  # as its clock has it end
         self._end()
         if self._closed:
             return Ended("RDKit was stopped")
-        reason = f"did not end within {self.seconds:g} seconds" if late else "failed"
+        reason = f"did not end within {self.seconds:g} seconds" if self._late else "failed"
         return Ended(f"RDKit {reason}")
 
     def _end(self) -> None:

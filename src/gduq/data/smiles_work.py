@@ -5,7 +5,6 @@ It imports nothing but RDKit, so that a new process works in a moment.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import sys
@@ -35,7 +34,7 @@ _maps: dict[str, Sequence[Any]] = {}  # the values that PyG numbers, by feature
 
 
 def serve() -> None:
-    """Answer text by text, until nobody asks any more; a text that takes too long ends it all."""
+    """Answer text by text, until nobody asks any more; who asks has the clock."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints is no answer
     try:
@@ -45,20 +44,18 @@ def serve() -> None:
         RDLogger.DisableLog("rdApp.*")  # type: ignore[attr-defined]
     except ImportError:
         pass  # every answer says so
+    print(file=answers, flush=True)  # ready
     tasks = {"read": _read, "parse": _parse, "scaffold": _scaffold, "draw": _draw}
     for line in sys.stdin:
-        what, seconds, groups, maps = json.loads(line)
+        what, groups, maps = json.loads(line)
         _maps.update(maps)
         for group in groups:
-            # its thread needs no lock of Python's, and exits whatever RDKit does
-            faulthandler.dump_traceback_later(seconds, exit=True)
             for text in group:
                 try:
                     found: Any = tasks[what](text)
                 except Exception as error:  # of RDKit's: the next text is another one
                     found = one_line(error)
                 print(json.dumps(found), file=answers, flush=True)
-            faulthandler.cancel_dump_traceback_later()
 
 
 def _molecule(text: str) -> Any:
