@@ -15,7 +15,7 @@ from gduq.runs.build import own_of, splits_of, target_of
 from gduq.runs.config import RunConfig
 from gduq.runs.run import requirements, run
 from gduq.shifts import cut
-from gduq.shifts.domains import Domain
+from gduq.shifts.cuts import Domain
 from tests.cli.cases import CLASSES, rings
 from tests.cli.tables import LABELS, table
 

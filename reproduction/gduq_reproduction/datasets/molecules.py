@@ -14,7 +14,7 @@ import gduq.data
 from gduq import shifts
 from gduq._checks import one_of
 from gduq.data import Splits
-from gduq.shifts.domains import scaffold_ranks
+from gduq.shifts.cuts import scaffold_ranks
 from gduq_reproduction.datasets.raw import cached_graphs, digest, raw_file
 
 __all__ = ["MOLECULES", "load_molecules"]

@@ -21,7 +21,7 @@ from torch_geometric.data import Data
 
 from gduq._io import atomic_path, to_json
 from gduq.conformal import shift_test
-from gduq.data.files import open_source, stream
+from gduq.data.files import stream
 from gduq.data.outputs import (
     Reject,
     RejectList,
@@ -252,7 +252,7 @@ def _has_smiles(source: Path) -> bool:
     """Whether the first graph of a file says which molecule it is."""
     if source.suffix != ".safetensors":
         return False
-    first = next(iter(open_source(source)), (0, None))[1]
+    first = next(iter(stream(source)), (0, None))[1]
     return isinstance(first, Data) and isinstance(first.get("smiles"), str)
 
 
