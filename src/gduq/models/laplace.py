@@ -16,9 +16,8 @@ from gduq.models.head_ensemble import OnTrunk
 from gduq.models.posteriors import JointPosterior, SeparatePosteriors
 from gduq.models.predictor import CachedRows, ModelFactory, TrainHeads
 from gduq.prediction import Labels, Target, Values
-from gduq.tracing.call import Call
+from gduq.tracing.call import LINEAR, Call
 from gduq.tracing.trunk import Trunk
-from gduq.tracing.widths import LINEAR
 
 if TYPE_CHECKING:
     from typing_extensions import Self
