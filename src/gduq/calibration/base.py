@@ -26,6 +26,11 @@ from gduq.prediction.temperature import Part, best_temperature
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = [
+    "CalibrationSet", "Calibrator", "ClassCalibrator", "MixtureCalibrator", "NetworkCalibrator",
+    "RowTemperature", "fit_module", "minimise", "mixture_logs", "same_energy", "samples_of",
+]  # fmt: skip
+
 P = TypeVar("P", bound=Prediction)
 
 

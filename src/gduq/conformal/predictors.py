@@ -20,6 +20,11 @@ from gduq.prediction.checks import RowChoice, check_nodes, row_index
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = [
+    "APS", "DAPS", "ClassConditional", "ConformalIntervals", "ConformalLabels",
+    "ConformalPredictor", "Intervals", "PredictionSets", "SplitConformal", "conformal_quantile",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets:
@@ -374,16 +379,13 @@ class ConformalLabels(ConformalPredictor[PredictionSets]):
         self._fitted: list[SplitConformal | None] = []
 
     def _learn(self, p: LabelPrediction, rows: Tensor) -> None:
-        p = p[rows]
+        p, cls = p[rows], self.methods[self.method]
+        # the shift is tested once, for all labels
+        options: Any = {"nonempty": self.nonempty, "shift_level": 0, "seed": self.seed}
         self._fitted = [
-            self._make().fit(p.column(t)) if bool(p.known[:, t].any()) else None
+            cls(self.alpha, **options).fit(p.column(t)) if bool(p.known[:, t].any()) else None
             for t in range(p.num_labels)
         ]
-
-    def _make(self) -> SplitConformal:
-        """One for a label; the shift is looked at once, for all labels."""
-        cls = self.methods[self.method]
-        return cls(self.alpha, nonempty=self.nonempty, shift_level=0, seed=self.seed)
 
     def _predict(self, p: LabelPrediction, rows: Tensor) -> PredictionSets:
         p = p[rows]
