@@ -152,7 +152,7 @@ def test_split_sizes(domain, shift):
 
 
 def test_basis_covariate():
-    packed, recipe, cut = whole("basis", "covariate")
+    _, recipe, cut = whole("basis", "covariate")
     bases = {name: set(recipe.base[rows].tolist()) for name, rows in cut.items()}
     assert bases["train"] == bases["id_val"] == bases["id_test"] == {0, 1, 2}
     assert bases["ood_val"] == {3}

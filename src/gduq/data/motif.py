@@ -138,7 +138,7 @@ def draw_recipe(
             follows = torch.rand(fifth, generator=generator) < ratio
             index = torch.where(follows, motif, randint(0, 3, fifth))
             parts.append(recipe(values[index], motif))
-        counts, holdout = (3 * fifth, fifth, fifth), int(0.15 * 3 * fifth)
+        counts, holdout = (3 * fifth, fifth, fifth), int(0.15 * (3 * fifth))
     pool_, val, test = torch.arange(sum(counts)).split(list(counts))
     cut = leave_out(pool_, val, test, holdout, generator)
     columns = zip(*(vars(part).values() for part in parts), strict=True)
