@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -293,6 +292,8 @@ def _in_proportion(strata: Tensor, first: bool) -> Tensor:
     """An order of rows of which every beginning holds the strata in proportion: the k-th of the n
     rows of a stratum stands at (k + 1/2) / n. ``first`` puts one of each, the largest stratum
     first, before all others."""
+    import pandas as pd
+
     groups = pd.Series(strata.numpy()).groupby(strata.numpy())
     place, count = groups.cumcount().to_numpy(), groups.transform("size").to_numpy()
     key = (place + 0.5) / count
