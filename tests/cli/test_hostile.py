@@ -15,7 +15,7 @@ from gduq.data import save
 from gduq.data.outputs import printable
 from gduq.errors import InputError
 from gduq.runs.config import RunConfig
-from tests.cli.cases import anchored, bundle, refused, rings, run
+from tests.cli.cases import anchored, bundle, refused, rings
 from tests.cli.hostile import nested, run_folder
 from tests.tampering import joined, split_up
 
