@@ -10,7 +10,7 @@ import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,7 @@ def run_through(
         if calls > 1:
             raise _not_called_once(path, "a second call")
         z = reader(first_input(args, kwargs))
+        z = _Read(z) if isinstance(target.__dict__.get("forward"), _TakenForward) else z
         if args:
             return (z, *args[1:]), kwargs
         return args, {**kwargs, "x" if "x" in kwargs else "input": z}
@@ -93,14 +94,23 @@ def _not_called_once(path: str, got: str) -> InputError:
     return InputError(f"'{path}' to be called once in a pass", got, do)
 
 
+class _Read(NamedTuple):
+    """What a taken layer gives: somebody else's reading of its input."""
+
+    z: Tensor
+
+
 class _TakenForward:
-    """Stands for the map of a linear layer whose weights were taken: it hands on what it reads."""
+    """Stands for the map of a linear layer whose weights were taken."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def __call__(self, x: Tensor | None = None, input: Tensor | None = None) -> Tensor | None:
-        return x if input is None else input
+    def __call__(self, x: object = None, input: object = None) -> Tensor:
+        read = x if input is None else input
+        if isinstance(read, _Read):
+            return read.z
+        raise InputError("the model that reads for this layer to be called", "a part called alone")
 
 
 def _save_nothing(*_: object) -> None:
