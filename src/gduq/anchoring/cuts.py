@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gduq._torch import exporting
 from gduq.errors import InputError
-from gduq.graphs import Graph, Rows, check_graph, device_of, num_rows
+from gduq.graphs import Graph, Rows, check_graph, num_rows
 from gduq.graphs.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn import GNN
@@ -29,15 +29,15 @@ from gduq.tracing.call import (
     evaluating,
     input_width,
     removed_activation_note,
+    uncached,
 )
-from gduq.tracing.trunk import arriving, run_through, take_linear
+from gduq.tracing.trunk import Replay, arriving, run_through, take_linear
 
 __all__ = ["CutPoint", "GNNCut", "ModuleCut", "Read", "Uncut", "identity_map"]
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
 _CHUNK = 2**22  # most numbers of a layer held at once while copies pass through a `GNN`
-_WIDE = 2**25  # the same for a module, whose prefix runs once more for each chunk
 _MOST = 4096  # channels of an input that a new map is put before
 
 
@@ -186,7 +186,7 @@ class ModuleCut(CutPoint):
     """Any module, cut in front of one of its submodules, or at its input (``path`` ``""``).
 
     A plain ``Linear`` is read for; before anything else a map of width d is put in. All copies go
-    through one pass: what comes before the cut is computed once, what follows for each of them.
+    on from one prefix: what comes before the cut is computed once, what follows for each of them.
 
     Args:
         before: Paths of the submodules that run before the cut.
@@ -222,7 +222,6 @@ class ModuleCut(CutPoint):
         self.moves = self.has_prefix = bool(path)
         self.before = list(before)
         self._note = "" if taken is not None else f", the input of a {type(part).__name__}"
-        self._together = True  # whether copies can pass at once
 
     def prefix(self, graph: Graph) -> Tensor:
         check_graph(graph)
@@ -232,75 +231,44 @@ class ModuleCut(CutPoint):
 
     def run(self, graph: Graph, read: Read, copies: int) -> Tensor:
         check_graph(graph)
-        at_once = 1
-        if self._together and not (exporting() or ForcedDropout.active()):
-            rows = max(1, int(graph.num_nodes or 0), int(graph.num_edges))
-            at_once = _WIDE // (rows * self.channels)
-        parts = [self._copies(graph, read, part) for part in _parts(copies, at_once)]
-        return as_logits(torch.cat(parts), self.ending)
+        replay = None
+        with uncached(self.net):
+            traced = exporting() or torch.compiler.is_compiling() or ForcedDropout.active()
+            if self.path and copies > 1 and not traced:
+                replay = Replay(self.net, self.path)
+            parts = [slice(k, k + 1) for k in range(copies)]
+            found = [self._pass(graph, read, part, replay) for part in parts]
+        return as_logits(torch.stack(found), self.ending)
 
-    def _copies(self, graph: Graph, read: Read, part: slice) -> Tensor:
-        """Outputs of some copies, which `torch.func.vmap` runs together behind the cut."""
-        made: list[Tensor] = []
+    def _pass(self, graph: Graph, read: Read, part: slice, replay: Replay | None) -> Tensor:
+        """The output of a pass that goes on with what one copy reads at the cut.
 
-        def one(which: Tensor) -> Tensor:
-            def go_on(h: Tensor) -> Tensor:
-                if not made:
-                    made.append(read(self._checked(h, graph), part))
-                return made[0].index_select(0, which.view(1)).squeeze(0)
-
-            return self._pass(graph, go_on)
-
-        training = self.net.training
-        if training and self.frozen:  # what is random is drawn once, outside of the copies
-            with torch.no_grad(), evaluating(self.net):
-                h = self.prefix(graph)
-            made.append(read(h, part))
-        numbers = torch.arange(part.stop - part.start, device=device_of(graph))
-        if len(numbers) > 1:
-            try:
-                with _attributes_kept(self.net):
-                    random = "different" if training else "error"
-                    out: Tensor = torch.func.vmap(one, randomness=random)(numbers)
-                return out
-            except Exception:  # what a network does with numbers may allow no copies of them
-                self._together = False
-                made = made if training else []
-        return torch.stack([one(which) for which in numbers])
-
-    def _pass(self, graph: Graph, go_on: Callable[[Tensor], Tensor]) -> Tensor:
-        """The output of a pass that goes on with other numbers at the cut."""
+        Frozen: the modules around the cut are in evaluation mode until it is reached, since
+        functional dropout looks at the mode of the module it stands in.
+        """
         if not self.path:
             graph = copy.copy(graph)
-            graph.x = go_on(graph.get("x"))
+            graph.x = read(self._checked(graph.get("x"), graph), part).squeeze(0)
             return call_network(self.net, graph, self.call)
-        with self._resting() as wake:
-
-            def awake(h: Tensor) -> Tensor:
-                z = go_on(h)
-                wake()
-                return z
-
-            return run_through(self.net, self.path, graph, self.call, awake)
-
-    @contextmanager
-    def _resting(self) -> Iterator[Callable[[], None]]:
-        """Frozen: the modules around the cut are in evaluation mode until it is reached.
-
-        Functional dropout looks at the mode of the module it stands in.
-        """
-        parts = self.path.split(".")
-        around = [self.net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
+        net, parts = self.net if replay is None else replay.net, self.path.split(".")
+        around = [net.get_submodule(".".join(parts[:i])) for i in range(len(parts))]
         modes = [(module, module.training) for module in around if self.frozen]
 
         def wake() -> None:
             for module, mode in modes:
                 module.training = mode
 
+        def go_on(h: Tensor) -> Tensor:
+            if replay is not None:
+                replay.reach()
+            wake()
+            return read(self._checked(h, graph), part).squeeze(0)
+
         for module, _ in modes:
             module.training = False
         try:
-            yield wake
+            with replay or nullcontext():
+                return run_through(net, self.path, graph, self.call, go_on)
         finally:
             wake()
 
@@ -339,19 +307,6 @@ class ModuleCut(CutPoint):
 def _parts(copies: int, at_once: int) -> list[slice]:
     at_once = max(1, at_once)
     return [slice(i, min(i + at_once, copies)) for i in range(0, copies, at_once)]
-
-
-@contextmanager
-def _attributes_kept(net: nn.Module) -> Iterator[None]:
-    """What a network notes on itself (``self.h = ...``) is gone afterwards, as it was of copies."""
-    before = [(module.__dict__, dict(module.__dict__)) for module in net.modules()]
-    try:
-        yield
-    finally:
-        for now, known in before:
-            for name in [name for name in now if name not in known]:
-                del now[name]
-            now.update((k, v) for k, v in known.items() if now.get(k) is not v)
 
 
 def identity_map(width: int, like: nn.Module) -> nn.Linear:
