@@ -433,7 +433,7 @@ def test_a_masked_graph_is_no_source_of_anchors() -> None:
     graph = make_graph(9, 4)
     graph.y, graph.train_mask = torch.arange(9) % 3, torch.arange(9) < 5
     model = gduq.anchor(make_net("gcn", task="node"), at=1, num_anchors=3).double()
-    with pytest.raises(InputError, match=r"a whole graph with a train_mask.*View"):
+    with pytest.raises(InputError):
         model.fit_anchors(graph)
     assert model.fit_anchors(View(graph, graph.train_mask)).bank.shape == (3, 8)
 
