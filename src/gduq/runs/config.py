@@ -261,9 +261,13 @@ class RunConfig(Part):
     @field_validator("calibrators")
     @classmethod
     def _check_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        from gduq.calibration import parse_name
+        named = tuple(dict.fromkeys(name for name in names if name != "none"))
+        if named:  # torch is imported then, which takes seconds
+            from gduq.calibration import parse_name
 
-        return tuple(dict.fromkeys(n for n in names if n != "none" and parse_name(n)))
+            for name in named:
+                parse_name(name)
+        return named
 
     @classmethod
     def read(
