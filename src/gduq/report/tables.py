@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from gduq.metrics import Interval
 from gduq.report import kinds
 from gduq.report.kinds import Mark, ScoreColumn, compared, in_words, result_of
@@ -152,6 +150,8 @@ def label_table(subjects: Sequence[Subject]) -> ReportTable | None:
 
 def subgroups(subjects: Sequence[Subject]) -> list[ReportTable]:
     """Parts of the main split: by class or true value, by domain, and by what graphs say."""
+    import pandas as pd
+
     split, found = main_split(subjects) or "", []
     for name, every in apart(subjects) if split else ():
         shown = _labelled(every, split)[:_BESIDE]
