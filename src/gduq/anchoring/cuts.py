@@ -22,8 +22,7 @@ from gduq.graphs.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn import GNN, as_chain
 from gduq.nn.gnn_settings import ChainPoint
-from gduq.nn.layers import PropagationLayer
-from gduq.nn.neighbourhoods import Structure
+from gduq.nn.layers import PropagationLayer, Structure
 from gduq.prediction import Values
 from gduq.tracing.call import (
     LINEAR,
