@@ -138,7 +138,7 @@ class Anchored(Predictor):
                 type(graph).__name__,
                 "Call an anchored model with the graph itself: model(data).",
             )
-        if isinstance(self.point, Uncut):
+        if not self.point.channels:
             device = next((p.device for p in self.point.parameters()), torch.device("cpu"))
             self._cut(on_device(graph, device))
 
@@ -169,7 +169,7 @@ class Anchored(Predictor):
         if not self.training:
             self.locate(graph)
             return self._bank_outputs(graph)[0].mean(dim=0)
-        if isinstance(self.point, Uncut):  # an optimiser would lack the new weights
+        if not self.point.channels:  # an optimiser would lack the new weights
             raise InputError(
                 "a model whose place is known before training in a loop of your own",
                 "one that has not seen a graph",
@@ -382,7 +382,7 @@ class Anchored(Predictor):
     # -- bundles -------------------------------------------------------------------------------
 
     def spec(self) -> dict[str, Any]:
-        if isinstance(self.point, Uncut):
+        if not self.point.channels:
             raise InputError("a model that has met a graph", "none", "Train it before it is saved.")
         return {
             "kind": self.kind,
@@ -404,7 +404,7 @@ class Anchored(Predictor):
 
     def __repr__(self) -> str:
         net, where = type(self.point.net).__name__, self.point.description
-        if isinstance(self.point, Uncut):
+        if not self.point.channels:
             return f"Anchored({net}, {where})"
         anchors, source = self.bank.size(0) or self.recipe.num_anchors, self.source
         frozen = "what precedes it is frozen" if self.recipe.freeze else "all of it learns"

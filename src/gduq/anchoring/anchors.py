@@ -232,8 +232,9 @@ def make_source(choice: Source | None, channels: int, moving: bool) -> Anchors:
         return GaussianAnchors(channels, momentum=0.1 if moving else None)
     if choice == "shuffle" or choice is None:
         return ShuffledAnchors()
-    known = "anchors 'gaussian', 'shuffle', a tensor [k, d] or an Anchors object"
-    raise InputError(known, repr(choice))
+    raise InputError(
+        "anchors 'gaussian', 'shuffle', a tensor [k, d] or an Anchors object", repr(choice)
+    )
 
 
 def source_from(spec: Mapping[str, Any]) -> Anchors:
@@ -330,8 +331,8 @@ class AnchorSampler:
         count = self.draws * owners
         wide = linear.in_features > linear.out_features
         if isinstance(source, GaussianAnchors) and wide and owners > linear.out_features:
-            known = (one.to(linear.weight) for one in source.fitted())
-            shift = gaussian_shift(*known, linear.weight, count, masked, self.generator)
+            mean, std = (known.to(linear.weight) for known in source.fitted())
+            shift = gaussian_shift(mean, std, linear.weight, count, masked, self.generator)
         else:
             like = source_rows.values() if is_sparse(source_rows) else source_rows
             c = source.draw(source_rows, count, self.generator).to(like.dtype)

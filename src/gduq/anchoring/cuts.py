@@ -67,7 +67,7 @@ _ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
 class Uncut(nn.Module):
     """A network before a graph has shown where it is cut."""
 
-    channels, row_kind = 0, None
+    channels, row_kind = 0, None  # no width: nothing is cut yet
 
     def __init__(self, net: nn.Module, at: int | str) -> None:
         super().__init__()
@@ -461,11 +461,11 @@ def resolve_cut(
     if chain is not None:
         place, inner = "readout" if at == "head" else at, chain.points[:-1]
         if isinstance(place, int) and -len(inner) <= place < 0:
-            place = inner[place]  # type: ignore[assignment]
+            place = inner[place]
         if place not in chain.points or isinstance(place, bool):
             known = ", ".join(map(repr, chain.points))
             raise InputError(f"at one of 'head', {known}", repr(at))
-        return GNNCut(chain, place, keep=recipe.init == "identity")  # type: ignore[arg-type]
+        return GNNCut(chain, place, keep=recipe.init == "identity")
     assert graph is not None
     return _module_cut(net, at, call, graph, seen or trace(net, graph, call))
 
