@@ -128,8 +128,8 @@ def changes_of(view: View) -> list[Callable[..., View]]:
         found += [edge_drop, edge_rewire]
     x = graph.get("x")
     if isinstance(x, Tensor) and x.is_floating_point():
-        if x.is_sparse_csr or not bool(category_columns(*_Columns(view.graphs).parts("x")).all()):
-            found += [feature_noise, feature_mask]
+        fixed = category_columns(*_Columns(view.graphs).parts("x"))
+        found += [feature_noise, feature_mask] if x.is_sparse_csr or not bool(fixed.all()) else []
     return found
 
 
