@@ -18,11 +18,9 @@ from torch import Tensor
 
 from gduq import metrics
 from gduq.errors import InputError
-from gduq.evaluation.gap import gap_of_draws
 from gduq.metrics import Interval
-from gduq.metrics.metric import ABOUT
 from gduq.metrics.resampling import interval, resample_counts, resampled
-from gduq.metrics.rows import read_any
+from gduq.metrics.rows import ABOUT, read_any
 from gduq.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -136,12 +134,9 @@ def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
     if name == "distance":
         return _measured("gap", p, counts, bins).abs()
     columns = list(p.parts().values()) if p.kind == "values" else [p]
-    if name == "gap":
-        found = [gap_of_draws(column, counts) for column in columns]
-    else:
-        metric: Any = getattr(metrics, name, None)
-        if p.kind not in ABOUT.get(metric, {}):
-            raise InputError(f"a measure of {p.kind}", repr(name))
-        metric = partial(metric, bins=bins) if name == "ece" else metric
-        found = [resampled(metric, read_any(one).weighted(counts)) for one in columns]
+    metric: Any = getattr(metrics, name, None)
+    if p.kind not in ABOUT.get(metric, {}):
+        raise InputError(f"a measure of {p.kind}", repr(name))
+    metric = partial(metric, bins=bins) if name == "ece" else metric
+    found = [resampled(metric, read_any(one).weighted(counts)) for one in columns]
     return torch.stack(found).mean(dim=0).cpu()

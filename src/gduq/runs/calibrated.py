@@ -12,8 +12,7 @@ from gduq.calibration import METHODS, parse_name
 from gduq.data import View
 from gduq.errors import InputError
 from gduq.evaluation import corrupted_predictions
-from gduq.evaluation.calibrated import Calibrated, Whole
-from gduq.evaluation.inputs import whole_graph
+from gduq.evaluation.calibrated import Calibrated, FullGraph, full_graph
 from gduq.models.predictor import Predictor
 from gduq.runs import build
 from gduq.runs.folder import RunFolder
@@ -30,7 +29,7 @@ class CalibratedRun(Calibrated):
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__(
-            folder.predictions(), find_whole=self._whole_of_run, find_copies=self._copies_of_run
+            folder.predictions(), find_graph=self._graph_of_run, find_copies=self._copies_of_run
         )
         self.folder = folder
 
@@ -44,9 +43,9 @@ class CalibratedRun(Calibrated):
         """The data of the run, by split."""
         return build.all_views(build.splits_of(self.folder.config))
 
-    def _whole_of_run(self) -> Whole | None:
+    def _graph_of_run(self) -> FullGraph | None:
         node = self.folder.info["task"] == "node"
-        return whole_graph(self.model, self.views) if node else None
+        return full_graph(self.model, self.views) if node else None
 
     def _copies_of_run(self) -> list[Any]:
         features = self.raw[self.fit_on].features is not None
