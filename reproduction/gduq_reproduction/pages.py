@@ -4,9 +4,8 @@
     gduq bench comparison --scale paper --root results
     make results                              # python -m gduq_reproduction.pages
 
-reads ``results/comparison-*.csv`` and writes ``results/summary.json``, ``RESULTS.md``,
-``results/comparison.html``, the block in the README and ``docs/replication.md``, with their
-pictures. Words stand in ``results/notes.toml``.
+reads ``results/comparison-*.csv`` and writes ``results/summary.json``, ``RESULTS.md``, the block in
+the README and ``docs/replication.md``, with their pictures. Words stand in ``results/notes.toml``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gduq_reproduction.bench import markdown
 from gduq_reproduction.harness import Store
@@ -48,9 +46,8 @@ def tables(root: Path = ROOT / "results") -> list[pd.DataFrame]:
     return [Store(root / f"comparison-{scale}.csv").read() for scale in ("small", "paper")]
 
 
-def pages(small: pd.DataFrame, paper: pd.DataFrame) -> dict[str, str]:
-    """Every file that is made from the figures, by name."""
-    found = summary(small, paper)
+def pages(found: Found) -> dict[str, str]:
+    """Every text that is made from the figures, by name."""
     notes = tomllib.loads((ROOT / "results/notes.toml").read_text(encoding="utf-8"))
     start, rest = (ROOT / "README.md").read_text(encoding="utf-8").split(BEGIN)
     return {
@@ -58,8 +55,6 @@ def pages(small: pd.DataFrame, paper: pd.DataFrame) -> dict[str, str]:
         "RESULTS.md": _results(found, notes["page"]),
         "README.md": start + BEGIN + _readme(found) + END + rest.split(END)[1],
         "docs/replication.md": _replication(found, notes["replication"]),
-        "results/comparison.html": _html(small, paper, found),
-        **pictures(found),
     }
 
 
@@ -225,44 +220,13 @@ def _count(count: Found | None) -> str:
     return f"{count['won']} of {count['of']} cells ({means}{least})"
 
 
-# -- results/comparison.html -----------------------------------------------------------------------
-
-
-def _html(small: pd.DataFrame, paper: pd.DataFrame, found: Found) -> str:
-    """All figures on one page without scripts: a table per measure, a line per method."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    sections = []
-    for name, title, table in (
-        ("small", "All methods, the paper's networks among them, at small scale", small),
-        ("published", "The published networks with all calibrators", paper),
-    ):
-        rows = table[~table["method"].str.startswith("candidate: ")]
-        grids = {f"OOD {NAMES[m]}": _grid(rows, "ood_test", m) for m in (*SHOWN, "errors")}
-        grids["ID NLL"] = _grid(rows, "id_test", "nll")
-        grids["AUROC of ID against OOD rows, by score"] = _grid(rows, "detection", "auroc")
-        sections.append((name, title, grids))
-    template = environment.get_template("comparison.html.j2")
-    return template.render(about=found["about"], sections=sections, printed=found["printed"])
-
-
-def _grid(table: pd.DataFrame, split: str, measure: str) -> pd.DataFrame:
-    """Means over seeds as text: a line per method and calibration, a column per cell."""
-    rows = table[table["split"] == split]
-    means = rows.groupby(["method", "calibration", "cell"], sort=False)[measure].mean().unstack()
-    means = means.dropna(how="all")
-    means.insert(0, "mean", means.mean(axis=1).where(means.notna().all(axis=1)))
-    return means.map(lambda value: "" if pd.isna(value) else f"{value:.3f}")
-
-
 def main() -> None:
     """Make all pages from ``results/``."""
     small, paper = tables()
     if not len(small):
         sys.exit("No figures in results/: gduq bench comparison --scale small --root results")
-    for name, text in pages(small, paper).items():
+    found = summary(small, paper)
+    for name, text in {**pages(found), **pictures(found)}.items():
         (ROOT / name).write_text(text, encoding="utf-8")
 
 

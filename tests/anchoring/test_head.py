@@ -14,7 +14,7 @@ from gduq.anchoring.head import AnchoredHead, Tail, _map_of_relu, head_outputs
 from gduq.anchoring.linear import AnchoredLinear
 from gduq.nn import GNN
 from gduq.nn.forced_dropout import ForcedDropout
-from gduq.tracing.noise import NoiseHead
+from gduq.tracing.trunk import NoiseHead
 from tests.conftest import tiny_graph
 
 RESTS = {

@@ -23,7 +23,7 @@ from gduq.errors import BundleError
 from gduq.models import Ensemble, LastLayerLaplace
 from gduq.nn import GNN
 from gduq.prediction import Labels, Values, predict
-from gduq.serve.pages import front, make_card
+from gduq.serve.http import make_card
 from gduq.serve.service import Service
 from gduq.serve.settings import Limits
 from tests.bundle.cases import GRAPH, anchored, fitted_calibrators, gnn, made
@@ -213,7 +213,7 @@ def use(path: Path) -> None:
     info = describe(path)
     model, calibrator = load(path)
     predict(model, ring(4, 0)).to_pandas()
-    front(make_card(Service(model, calibrator, info.class_names), Limits(), info, "m"))
+    make_card(Service(model, calibrator, info.class_names), Limits(), info, "m")
 
 
 @budget(80)

@@ -89,7 +89,7 @@ def test_maps_for_which_nothing_is_learnt():
         assert len(fixed(p).samples) == len(p.samples)
 
 
-@pytest.mark.parametrize("name", ["deviation", "per_label", "per_label_isotonic"])
+@pytest.mark.parametrize("name", ["deviation", "per_label"])
 def test_bundles_keep_calibrators_of_every_kind(name, tmp_path):
     p = kinds.DRAWN[METHODS[name].kind](2)
     cal = METHODS[name]().fit(p)

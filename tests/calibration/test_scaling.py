@@ -16,7 +16,7 @@ from gduq.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from gduq.calibration.calibration_set import fit_module, minimise
+from gduq.calibration.base import fit_module, minimise
 from gduq.errors import InputError
 from gduq.prediction import ClassPrediction
 from tests.calibration.battery import WEIGHTS, nll, overconfident

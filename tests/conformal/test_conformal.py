@@ -20,7 +20,7 @@ from gduq.conformal import (
     conformal_quantile,
     shift_test,
 )
-from gduq.conformal.classes import hashed_uniform
+from gduq.conformal.predictors import hashed_uniform
 from gduq.errors import InputError, NotFittedError
 from gduq.prediction import ClassPrediction
 

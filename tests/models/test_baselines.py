@@ -397,13 +397,10 @@ def test_laplace_is_the_posterior_of_the_last_layer(head: str, link: str) -> Non
     train = model.lead(gduq.predict(model, many(), features=True).features)
     wide = torch.cat([train, torch.ones(40, 1)], dim=1).double()
     p = gduq.predict(net, many()).probs.double()
-    curvature = torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)
-    hessian = torch.einsum("nab,nd,ne->adbe", curvature, wide, wide)
-    size = 3 * wide.size(1)
-    precision = model.posterior.precision * torch.eye(size)
-    inverse = torch.linalg.inv(hessian.reshape(size, size) + precision).view(
-        3, -1, 3, known.size(1)
-    )
+    curvature = (torch.diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1)).mean(dim=0)
+    hessian = torch.kron(curvature, wide.T @ wide)
+    precision = model.posterior.precision[0] * torch.eye(len(hessian))
+    inverse = torch.linalg.inv(hessian + precision).view(3, -1, 3, known.size(1))
     covariance = torch.einsum("nd,adbe,ne->nab", known, inverse, known)
     samples = model.sample(batch)
     if link == "probit":

@@ -107,13 +107,6 @@ def test_nearest_compounds_of_labels_name_what_was_measured():
     assert found[0].nearest
 
 
-def test_other_rows_are_drawn_without_them():
-    for kind in ("uncertain", "wrong"):
-        found = examples(subject(), "ood_test", kind)
-        assert found
-        assert all(e.smiles and not e.nearest for e in found)
-
-
 def test_without_novelty_or_training_data_they_are_left_out():
     plain = subject()
     p = plain.predictions["ood_test"]

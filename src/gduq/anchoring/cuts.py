@@ -25,11 +25,12 @@ from gduq.tracing.call import (
     Ending,
     as_logits,
     call_network,
+    cut_names,
     evaluating,
+    input_width,
     removed_activation_note,
 )
 from gduq.tracing.trunk import arriving, run_through, take_linear
-from gduq.tracing.widths import cut_names, input_width
 
 __all__ = ["CutPoint", "GNNCut", "ModuleCut", "Read", "Uncut", "identity_map"]
 

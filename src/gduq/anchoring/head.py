@@ -14,10 +14,8 @@ from gduq.anchoring.linear import AnchoredLinear
 from gduq.graphs import Graph
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.prediction import Values
-from gduq.tracing.call import redraw
-from gduq.tracing.noise import NoiseHead, standardised_last
-from gduq.tracing.trunk import Trunk
-from gduq.tracing.widths import LINEAR
+from gduq.tracing.call import LINEAR, redraw
+from gduq.tracing.trunk import NoiseHead, Trunk, standardised_last
 
 __all__ = ["AnchoredHead", "HeadCut", "Tail", "head_outputs"]
 

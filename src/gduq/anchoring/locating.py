@@ -16,10 +16,18 @@ from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graphs import Graph, Rows
 from gduq.nn.gnn import GNN, as_chain
-from gduq.tracing.call import Call, call_network, check_logits, copied, evaluating
+from gduq.tracing.call import (
+    Call,
+    call_network,
+    check_complete,
+    check_logits,
+    copied,
+    cut_names,
+    evaluating,
+    input_width,
+)
 from gduq.tracing.trace import Trace, infer_row_kind, row_counts, trace
 from gduq.tracing.trunk import Trunk, no_place, run_through
-from gduq.tracing.widths import check_complete, cut_names, input_width
 
 __all__ = ["cut_from", "cut_points", "needs_graph", "resolve_cut"]
 

@@ -16,8 +16,7 @@ from gduq.errors import BundleError, InputError, one_line
 from gduq.models.predictor import Predictor, kinds
 from gduq.nn.network_specs import class_name, network_from
 from gduq.prediction import target_from
-from gduq.tracing.call import Call, copied
-from gduq.tracing.widths import check_complete
+from gduq.tracing.call import Call, check_complete, copied
 
 __all__ = [
     "Factory",

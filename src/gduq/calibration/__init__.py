@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from gduq.calibration.base import Calibrator, ClassCalibrator
-from gduq.calibration.calibration_set import CalibrationSet
+from gduq.calibration.base import CalibrationSet, Calibrator, ClassCalibrator
 from gduq.calibration.graph import GATS, CaGCN
-from gduq.calibration.labels import PerLabel, PerLabelIsotonic
+from gduq.calibration.labels_values import DeviationScaling, PerLabel
 from gduq.calibration.monotone import (
     IsotonicCalibration,
     OrderInvariantCalibration,
@@ -24,7 +23,6 @@ from gduq.calibration.scaling import (
     TemperatureScaling,
     VectorScaling,
 )
-from gduq.calibration.values import DeviationScaling
 from gduq.errors import InputError, did_you_mean
 from gduq.graphs import Graph
 from gduq.prediction import Prediction
@@ -42,7 +40,6 @@ METHODS: dict[str, type[Calibrator]] = {
     "gats": GATS,
     "deviation": DeviationScaling,
     "per_label": PerLabel,
-    "per_label_isotonic": PerLabelIsotonic,
 }
 """All calibrators by their short names, for loops and the command line."""
 
@@ -52,8 +49,8 @@ FIXED = ("t2", "mean_logits", "rescaled_paper", "rescaled_released")
 __all__ = [
     "FIXED", "GATS", "METHODS", "CaGCN", "CalibrationSet", "Calibrator", "ClassCalibrator",
     "DeviationScaling", "DirichletCalibration", "EnsembleTemperatureScaling", "Fixed",
-    "IsotonicCalibration", "OrderInvariantCalibration", "PerLabel", "PerLabelIsotonic",
-    "SplineCalibration", "TemperatureScaling", "VectorScaling",
+    "IsotonicCalibration", "OrderInvariantCalibration", "PerLabel", "SplineCalibration",
+    "TemperatureScaling", "VectorScaling",
     "make", "methods_for", "parse_name", "restore",
 ]  # fmt: skip
 

@@ -18,8 +18,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, remove_self_loops, scatter, softmax
 
 from gduq._checks import check_int
-from gduq.calibration.base import NetworkCalibrator, RowTemperature
-from gduq.calibration.calibration_set import CalibrationSet, samples_of
+from gduq.calibration.base import CalibrationSet, NetworkCalibrator, RowTemperature, samples_of
 from gduq.calibration.monotone import UNIT
 from gduq.errors import InputError
 from gduq.graphs import Graph, check_graph

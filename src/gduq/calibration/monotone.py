@@ -12,8 +12,7 @@ from scipy.interpolate import CubicSpline
 from torch import Tensor, nn
 
 from gduq._torch import below, exporting
-from gduq.calibration.base import MixtureCalibrator, NetworkCalibrator
-from gduq.calibration.calibration_set import CalibrationSet
+from gduq.calibration.base import CalibrationSet, MixtureCalibrator, NetworkCalibrator
 from gduq.errors import InputError
 
 __all__ = [

@@ -9,8 +9,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gduq.calibration.base import ClassCalibrator, RowTemperature, same_energy
-from gduq.calibration.calibration_set import CalibrationSet, minimise, samples_of
+from gduq.calibration.base import (
+    CalibrationSet,
+    ClassCalibrator,
+    RowTemperature,
+    minimise,
+    same_energy,
+    samples_of,
+)
 from gduq.errors import InputError
 from gduq.prediction import RESCALING_RULES, ClassPrediction
 from gduq.prediction.mixture import log_mixture

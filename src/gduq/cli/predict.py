@@ -84,7 +84,7 @@ def predict(
 
 
 def _report(done: Served, service: Service, as_json: bool) -> None:
-    notes = service.notes if service.reference is not None else [_NO_REFERENCE]
+    notes = service.decisions.notes if service.reference is not None else [_NO_REFERENCE]
     if done.shift_pvalue is not None and done.shift_pvalue < 0.01:
         notes.append(_SHIFTED.format(done.shift_pvalue))
     if done.rejected:

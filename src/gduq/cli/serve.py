@@ -67,11 +67,10 @@ def _application(request: Request, limits: Limits, hosts: list[str] | None) -> A
     """Torch is imported from here on, which takes seconds."""
     from gduq.bundle import describe
     from gduq.cli.answering import make_service
-    from gduq.serve.http import make_app
-    from gduq.serve.pages import make_card
+    from gduq.serve.http import make_app, make_card
 
     service = make_service(request)
-    for note in service.notes:
+    for note in service.decisions.notes:
         echo(f"Note: {note}", err=True)
     info = describe(bundle_file(request.bundle))
     card = make_card(service, limits, info, request.bundle.resolve().name)

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gduq.conformal.base import (
-    ConformalPredictor,
-    Intervals,
-    PredictionSets,
-    conformal_quantile,
-)
-from gduq.conformal.classes import (
+from gduq.conformal.predictors import (
     APS,
     DAPS,
     ClassConditional,
+    ConformalIntervals,
     ConformalLabels,
+    ConformalPredictor,
+    Intervals,
+    PredictionSets,
     SplitConformal,
-)
+    conformal_quantile,
+)  # fmt: skip
 from gduq.conformal.shift import ShiftTest, ShiftWarning, shift_test
-from gduq.conformal.values import ConformalIntervals
 from gduq.errors import InputError
 from gduq.prediction import Prediction
 

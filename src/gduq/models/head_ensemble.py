@@ -16,8 +16,7 @@ from gduq.nn.gnn import as_chain
 from gduq.nn.network_specs import network_spec
 from gduq.prediction import Target, Values
 from gduq.tracing.call import Call, copied, redraw
-from gduq.tracing.noise import NoiseHead
-from gduq.tracing.trunk import Trunk
+from gduq.tracing.trunk import NoiseHead, Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,6 +18,7 @@ from gduq.nn.gnn import as_chain
 from gduq.nn.network_specs import network_spec
 from gduq.ood.nearest import Novelty
 from gduq.tracing.call import (
+    LAZY,
     Call,
     Ending,
     as_logits,
@@ -27,7 +28,6 @@ from gduq.tracing.call import (
 )
 from gduq.tracing.trace import trace
 from gduq.tracing.trunk import Trunk
-from gduq.tracing.widths import LAZY
 
 __all__ = ["Network", "as_predictor", "checked_predictor"]
 

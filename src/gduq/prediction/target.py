@@ -172,9 +172,11 @@ class Target(ABC):
 
     def best_temperature(self, parts: Sequence[Part], weights: Tensor | None = None) -> float:
         """The temperature that makes the weighted parts most likely."""
-        return fit_temperature(parts, lambda some, t: self._tempered(some, t, weights))
+        return fit_temperature(parts, lambda some, t: self.temperature_loss(some, t, weights))
 
-    def _tempered(self, parts: Sequence[Part], temperature: float, weights: Tensor | None) -> float:
+    def temperature_loss(
+        self, parts: Sequence[Part], temperature: float, weights: Tensor | None
+    ) -> float:
         """The loss of parts at a temperature."""
         at = torch.tensor(temperature, dtype=torch.float64)
         found = ((self.nll(self.scaled(s, at, weights), y, weights), v) for s, y, v in parts)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gduq.metrics import Interval
-from gduq.prediction import ClassPrediction, ValuePrediction
+from gduq.prediction import Prediction
 from gduq.report import plots
 from gduq.report.kinds import result_of
 from gduq.report.subject import Subject, main_split, severities, split_names
 from gduq.report.tables import apart
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["MOST", "charts_of"]
 
@@ -29,56 +32,41 @@ class Chart(NamedTuple):
     svg: str
 
 
-def charts_of(subjects: Sequence[Subject]) -> dict[str, Any]:
+def charts_of(subjects: Sequence[Subject]) -> dict[str, list[Any]]:
     """Charts by section of the page, and what they leave out."""
     drawn = [s.first for s in subjects[:MOST]]  # a picture is of one run, and its name says which
     panels = list(_panels(drawn))
-    section = _SECTIONS[type(drawn[0].parts[0].example)]
-    found: dict[str, Any] = {"reliability": [], "parity": [], "errors": [], "precision": []}
+    found: dict[str, list[Any]] = {"reliability": [], "parity": [], "errors": [], "precision": []}
+    if subjects[0].parts[0].kind == "classes":  # a label is two classes
+        diagram = partial(plots.reliability_diagram, bins=subjects[0].sampling["bins"])
+        found["reliability"] = _draw(panels, diagram, "Reliability")
+        if all(p.num_classes == 2 for _, known in panels for p in known.values()):
+            found["precision"] = _draw(panels, plots.precision_recall, "Precision and recall")
+    else:
+        single = [(f"{title}: {name}" if len(known) > 1 else title, p)
+                  for title, known in panels for name, p in known.items()]  # fmt: skip
+        parity = partial(plots.parity, most=300)
+        found["reliability"] = _draw(panels, plots.calibration_curve, "Levels of intervals")
+        found["errors"] = _draw(panels, _errors, "Error against deviation")
+        found["parity"] = _draw(single, parity, "Truth and prediction")
+    notes = []
+    if names := subjects[0].names[_BLOCKS:]:
+        notes.append(
+            f"Charts show the first {_BLOCKS} targets. Only in tables: {', '.join(names)}."
+        )
+    if hidden := [s.name for s in subjects[MOST:]]:
+        notes.append(f"Charts show the first {MOST} models. Only in tables: {', '.join(hidden)}.")
+    if any(s.runs for s in subjects):
+        notes.append("Charts show one run of a model with several seeds; numbers are means.")
     return found | {
-        **section(panels, subjects[0].sampling["bins"]),
         "risk": _draw(panels, plots.risk_coverage, "Risk and coverage"),
         "histograms": list(_histograms(drawn)),
         "severity": list(_severity(subjects[:MOST])),
-        "notes": list(_notes(subjects)),
+        "notes": notes,
     }
 
 
-def _of_classes(panels: Sequence[Panel], bins: int) -> dict[str, list[Chart]]:
-    found = {
-        "reliability": _draw(panels, partial(plots.reliability_diagram, bins=bins), "Reliability")
-    }
-    if all(p.num_classes == 2 for _, known in panels for p in known.values()):
-        found["precision"] = _draw(panels, plots.precision_recall, "Precision and recall")
-    return found
-
-
-def _of_values(panels: Sequence[Panel], bins: int) -> dict[str, list[Chart]]:
-    return {
-        "reliability": _draw(panels, plots.calibration_curve, "Levels of intervals"),
-        "errors": _draw(panels, _errors, "Error against deviation"),
-        "parity": [
-            _chart(f"{title}: {name}" if len(known) > 1 else title, "Truth and prediction",
-                   plots.parity(p, most=300))
-            for title, known in panels for name, p in known.items()
-        ],
-    }  # fmt: skip
-
-
-_SECTIONS = {ClassPrediction: _of_classes, ValuePrediction: _of_values}  # a label is two classes
-
-
-def _notes(subjects: Sequence[Subject]) -> Iterator[str]:
-    """What charts leave out."""
-    if names := subjects[0].names[_BLOCKS:]:
-        yield f"Charts show the first {_BLOCKS} targets. Only in tables: {', '.join(names)}."
-    if hidden := [s.name for s in subjects[MOST:]]:
-        yield f"Charts show the first {MOST} models. Only in tables: {', '.join(hidden)}."
-    if any(s.runs for s in subjects):
-        yield "Charts show one run of a model with several seeds; numbers are means over its runs."
-
-
-def _errors(predictions: Any) -> Any:
+def _errors(predictions: dict[str, Prediction]) -> Figure:
     fewest = min(map(len, predictions.values()))
     return plots.error_by_uncertainty(predictions, bins=min(8, max(1, fewest // 5)))
 
@@ -104,15 +92,14 @@ def _short(name: str, taken: Iterable[str]) -> str:
     return f"{name} ({len(list(taken)) + 1})" if name in taken else name
 
 
-def _chart(title: str, what: str, figure: Any) -> Chart:
-    """A figure with a description: what it shows, and its legend, which holds the numbers."""
-    legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    return Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}"))
-
-
-def _draw(panels: Sequence[Panel], draw: Callable[[Any], Any], what: str) -> list[Chart]:
-    """One picture per panel with all subjects in it."""
-    return [_chart(title, what, draw(known)) for title, known in panels]
+def _draw(panels: Sequence[tuple[str, Any]], draw: Callable[..., Figure], what: str) -> list[Chart]:
+    """One picture per panel; its description holds its legend, and so the numbers."""
+    found = []
+    for title, known in panels:
+        figure = draw(known)
+        legend = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        found.append(Chart(title, plots.to_svg(figure, f"{what}, {title}: {'; '.join(legend)}")))
+    return found
 
 
 def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
@@ -125,11 +112,11 @@ def _histograms(subjects: Sequence[Subject]) -> Iterator[Chart]:
     for name, parts in apart(subjects)[:_BLOCKS]:
         for s in (s for s in parts if {known, shifted} <= set(s.predictions)):
             p, q = s.predictions[known], s.predictions[shifted]
-            title = f"{s.name}: {name}" if name else s.name
             novel = p.novelty is not None and q.novelty is not None
             for score in (None, "novelty") if novel else (None,):
-                figure = plots.score_histograms(p, {shifted: q}, score, known=known)
-                yield _chart(title, "Uncertainty of known and shifted rows", figure)
+                draw = partial(plots.score_histograms, p, score=score, known=known)
+                panel = (f"{s.name}: {name}" if name else s.name, {shifted: q})
+                yield from _draw([panel], draw, "Uncertainty of known and shifted rows")
 
 
 def _severity(subjects: Sequence[Subject]) -> Iterator[Chart]:
@@ -142,4 +129,5 @@ def _severity(subjects: Sequence[Subject]) -> Iterator[Chart]:
                     line = {n: s.value(n, measure) for n in labelled if s.labelled(n) is not None}
                     lines |= {_short(s.name, lines): line} if line else {}
                 title = f"{name}: {words} against {grows}" if name else f"{words} against {grows}"
-                yield _chart(title, "Growing shift", plots.severity_lines(lines, words))
+                draw = partial(plots.severity_lines, label=words)
+                yield from _draw([(title, lines)], draw, "Growing shift")

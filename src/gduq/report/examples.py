@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -15,12 +15,15 @@ from gduq.report.kinds import SplitResult, result_of
 from gduq.report.plots import inline
 from gduq.report.subject import Subject
 
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
 __all__ = ["Example", "Near", "draw_molecule", "examples", "examples_of", "nearest"]
 
 Kind = Literal["novel", "uncertain", "wrong"]
 _DRAWN = 3  # subjects whose molecules are drawn
 _ATOMS = 120  # of one picture; more are a tangle, and take long to lay out
-_WIDTH, _HEIGHT = 240, 180
+_SIZE = 240, 180
 _COMPARED = 5000  # training compounds, evenly chosen where there are more
 _NOISE = re.compile(r"^.*?<svg[^>]*>|</svg>.*|<!--.*?-->|\sclass='[^']*'|\n", re.DOTALL)
 
@@ -51,15 +54,12 @@ class Example:
 
 def examples_of(subjects: Sequence[Subject], split: str | None) -> list[dict[str, Any]]:
     """Rows of the first few subjects: the most novel, the least sure, the confident errors."""
-    found = []
-    for subject in subjects[:_DRAWN]:
-        if split is not None and split in subject.predictions:
-            kinds: tuple[Kind, ...] = ("novel", "uncertain", "wrong")
-            shown: dict[str, Any] = {kind: examples(subject, split, kind) for kind in kinds}
-            if shown["uncertain"]:
-                score = result_of(subject, split).score
-                found.append({"name": subject.name, "score": score, **shown})
-    return found
+    kinds: tuple[Kind, ...] = ("novel", "uncertain", "wrong")
+    found: list[dict[str, Any]] = [
+        {"name": s.name, **{kind: examples(s, split, kind) for kind in kinds}}
+        for s in subjects[:_DRAWN] if split is not None and split in s.predictions
+    ]  # fmt: skip
+    return [shown for shown in found if shown["uncertain"]]
 
 
 def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[Example]:
@@ -71,36 +71,29 @@ def examples(subject: Subject, split: str, kind: Kind, count: int = 4) -> list[E
     view = getattr(subject.splits, split, None) if subject.splits is not None else None
     if not isinstance(view, View) or view.rows is not None or len(view) != len(result.p):
         return []
-    rows = [row for row in _rows(result, kind) if smiles_of(view.graphs[row])]
-    return [_example(result, view, row, kind == "novel") for row in rows[:count]]
-
-
-def _rows(result: SplitResult, kind: Kind) -> list[int]:
     wanted: Tensor | None = result.p.novelty if kind == "novel" else result.uncertainty
     if kind == "wrong":
-        known = result.p.target is not None
-        wanted = (result.sureness.nan_to_num(0.0) * result.missed).amax(1) if known else None
+        wanted = None if result.p.target is None else result.errors
     if wanted is None:
         return []
     order = wanted.argsort(descending=True, stable=True).tolist()
-    return [i for i in order if kind != "wrong" or wanted[i] > 0]
+    rows = [row for row in order if _smiles(view.graphs[row])
+            and (kind != "wrong" or wanted[row] > 0)]  # fmt: skip
+    return [_example(result, view.graphs[row], row, kind == "novel") for row in rows[:count]]
 
 
-def _example(result: SplitResult, view: View, row: int, novel: bool) -> Example:
-    graph, p = view.graphs[row], result.p
-    smiles, known = smiles_of(graph), graph.get("id")
+def _example(result: SplitResult, graph: Data, row: int, novel: bool) -> Example:
+    p, smiles, known = result.p, _smiles(graph), graph.get("id")
     title = known if isinstance(known, str) and known else smiles
-    truth = "unknown" if p.target is None else result.in_words(p.target[row].flatten())
+    truth = "unknown" if p.target is None else result.name(p.target[row].flatten())
     answer, figures = result.answer(row), result.certainty(row)
     if p.novelty is not None:
         figures = f"novelty {float(p.novelty[row]):.2f}, {figures}"
-    wrong = p.target is not None and bool(result.missed[row].any())
-    name = result.subject.name
-    words = f"{title} of {result.split}: {name} says {answer}, true is {truth}, {figures}"
+    wrong = p.target is not None and bool(result.errors[row] > 0)
+    about = f"{result.subject.name} says {answer}, true is {truth}, {figures}"
+    picture = draw_molecule(smiles, f"{title} of {result.split}: {about}")
     alike = tuple(_relatives(result, smiles)) if novel else ()
-    return Example(
-        title, draw_molecule(smiles, words), answer, truth, wrong, figures, smiles, alike
-    )
+    return Example(title, picture, answer, truth, wrong, figures, smiles, alike)
 
 
 def _relatives(result: SplitResult, smiles: str) -> list[Near]:
@@ -108,20 +101,18 @@ def _relatives(result: SplitResult, smiles: str) -> list[Near]:
     splits, found = result.subject.splits, []
     if splits is None or splits.train.rows is not None:
         return []
-    target = result.target
     for near in nearest(smiles, splits.train):
         graph, words = splits.train.graphs[near.row], f"similarity {near.similarity:.2f}"
         if isinstance(y := graph.get("y"), Tensor) and y.numel():
-            y = y if target is None else target.encode(y)
-            words += f", true {result.in_words(y.flatten())}"
+            y = y if result.target is None else result.target.encode(y)
+            words += f", true {result.name(y.flatten())}"
         words = f"{known}: {words}" if (known := graph.get("id")) else words
         if (svg := draw_molecule(near.smiles, f"Training compound {words}")) is not None:
             found.append(near._replace(svg=svg, words=words))
     return found
 
 
-def smiles_of(graph: Any) -> str:
-    """Which molecule a graph is, if it says so; otherwise empty."""
+def _smiles(graph: Data) -> str:
     found = graph.get("smiles")
     return found if isinstance(found, str) else ""
 
@@ -139,13 +130,13 @@ def draw_molecule(smiles: str, label: str) -> str | None:
         return None
     from rdkit.Chem.Draw import rdMolDraw2D
 
-    canvas = rdMolDraw2D.MolDraw2DSVG(_WIDTH, _HEIGHT)
+    canvas = rdMolDraw2D.MolDraw2DSVG(*_SIZE)
     try:
         rdMolDraw2D.PrepareAndDrawMolecule(canvas, molecule)
     except (RuntimeError, ValueError):  # valences that RDKit can read but not draw
         return None
     canvas.FinishDrawing()
-    return inline(_NOISE.sub("", str(canvas.GetDrawingText())), _WIDTH, _HEIGHT, label)
+    return inline(_NOISE.sub("", str(canvas.GetDrawingText())), *_SIZE, label)
 
 
 def nearest(smiles: str, train: View, count: int = 3) -> list[Near]:
@@ -155,31 +146,26 @@ def nearest(smiles: str, train: View, count: int = 3) -> list[Near]:
     below about 0.3 for unrelated compounds. Empty where the training data has no SMILES.
     """
     rows = range(0, len(train.graphs), max(1, -(-len(train.graphs) // _COMPARED)))
-    texts = tuple(smiles_of(train.graphs[row]) for row in rows)
-    known, own = _fingerprints(texts), _fingerprint(smiles)
+    texts = tuple(_smiles(train.graphs[row]) for row in rows)
+    (own,), known = _fingerprints((smiles,)), _fingerprints(texts)
     if own is None:
         return []
-    from rdkit.DataStructs import BulkTanimotoSimilarity
+    from rdkit.DataStructs import TanimotoSimilarity
 
-    places = [place for place, found in enumerate(known) if found is not None]
-    alike = BulkTanimotoSimilarity(own, [known[place] for place in places])
-    order = sorted(zip(alike, places, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return [Near(rows[place], texts[place], float(value)) for value, place in order[:count]]
+    alike = [(TanimotoSimilarity(own, other), i) for i, other in enumerate(known) if other]
+    alike.sort(key=lambda pair: (-pair[0], pair[1]))
+    return [Near(rows[i], texts[i], float(value)) for value, i in alike[:count]]
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _fingerprints(texts: tuple[str, ...]) -> list[Any]:
-    return [_fingerprint(text) for text in texts]
-
-
-def _fingerprint(smiles: str) -> Any:
-    molecule = _molecule(smiles)
-    if molecule is None:
-        return None
+    molecules = [_molecule(text) for text in texts]
+    if not any(molecules):
+        return [None] * len(texts)
     from rdkit.Chem import rdFingerprintGenerator
 
     generator = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=2048)
-    return generator.GetFingerprint(molecule)
+    return [None if m is None else generator.GetFingerprint(m) for m in molecules]
 
 
 def _molecule(smiles: str) -> Any:
@@ -188,7 +174,5 @@ def _molecule(smiles: str) -> Any:
         from rdkit import Chem, rdBase
     except ImportError:
         return None
-    if not smiles:
-        return None
     with rdBase.BlockLogs():
-        return Chem.MolFromSmiles(smiles)
+        return Chem.MolFromSmiles(smiles) if smiles else None

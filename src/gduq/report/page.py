@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from gduq.errors import InputError
 from gduq.report import tables
 from gduq.report.charts import MOST, charts_of
 from gduq.report.examples import examples_of
-from gduq.report.kinds import AVERAGE_PRECISION, result_of
+from gduq.report.kinds import AVERAGE_PRECISION, result_of, templates
 from gduq.report.subject import Subject, as_subjects, main_split
 from gduq.report.verdict import verdict
 
@@ -37,37 +39,35 @@ def build(
         >>> "<h1>Mine</h1>" in build(Subject("vanilla", {"id_test": p}), title="Mine")
         True
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     found = as_subjects(subjects)
-    environment = Environment(
-        loader=PackageLoader("gduq.report", ""), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
     first, split = found[0], main_split(found)
     results = [result_of(s, split) for s in found[:MOST] if split and s.labelled(split)]
-    return environment.get_template("page.html.j2").render(
-        title=title or _title(found),
-        reproduce=reproduce,
-        kind=first.kind,
-        ranked=any(AVERAGE_PRECISION in r.columns for r in results),
-        facts=_facts(found),
-        subjects=[{"name": s.name, "config": _json(s.config)} for s in found],
-        data=first.splits,
-        split=split,
-        verdict=verdict(found),
-        gaps=[(r.subject.name, *(100 * v for v in r.promise)) for r in results],
-        scorecards=tables.scorecards(found),
-        level=100 * first.sampling["level"],
-        seeds=any(s.runs for s in found),
-        classes=first.example.names if first.names == ("",) else (),
-        labels=tables.label_table(found),
-        drawn=examples_of([s.first for s in found], split),
-        detection=tables.detection(found),
-        subgroups=tables.subgroups(found),
-        costs=tables.costs(found),
-        versions=tables.versions(found),
-        **charts_of(found),
+    return (
+        templates()
+        .get_template("page.html.j2")
+        .render(
+            title=title or _title(found),
+            reproduce=reproduce,
+            kind=first.kind,
+            ranked=any(AVERAGE_PRECISION in r.columns for r in results),
+            facts=_facts(found),
+            subjects=[{"name": s.name, "config": _json(s.config)} for s in found],
+            data=first.splits,
+            split=split,
+            verdict=verdict(found),
+            gaps=[(r.subject.name, *(100 * v for v in r.promise)) for r in results],
+            scorecards=tables.scorecards(found),
+            level=100 * first.sampling["level"],
+            seeds=any(s.runs for s in found),
+            classes=first.example.names if first.names == ("",) else (),
+            labels=tables.label_table(found),
+            drawn=examples_of([s.first for s in found], split),
+            detection=tables.detection(found),
+            subgroups=tables.subgroups(found),
+            costs=tables.costs(found),
+            versions=_versions(found),
+            **charts_of(found),
+        )
     )
 
 
@@ -126,6 +126,21 @@ def _as_json(subjects: Sequence[Subject], title: str, reproduce: str) -> dict[st
         "subjects": [
             {"name": s.name, "cost": dict(s.cost or {}), "config": s.config} for s in subjects
         ],
-        "versions": tables.versions(subjects),
-        "table": tables.numbers(subjects).to_dict(orient="records"),
+        "versions": _versions(subjects),
+        "table": [
+            {"subject": s.name, **row}
+            for s in subjects
+            for row in s.result.table.to_dict(orient="records")
+        ],
     }
+
+
+def _versions(subjects: Sequence[Subject]) -> dict[str, str]:
+    """Versions of the first run that recorded any, otherwise of this process."""
+    for info in filter(None, (subject.info for subject in subjects)):
+        return {str(k): v if isinstance(v, str) else json.dumps(v, default=str)
+                for k, v in info.items()}  # fmt: skip
+    found = {"python": platform.python_version(), "machine": platform.platform()}
+    packages = {p.metadata["Name"]: p.version for p in distributions()}
+    names = ("gduq", "torch", "torch-geometric", "numpy", "scipy")
+    return found | {name: packages[name] for name in names if name in packages}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import chain, repeat
+from itertools import zip_longest
 from os import PathLike
 from typing import Any
 
 from gduq.errors import InputError
 from gduq.graphs.splits import Splits
+from gduq.prediction import Prediction
 from gduq.report.subject import Subject, pooled
 from gduq.runs.folder import RunFolder
 
@@ -30,18 +31,20 @@ def subject_from_run(
             does without.
     """
     folder = path if isinstance(path, RunFolder) else RunFolder(path)
-    predictions, info = folder.predictions(), folder.info
-    names = tuple(info.get("class_names") or ())
-    called, config = name or _name(folder), folder.config.model_dump(mode="json")
+    predictions, info, config = folder.predictions(), folder.info, folder.config
+    classes = tuple(info.get("class_names") or ())
+    if name is None:  # the network and the method: data and seed are mostly those of all subjects
+        title = config.title.removeprefix(f"{config.data.name} ")
+        name = title.removesuffix(f", seed {config.seed}") or folder.path.name
     return Subject(
-        called,
-        {split: _with_names(p, names) for split, p in predictions.items()},
+        name,
+        {split: _with_names(p, classes) for split, p in predictions.items()},
         _cost(info),
-        config,
+        config.model_dump(mode="json"),
         _splits(folder, predictions) if data else None,
         folder.evaluation(),
         {**info.get("versions", {}), "machine": info.get("machine", "unknown")},
-        facts=_facts(called, config, info),
+        facts=_facts(name, config.data.name, info),
         folder=str(folder.path),
     )
 
@@ -72,35 +75,29 @@ def subjects_from_runs(
     return found
 
 
-def _name(folder: RunFolder) -> str:
-    """The network and the method: data and seed are mostly those of all subjects."""
-    config = folder.config
-    title = config.title.removeprefix(f"{config.data.name} ")
-    return title.removesuffix(f", seed {config.seed}") or folder.path.name
-
-
-def _facts(name: str, config: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, str]:
+def _facts(name: str, data: str, info: Mapping[str, Any]) -> dict[str, str]:
     """Data, target, rows and model, in words."""
-    units = chain(info.get("units") or (), repeat(""))
-    targets = [f"{n} [{u}]" if u and f"[{u}]" not in str(n) else str(n)
-               for n, u in zip(info.get("target_names") or (), units, strict=False)]  # fmt: skip
+    names = list(info.get("target_names") or ())
+    pairs = zip_longest(names, (info.get("units") or ())[: len(names)])
+    targets = [f"{n} [{u}]" if u and f"[{u}]" not in str(n) else str(n) for n, u in pairs]
     rows = [f"{count:,} {split}" for split, count in info["rows"].items() if isinstance(count, int)]
     found = {
-        "Data": str(config["data"]["name"]),
+        "Data": str(data),
         "Target": _first_names(targets),
-        "Classes": _first_names([str(c) for c in info.get("class_names") or ()]),
+        "Classes": _first_names(info.get("class_names") or ()),
         "Rows": f"{info.get('description') or ''} {', '.join(rows)}.".strip(),
         "Model": f"{name}: {info['model']}" if info.get("model") else name,
     }
     return {key: value for key, value in found.items() if value}
 
 
-def _first_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+def _first_names(names: Iterable[object]) -> str:
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - _MOST} more" if len(shown) > _MOST else ""
+    return ", ".join(shown[:_MOST]) + more
 
 
-def _with_names(p: Any, names: tuple[str, ...]) -> Any:
+def _with_names(p: Prediction, names: tuple[str, ...]) -> Prediction:
     """With the names of its classes; labels and values bring theirs along."""
     fits = len(names) == p.width and len(set(names)) == len(names)
     return replace(p, names=names) if fits and not p.names else p
@@ -109,17 +106,17 @@ def _with_names(p: Any, names: tuple[str, ...]) -> Any:
 def _cost(info: Mapping[str, Any]) -> dict[str, float]:
     """Seconds and parameters; training includes that of the network a model stands on."""
     seconds = info.get("seconds") or {}
-    found = {f"{key}_seconds": seconds.get(key) for key in ("train", "predict")}
-    if found["train_seconds"] is not None:
-        found["train_seconds"] += seconds.get("plain") or 0.0
-    found["parameters"] = info.get("parameters")
     try:
-        return {key: float(value) for key, value in found.items() if value is not None}
+        found = {f"{k}_seconds": float(seconds[k]) for k in ("train", "predict") if k in seconds}
+        if "train" in seconds:
+            found["train_seconds"] += float(seconds.get("plain") or 0.0)
+        more = info.get("parameters")
+        return found if more is None else {**found, "parameters": float(more)}
     except (TypeError, ValueError) as error:
         raise InputError("seconds and parameters as numbers in info.json", error) from None
 
 
-def _splits(folder: RunFolder, predictions: Mapping[str, Any]) -> Splits | None:
+def _splits(folder: RunFolder, predictions: Mapping[str, Prediction]) -> Splits | None:
     """The data, if it is still there and has the rows that were predicted."""
     from gduq.runs.build import all_views, splits_of
 

@@ -1,25 +1,44 @@
-"""`Subject`: one model of a report with its predictions on every split, and which splits count."""
+"""`Subject`: one model of a report with its numbers, which splits count, and paired differences.
+
+Two subjects are resampled alike, so a difference is paired: what is hard for both cancels.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from statistics import fmean
-from typing import Any
+from functools import cached_property, partial
+from itertools import product
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor
+
+from gduq import metrics
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
 from gduq.graphs.splits import SPLIT_NAMES, Splits
 from gduq.metrics import Interval
-from gduq.prediction import Prediction
-from gduq.report.comparing import UNKNOWN, mean_over_runs, seed_of
+from gduq.metrics.resampling import interval, resample_counts, resampled
+from gduq.metrics.rows import read_any
+from gduq.prediction import Prediction, ValuePrediction
 
-__all__ = ["Subject", "as_subjects", "home_split", "main_split", "pooled", "severities",
-           "situation", "split_names"]  # fmt: skip
+if TYPE_CHECKING:
+    import pandas as pd
 
+__all__ = ["Subject", "as_subjects", "change", "difference", "is_clear", "main_split",
+           "mean_over_runs", "pooled", "severities", "situation", "split_names"]  # fmt: skip
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
 _KEYS = ["split", "measure", "calibrator", "variant"]
+_SHARES = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "ece", "ece100",
+           "adaptive_ece", "classwise_ece", "aurc", "auroc", "fpr95", "coverage_90")  # fmt: skip
+# A subject is met in the verdict and in every scorecard; it is resampled once.
+_DRAWS: WeakKeyDictionary[Prediction, dict[tuple[object, ...], Tensor]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +97,7 @@ class Subject:
     def result(self) -> Evaluation:
         """The evaluation given, or made now; of several runs their means."""
         if self.runs:
-            return _mean_evaluation([run.result for run in self.runs])
+            return self._mean_of_runs()
         if self.evaluation is not None:
             return self.evaluation
         shifted = [n for n in self.predictions if n.startswith("ood") or _is_severity(n)]
@@ -86,8 +105,25 @@ class Subject:
             self.predictions, self.splits, ood=shifted, subgroups=self.splits is not None
         )
 
+    def rows(self, kind: str, split: str | None = None) -> pd.DataFrame:
+        """What the evaluation measured of one kind, on one split or all."""
+        table = self.result.table
+        return table[(table["kind"] == kind) & (table["split"].eq(split) | (split is None))]
+
+    def _mean_of_runs(self) -> Evaluation:
+        """Means of all numbers, see `mean_over_runs`."""
+        first, found = self.runs[0].result, {key: list[Interval]() for key in self.runs[0].numbers}
+        for run in self.runs:
+            for key in found.keys() & run.numbers:
+                found[key].append(run.numbers[key])
+        level = first.settings.get("level", 0.95)
+        means = [mean_over_runs(numbers, level, key[1]) for key, numbers in found.items()]
+        table = first.table.drop_duplicates(_KEYS).reset_index(drop=True)
+        ends = {name: [mean[i] for mean in means] for i, name in enumerate(Interval._fields)}
+        return replace(first, table=table.assign(**ends))
+
     @cached_property
-    def _numbers(self) -> dict[tuple[str, ...], Interval]:
+    def numbers(self) -> dict[tuple[str, ...], Interval]:
         """All numbers of the evaluation; looking each up in its table would take seconds."""
         table = self.result.table.drop_duplicates(_KEYS)[[*_KEYS, *Interval._fields]]
         return {row[:4]: Interval(*map(float, row[4:])) for row in table.itertuples(False, None)}
@@ -100,9 +136,9 @@ class Subject:
         Where only the parts of a prediction have it (of several values), it is the mean over them,
         and its ends are means too, as if the errors of all values went together.
         """
-        found = self._numbers.get((split, measure, calibrator, variant))
+        found = self.numbers.get((split, measure, calibrator, variant))
         if found is None and not variant and len(self.names) > 1:
-            parts = [self._numbers.get((split, measure, calibrator, name)) for name in self.names]
+            parts = [self.numbers.get((split, measure, calibrator, name)) for name in self.names]
             known = [part for part in parts if part is not None]
             found = Interval(*map(fmean, zip(*known, strict=True))) if known else None
         return UNKNOWN if found is None else found
@@ -122,6 +158,10 @@ class Subject:
     def first(self) -> Subject:
         """The run that pictures are of: itself, or the first of several, which its name says."""
         return self.each_run[0]
+
+    def seed(self, default: int) -> Any:
+        """The seed it was trained with."""
+        return (self.config or {}).get("seed", default)
 
     # -- what it is about ------------------------------------------------------------------------
 
@@ -163,18 +203,6 @@ class Subject:
         names = self.predictions[split].names
         names = names or (self.splits.class_names if self.splits else ())
         return names[label] if label < len(names) else str(label)
-
-
-def _mean_evaluation(runs: Sequence[Evaluation]) -> Evaluation:
-    """Means over training runs that were judged on the same rows, see `mean_over_runs`."""
-    first, level = runs[0], float(runs[0].settings.get("level", 0.95))
-    tables = [run.table.drop_duplicates(_KEYS).set_index(_KEYS).sort_index() for run in runs]
-    ends, means = list(Interval._fields), []
-    for key in tables[0].index:
-        known = [Interval(*map(float, t.loc[key, ends])) for t in tables if key in t.index]
-        means.append(mean_over_runs(known, level, key[1]))
-    table = tables[0].assign(**{name: [getattr(m, name) for m in means] for name in ends})
-    return replace(first, table=table.reset_index()[first.table.columns])
 
 
 def _about(evaluation: Evaluation, name: str) -> Evaluation:
@@ -223,11 +251,9 @@ def pooled(subjects: Iterable[Subject]) -> Subject:
         ('mine (3 seeds)', 'mine, seed 0', 1.0)
     """
     runs = list(subjects)
-    if not runs:
-        raise InputError("at least one run", "none")
     if len(runs) == 1:
         return runs[0]
-    first, seeds = runs[0], [seed_of(run, i) for i, run in enumerate(runs)]
+    first, seeds = runs[0], [run.seed(i) for i, run in enumerate(runs)]
     costs = [run.cost or {} for run in runs]
     shared = [key for key in costs[0] if all(key in cost for cost in costs)]
     return replace(
@@ -277,11 +303,6 @@ def main_split(subjects: Sequence[Subject]) -> str | None:
     return next((s for s in wanted if s in labelled), None)
 
 
-def home_split(subject: Subject, split: str) -> str | None:
-    """The labelled split of data like the training data, to compare a shifted one with."""
-    return "id_test" if split != "id_test" and subject.labelled("id_test") is not None else None
-
-
 def situation(subject: Subject, split: str) -> str:
     """How a sentence calls the situation of a split: ``Under size shift``."""
     if _is_severity(split):
@@ -294,3 +315,105 @@ def situation(subject: Subject, split: str) -> str:
     data = subject.splits.name if subject.splits else data
     parts = [p for p in str(data).split("/")[1:] if p not in ("covariate", "concept")]
     return f"Under {parts[-1]} shift" if parts else "Under shift"
+
+
+# -- several runs, and differences ---------------------------------------------------------------
+
+
+def is_clear(found: Interval | None) -> bool:
+    """Whether an interval leaves out 0."""
+    return found is not None and (found.low > 0 or found.high < 0)
+
+
+def mean_over_runs(found: Iterable[Interval], level: float = 0.95, measure: str = "") -> Interval:
+    r"""The mean of a number over n training runs, judged on the same rows.
+
+    Two things make it uncertain: which rows there were, and which seeds. Half-widths of the
+    intervals over rows are averaged (the rows are the same in all runs, so averaging runs removes
+    none of their noise); with :math:`t\,s/\sqrt n` of the runs' values they add as independent
+    errors do, in squares. No interval leaves the range of the measure; the gap and differences
+    (``""``) have none.
+
+    Example:
+        >>> mean_over_runs([Interval(0.2, 0.1, 0.3), Interval(0.2, 0.1, 0.3)])
+        Interval(value=0.2, low=0.1, high=0.3)
+    """
+    known = [f for f in found if not math.isnan(f.value)]
+    if len(known) < 2:
+        return known[0] if known else UNKNOWN
+    from scipy.stats import t
+
+    numbers, size = [f.value for f in known], len(known)
+    mean = fmean(numbers)
+    seeds = t.ppf((1 + level) / 2, size - 1) * stdev(numbers) / math.sqrt(size)
+    low = mean - math.hypot(fmean(f.value - f.low for f in known), seeds)
+    high = mean + math.hypot(fmean(f.high - f.value for f in known), seeds)
+    if measure not in ("", "gap"):
+        low = max(low, min(0.0, *(f.low for f in known)))
+    if measure in _SHARES:
+        high = min(high, max(1.0, *(f.high for f in known)))
+    return Interval(mean, low, high)
+
+
+def _pairs(first: Subject, other: Subject) -> Sequence[tuple[Subject, Subject]]:
+    """Runs of equal seeds; without such, one after the other, and a single run with all."""
+    one, two = first.each_run, other.each_run
+    if min(len(one), len(two)) == 1:
+        return list(product(one, two))
+    mine = {run.seed(i): run for i, run in enumerate(one)}
+    common = [(mine[s], run) for i, run in enumerate(two) if (s := run.seed(i)) in mine]
+    return common if len(common) > 1 else list(zip(one, two, strict=False))
+
+
+def change(name: str, first: Subject, other: Subject, split: str) -> Interval | None:
+    """Other minus first on the same rows, paired by seed; ``None`` if the rows are not the same."""
+    options, found = first.sampling, []
+    for one, two in _pairs(first, other):
+        p, q = one.labelled(split), two.labelled(split)
+        differs = None if p is None or q is None else difference(name, p, q, **options)
+        if differs is None:
+            return None
+        found.append(differs)
+    return mean_over_runs(found, options["level"])
+
+
+def difference(
+    name: str, p: Prediction, other: Prediction, *, bins: int, resamples: int, level: float,
+    seed: int,
+) -> Interval | None:  # fmt: skip
+    """Other minus first on the same rows; ``None`` if they were not judged on the same rows.
+
+    Measured are a metric, the ``"gap"``, or its size, the ``"distance"``. The interval also holds
+    the plain percentiles of the resamples: where two subjects differ in a row or two, a resample
+    without those rows shows no difference, and none is claimed.
+    """
+    first, second = (q.require_target().cpu().nan_to_num(-1.0) for q in (p, other))
+    if first.shape != second.shape or not torch.allclose(first.double(), second.double()):
+        return None
+    once = torch.ones(1, len(p), dtype=torch.float64)
+    value = float(_measured(name, other, once, bins) - _measured(name, p, once, bins))
+    draws = _draws(name, other, bins, resamples, seed) - _draws(name, p, bins, resamples, seed)
+    draws = draws[~draws.isnan()]
+    if math.isnan(value) or not draws.numel():
+        return UNKNOWN
+    _, low, high = interval(value, draws, level)
+    ends = torch.quantile(draws, draws.new_tensor([(1 - level) / 2, (1 + level) / 2])).tolist()
+    return Interval(value, min(low, ends[0]), max(high, ends[1]))
+
+
+def _draws(name: str, p: Prediction, bins: int, resamples: int, seed: int) -> Tensor:
+    kept, key = _DRAWS.setdefault(p, {}), (name, bins, resamples, seed)
+    if key not in kept:
+        counts = resample_counts(len(p), resamples, seed)
+        kept[key] = torch.cat([_measured(name, p, block, bins) for block in counts])
+    return kept[key]
+
+
+def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
+    """A measure in each resample ``[R]``; of several values their mean."""
+    if name == "distance":
+        return _measured("gap", p, counts, bins).abs()
+    metric: Any = partial(metrics.ece, bins=bins) if name == "ece" else getattr(metrics, name, None)
+    columns = p.parts().values() if isinstance(p, ValuePrediction) else [p]
+    found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
+    return torch.stack(found).mean(dim=0).cpu()

@@ -1,4 +1,4 @@
-"""The verdict: what the numbers say in plain words, never more than they say, and what to do."""
+"""The verdict: what the numbers say, never more, and what to do; the words are in words.j2."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import Literal, NamedTuple
 from gduq import calibration
 from gduq.errors import InputError
 from gduq.metrics import Interval
-from gduq.report.comparing import change, difference, is_clear
-from gduq.report.kinds import SplitResult, compared, result_of
-from gduq.report.subject import Subject, home_split, main_split, situation
+from gduq.report.kinds import SplitResult, compared, in_words, result_of
+from gduq.report.subject import Subject, change, difference, is_clear, main_split, situation
 
 __all__ = ["CALIBRATED", "RULES", "Advice", "Statement", "Verdict", "cost_ratios", "verdict"]
 
 CALIBRATED = "calibrated"  # the bundle that the advised `gduq calibrate` writes
 SMALL, LARGE = 0.02, 0.05  # a gap of less is left alone; of more it is bad
-_FINDS = 0.7  # an AUROC from which on a score is said to find shifted rows
+_FINDS = 0.7  # an AUROC from which on novelty is said to find shifted rows
 _NO_SHIFT = 0.6  # an AUROC of novelty below which a cut may be none
 _COSTS = {"train_seconds": "training time", "predict_seconds": "prediction time"}
 
@@ -75,13 +74,35 @@ def verdict(subjects: Sequence[Subject]) -> Verdict:
         text = "The true labels are not known, so nothing can be said about right and wrong."
         return Verdict(text, "neutral", (), "Predict on labelled data to get a verdict.")
     facts = Facts(subjects, result_of(subjects[0], split))
-    points = [*_home(facts), *_details(facts), *(_changed(facts, s) for s in subjects[1:])]
+    points = [*_details(facts), *(_changed(facts, s) for s in subjects[1:])]
     rule = next(rule for rule in RULES if rule.applies(facts))
-    advice = Advice(rule.action, rule.text(facts), rule.command(facts))
-    return Verdict(facts.headline, facts.tone, tuple(points), _note(facts), advice)
+    advice = Advice(rule.action, in_words(rule.words, facts), rule.command(facts))
+    headline, note = in_words("headline", facts), in_words("note", facts)
+    return Verdict(headline, facts.tone, tuple(points), note, advice)
 
 
-# -- facts ---------------------------------------------------------------------------------------
+def _is_off(gap: Interval) -> bool:
+    return is_clear(gap) and abs(gap.value) >= SMALL
+
+
+class TriedCalibrator(NamedTuple):
+    """A calibrator, the rows it was fitted on, and how it changes the NLL here and at home."""
+
+    name: str
+    fit_on: str
+    here: Interval
+    home: Interval | None
+
+    @property
+    def harms(self) -> bool:
+        """Whether the NLL is clearly higher here."""
+        return is_clear(self.here) and self.here.value >= 0
+
+    @property
+    def helps(self) -> bool:
+        """Whether the NLL is clearly lower, and clearly higher nowhere."""
+        harmed = self.home is not None and is_clear(self.home) and self.home.value > 0
+        return not harmed and is_clear(self.here) and self.here.value < 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +111,7 @@ class Facts:
 
     subjects: Sequence[Subject]
     here: SplitResult
+    bundle = CALIBRATED
 
     @property
     def first(self) -> Subject:
@@ -99,28 +121,35 @@ class Facts:
     @cached_property
     def home(self) -> SplitResult | None:
         """The same on data like the training data, if there are such rows."""
-        split = home_split(self.first, self.here.split)
-        return None if split is None else result_of(self.first, split)
+        known = self.here.split != "id_test" and self.first.labelled("id_test") is not None
+        return result_of(self.first, "id_test") if known else None
+
+    @property
+    def situation(self) -> str:
+        """What these rows are."""
+        return situation(self.first, self.here.split)
 
     @property
     def is_shifted(self) -> bool:
         """Whether the rows are said to be unlike the training data."""
         return not self.here.split.startswith(("id", "test"))
 
+    @property
+    def novelty(self) -> float:
+        """The AUROC with which novelty tells these rows from those of known kind."""
+        return self.first.value(self.here.split, "auroc", variant="novelty").value
+
+    @property
+    def finds_shift(self) -> bool:
+        """Whether that is high."""
+        return self.novelty >= _FINDS
+
     @cached_property
     def no_shift(self) -> bool:
         """Whether neither novelty nor errors tell these rows from those of known kind."""
-        novelty = self.first.value(self.here.split, "auroc", variant="novelty")
-        if not self.is_shifted or self.home is None or not novelty.value < _NO_SHIFT:
+        if not self.is_shifted or self.home is None or not self.novelty < _NO_SHIFT:
             return False
-        now, before = (result.value("nll") for result in (self.here, self.home))
-        return now.low <= before.high
-
-    @cached_property
-    def fault(self) -> str:
-        """Why it is of little use, in words; else empty."""
-        found = list(self.here.faults())
-        return ", ".join(found[:3]) + (f", and {len(found) - 3} more" if len(found) > 3 else "")
+        return self.here.value("nll").low <= self.home.value("nll").high
 
     @property
     def is_off(self) -> bool:
@@ -128,9 +157,24 @@ class Facts:
         return _is_off(self.here.gap)
 
     @property
-    def promises_too_much(self) -> bool:
-        """Whether it is clearly over-confident, or its intervals too narrow."""
-        return self.is_off and self.here.gap.value > 0
+    def home_is_off(self) -> bool:
+        """The same on data like the training data."""
+        return self.home is not None and _is_off(self.home.gap)
+
+    @property
+    def same_at_home(self) -> bool:
+        """Whether it is off to the same side on data like the training data."""
+        gap = self.here.gap if self.home is None else self.home.gap
+        return _is_off(gap) and gap.value * self.here.gap.value > 0
+
+    @property
+    def tone(self) -> Tone:
+        """How bad it is: promising too much is worse than too little."""
+        here, gap = self.here, self.here.gap
+        if not here.has_skill or (is_clear(gap) and gap.value >= LARGE):
+            return "bad"
+        off = is_clear(gap) and not -LARGE < gap.value < SMALL
+        return "care" if here.faults or here.too_few or off else "neutral"
 
     @cached_property
     def better(self) -> tuple[Interval, Subject] | None:
@@ -138,12 +182,11 @@ class Facts:
         found = list[tuple[Interval, Subject]]()
         for other in self.subjects[1:]:
             lower = change("nll", self.first, other, self.here.split)
-            if lower is None or not is_clear(lower) or lower.value > 0:
-                continue
             fair = None
-            if "balanced_accuracy" in self.first.example.metrics:
+            if lower is not None and "balanced_accuracy" in self.first.example.metrics:
                 fair = change("balanced_accuracy", self.first, other, self.here.split)
-            if fair is None or not is_clear(fair) or fair.value > 0:
+            unfair = is_clear(fair) and fair is not None and fair.value < 0
+            if lower is not None and is_clear(lower) and lower.value < 0 and not unfair:
                 found.append((lower, other))
         return min(found, key=lambda pair: (pair[0].value, pair[1].name), default=None)
 
@@ -159,201 +202,29 @@ class Facts:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # labels without a yes or no stay as they are
                 calibrator = calibration.make(name).fit(fit_rows)
-                rows = {s: run.labelled(s) for s in (split, home_split(run, split)) if s}
-                changes = {
-                    s: difference("nll", p, calibrator(p), **run.sampling)
-                    for s, p in rows.items() if p is not None
-                }  # fmt: skip
+                here, home = (
+                    None if p is None else difference("nll", p, calibrator(p), **run.sampling)
+                    for p in (run.labelled(split), run.labelled("id_test"))
+                )
         except InputError:  # too few rows to fit on
             return None
-        return TriedCalibrator(
-            name, fit_on, {s: c for s, c in changes.items() if c is not None}, split
-        )
-
-    # -- in words --------------------------------------------------------------------------------
+        return None if here is None else TriedCalibrator(name, fit_on, here, home)
 
     @property
-    def headline(self) -> str:
-        """What it gets wrong and how far its promises hold."""
-        here, name = self.here, self.first.name
-        where = situation(self.first, here.split)
-        if self.no_shift:
-            where = f"On {here.split}, where neither novelty nor errors show a shift"
-        skill = here.error if self.here.has_skill else f"is no better than {here.baseline}"
-        state = f"{here.held}: {here.state}"
-        few = f" But {self.here.too_few}." if self.here.too_few else ""
-        return f"{where}, {name} {skill}; {state}.{few}"
-
-    @property
-    def tone(self) -> Tone:
-        """How bad it is: promising too much is worse than too little."""
-        gap = self.here.gap
-        if not self.here.has_skill or (is_clear(gap) and gap.value >= LARGE):
-            return "bad"
-        if self.fault or self.here.too_few or (is_clear(gap) and not -LARGE < gap.value < SMALL):
-            return "care"
-        return "neutral"
-
-
-class TriedCalibrator(NamedTuple):
-    """A calibrator that was tried: on which rows it was fitted, and how the NLL changes."""
-
-    name: str
-    fit_on: str
-    changes: Mapping[str, Interval]
-    split: str
-
-    @property
-    def helps(self) -> bool:
-        """Whether the NLL is clearly lower, and clearly higher nowhere."""
-        higher = any(is_clear(c) and c.value > 0 for c in self.changes.values())
-        return not higher and is_clear(c := self.changes[self.split]) and c.value < 0
-
-    @property
-    def warning(self) -> str:
-        """Where it harms."""
-        found = self.changes[self.split]
-        if not is_clear(found) or found.value < 0:
-            return ""
-        return f" Do not calibrate it on {self.fit_on}: {self.name!r} raises its NLL here."
-
-
-def _is_off(gap: Interval) -> bool:
-    return is_clear(gap) and abs(gap.value) >= SMALL
-
-
-def _signed(share: float) -> str:
-    shown = f"{100 * share:+.1f}"
-    return "0.0" if shown in ("+0.0", "-0.0") else shown.replace("-", "−")
-
-
-def _ends(found: Interval) -> str:
-    return f"{_signed(found.low)} to {_signed(found.high)}"
+    def can_calibrate(self) -> bool:
+        """Whether calibration is of use here."""
+        if self.calibrated is None:  # no validation rows to try it on
+            return self.is_off and not self.is_shifted
+        return self.is_off and self.same_at_home and self.calibrated.helps
 
 
 # -- rules ---------------------------------------------------------------------------------------
 
 
-class Rule(NamedTuple):
-    """When it applies, what it advises, and why."""
-
-    applies: Callable[[Facts], bool]
-    action: Action
-    text: Callable[[Facts], str]
-    command: Callable[[Facts], str] = lambda facts: _predict(facts.first)
-
-
-def _why_switch(facts: Facts) -> str:
-    assert facts.better is not None
-    lower, other = facts.better
-    by = f"{-lower.value:.2g}, {-lower.high:.2g} to {-lower.low:.2g}"
-    return f"Switch to {other.name}: its answers fit the truth better (NLL lower by {by})."
-
-
-def _same_at_home(facts: Facts) -> bool:
-    """Whether it is off to the same side on data like the training data."""
-    gap = facts.here.gap if facts.home is None else facts.home.gap
-    return _is_off(gap) and gap.value * facts.here.gap.value > 0
-
-
-def _can_calibrate(facts: Facts) -> bool:
-    tried = facts.calibrated
-    if tried is None:  # no validation rows to try it on
-        return facts.is_off and not facts.is_shifted
-    return facts.is_off and _same_at_home(facts) and tried.helps
-
-
-def _why_calibrate(facts: Facts) -> str:
-    tried = facts.calibrated
-    why = f"{facts.here.who} {facts.here.state} on data like its training data"
-    if tried is not None:
-        why = f"{tried.name!r}, fitted on {tried.fit_on}, lowers its NLL here and harms nowhere"
-    then = f" Then use “{CALIBRATED}” in place of the run." if facts.first.first.folder else ""
-    return f"Calibrate it: {why}.{then}"
-
-
-def _novelty(facts: Facts) -> float:
-    return facts.first.value(facts.here.split, "auroc", variant="novelty").value
-
-
-def _why_collect(facts: Facts) -> str:
-    where = "under shift" if facts.is_shifted and not facts.no_shift else "here"
-    only = "" if facts.home is None or _same_at_home(facts) else " only"
-    until = "pass rows of this kind on to a person"
-    if _novelty(facts) >= _FINDS:
-        until = f"its novelty finds them (AUROC {_novelty(facts):.2f})"
-    return (
-        f"Collect labels of rows like these: it promises too much {where}{only}; until then "
-        f"{until}.{_warning(facts)}"
-    )
-
-
-def _warning(facts: Facts) -> str:
-    return "" if facts.calibrated is None else facts.calibrated.warning
-
-
-def _why_keep(facts: Facts) -> str:
-    here, home = facts.here, facts.home
-    if facts.is_off:
-        text = f"{here.who} {here.under}, which is on the safe side."
-    elif is_clear(here.gap):
-        text = "the gap between what it promises and what it holds is small."
-    else:
-        text = "there is no clear gap between what it promises and what it holds."
-    if home is not None and _is_off(home.gap) and not facts.is_off:
-        text += f" On {home.split}, {home.who} {home.state}."
-    return f"Keep it: {text}{_warning(facts) if facts.is_off or home is not None else ''}"
-
-
-RULES: tuple[Rule, ...] = (
-    Rule(
-        lambda f: f.better is not None,
-        "switch",
-        _why_switch,
-        lambda f: _predict(f.better[1] if f.better else f.first),
-    ),
-    Rule(
-        lambda f: bool(f.here.too_few), "collect", lambda f: f"Collect more rows: {f.here.too_few}."
-    ),
-    Rule(
-        lambda f: not f.here.has_skill,
-        "collect",
-        lambda f: f"Collect labelled rows like these: no better than {f.here.baseline}.",
-        lambda f: "",
-    ),
-    Rule(
-        _can_calibrate,
-        "calibrate",
-        _why_calibrate,
-        lambda f: _command(
-            f.first, "calibrate", "--method", f.first.example.calibrator, "-o", CALIBRATED
-        ),
-    ),
-    Rule(
-        lambda f: bool(f.fault) and f.here.is_ranked,
-        "rank",
-        lambda f: f"Use its ranking, not its yes or no: it {f.here.error}, but {f.fault}.",
-    ),
-    Rule(
-        lambda f: f.promises_too_much,
-        "collect",
-        _why_collect,
-        lambda f: _predict(f.first, *(["--max-novelty", "0.95"] * (_novelty(f) >= _FINDS))),
-    ),
-    Rule(
-        lambda f: bool(f.fault),
-        "collect",
-        lambda f: f"Collect rows like these, and do not rely on it yet: {f.fault}.{_warning(f)}",
-        lambda f: "",
-    ),
-    Rule(lambda f: True, "keep", _why_keep),
-)
-
-
-def _command(subject: Subject, *words: str) -> str:
+def _command(subject: Subject, command: str, *words: str) -> str:
     """What to type next; empty without a run folder."""
     run = subject.first.folder
-    return shlex.join(["gduq", words[0], run, *words[1:]]) if run else ""
+    return shlex.join(["gduq", command, run, *words]) if run else ""
 
 
 def _predict(subject: Subject, *more: str) -> str:
@@ -365,34 +236,51 @@ def _predict(subject: Subject, *more: str) -> str:
     return _command(subject, "predict", new, "-o", "answers.csv", *more)
 
 
+def _calibrate(facts: Facts) -> str:
+    method = facts.first.example.calibrator
+    return _command(facts.first, "calibrate", "--method", method, "-o", CALIBRATED)
+
+
+def _nothing(facts: Facts) -> str:
+    return ""
+
+
+class Rule(NamedTuple):
+    """When it applies, what it advises, the macro of words.j2 that says why, and what to type."""
+
+    applies: Callable[[Facts], object]
+    action: Action
+    words: str
+    command: Callable[[Facts], str] = lambda f: _predict(f.first)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(lambda f: f.better, "switch", "switch", lambda f: _predict(f.better[1])),  # type: ignore[index]
+    Rule(lambda f: f.here.too_few, "collect", "too_few"),
+    Rule(lambda f: not f.here.has_skill, "collect", "no_skill", _nothing),
+    Rule(lambda f: f.can_calibrate, "calibrate", "calibrate", _calibrate),
+    Rule(lambda f: f.here.faults and f.here.is_ranked, "rank", "rank"),
+    Rule(
+        lambda f: f.is_off and f.here.gap.value > 0,
+        "collect",
+        "too_sure",
+        lambda f: _predict(f.first, *["--max-novelty", "0.95"] * f.finds_shift),
+    ),
+    Rule(lambda f: f.here.faults, "collect", "of_little_use", _nothing),
+    Rule(lambda f: True, "keep", "keep"),
+)
+
+
 # -- what stands behind it -----------------------------------------------------------------------
 
 
-def _home(facts: Facts) -> Iterator[Statement]:
-    """The same without shift, if there is such a split."""
-    if (home := facts.home) is not None:
-        skill = home.error if home.has_skill else f"is no better than {home.baseline}"
-        text = f"On data like its training data ({home.split}) it {skill}; {home.held}"
-        state = f"{home.who} {home.state} ({_ends(home.gap)})"
-        yield Statement(facts.first.name, f"{text}: {state}.")
-
-
 def _details(facts: Facts) -> Iterator[Statement]:
-    for part, text, bad in facts.here.details():
-        about = f"{facts.first.name}: {part}" if part else facts.first.name
-        yield Statement(about, text, "bad" if bad else "neutral")
-
-
-def _note(facts: Facts) -> str:
-    level, rows = 100 * facts.first.sampling["level"], len(facts.here.p)
-    several = [bool(s.runs) for s in facts.subjects]
-    seeds = ", with the spread over training seeds where there are several" if any(several) else ""
-    more = " Training again with another seed can move the numbers further than that."
-    return (
-        f"Judged on {rows} rows of {facts.here.split}. Points are percentage points; in brackets "
-        f"stands the {level:g} % interval from resampling these rows{seeds}."
-        f"{'' if all(several) else more}"
-    )
+    """The same without shift, and what the average hides."""
+    name, here = facts.first.name, facts.here
+    if facts.home is not None:
+        yield Statement(name, in_words("home", facts))
+    for about, text, bad in here.details():
+        yield Statement(f"{name}: {about}" if about else name, text, "bad" if bad else "neutral")
 
 
 def _changed(facts: Facts, other: Subject) -> Statement:
@@ -404,22 +292,13 @@ def _changed(facts: Facts, other: Subject) -> Statement:
     if marks is None:
         text = f"It was judged on other rows of {split}, so no difference is claimed."
         return Statement(other.name, text)
-    there = result_of(other, split)
-    texts = [f"It {there.error}; {there.held}: {there.state}."]
-    for mark in ("better", "worse"):
-        names = [c.title.partition(",")[0].partition("{")[0] for c, m in marks.items() if m == mark]
-        texts += [f"Clearly {mark}: {', '.join(names)}."] if names else []
-    texts += [] if marks else ["No clear difference."]
-    kinds = set(marks.values())
-    tone: Tone = "good" if kinds == {"better"} else "bad" if kinds == {"worse"} else "neutral"
-    return Statement(other.name, " ".join([*texts, *_cost(first, other)]), tone)
-
-
-def _cost(first: Subject, other: Subject) -> Iterator[str]:
+    named = {c.title.partition(",")[0].partition("{")[0]: mark for c, mark in marks.items()}
+    better, worse = ([n for n, m in named.items() if m == mark] for mark in ("better", "worse"))
     ratios = cost_ratios(first, other)
-    parts = [f"{ratios[key]:.2g}× the {name}" for key, name in _COSTS.items() if key in ratios]
-    if parts:
-        yield f"It costs {' and '.join(parts)} of {first.name}."
+    costs = [f"{ratios[key]:.2g}× the {name}" for key, name in _COSTS.items() if key in ratios]
+    text = in_words("changes", facts, result_of(other, split), better, worse, costs)
+    tone: Tone = "neutral" if bool(better) == bool(worse) else "good" if better else "bad"
+    return Statement(other.name, text, tone)
 
 
 def cost_ratios(first: Subject, other: Subject) -> dict[str, float]:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
 from gduq._io import atomic_path, to_json
@@ -32,7 +31,7 @@ from gduq.data.outputs import (
 )
 from gduq.data.table import check_columns, is_table, read_table
 from gduq.errors import InputError
-from gduq.prediction.base import Prediction
+from gduq.prediction import Prediction
 from gduq.serve.service import Service
 
 __all__ = ["InputRow", "InputTable", "Served", "predict_files", "row_file"]
@@ -43,33 +42,19 @@ Columns = Mapping[str, list[Any]]
 
 @dataclass
 class Served:
-    """What `predict_files` did.
+    """What `predict_files` did."""
 
-    Attributes:
-        path: The file of answers.
-        graphs: Graphs answered.
-        rows: Rows written: graphs, or nodes of them.
-        rejected: Graphs left out.
-        rejects: The file that lists them with reasons, or ``None``.
-        first: The first of them.
-        abstained: Rows with a reason to abstain, or ``None`` where nothing could tell.
-        shift_pvalue: Two-sample test of the rows against the reference data, or ``None``.
-        columns: Names of the columns.
-        reasons: How often each reason to abstain is given.
-        units: Of values, the unit of each that has one.
-    """
-
-    path: Path
-    graphs: int = 0
-    rows: int = 0
-    rejected: int = 0
-    rejects: Path | None = None
-    first: str = ""
-    abstained: int | None = None
-    shift_pvalue: float | None = None
-    columns: list[str] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
-    units: dict[str, str] = field(default_factory=dict)
+    path: Path  # of the answers
+    graphs: int = 0  # answered
+    rows: int = 0  # written: graphs, or nodes of them
+    rejected: int = 0  # graphs left out
+    rejects: Path | None = None  # the file that lists them with reasons
+    first: str = ""  # of them
+    abstained: int | None = None  # rows with a reason to abstain, where there are rules
+    shift_pvalue: float | None = None  # two-sample test of the rows against the reference data
+    columns: list[str] = field(default_factory=list)  # their names
+    reasons: dict[str, int] = field(default_factory=dict)  # how often each is given to abstain
+    units: dict[str, str] = field(default_factory=dict)  # of values that have one
 
 
 def predict_files(
@@ -114,11 +99,10 @@ def predict_files(
                     nodes = service.rows_each([item.graph for item in items], p)
                     columns = table.columns(str(source), items, nodes, answers)
                     if write is None:  # the columns are known with the first answers
-                        write = stack.enter_context(row_file(path))
-                        done.columns = list(columns)
+                        write, done.columns = stack.enter_context(row_file(path)), list(columns)
                     write(columns)
                     done.graphs, done.rows = done.graphs + len(items), done.rows + len(p)
-                    reasons.update(r for r in answers.get("abstain", ()) if r is not None)
+                    reasons.update(filter(None, answers.get("abstain", ())))
                     if service.reference is not None:
                         sample.add(p)
                 notify(done.graphs + log.rows)
@@ -140,15 +124,15 @@ class _Sample:
 
     def __init__(self) -> None:
         self.rows: Prediction | None = None
-        self._keys: Tensor = torch.empty(0, dtype=torch.float64)
+        self._keys = torch.empty(0, dtype=torch.float64)
         self._generator = torch.Generator().manual_seed(0)
 
     def add(self, p: Prediction) -> None:
-        keys = torch.rand(len(p), generator=self._generator, dtype=torch.float64)
-        if self.rows is not None:
-            p, keys = Prediction.concatenate([self.rows, p]), torch.cat([self._keys, keys])
+        new = torch.rand(len(p), generator=self._generator, dtype=torch.float64)
+        rows = p if self.rows is None else Prediction.concatenate([self.rows, p])
+        keys = torch.cat([self._keys, new])
         kept = keys.topk(min(_SAMPLE, len(keys))).indices
-        self.rows, self._keys = p[kept], keys[kept]
+        self.rows, self._keys = rows[kept], keys[kept]
 
 
 def _answered(
@@ -166,9 +150,6 @@ def _answered(
             log.write(source, good[chosen[0]].row, Reject(source.name, 0, found))
         else:
             yield [good[i] for i in chosen], found
-
-
-# -- in --------------------------------------------------------------------------------------------
 
 
 class InputRow(NamedTuple):
@@ -256,9 +237,6 @@ def _has_smiles(source: Path) -> bool:
     return isinstance(first, Data) and isinstance(first.get("smiles"), str)
 
 
-# -- out -------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
     """A function that writes rows, given as columns, to a file; it is there when it is complete.
@@ -274,26 +252,13 @@ def row_file(path: Path) -> Iterator[Callable[[Columns], None]]:
         >>> path.read_text().splitlines()
         ['{"row": 0, "set": ["a"]}', '{"row": 1, "set": []}']
     """
-    write_part = {".parquet": _parquet, ".csv": _csv, ".jsonl": _json_lines}[
-        check_output(path).suffix
-    ]
-    with atomic_path(path) as temporary, write_part(temporary) as write:
-        yield write
-
-
-@contextmanager
-def _json_lines(path: Path) -> Iterator[Callable[[Columns], None]]:
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda columns: file.writelines(
-            to_json(dict(zip(columns, row, strict=True)), indent=None) + "\n"
-            for row in zip(*columns.values(), strict=True)
-        )
-
-
-@contextmanager
-def _csv(path: Path) -> Iterator[Callable[[Columns], None]]:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
+    ending = check_output(path).suffix
+    with atomic_path(path) as temporary, ExitStack() as stack:
+        if ending == ".parquet":
+            yield _parquet_writer(temporary, stack)
+            return
+        file = stack.enter_context(temporary.open("w", newline="", encoding="utf-8"))
+        table = csv.writer(file)
 
         def cell(value: Any) -> Any:
             if isinstance(value, str):
@@ -301,35 +266,38 @@ def _csv(path: Path) -> Iterator[Callable[[Columns], None]]:
             return json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
         def write(columns: Columns) -> None:
+            rows = zip(*columns.values(), strict=True)
+            if ending == ".jsonl":
+                records = (dict(zip(columns, row, strict=True)) for row in rows)
+                file.writelines(f"{to_json(record, indent=None)}\n" for record in records)
+                return
             if not file.tell():
-                rows.writerow(map(safe_cell, columns))
-            rows.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
+                table.writerow(map(safe_cell, columns))
+            table.writerows(map(cell, row) for row in rows)
 
         yield write
 
 
-@contextmanager
-def _parquet(path: Path) -> Iterator[Callable[[Columns], None]]:
-    """A row group per part; the first one tells the types."""
+def _parquet_writer(path: Path, stack: ExitStack) -> Callable[[Columns], None]:
+    """Writes a row group per part; the first one tells the types."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with ExitStack() as stack:
-        writer: Any = None
+    writer: Any = None
 
-        def typed(name: str, columns: Columns) -> Any:
-            found = pa.array(columns[name]).type
-            if pa.types.is_null(found):  # reasons to abstain, if there are none
-                return pa.string()
-            if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
-                return pa.list_(pa.string() if "class" in columns else pa.int64())
-            return found
+    def typed(name: str, columns: Columns) -> Any:
+        found = pa.array(columns[name]).type
+        if pa.types.is_null(found):  # reasons to abstain, if there are none
+            return pa.string()
+        if pa.types.is_list(found) and pa.types.is_null(found.value_type):  # empty sets
+            return pa.list_(pa.string() if "class" in columns else pa.int64())
+        return found
 
-        def write(columns: Columns) -> None:
-            nonlocal writer
-            if writer is None:
-                schema = pa.schema([(name, typed(name, columns)) for name in columns])
-                writer = stack.enter_context(pq.ParquetWriter(path, schema))
-            writer.write_table(pa.table(dict(columns), schema=writer.schema))
+    def write(columns: Columns) -> None:
+        nonlocal writer
+        if writer is None:
+            schema = pa.schema([(name, typed(name, columns)) for name in columns])
+            writer = stack.enter_context(pq.ParquetWriter(path, schema))
+        writer.write_table(pa.table(dict(columns), schema=writer.schema))
 
-        yield write
+    return write

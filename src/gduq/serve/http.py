@@ -4,26 +4,35 @@ Annotations of the functions inside `make_app` are read by FastAPI, so they are 
 """
 
 import asyncio
+import base64
+import hashlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, TypeVar
 
+import torch
 from pydantic import BaseModel, Field
-from pydantic_core import to_json
 
 import gduq
+from gduq.bundle import BundleInfo
 from gduq.data.smiles import RDKitProcess
 from gduq.errors import InputError
-from gduq.serve import pages
-from gduq.serve.batching import Batcher
-from gduq.serve.reading import Query, Refused, read_query
+from gduq.serve.batching import Batcher, Query, Refused, read_query
 from gduq.serve.server import check_installed
 from gduq.serve.service import Service
 from gduq.serve.settings import Limits
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_card"]
+
+_COMMON = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+# a picture is made from a stranger's text: it may not run or load anything
+_PICTURE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", **_COMMON}
+
+Found = TypeVar("Found")
 
 
 class Rejected(BaseModel):
@@ -71,7 +80,7 @@ def make_app(
 
     Args:
         service: The model.
-        card: What ``/model`` says, see `gduq.serve.pages.make_card`.
+        card: What ``/model`` says, see `make_card`.
         limits: Bounds of a request.
         hosts: Names under which it may be asked for; ``None``: any. A service on loopback should
             name them, else a page of another site could ask through the user's browser.
@@ -91,8 +100,8 @@ def make_app(
 
     @asynccontextmanager
     async def working(_: FastAPI) -> AsyncIterator[None]:
-        with batcher:
-            yield
+        yield
+        batcher.close()
         drawer.close()
 
     app = FastAPI(
@@ -128,7 +137,7 @@ def make_app(
     @app.get("/health", summary="Whether requests are answered, and how many were")
     async def health() -> Response:
         ok = batcher.alive
-        counts = {**asdict(batcher.counts), "waiting": batcher.waiting}
+        counts = {**batcher.counts, "waiting": batcher.waiting}
         return JSONResponse({"status": "ok" if ok else "down", **counts}, 200 if ok else 503)
 
     @app.get("/model", summary="The model card: target, calibration, novelty, versions, bounds")
@@ -143,37 +152,26 @@ def make_app(
             found = await _in_time(run_in_threadpool(drawer.draw, smiles), bounds)
         except ValueError as error:
             raise Refused(422, str(error)) from None
-        return Response(found, media_type="image/svg+xml", headers=pages.PICTURE)
+        return Response(found, media_type="image/svg+xml", headers=_PICTURE)
 
     @app.get("/", include_in_schema=False)
     async def front() -> HTMLResponse:
-        return HTMLResponse(*pages.front(card))
+        return HTMLResponse(*_page("page.html.jinja", card=card))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(*pages.docs(app.openapi()))
+        return HTMLResponse(*_page("docs.html.jinja", schema=app.openapi()))
 
-    return app if hosts is None else _OwnHosts(app, hosts)
+    async def own_hosts_only(scope: Any, receive: Any, send: Any) -> None:
+        host = dict(scope.get("headers", ())).get(b"host", b"").decode("latin-1").lower()
+        known = scope["type"] != "http" or re.sub(r":\d*$", "", host) in (hosts or ())
+        refusal = JSONResponse({"error": "expected another host name"}, 400)
+        await (app if known else refusal)(scope, receive, send)
 
-
-class _OwnHosts:
-    """Answers under some host names only."""
-
-    def __init__(self, app: Any, hosts: Sequence[str]) -> None:
-        self.app, self.hosts = app, {host.encode() for host in hosts}
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        host = dict(scope.get("headers", ())).get(b"host", b"").lower()
-        if scope["type"] == "http" and re.sub(rb":\d*$", b"", host) not in self.hosts:
-            head = [(b"content-type", b"application/json")]
-            await send({"type": "http.response.start", "status": 400, "headers": head})
-            body = to_json({"error": "expected another host name"})
-            await send({"type": "http.response.body", "body": body})
-        else:
-            await self.app(scope, receive, send)
+    return app if hosts is None else own_hosts_only
 
 
-async def _in_time(work: Any, limits: Limits) -> Any:
+async def _in_time(work: Awaitable[Found], limits: Limits) -> Found:
     try:
         return await asyncio.wait_for(work, limits.seconds)
     except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
@@ -187,17 +185,81 @@ async def _answer(request: Any, batcher: Batcher) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, f"expected content-type application/json, got {kind[:50] or 'none'}")
-    most, declared = batcher.limits.body, request.headers.get("content-length", "")
-    body = bytearray()
-    if not declared.isdigit() or int(declared) <= most:
+    most, body = batcher.limits.body, bytearray()
+    declared = request.headers.get("content-length", "")
+    too_large = declared.isdigit() and int(declared) > most
+    if not too_large:
         async for piece in request.stream():
             body += piece
-            if len(body) > most:
+            if too_large := len(body) > most:
                 break
-    if len(body) > most or (declared.isdigit() and int(declared) > most):
+    if too_large:
         raise Refused(413, f"expected at most {most} bytes, got more")
-    future = batcher.submit(read_query(bytes(body), batcher.limits))
     try:
-        return await asyncio.wrap_future(future)
+        return await batcher.answer(read_query(bytes(body), batcher.limits))
+    except Refused:
+        raise
     except Exception:  # its traceback is in the log
         raise Refused(500, "the model failed; the log of the service says why") from None
+
+
+# -- what the service says of itself ---------------------------------------------------------------
+
+
+def make_card(service: Service, limits: Limits, info: BundleInfo, name: str) -> dict[str, Any]:
+    """The model card as JSON holds it: target, calibration, novelty reference, versions, bounds."""
+    model, reference, novelty = service.model, service.reference, service.model.novelty
+    rows = {"training_rows": len(novelty.reference), "validation_rows": len(novelty.distances)}
+    decided: dict[str, Any] = {"reference_rows": 0 if reference is None else len(reference)}
+    decided |= {**asdict(service.settings), "notes": service.decisions.notes}
+    return {
+        "name": name,
+        "model": info.model["kind"],
+        "answers": service.kind,
+        "target": _target_of(service, info),
+        "rows": service.rows,
+        "calibration": {
+            "fitted_on": model.calibration,
+            "temperature": float(model.temperature) if model.calibration else None,
+            "calibrator": info.calibrator and info.calibrator.get("name"),
+        },
+        "novelty": rows if novelty.fitted else None,
+        "max_novelty": service.settings.max_novelty,
+        "decisions": None if reference is None else decided,
+        "ood_score": service.score,
+        "preprocessing": info.preprocessing,
+        "saved_with": info.libraries,
+        "served_with": {"gduq": gduq.__version__, "torch": torch.__version__},
+        "limits": asdict(limits),
+    }
+
+
+def _target_of(service: Service, info: BundleInfo) -> dict[str, Any]:
+    """Columns of the training table, names (or numbers) of classes, labels or values, and units."""
+    spec, noted = service.target, (info.preprocessing or {}).get("targets")
+    count = spec.get("num_classes") or len(spec.get("rates") or spec.get("shift") or ())
+    names = spec.get("names") or service.class_names or [str(number) for number in range(count)]
+    known = isinstance(noted, list) and all(isinstance(name, str) for name in noted)
+    return {"columns": noted if known else None, "names": list(names), "units": spec.get("units")}
+
+
+def _page(name: str, **values: Any) -> tuple[str, int, dict[str, str]]:
+    """Content, status and headers."""
+    source, template = _template(name)
+    script = source.partition("<script>")[2].partition("</script>")[0]
+    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = f"script-src 'sha256-{hashed}'" if script else "script-src 'none'"
+    policy = (
+        f"default-src 'none'; {allowed}; style-src 'unsafe-inline'; img-src 'self' data:; "
+        "connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    )
+    return template.render(**values), 200, {"Content-Security-Policy": policy, **_COMMON}
+
+
+@lru_cache
+def _template(name: str) -> tuple[str, Any]:
+    from jinja2 import Environment, StrictUndefined
+
+    source = files("gduq.serve").joinpath(name).read_text(encoding="utf-8")
+    options: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return source, Environment(undefined=StrictUndefined, **options).from_string(source)

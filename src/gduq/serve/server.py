@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -68,16 +67,9 @@ def run(app: Any, place: socket.socket, limits: Limits, started: Callable[[str],
     import uvicorn
 
     class Server(uvicorn.Server):
-        @contextmanager
-        def capture_signals(self) -> Iterator[None]:
+        def handle_exit(self, sig: int, frame: object) -> None:
             """As uvicorn does, but the signal that ended it is not raised once more."""
-            signals = (signal.SIGINT, signal.SIGTERM)
-            before = [signal.signal(number, self.handle_exit) for number in signals]
-            try:
-                yield
-            finally:
-                for number, handler in zip(signals, before, strict=True):
-                    signal.signal(number, handler)
+            self.force_exit, self.should_exit = self.should_exit and sig == signal.SIGINT, True
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -12,20 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch
 
-from gduq import ood
+from gduq import conformal, ood
 from gduq.calibration import Calibrator
 from gduq.errors import InputError, one_line
 from gduq.graphs import Graph, Rows, check_graph
 from gduq.models.network import checked_predictor
 from gduq.prediction import Prediction, predict
-from gduq.serve.decisions import Decisions, too_few, unlike
 from gduq.serve.settings import Settings
 
-__all__ = ["Service", "Settings"]
+__all__ = ["REASONS", "Decisions", "Service", "Settings"]
 
+REASONS = ("unlike training data", "hypotheses disagree", "ambiguous")  # the first that applies
+_ANSWER = len(REASONS)
+_NAMED = 6  # classes in a sentence
 # what a network may raise for a graph it cannot read
 _REFUSALS = (ValueError, RuntimeError, TypeError, KeyError, IndexError, AttributeError)
-_DIGITS = 7  # that single precision has
 
 
 class Service:
@@ -65,15 +67,14 @@ class Service:
         nameless = bool(self.target) and "num_classes" not in self.target  # labels and values
         self.class_names = None if nameless or class_names is None else tuple(class_names)
         scores = Prediction.of_kind(self.kind).ood_scores
-        known = (*scores, *ood.FITTED)
         default = "novelty" if self.model.novelty.fitted else scores[0]
         self.score: str = self.settings.ood_score or default
-        if self.score not in known:
+        if self.score not in (known := (*scores, *ood.FITTED)):
             wanted = f"an OOD score for {self.kind} from {', '.join(known)}"
             raise InputError(wanted, repr(self.score))
-        self.reference: Prediction | None = None
-        self.notes: list[str] = []  # what a user should know of the reference
         self._score: ood.Score = partial(ood.score, score=self.score)
+        self.reference: Prediction | None = None
+        self.decisions = Decisions(self.settings)
 
     @property
     def units(self) -> dict[str, str]:
@@ -93,6 +94,11 @@ class Service:
         """Whether predictions must carry representations."""
         return self.score in ood.FITTED
 
+    @cached_property
+    def _dtype(self) -> torch.dtype | None:
+        """The precision of the weights."""
+        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
+
     def refer_to(self, known: Prediction) -> Service:
         """Fit conformal sets, the rule for abstaining and the OOD reference.
 
@@ -100,38 +106,23 @@ class Service:
             known: Calibrated predictions of labelled rows the model was not trained on.
         """
         known = self._named(known)
-        self._decisions = Decisions(self.settings, known)
-        self.reference, self.notes = known, too_few(self.settings, known)
-        if self.score in ood.FITTED:
+        self.reference, self.decisions = known, Decisions(self.settings, known)
+        if self.needs_features:
             self._score = ood.FITTED[self.score]().fit(known)
         self._known_scores = self._score(known).double().sort().values
         return self
 
-    # -- answers -------------------------------------------------------------------------------
-
-    def answer(self, graphs: Sequence[Graph]) -> Prediction:
-        """Calibrated predictions of some graphs at once, with targets if all have them."""
+    def answer(self, graphs: Sequence[Graph], labelled: bool = True) -> Prediction:
+        """Calibrated predictions of some graphs at once; ``labelled``: with targets if all have
+        them."""
         # torch warns of unchecked sparse features unless told that they are meant to be
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
-            batch = Batch.from_data_list(list(graphs))
-        values = [value for value in batch._store.values() if isinstance(value, Tensor)]
-        if any(v.is_floating_point() and v.dtype != self._dtype for v in values):
-            batch = batch.apply(self._as_model)
+            batch = Batch.from_data_list(list(graphs), exclude_keys=[] if labelled else ["y"])
+        for name, value in list(batch._store.items()):  # a file may hold doubles
+            if isinstance(value, Tensor) and value.is_floating_point() and self._dtype:
+                batch[name] = value.to(self._dtype)
         p = predict(self.model, batch, features=self.needs_features).to("cpu")
         return self.calibrated(p, batch)
-
-    def _named(self, p: Prediction) -> Prediction:
-        return p if p.names or self.class_names is None else replace(p, names=self.class_names)
-
-    @cached_property
-    def _dtype(self) -> torch.dtype | None:
-        """The precision of the weights."""
-        return next((w.dtype for w in self.model.parameters() if w.is_floating_point()), None)
-
-    def _as_model(self, value: Tensor) -> Tensor:
-        """In the precision of the weights: a file may hold doubles."""
-        known = self._dtype is not None and value.is_floating_point()
-        return value.to(self._dtype) if known else value
 
     def calibrated(self, p: Prediction, graph: Graph | None = None) -> Prediction:
         """The same with the calibrator; one that looks at neighbours needs the graph."""
@@ -140,23 +131,20 @@ class Service:
         if not self.calibrator.needs_graph:
             return self.calibrator(p)
         if graph is None:
-            raise InputError(
-                "a calibrator that reads single rows",
-                type(self.calibrator).__name__,
-                "Choose another one, such as temperature.",
-            )
+            name, do = type(self.calibrator).__name__, "Choose another one, such as temperature."
+            raise InputError("a calibrator that reads single rows", name, do)
         return self.calibrator.on(graph)(p)
 
     def answer_each(
         self, graphs: Sequence[Graph], checked: bool = False
-    ) -> Iterator[tuple[list[int], Any]]:
+    ) -> Iterator[tuple[list[int], Prediction | str]]:
         """Answers for graphs of which some may be bad, without their labels.
 
         All are answered in one pass, or in halves where the network refuses some.
 
         Args:
             graphs: Of any size.
-            checked: Whether `gduq.graphs.check_graph` has seen them.
+            checked: Whether `gduq.graphs.check_graph` has accepted them.
 
         Yields:
             Numbers of graphs with their prediction, or one number with the reason, a text.
@@ -169,21 +157,19 @@ class Service:
                 sound.append(number)
             except InputError as error:
                 yield [number], one_line(error)
-        if sound:
-            yield from self._in_halves(graphs, sound)
-
-    def _in_halves(
-        self, graphs: Sequence[Graph], numbers: list[int]
-    ) -> Iterator[tuple[list[int], Any]]:
-        try:
-            yield numbers, self.answer([_unlabelled(graphs[number]) for number in numbers])
-        except _REFUSALS as error:
-            if len(numbers) == 1:
-                yield numbers, one_line(error)
-                return
-            middle = len(numbers) // 2
-            for half in (numbers[:middle], numbers[middle:]):
-                yield from self._in_halves(graphs, half)
+        parts = [sound] if sound else []
+        while parts:
+            numbers = parts.pop()
+            try:
+                p = self.answer([graphs[number] for number in numbers], labelled=False)
+            except _REFUSALS as error:
+                if len(numbers) == 1:
+                    yield numbers, one_line(error)
+                else:
+                    middle = len(numbers) // 2
+                    parts += [numbers[middle:], numbers[:middle]]
+            else:
+                yield numbers, p
 
     def rows_each(self, graphs: Sequence[Graph], p: Prediction) -> list[int] | None:
         """How many rows of a prediction each graph has: its nodes; ``None``: one."""
@@ -202,8 +188,7 @@ class Service:
         answers = p.columns()
         answers.pop("target", None)  # what is asked about has none
         first = {"novelty": answers.pop("novelty")} if "novelty" in answers else {}
-        found: dict[str, list[Any]] = first | answers
-        found |= unlike(self.settings, p) if self.reference is None else self._decisions.columns(p)
+        found: dict[str, list[Any]] = {**first, **answers, **self.decisions.columns(p)}
         if "class" in found and "conformal_set" in found:
             found["conformal_set"] = [[p.names[c] for c in one] for one in found["conformal_set"]]
         abstain = {name: found.pop(name) for name in list(found) if name.startswith("abstain")}
@@ -214,21 +199,118 @@ class Service:
             found["ood_rank"] = (below / len(self._known_scores)).tolist()
         return {name: _short(values) for name, values in found.items()} | abstain
 
+    def _named(self, p: Prediction) -> Prediction:
+        return p if p.names or self.class_names is None else replace(p, names=self.class_names)
+
 
 def _short(values: list[Any]) -> list[Any]:
     """Numbers of single precision without the digits that double precision adds to them."""
     if not values or not isinstance(values[0], float):
         return values
-    found = np.asarray(values, dtype=np.float64)
-    size = np.abs(np.where(np.isfinite(found) & (found != 0), found, 1.0))
-    scale = 10.0 ** np.clip(_DIGITS - 1 - np.floor(np.log10(size)), 0, 15)
-    short: list[Any] = (np.round(found * scale) / scale).tolist()
-    return short
+    return [float(str(value)) for value in np.asarray(values, dtype=np.float32)]
 
 
-def _unlabelled(graph: Graph) -> Graph:
-    if "y" not in graph:
-        return graph
-    graph = graph.__copy__()
-    del graph["y"]
-    return graph
+class Decisions:
+    """Conformal sets or intervals, and reasons to abstain, for any kind of prediction.
+
+    A row is not answered where it is unlike the training data, where the hypotheses disagree, or
+    where the answer is ambiguous: not sure enough for the wished coverage or accuracy. Several
+    labels or values are decided one by one; a row is abstained from where all of them are.
+
+    Args:
+        settings: How to decide.
+        known: Calibrated predictions of labelled rows the model was not trained on. Without them
+            only rows that are unlike the training data can be found.
+
+    Example:
+        >>> from gduq.prediction import ValuePrediction
+        >>> known = ValuePrediction(torch.zeros(1, 40, 2), target=torch.linspace(-2, 2, 40))
+        >>> list(Decisions(Settings(), known).columns(known[:3]))
+        ['conformal_low', 'conformal_high', 'abstain']
+    """
+
+    def __init__(self, settings: Settings, known: Prediction | None = None) -> None:
+        self.settings, self._rules, self.notes = settings, dict[str, _Rule](), list[str]()
+        if known is not None:
+            known.require_target()
+            parts = known.parts()
+            self._rules = {name: _Rule(settings, part) for name, part in parts.items()}
+            self.notes = _rare_classes(settings, parts.values()) if settings.per_class else []
+
+    def columns(self, p: Prediction) -> dict[str, list[Any]]:
+        """What is decided about each row; ``abstain`` holds the reason or ``None``."""
+        if not self._rules:
+            novel = _novel(self.settings, p, torch.full((len(p),), _ANSWER))
+            return {} if p.novelty is None else {"abstain": _in_words(novel)}
+        parts = replace(p, target=None).parts()
+        found: dict[str, list[Any]] = {}
+        for name, rule in self._rules.items():
+            held = rule.held(parts[name])
+            found |= {f"{column}_{name}" if name else column: v for column, v in held.items()}
+        reasons = {name: rule.reasons(parts[name]) for name, rule in self._rules.items()}
+        if len(reasons) > 1:
+            found |= {f"abstain_{name}": _in_words(r) for name, r in reasons.items()}
+        every = torch.stack(list(reasons.values()))
+        row = torch.where((every < _ANSWER).all(0), every.amin(0), _ANSWER)
+        return found | {"abstain": _in_words(row)}
+
+
+class _Rule:
+    """What is decided about one thing: a class, a label or a value."""
+
+    def __init__(self, settings: Settings, known: Prediction) -> None:
+        self.settings, self.most_epistemic = settings, math.inf
+        method = "class_conditional" if settings.per_class else None
+        options = {"alpha": settings.alpha, "shift_level": 0}
+        self.conformal = conformal.make(known, method, **options).fit(known) if len(known) else None
+        if settings.max_epistemic < 1 and known.num_samples > 1 and len(known):
+            spread, share = known.epistemic.double(), settings.max_epistemic
+            self.most_epistemic = float(spread.quantile(share, interpolation="higher"))
+        rest = known[self._alarms(known) == _ANSWER]
+        self.sure: ood.Abstention | None = None  # without rows nobody knows how sure to be
+        if settings.accuracy is not None and len(rest):
+            self.sure = ood.Abstention(accuracy=settings.accuracy).fit(rest)
+        elif len(rest):
+            wished = settings.coverage / (len(rest) / len(known))
+            self.sure = ood.Abstention(coverage=min(1.0, wished)).fit(rest)
+
+    def held(self, p: Prediction) -> dict[str, list[Any]]:
+        """Sets or intervals that hold the truth; all classes where nothing is known."""
+        if self.conformal is None:
+            return {"conformal_set": [[0, 1]] * len(p)}
+        held = self.conformal(p)
+        if isinstance(held, conformal.Intervals):
+            return {"conformal_low": held.low.tolist(), "conformal_high": held.high.tolist()}
+        return {"conformal_set": [row.nonzero().flatten().tolist() for row in held.mask]}
+
+    def reasons(self, p: Prediction) -> Tensor:
+        """Per row the number of the reason, or that of an answer ``[m]``."""
+        found = self._alarms(p)
+        kept = torch.zeros(len(p), dtype=torch.bool) if self.sure is None else self.sure(p).kept
+        return torch.where(kept, found, found.clamp_max(REASONS.index("ambiguous")))
+
+    def _alarms(self, p: Prediction) -> Tensor:
+        found = torch.where(p.epistemic.double() > self.most_epistemic, 1, _ANSWER)
+        return _novel(self.settings, p, found)
+
+
+def _novel(settings: Settings, p: Prediction, found: Tensor) -> Tensor:
+    return found if p.novelty is None else found.masked_fill(p.novelty > settings.max_novelty, 0)
+
+
+def _in_words(reasons: Tensor) -> list[str | None]:
+    return [(*REASONS, None)[number] for number in reasons.tolist()]
+
+
+def _rare_classes(settings: Settings, parts: Iterable[Prediction]) -> list[str]:
+    """Which classes, or answers about labels, have too few labelled rows for sets of their own."""
+    least, rare = math.ceil(1 / settings.alpha - 1 - 1e-9), list[str]()
+    for part in parts:
+        names = part.names or [f"class {number}" for number in range(part.width)]
+        counts = part.require_target().long().bincount(minlength=len(names)).tolist()
+        rare += [f"{n} has {c}" for n, c in zip(names, counts, strict=True) if c < least]
+    if not rare:
+        return []
+    more = f" and {len(rare) - _NAMED} more are below it" if len(rare) > _NAMED else ""
+    needed = f"--per-class needs {least} rows of a class with --alpha {settings.alpha:g}"
+    return [f"{needed}, {', '.join(rare[:_NAMED])}{more}: every set holds it."]

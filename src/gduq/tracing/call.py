@@ -15,23 +15,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.dense import Linear as PyGLinear
 
 from gduq._torch import exporting
 from gduq.errors import InputError
 from gduq.graphs import Graph, device_of, num_graphs, row_type
-from gduq.tracing.widths import input_width
 
 __all__ = [
-    "Call",
-    "Ending",
-    "as_logits",
-    "call_network",
-    "check_logits",
-    "copied",
-    "evaluating",
-    "first_input",
-    "redraw",
-    "removed_activation_note",
+    *("LAZY", "LINEAR", "Call", "Ending", "as_linear", "as_logits", "call_network"),
+    *("check_complete", "check_logits", "copied", "cut_names", "evaluating", "first_input"),
+    *("input_width", "is_plain_linear", "redraw", "removed_activation_note"),
 ]
 
 Call = Callable[[nn.Module, Graph], Tensor]
@@ -40,13 +33,16 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 # one per network whose layers cache a graph: it is changed for the length of a pass
 _CACHED: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_WHOLE = ("data", "graph")  # parameters that take the graph itself
+_GRAPH_NAMES = ("data", "graph")  # parameters that take the graph itself
 _PARTS = (  # taken from the graph where it has them, also where a default exists
     *("x", "edge_index", "edge_weight", "edge_attr", "batch", "pos", "z"),
     *("edge_type", "node_type", "edge_label_index"),
 )
 _DICT = "_dict"  # of a HeteroData: one entry per type
 _NO_LOGITS = "logits of shape [rows, classes] from the network"
+LAZY = (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer)
+LINEAR = (nn.Linear, PyGLinear)
+_WIDTHS = ("in_features", "in_channels", "num_features", "embed_dim", "channels")
 _ENOUGH = 20  # rows of a single column that all lie in (0, 1): hardly by chance
 
 
@@ -185,7 +181,7 @@ def _arguments(net: nn.Module, graph: Graph) -> dict[str, Any]:
         return {"batch": graph}  # the name of a whole mini-batch
     found: dict[str, Any] = {}
     for name, required in parameters.items():
-        if name in _WHOLE:
+        if name in _GRAPH_NAMES:
             found[name] = graph
         elif required or name.removesuffix(_DICT) in _PARTS:
             found[name] = _attribute(net, graph, name, required)
@@ -283,8 +279,8 @@ def _row_counts(graph: Graph) -> set[int]:
     stores = graph.node_stores if isinstance(graph, HeteroData) else [graph]
     counts = {num_graphs(graph), *(int(store.num_nodes or 0) for store in stores)}
     counts |= {int(store["batch_size"]) for store in stores if "batch_size" in store.keys()}  # noqa: SIM118
-    judged = graph.get("edge_label_index")
-    return counts if judged is None else counts | {int(judged.size(1))}
+    ends = graph.get("edge_label_index")
+    return counts if ends is None else counts | {int(ends.size(1))}
 
 
 def removed_activation_note(ending: Ending | None) -> str:
@@ -321,3 +317,67 @@ def check_logits(outputs: Tensor, known: bool = False) -> Tensor:
             "Return what the sigmoid or softmax is applied to, or pass call= that undoes it.",
         )
     return outputs
+
+
+# -- widths and linear layers ----------------------------------------------------------------------
+
+
+def check_complete(net: nn.Module) -> None:
+    """Raise for a network whose parameters a first pass has yet to shape."""
+    lazy = [name for name, p in net.named_parameters() if isinstance(p, LAZY)]
+    if lazy:
+        raise InputError(
+            "a network with all its parameters",
+            f"uninitialised {', '.join(lazy[:3])}",
+            "Run it on a graph once, or give every layer its in_channels.",
+        )
+
+
+def input_width(module: nn.Module) -> int | None:
+    """How many channels a module reads, from its attributes or its first layer's."""
+    for name in _WIDTHS:
+        value = getattr(module, name, None)
+        value = value[0] if isinstance(value, tuple) and value else value
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    shape = getattr(module, "normalized_shape", None)
+    if shape:
+        return int(shape[-1])
+    children = (input_width(child) for child in module.children())
+    first = next((width for width in children if width is not None), None)
+    if first is not None and type(module).__name__ in ("EdgeConv", "DynamicEdgeConv"):
+        return first // 2  # their MLP reads the features of both ends
+    return first
+
+
+def cut_names(net: nn.Module) -> list[str]:
+    """Submodules a network can be cut at, as far as can be told without running it."""
+    return [
+        name
+        for name, module in net.named_modules()
+        if name
+        and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
+        and input_width(module) is not None
+    ]
+
+
+def is_plain_linear(net: nn.Module, path: str) -> bool:
+    """Whether a submodule is nothing but a linear layer: without hooks, parametrisations or
+    weights that other modules share."""
+    module = net.get_submodule(path)
+    if type(module) not in LINEAR or isinstance(module.weight, LAZY):
+        return False
+    if module._forward_pre_hooks or module._forward_hooks or "forward" in module.__dict__:
+        return False
+    every = [id(p) for _, p in net.named_parameters(remove_duplicate=False)]
+    return all(every.count(id(p)) == 1 for p in module.parameters(recurse=False))
+
+
+def as_linear(net: nn.Module, path: str) -> nn.Linear | None:
+    """A copy of the submodule as a plain linear layer, if it is nothing but that."""
+    if not is_plain_linear(net, path):
+        return None
+    own: Any = net.get_submodule(path)
+    plain = nn.Linear(own.weight.size(1), own.weight.size(0), own.bias is not None)
+    plain.to(own.weight).load_state_dict(own.state_dict())
+    return plain

@@ -1,30 +1,314 @@
 """Finding the head: one pass shows a network's layers, its head, its rows and how it ends.
 
-`recording` notes the calls of a pass; here they are read backwards from the output. `steps` holds
-what a head does as data, and `trunk` cuts the network in front of it.
+`record` notes which functions and modules made which value out of which. A *value* is a tensor as
+it was at one moment: its identity together with its version, which torch raises whenever the
+tensor, or a view of it, is changed in place. So a value that was changed by something the recording
+did not see has no maker, and nobody can go wrong by reading on. `trace` reads the calls backwards
+from the output; what a head does to each row becomes `Step`, data that JSON can hold.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import DeepGCNLayer, GPSConv, MessagePassing
 from torch_geometric.nn import Sequential as PyGSequential
+from torch_geometric.nn.norm import BatchNorm as PyGBatchNorm
+from torch_geometric.nn.norm import LayerNorm as PyGLayerNorm
 
 from gduq.errors import InputError
 from gduq.graphs import Graph, Rows, check_graph, num_rows, row_kind, row_type
-from gduq.tracing.call import Call, Ending
-from gduq.tracing.recording import Event, Recording, record
-from gduq.tracing.steps import Step, function_step
-from gduq.tracing.widths import LINEAR, check_complete, input_width, is_plain_linear
+from gduq.tracing.call import (
+    LINEAR,
+    Call,
+    Ending,
+    call_network,
+    check_complete,
+    copied,
+    first_input,
+    input_width,
+    is_plain_linear,
+)
 
-__all__ = ["FoundHead", "Trace", "infer_row_kind", "row_counts", "trace"]
+__all__ = ["FoundHead", "Step", "Trace", "build_tail", "infer_row_kind", "row_counts", "trace"]
+
+Plain = float | str
+
+# -- one pass, recorded ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """One call in a pass: of a function, or of a module that is one step of a head."""
+
+    name: str  # of the function, without the underscore of an in-place version; empty: a module
+    path: str  # of that module
+    read: tuple[int, ...]  # numbers of the values it read
+    before: tuple[int, ...]  # shape of the first of them
+    made: tuple[int, ...] = ()  # numbers of the values it made
+    after: tuple[int, ...] = ()  # shape of the first of them
+    tensors: int = 1  # how many tensors it was given
+    args: tuple[object, ...] = ()  # positional arguments that are no tensors
+    kwargs: Mapping[str, object] = field(default_factory=dict)  # the same by name
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether it made one value out of one."""
+        return self.tensors == len(self.read) == len(self.made) == 1
+
+    @property
+    def dim(self) -> object:
+        """Its argument ``dim``, or the first one without a name."""
+        return self.kwargs.get("dim", self.args[0] if self.args else None)
+
+
+class Entry(NamedTuple):
+    """What a module read first in one of its calls; nothing where that is no tensor of floats."""
+
+    shape: tuple[int, ...] = ()
+    value: int = -1
+
+
+class Recording(TorchFunctionMode):
+    """What happens in a pass of a copy of a network while this context is entered."""
+
+    out: Tensor  # what the network gave [rows, O]
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.makers: dict[int, Event] = {}  # the call that made a value, by the value's number
+        self.entered: dict[str, list[Entry]] = {}  # calls by module, in the order of first calls
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._count = itertools.count()
+        self._alive: list[Tensor] = []  # a tensor that lives keeps its id to itself
+        self._inside = ""  # the module at work that is one step
+
+    def number(self, tensor: Tensor) -> int:
+        """The number of the value that a tensor is now."""
+        if tensor.is_inference():  # has no version, so changes cannot be seen
+            return next(self._count)
+        known = self._numbers.get((id(tensor), tensor._version))
+        return self._new(tensor) if known is None else known
+
+    def _new(self, tensor: Tensor) -> int:
+        number = next(self._count)
+        self._alive.append(tensor)
+        if not tensor.is_inference():
+            self._numbers[id(tensor), tensor._version] = number
+        return number
+
+    def _add_event(self, out: object, event: Event) -> None:
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if made:
+            numbers = tuple(self._new(tensor) for tensor in made)
+            event = replace(event, made=numbers, after=tuple(made[0].shape))
+            self.makers |= dict.fromkeys(numbers, event)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._inside:
+            return func(*args, **kwargs)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        read = tuple(dict.fromkeys(self.number(tensor) for tensor in given))
+        before = tuple(given[0].shape) if given else ()
+        out = func(*args, **kwargs)
+        name = str(getattr(func, "__name__", func))
+        name = name if name.endswith("__") else name.rstrip("_")
+        if isinstance(out, Tensor) and any(out is t for t in given) and self.number(out) in read:
+            if "dropout" not in name:
+                return out  # nothing happened
+            out = out.detach()  # dropout in evaluation mode: a name of its own for its value
+        plain = tuple(a for a in args if not isinstance(a, Tensor))
+        named = {k: v for k, v in kwargs.items() if v is not None and not isinstance(v, Tensor)}
+        self._add_event(out, Event(name, "", read, before, (), (), len(given), plain, named))
+        return out
+
+    def watch(self, path: str, module: nn.Module) -> None:
+        """Note the calls of a submodule of the copy that runs."""
+        is_step = _is_step(module)
+
+        def enter(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            h = first_input(args, kwargs)
+            known = isinstance(h, Tensor) and h.is_floating_point()
+            entry = Entry(tuple(h.shape), self.number(h)) if known else Entry()
+            self.entered.setdefault(path, []).append(entry)
+            if is_step and known and not self._inside:
+                self._inside = path
+
+        def leave(_: nn.Module, __: Any, out: Any) -> None:
+            if self._inside == path:
+                self._inside, entry = "", self.entered[path][-1]
+                self._add_event(out, Event("", path, (entry.value,), entry.shape))
+
+        module.register_forward_pre_hook(enter, prepend=True, with_kwargs=True)
+        module.register_forward_hook(leave)
+
+
+def _is_step(module: nn.Module) -> bool:
+    """Whether a module is one step of a head: it reads rows one by one, and has weights."""
+    if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+        return False
+    if type(module) is PyGBatchNorm:
+        return _is_step(module.module)  # type: ignore[arg-type]
+    if type(module) is nn.BatchNorm1d:
+        return module.running_mean is not None  # else it reads the statistics of all rows
+    if type(module) is PyGLayerNorm:
+        return bool(module.mode == "node")
+    if type(module) is nn.LayerNorm:
+        return len(module.normalized_shape) == 1
+    return type(module) in (*LINEAR, nn.PReLU)
+
+
+def record(net: nn.Module, graph: Graph, call: Call | None = None) -> Recording:
+    """A pass of a copy of a network in evaluation mode; torch's randomness stays as it was."""
+    pass_ = Recording(net)
+    devices = {p.device.index for p in net.parameters() if p.device.type == "cuda"}
+    with torch.inference_mode(False), torch.no_grad():
+        double = copied(net).eval()
+        for path, module in double.named_modules():
+            if path and not isinstance(module, torch.jit.ScriptModule):
+                pass_.watch(path, module)
+        with torch.random.fork_rng(sorted(devices)), pass_:
+            pass_.out = call_network(double, graph, call)
+    return pass_
+
+
+# -- steps of a head -------------------------------------------------------------------------------
+
+
+class Multiply(nn.Module):
+    """Multiplies by a number."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+# Functions of one tensor that treat every entry by itself, by the name all their spellings share
+# (F.relu, torch.relu, x.relu()), as the module that does the same.
+_ACTIVATIONS: tuple[type[nn.Module], ...] = (
+    *(nn.ReLU, nn.ReLU6, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
+    *(nn.Softplus, nn.Hardswish, nn.Tanh, nn.Sigmoid, nn.Dropout),
+)
+_FUNCTIONS: Mapping[str, type[nn.Module]] = {
+    **{kind.__name__.lower(): kind for kind in _ACTIVATIONS},
+    "leaky_relu": nn.LeakyReLU,
+    "scale": Multiply,
+}
+_TIMES = ("mul", "multiply", "__mul__", "__rmul__", "__imul__")
+_OVER = ("div", "divide", "true_divide", "__truediv__", "__itruediv__")
+
+
+def _defaults(name: str) -> dict[str, Plain]:
+    """The arguments of a function, as its module has them."""
+    known = inspect.signature(_FUNCTIONS[name]).parameters.values()
+    named = (p for p in known if p.default is not p.empty and p.name != "inplace")
+    return {p.name: p.default for p in named}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A module of the network by its dotted path, or a function by its name and plain arguments.
+
+    Example:
+        >>> Step("function", "dropout", (("p", 0.5),)).to_json()
+        {'kind': 'function', 'name': 'dropout', 'arguments': {'p': 0.5}}
+    """
+
+    kind: Literal["module", "function"]
+    name: str
+    arguments: tuple[tuple[str, Plain], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as plain values."""
+        return {"kind": self.kind, "name": self.name, "arguments": dict(self.arguments)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Step:
+        """The step that `to_json` wrote; `InputError` for anything else."""
+        try:
+            kind, name, given = value["kind"], value["name"], dict(value["arguments"])
+            known = {"module": dict, "function": lambda: _defaults(name)}[kind]()
+        except (KeyError, TypeError, ValueError):
+            known = None
+        arguments = None if known is None else _check_arguments(known, given)
+        if arguments is None or not isinstance(name, str):
+            raise InputError("a step of a head: a module, or a function", repr(value))
+        return cls(kind, name, arguments)
+
+
+def _check_arguments(known: Mapping[str, Plain], given: Mapping[Any, Any]) -> Any:
+    """All arguments of a function in order, or ``None`` where one is unknown or no plain value."""
+    found = {**known, **given}
+    for name, value in found.items():
+        if name not in known or isinstance(known[name], str) != isinstance(value, str):
+            return None
+        if not isinstance(value, str):
+            if type(value) not in (int, float) or not math.isfinite(value):
+                return None
+            found[name] = float(value)
+    return tuple(found.items())
+
+
+def _function_step(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step | None:
+    """A call of a torch function on one tensor (``args`` follow it) as a step, or ``None``."""
+    given = {key: value for key, value in kwargs.items() if key != "inplace"}
+    if name in (*_TIMES, *_OVER):
+        factors = [*args, *given.values()]
+        if len(factors) != 1 or not isinstance(factors[0], (int, float)):
+            return None
+        if name in _OVER and factors[0] == 0:
+            return None
+        given = {"factor": 1 / factors[0] if name in _OVER else factors[0]}
+        name, args = "scale", ()
+    elif name not in _FUNCTIONS or name == "scale":
+        return None
+    known = _defaults(name)
+    names = [*known, "training"] if name == "dropout" else [*known]
+    if not all(isinstance(extra, bool) for extra in args[len(names) :]):  # only "inplace"
+        return None
+    given = {**dict(zip(names, args, strict=False)), **given}
+    if name == "dropout" and given.pop("training", given.pop("train", True)):
+        return None  # it drops in evaluation mode too: nn.Dropout would not
+    arguments = _check_arguments(known, given)
+    return None if arguments is None else Step("function", name, arguments)
+
+
+def build_tail(net: nn.Module, steps: Sequence[Step]) -> nn.Sequential:
+    """What follows the first linear map of a head: copies of modules, and functions as modules."""
+    parts: list[nn.Module] = []
+    for step in steps:
+        if step.kind == "function":
+            parts.append(_FUNCTIONS[step.name](**dict(step.arguments)))
+            parts[-1].training = net.training
+            continue
+        if step.name not in dict(net.named_modules()):
+            raise InputError(f"a network with a submodule '{step.name}'", type(net).__name__)
+        parts.append(copy.deepcopy(net.get_submodule(step.name)))
+    tail = nn.Sequential(*parts)
+    tail.training = net.training
+    return tail
+
+
+# -- what a pass shows -----------------------------------------------------------------------------
 
 _SHAPES = ("view", "reshape", "squeeze", "unsqueeze", "flatten", "contiguous", "clone")
 _SUMS = (
@@ -79,12 +363,12 @@ def trace(net: nn.Module, graph: Graph, call: Call | None = None) -> Trace:
     head = _head(seen, value)
     layers = _layers(net, "", seen, row_counts(graph).get("node", -1))
     order = tuple(sorted(layers, key=list(seen.entered).index))
-    rescaled = None if head is not None else _rescaled(seen, value)
+    rescaled = None
+    if head is None:
+        behind = _head(seen, _back(seen, value, lambda event: _rescales(seen, event)))
+        rescaled = None if behind is None else behind.path
     calls = {path: [entry.shape for entry in found] for path, found in seen.entered.items()}
     return Trace(rows, order, head, ending, not _is_sum(seen, value), rescaled, calls)
-
-
-# -- the end ---------------------------------------------------------------------------------------
 
 
 def _is_shape(event: Event, exactly: bool = False) -> bool:
@@ -126,9 +410,6 @@ def _is_sum(seen: Recording, value: int) -> bool:
     )
 
 
-# -- the head --------------------------------------------------------------------------------------
-
-
 def _head(seen: Recording, value: int) -> FoundHead | None:
     """The head that made the logits: found on the way back from them, call by call."""
     steps: list[Step] = []
@@ -149,15 +430,10 @@ def _head(seen: Recording, value: int) -> FoundHead | None:
     return FoundHead(steps[first].name, rest)
 
 
-def _rescaled(seen: Recording, value: int) -> str | None:
-    """Where the head starts behind products and sums with constants, which no call made."""
-
-    def constant(event: Event) -> bool:
-        made = sum(number in seen.makers for number in event.read)
-        return made == 1 and (event.name.strip("_") in _RESCALES or _is_shape(event))
-
-    head = _head(seen, _back(seen, value, constant))
-    return None if head is None else head.path
+def _rescales(seen: Recording, event: Event) -> bool:
+    """Whether a call multiplies or shifts by constants, which no call made."""
+    made = sum(number in seen.makers for number in event.read)
+    return made == 1 and (event.name.strip("_") in _RESCALES or _is_shape(event))
 
 
 def _is_linear(net: nn.Module, path: str) -> bool:
@@ -171,15 +447,12 @@ def _step(seen: Recording, event: Event) -> Step | None:
     if event.after[0] != seen.out.size(0):
         return None
     if event.name:
-        return function_step(event.name, event.args, event.kwargs)
+        return _function_step(event.name, event.args, event.kwargs)
     if len(event.before) != 2 or len(seen.entered[event.path]) != 1:
         return None  # weights that are used twice do not belong to the head alone
     if _is_linear(seen.net, event.path) and not is_plain_linear(seen.net, event.path):
         return None
     return Step("module", event.path)
-
-
-# -- layers ----------------------------------------------------------------------------------------
 
 
 def _layers(module: nn.Module, path: str, seen: Recording, nodes: int) -> list[str]:
@@ -232,7 +505,7 @@ def infer_row_kind(
     if not fits:
         have = ", ".join(f"{size} {kind}(s)" for kind, size in sizes.items())
         raise InputError(
-            f"one row per node, graph or judged edge ({have}) {where}",
+            f"one row per node, graph or labelled edge ({have}) {where}",
             f"{count} rows",
             "Pass call=lambda net, graph: ... that returns one row for each."
             if path is None
@@ -258,7 +531,7 @@ def infer_row_kind(
 
 
 def _larger(graph: Graph) -> Graph:
-    """The graph with its last node once more, and its last judged edge twice more."""
+    """The graph with its last node once more, and its last labelled edge twice more."""
     graph = copy.copy(graph)
     store = graph[row_type(graph)] if isinstance(graph, HeteroData) else graph
     nodes, values = store.num_nodes, store.to_dict()
@@ -270,7 +543,7 @@ def _larger(graph: Graph) -> Graph:
         store.num_nodes = nodes + 1
     if "ptr" in values:
         store.ptr = torch.cat([values["ptr"][:-1], values["ptr"][-1:] + 1])
-    judged = graph.get("edge_label_index")
-    if judged is not None:
-        graph.edge_label_index = torch.cat([judged, judged[:, -1:], judged[:, -1:]], dim=1)
+    ends = graph.get("edge_label_index")
+    if ends is not None:
+        graph.edge_label_index = torch.cat([ends, ends[:, -1:], ends[:, -1:]], dim=1)
     return graph

@@ -10,7 +10,7 @@ import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,13 @@ from gduq.nn.gnn import as_chain
 from gduq.tracing.call import (
     Call,
     Ending,
+    as_linear,
     as_logits,
     call_network,
     first_input,
     removed_activation_note,
 )
-from gduq.tracing.noise import ends_linear
-from gduq.tracing.steps import Step, build_tail
-from gduq.tracing.trace import Trace, trace
-from gduq.tracing.widths import as_linear
+from gduq.tracing.trace import Step, Trace, build_tail, trace
 
 __all__ = ["Trunk", "answer_features", "arriving", "no_place", "run_through", "take_linear"]
 
@@ -53,7 +51,6 @@ def run_through(
         if calls > 1:
             raise _not_called_once(path, "a second call")
         z = reader(first_input(args, kwargs))
-        z = _Read(z) if isinstance(target.__dict__.get("forward"), _TakenForward) else z
         if args:
             return (z, *args[1:]), kwargs
         return args, {**kwargs, "x" if "x" in kwargs else "input": z}
@@ -96,23 +93,14 @@ def _not_called_once(path: str, got: str) -> InputError:
     return InputError(f"'{path}' to be called once in a pass", got, do)
 
 
-class _Read(NamedTuple):
-    """What a taken layer gives: somebody else's reading of its input."""
-
-    z: Tensor
-
-
 class _TakenForward:
-    """Stands for the map of a linear layer whose weights were taken."""
+    """Stands for the map of a linear layer whose weights were taken: it hands on what it reads."""
 
     def __init__(self, width: int) -> None:
         self.width = width
 
-    def __call__(self, read: object = None, **kwargs: object) -> Tensor:
-        read = kwargs.get("input", read)
-        if isinstance(read, _Read):
-            return read.z
-        raise InputError("the model that reads for this layer to be called", "a part called alone")
+    def __call__(self, x: Tensor | None = None, input: Tensor | None = None) -> Tensor | None:
+        return x if input is None else input
 
 
 def _save_nothing(*_: object) -> None:
@@ -278,3 +266,66 @@ def answer_features(h: Tensor, graph: Graph, rows: Rows, row_kind: Rows) -> Tens
         return total / h.new_zeros(graphs).index_add_(0, batch, h.new_ones(h.size(0))).unsqueeze(1)
     ends = graph.edge_label_index
     return (h[ends[0]] * h[ends[1]])[label_rows(graph, ends.size(1))]
+
+
+# -- log-variances beside the means of a head ------------------------------------------------------
+
+_SILENT = (nn.Identity, nn.Dropout, nn.Sequential)
+
+
+class NoiseHead(nn.Module):
+    """Reads what the last layer of a head reads, and adds T log-variances to its T means.
+
+    It starts at one log-variance for all rows, and standardises means that come in other units.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int, values: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(channels, values)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.register_buffer("shift", torch.zeros(values))
+        self.register_buffer("scale", torch.ones(values))
+
+    @torch.no_grad()
+    def start(self, log_variance: Tensor) -> None:
+        """Begin with these log-variances ``[T]``."""
+        self.linear.bias.copy_(log_variance)
+
+    def standardise(self, shift: Tensor, scale: Tensor) -> None:
+        """Subtract and divide, of means that come in other units."""
+        self.shift.copy_(shift)
+        self.scale.copy_(scale)
+
+    def forward(self, means: Tensor, read: Tensor) -> Tensor:
+        """Means and log-variances ``[..., n, 2T]`` of means ``[..., n, T]``."""
+        logs = self.linear(read)
+        centred = (means - self.shift) / self.scale
+        return torch.cat([centred, logs.expand_as(centred)], dim=-1)
+
+
+@torch.no_grad()
+def standardised_last(head: nn.Module, shift: Tensor, scale: Tensor) -> bool:
+    """Let the last linear map of a head give standardised outputs, if nothing follows it.
+
+    Then steps of training have the same effect whatever the units. Says whether it could be done.
+    """
+    last = _last(head)
+    if not isinstance(last, nn.Linear) or last.bias is None:
+        return False
+    last.weight.div_(scale.to(last.weight).unsqueeze(1))
+    last.bias.copy_((last.bias - shift.to(last.bias)) / scale.to(last.bias))
+    return True
+
+
+def ends_linear(head: nn.Module) -> bool:
+    """Whether a linear map is the last that changes anything."""
+    return isinstance(_last(head), nn.Linear)
+
+
+def _last(head: nn.Module) -> nn.Module | None:
+    parts = [m for m in head.modules() if not list(m.children()) and not isinstance(m, _SILENT)]
+    return parts[-1] if parts else None

@@ -1,0 +1,276 @@
+"""Posteriors of a last layer against numeric Hessians, plain inverses, scikit-learn and
+laplace-torch."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import optimize
+from sklearn.linear_model import BayesianRidge
+from torch import Tensor, nn
+
+from gduq.errors import InputError
+from gduq.models import laplace as module
+from gduq.models.laplace import Posterior
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def randn(*size: int, seed: int) -> Tensor:
+    return torch.randn(size, generator=seeded(seed), dtype=torch.float64)
+
+
+def layer(outputs: int, d: int, bias: bool) -> tuple[Tensor, Tensor | None]:
+    return randn(outputs, d, seed=1), randn(outputs, seed=2) if bias else None
+
+
+def extended(phi: Tensor, bias: bool) -> Tensor:
+    return torch.cat([phi, torch.ones(len(phi), 1, dtype=phi.dtype)], dim=1) if bias else phi
+
+
+def stacked(weight: Tensor, bias: Tensor | None) -> Tensor:
+    return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
+
+
+def sampled(found: Posterior, new: Tensor, k: int, seed: int) -> Tensor:
+    return found.outputs(new, found.draw(k, seeded(seed)))
+
+
+def class_hessian(phi: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    z, wide = F.linear(phi, weight, bias), extended(phi, bias is not None)
+    mean = torch.stack([p.diag() - torch.outer(p, p) for p in z.softmax(dim=1)]).mean(dim=0)
+    return torch.kron(mean, wide.T @ wide)
+
+
+def covariances(found: Posterior, new: Tensor, hessian: Tensor) -> Tensor:
+    """Of the outputs, from the definition: one Jacobian per row, one inverse."""
+    rows, outputs = extended(new, bool(found.has_bias)), found.weight.size(0)
+    inverse = torch.linalg.inv(hessian + found.precision[0] * torch.eye(len(hessian)).double())
+    jacobians = [torch.kron(torch.eye(outputs).double(), row[None]) for row in rows]  # [C, C * D]
+    return torch.stack([j @ inverse @ j.T for j in jacobians])
+
+
+# -- classes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("outputs", "bias"), [(3, True), (3, False), (2, True)])
+def test_the_kronecker_form_is_that_of_its_factors(outputs: int, bias: bool) -> None:
+    phi, (weight, b) = randn(20, 4, seed=0), layer(outputs, 4, bias)
+    found, new = Posterior().fit(phi, weight, b), randn(6, 4, seed=3)
+    wanted = covariances(found, new, class_hessian(phi, weight, b)).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.variance(new), wanted, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found.mean(new), F.linear(new, weight, b))
+    shrunk = found.mean(new) / (1 + math.pi / 8 * wanted).sqrt()
+    torch.testing.assert_close(found.probit(new), shrunk)
+
+
+@pytest.mark.parametrize("scale", [0.03, 1.0, 10.0])
+def test_the_precision_maximises_the_evidence(scale: float) -> None:
+    phi, (weight, bias) = randn(30, 4, seed=0), layer(3, 4, True)
+    weight, bias = scale * weight, scale * torch.as_tensor(bias)
+    found = Posterior().fit(phi, weight, bias)
+    hessian, theta = class_hessian(phi, weight, bias).numpy(), stacked(weight, bias).numpy()
+
+    def loss(log_tau: float) -> float:
+        tau = np.exp(log_tau)
+        whole = hessian + tau * np.eye(len(hessian))
+        parts = len(hessian) * log_tau, np.linalg.slogdet(whole)[1], tau * np.sum(theta**2)
+        return -0.5 * float(parts[0] - parts[1] - parts[2])
+
+    options = {"xatol": 1e-9}
+    best = optimize.minimize_scalar(loss, bounds=(-13.8, 13.8), method="bounded", options=options)
+    assert float(found.precision[0].log()) == pytest.approx(best.x, abs=1e-4)
+
+
+def test_draws_of_classes_have_the_posteriors_moments() -> None:
+    phi, (weight, b) = randn(30, 3, seed=0), layer(3, 3, True)
+    found, new = Posterior().fit(phi, weight, b), randn(4, 3, seed=3)
+    z, wanted = (
+        sampled(found, new, 40_000, 4),
+        covariances(found, new, class_hessian(phi, weight, b)),
+    )
+    for row in range(4):
+        deviation, error = wanted[row].diagonal().sqrt(), 6 / 40_000**0.5
+        assert ((z[:, row].mean(dim=0) - found.mean(new)[row]).abs() < error * deviation).all()
+        bound = 1.5 * error * torch.outer(deviation, deviation)
+        assert ((torch.cov(z[:, row].T) - wanted[row]).abs() < bound).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_state_round_trip_is_bit_identical(bias: bool) -> None:
+    phi, (weight, b) = randn(20, 4, seed=0).float(), layer(3, 4, bias)
+    fitted = Posterior().fit(phi, weight.float(), b)
+    fresh = Posterior()
+    fresh.load_state_dict(fitted.state_dict())
+    for other in (fresh, copy.deepcopy(fitted)):
+        one, two = fitted.probit(phi), other.probit(phi)
+        assert one.dtype == torch.float32
+        assert torch.equal(one, two)
+        assert torch.equal(sampled(fitted, phi, 3, 0), sampled(other, phi, 3, 0))
+
+
+def test_odd_features_and_weights_stay_finite() -> None:
+    weight, b = layer(3, 4, True)
+    for phi in (torch.ones(20, 4), torch.zeros(20, 4), 1e4 * randn(20, 4, seed=0)):
+        for scale in (0.0, 1.0):
+            found = Posterior().fit(phi.double(), scale * weight, scale * torch.as_tensor(b))
+            assert torch.isfinite(found.variance(phi.double())).all()
+            assert torch.isfinite(found.draw(3, seeded(0))).all()
+    for curvature in (None, torch.ones(20, 3)):
+        with pytest.raises(InputError):
+            Posterior().fit(torch.full((20, 4), math.nan), weight, b, curvature)
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def values_case(n: int = 60, d: int = 5, outputs: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, weights (of ridge regression) and truth of values with noise."""
+    phi, true = randn(n, d, seed=0), randn(outputs, d, seed=1)
+    y = phi @ true.T + randn(n, outputs, seed=2) * torch.tensor([0.3, 2.0])[:outputs]
+    solved = torch.linalg.solve(phi.T @ phi + torch.eye(d), phi.T @ y).T
+    return phi, solved, y
+
+
+def test_it_is_scikit_learns_bayesian_ridge() -> None:
+    """At its weights: the same noise, the same prior, the same predictive deviation."""
+    phi, _, y = values_case()
+    new = randn(9, 5, seed=3)
+    free = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0)
+    ridge = BayesianRidge(max_iter=5000, tol=1e-14, fit_intercept=False, **free)
+    found = [copy.deepcopy(ridge).fit(phi, column) for column in y.T]
+    weight = torch.from_numpy(np.stack([one.coef_ for one in found]))
+    ours = Posterior().fit(phi, weight, None, torch.ones_like(y), y - phi @ weight.T)
+    assert ours.right.size(0) == 1  # all outputs share the eigenvectors
+    for t, one in enumerate(found):
+        assert float(ours.noise[t]) == pytest.approx(1 / one.alpha_, rel=1e-6)
+        assert float(ours.precision[t]) == pytest.approx(one.lambda_, rel=1e-6)
+        mean, std = one.predict(new.numpy(), return_std=True)
+        deviation = (ours.variance(new)[:, t] + ours.noise[t]).sqrt()
+        torch.testing.assert_close(deviation, torch.from_numpy(std), rtol=1e-6, atol=0.0)
+        torch.testing.assert_close(ours.mean(new)[:, t], torch.from_numpy(mean))
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])  # weights of ridge regression, and others
+def test_noise_and_prior_maximise_the_evidence(shift: float) -> None:
+    phi, weight, y = values_case()
+    weight, bias = weight + shift, torch.tensor([0.1, -0.4]).double()
+    spread = randn(60, 2, seed=4).exp()
+    residuals = y - phi @ weight.T - bias
+    ours = Posterior().fit(phi, weight, bias, 1 / spread, residuals)
+    wide, thetas = extended(phi, True).numpy(), stacked(weight, bias).numpy()
+    for t in range(2):
+        v, r, theta = spread[:, t].numpy(), residuals[:, t].numpy(), thetas[t]
+
+        def loss(at: np.ndarray, v=v, r=r, theta=theta) -> float:
+            """Of the Laplace approximation at theta, from its definition."""
+            tau, s = np.exp(at)
+            hessian = wide.T @ (wide / (s * v)[:, None]) + tau * np.eye(len(theta))
+            likelihood = -0.5 * np.sum(np.log(2 * np.pi * s * v) + r**2 / (s * v))
+            prior = 0.5 * len(theta) * np.log(tau) - 0.5 * tau * theta @ theta
+            return -float(likelihood + prior - 0.5 * np.linalg.slogdet(hessian)[1])
+
+        best = optimize.minimize(loss, np.zeros(2))
+        found = torch.stack([ours.precision[t], ours.noise[t]]).log().numpy()
+        assert loss(found) <= best.fun + 1e-9
+        np.testing.assert_allclose(found, best.x, atol=1e-3)
+
+
+def test_noise_of_odd_cases_is_finite() -> None:
+    """Perfect fits, more weights than rows, features or weights of zero."""
+    phi, weight = randn(4, 9, seed=0), randn(1, 9, seed=1)
+    ones = torch.ones(4, 1).double()
+    for features in (phi, torch.zeros_like(phi), 1e6 * phi):
+        for theta in (weight, torch.zeros_like(weight)):
+            for residuals in (torch.zeros(4, 1), 1e3 * ones):
+                found = Posterior().fit(features, theta, None, ones, residuals)
+                for value in (found.noise, found.variance(phi)):
+                    assert torch.isfinite(value).all()
+                    assert (value > 0).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_draws_of_values_have_the_posteriors_moments(shared: bool) -> None:
+    phi, weight, y = values_case()
+    curvature = torch.ones_like(y) if shared else randn(60, 2, seed=4).exp()
+    found = Posterior().fit(phi, weight, None, curvature, y - phi @ weight.T)
+    new = randn(4, 5, seed=3)
+    z, deviation = sampled(found, new, 40_000, 4), found.variance(new).sqrt()
+    assert ((z.mean(dim=0) - found.mean(new)).abs() < 6 / 200 * deviation).all()
+    torch.testing.assert_close(z.std(dim=0), deviation, rtol=0.03, atol=0.0)
+    assert abs(float(torch.corrcoef(z[:, 0].T)[0, 1])) < 0.03  # outputs are independent
+
+
+# -- labels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_every_label_is_a_yes_no_question_of_its_own(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing entries teach nothing; of many wide labels the mean of the curvature counts."""
+    monkeypatch.setattr(module, "_MOST", 50 if shared else 1000)
+    phi, (weight, bias) = randn(40, 4, seed=0), layer(3, 4, True)
+    p = F.linear(phi, weight, bias).sigmoid()
+    curvature = p * (1 - p) * (torch.rand(40, 3, generator=seeded(5)) > 0.4)
+    ours = Posterior().fit(phi, weight, bias, curvature)
+    wide, new = extended(phi, True), extended(randn(6, 4, seed=3), True)
+    for t, lam in enumerate(curvature.T):
+        hessian = lam.mean() * wide.T @ wide if shared else wide.T @ (wide * lam[:, None])
+        inverse = torch.linalg.inv(hessian + ours.precision[t] * torch.eye(5))
+        wanted = ((new @ inverse) * new).sum(dim=1)
+        torch.testing.assert_close(ours.variance(new[:, :4])[:, t], wanted)
+    assert (ours.noise == 1).all()
+
+
+# -- laplace-torch -------------------------------------------------------------------------------
+
+
+def two_layers(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    """The identity, and the layer."""
+    outputs, width = weight.shape
+    trunk, head = nn.Linear(width, width, False), nn.Linear(width, outputs, bias is not None)
+    trunk.weight.data.copy_(torch.eye(width))
+    head.weight.data.copy_(weight)
+    if bias is not None:
+        head.bias.data.copy_(bias)
+    return nn.Sequential(trunk, head).double()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_posteriors_are_those_of_laplace_torch(kind: str) -> None:
+    """Variances and evidence; its Kronecker form treats a bias apart, so only without one."""
+    laplace = pytest.importorskip("laplace")
+    phi, weight, y = values_case(outputs=1)
+    bias, backend = torch.tensor([0.2]).double(), {"backend": laplace.curvature.BackPackGGN}
+    if kind == "classification":
+        (weight, _), y, bias = layer(3, 5, False), torch.arange(60) % 3, None
+        ours = Posterior().fit(phi, weight, None)
+        net = two_layers(weight, None)
+        theirs = laplace.Laplace(net, kind, "last_layer", "kron", **backend)
+    else:
+        ours = Posterior().fit(
+            phi, weight, bias, torch.ones_like(y), y - F.linear(phi, weight, bias)
+        )
+        known = {"sigma_noise": ours.noise.sqrt(), "prior_precision": ours.precision}
+        net = two_layers(weight, bias)
+        theirs = laplace.Laplace(net, kind, "last_layer", "full", **known, **backend)
+    rows = torch.utils.data.TensorDataset(phi, y)
+    theirs.fit(torch.utils.data.DataLoader(rows, batch_size=60))
+    theirs.prior_precision = ours.precision[0]
+    new = randn(6, 5, seed=3)
+    mean, covariance = theirs._glm_predictive_distribution(new)
+    torch.testing.assert_close(ours.mean(new), mean)
+    wanted = covariance.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(ours.variance(new), wanted, rtol=1e-6, atol=1e-9)
+    best = float(theirs.log_marginal_likelihood())
+    for factor in (0.8, 1.25):
+        assert float(theirs.log_marginal_likelihood(ours.precision[0] * factor)) < best
