@@ -445,7 +445,8 @@ def read_as(
     """A prediction as rows of one kind: the one check of kind, emptiness and truth."""
     if kind_of(p) != rows.kind:
         got = f"one about {kind_of(p)}" if hasattr(p, "kind") else type(p).__name__
-        raise InputError(f"a prediction about {rows.kind}", got)
+        do = "Take one of them with p.column(t)." if kind_of(p) == LabelRows.kind else ""
+        raise InputError(f"a prediction about {rows.kind}", got, do)
     found = p if isinstance(p, rows) and target is None else rows.of(p, target)
     if labelled:
         found.require_target()
