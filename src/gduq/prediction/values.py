@@ -303,7 +303,7 @@ class Values(Target):
     kind: ClassVar[str] = "values"
     noun: ClassVar[str] = "value"
     form: ClassVar[tuple[str, ...]] = ("shift", "scale")
-    price: ClassVar[float] = 0.005  # intervals about 1.07 times as wide
+    price: ClassVar[float] = 0.001  # intervals about 1.03 times as wide
     has_units: ClassVar[bool] = True
 
     names: tuple[str, ...] | None = None
