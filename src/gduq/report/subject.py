@@ -208,9 +208,8 @@ def as_subjects(subjects: Subject | Iterable[Subject]) -> list[Subject]:
     given = [subjects] if isinstance(subjects, Subject) else list(subjects)
     if not given:
         raise InputError("at least one subject", "none")
-    for subject in given:
-        if not isinstance(subject, Subject):
-            raise InputError("gduq.report.Subject objects", type(subject).__name__)
+    if strange := {type(s).__name__ for s in given if not isinstance(s, Subject)}:
+        raise InputError("gduq.report.Subject objects", ", ".join(sorted(strange)))
     if len(kinds := {s.kind for s in given}) > 1:
         raise InputError("subjects that predict the same kind", ", ".join(sorted(kinds)))
     # two runs that differ in their seed only are called alike, and that is no mistake
