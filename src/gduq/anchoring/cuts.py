@@ -18,8 +18,7 @@ from gduq.graphs.sparse import linear
 from gduq.nn.forced_dropout import ForcedDropout
 from gduq.nn.gnn import GNN
 from gduq.nn.gnn_settings import ChainPoint
-from gduq.nn.layers import PropagationLayer
-from gduq.nn.neighbourhoods import Structure
+from gduq.nn.layers import PropagationLayer, Structure
 from gduq.tracing.call import (
     Call,
     Ending,
