@@ -423,9 +423,6 @@ def needs_call(spec: Spec) -> bool:
     return bool(spec.get("call")) or any(map(needs_call, _inner(spec)))
 
 
-# -- checks before anything is made ----------------------------------------------------------------
-
-
 def check_spec(spec: Spec, tensors: Mapping[str, Tensor]) -> None:
     """Raise where settings speak of a larger model than the tensors are of.
 
@@ -483,9 +480,6 @@ def check_names(names: Any) -> None:
         raise BundleError("class_names, a list of different texts", repr(names)[:100])
     if any("\ud800" <= letter <= "\udfff" for name in names for letter in name):
         raise BundleError("class_names of complete letters", "half of a surrogate pair")
-
-
-# -- the model made again --------------------------------------------------------------------------
 
 
 class Factory:

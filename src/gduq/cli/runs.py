@@ -81,7 +81,7 @@ def evaluate(
     method: Methods = None,
     corrupted: Corrupted = False,
     subgroups: Annotated[
-        bool, typer.Option("--subgroups", help="Also groups of rows: by degree, size, ...")
+        bool, typer.Option("--subgroups", help="Also groups of rows: by degree and size.")
     ] = False,
     output: Annotated[
         Path | None,

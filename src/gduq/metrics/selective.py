@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.metrics.metric import POSITIVE, UNIT, metric
 from gduq.metrics.resampling import check_sampling, ends_around, resample_counts, wilson
-from gduq.metrics.rows import Rows, ValueRows, read_ranked
+from gduq.metrics.rows import POSITIVE, UNIT, Predicted, Rows, ValueRows, metric, read_ranked
 
-__all__ = ["RiskBand", "RiskCoverage", "aurc", "excess_aurc", "risk_band", "risk_coverage"]
+__all__ = ["RiskBand", "RiskCoverage", "aurc", "risk_band", "risk_coverage"]
 
 
 class RiskCoverage(NamedTuple):
@@ -23,7 +22,7 @@ class RiskCoverage(NamedTuple):
     threshold: Tensor  # [m], confidence (values: std) of the i-th
 
 
-def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
+def risk_coverage(p: Predicted, target: Tensor | None = None) -> RiskCoverage:
     r"""Share of errors (of values mean squared error) among the i most certain rows, i = 1 ... m.
 
     Rows of equal confidence are counted as in a random order, on average.
@@ -43,8 +42,8 @@ def risk_coverage(p: Any, target: Tensor | None = None) -> RiskCoverage:
     return RiskCoverage(size / len(loss), _running_mean(loss), threshold)
 
 
-@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
-def aurc(p: Any, target: Tensor | None = None) -> float:
+@metric(classes=UNIT, values=POSITIVE)
+def aurc(p: Predicted, target: Tensor | None = None) -> float:
     r"""Area under the risk-coverage curve, :math:`\frac1m \sum_i r_i` (Geifman et al., 2019).
 
     It mixes accuracy with how well confidence ranks the errors last; smaller is better.
@@ -57,19 +56,6 @@ def aurc(p: Any, target: Tensor | None = None) -> float:
     return rows.out(_risks(rows).mean(dim=-1))
 
 
-@metric(classes=UNIT, labels=UNIT, values=POSITIVE)
-def excess_aurc(p: Any, target: Tensor | None = None) -> float:
-    """`aurc` minus that of the same errors ranked last: 0 means confidence ranks perfectly.
-
-    Example:
-        >>> excess_aurc(torch.tensor([[0.0, 9.0], [0.0, 1.0]]), torch.tensor([1, 0]))
-        0.0
-    """
-    rows = read_ranked(p, target)
-    best = _running_mean(rows.by(rows.loss, rows.loss)[0])
-    return rows.out((_risks(rows) - best).mean(dim=-1))
-
-
 class RiskBand(NamedTuple):
     """Points of a risk-coverage curve, each with its interval."""
 
@@ -80,7 +66,7 @@ class RiskBand(NamedTuple):
 
 
 def risk_band(
-    p: Any,
+    p: Predicted,
     target: Tensor | None = None,
     *,
     points: int = 200,

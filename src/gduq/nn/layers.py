@@ -428,41 +428,32 @@ class VirtualNode(nn.Module):
 # -- layers by name --------------------------------------------------------------------------------
 
 
-def _pna(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
-    hidden = config["hidden_channels"]
-    conv: nn.Module = PNAConv(
-        hidden,
-        hidden,
-        aggregators=["mean", "min", "max", "std"],
-        scalers=["identity", "amplification", "attenuation"],
-        deg=torch.tensor(config["degree"], device="cpu"),  # it is read, also on the meta device
-        edge_dim=edge_dim,
-    )
-    return conv
-
-
 def _gated_gcn(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
     hidden = config["hidden_channels"]
     conv: nn.Module = ResGatedGraphConv(hidden, hidden, edge_dim=edge_dim)
     return conv
 
 
-def _gps(config: Mapping[str, Any], edge_dim: int | None) -> nn.Module:
-    inner, heads = _gated_gcn(config, edge_dim), config["heads"]
-    conv: nn.Module = GPSConv(
-        config["hidden_channels"], inner, heads=heads, dropout=config["dropout"]
-    )
-    return conv
-
-
-# A new layer is one more line here, and its name in `gnn_settings.Conv`: a class like `GCNLayer`,
+# A new layer is one more entry here, and its name in `gnn_settings.Conv`: a class like `GCNLayer`,
 # or a function that makes a convolution of PyG, which goes into a `ConvLayer`.
 CONVS: dict[str, Callable[..., nn.Module]] = {
     "gcn": GCNLayer,
     "gin": GINLayer,
-    "pna": _pna,
+    "pna": lambda config, edge_dim: PNAConv(
+        config["hidden_channels"],
+        config["hidden_channels"],
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification", "attenuation"],
+        deg=torch.tensor(config["degree"], device="cpu"),  # it is read, also on the meta device
+        edge_dim=edge_dim,
+    ),
     "gated_gcn": _gated_gcn,
-    "gps": _gps,
+    "gps": lambda config, edge_dim: GPSConv(
+        config["hidden_channels"],
+        _gated_gcn(config, edge_dim),
+        heads=config["heads"],
+        dropout=config["dropout"],
+    ),
 }
 
 

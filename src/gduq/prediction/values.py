@@ -67,6 +67,7 @@ class ValuePrediction(Prediction):
     calibrator: ClassVar[str] = "deviation"
     ood_scores: ClassVar[tuple[str, ...]] = ("std", "epistemic", "novelty")
     conformal: ClassVar[str] = "normalised"
+    mean_of_parts: ClassVar[bool] = False  # each has a unit of its own
     shift_columns: ClassVar[tuple[str, ...]] = ("mean", "std", "epistemic", "novelty")
 
     units: tuple[str, ...] | None = None

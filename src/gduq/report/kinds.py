@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from gduq import metrics
-from gduq.evaluation.gap import PROMISED
 from gduq.metrics import Interval
+from gduq.metrics.rows import PROMISED
 from gduq.prediction import Target, infer_target
 from gduq.report.subject import Subject, change, is_clear
 

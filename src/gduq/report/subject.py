@@ -21,7 +21,6 @@ from torch import Tensor
 from gduq import metrics
 from gduq.errors import InputError
 from gduq.evaluation import Evaluation, evaluate
-from gduq.evaluation.gap import gap_of_draws
 from gduq.graphs.splits import SPLIT_NAMES, Splits
 from gduq.metrics import Interval
 from gduq.metrics.resampling import interval, resample_counts, resampled
@@ -405,8 +404,5 @@ def _measured(name: str, p: Prediction, counts: Tensor, bins: int) -> Tensor:
         return _measured("gap", p, counts, bins).abs()
     metric: Any = partial(metrics.ece, bins=bins) if name == "ece" else getattr(metrics, name, None)
     columns = p.parts().values() if isinstance(p, ValuePrediction) else [p]
-    if name == "gap":
-        found = [gap_of_draws(q, counts) for q in columns]
-    else:
-        found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
+    found = [resampled(metric, read_any(q).weighted(counts)) for q in columns]
     return torch.stack(found).mean(dim=0).cpu()

@@ -17,8 +17,7 @@ from gduq.calibration import METHODS, parse_name
 from gduq.data import View
 from gduq.errors import InputError, first_flaw
 from gduq.evaluation import Evaluation, corrupted_predictions, evaluate
-from gduq.evaluation.calibrated import Calibrated
-from gduq.evaluation.inputs import whole_graph
+from gduq.evaluation.calibrated import Calibrated, full_graph
 from gduq.models.predictor import Predictor
 from gduq.prediction import Prediction
 from gduq.runs import build
@@ -165,7 +164,7 @@ class RunFolder:
 
         return Calibrated(
             found,
-            find_whole=lambda: whole_graph(self.model, self.views) if node else None,
+            find_graph=lambda: full_graph(self.model, self.views) if node else None,
             find_copies=copies,
         )
 
