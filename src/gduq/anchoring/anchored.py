@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
 
-from gduq._torch import chunks
 from gduq.anchoring.anchors import (
     Anchors,
     AnchorSampler,
@@ -26,6 +25,7 @@ from gduq.anchoring.cuts import (
     HeadCut,
     Uncut,
     cut_from,
+    head_outputs,
     needs_graph,
     resolve_cut,
 )
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["Anchored"]
 
 _VALIDATION = 3  # anchors that judge an epoch: all of them would cost more than its training
-_BLOCK = 2**18  # numbers of a hidden layer that are computed at once: what a cache holds
 
 
 class Anchored(Predictor):
@@ -368,11 +367,8 @@ class Anchored(Predictor):
             return self._features(self.point.prefix(graph), graph)
 
     def from_rows(self, h: Tensor, outputs: Tensor) -> Tensor:
-        """A block of rows passes with all anchors before the next one: it stays in the cache."""
         assert isinstance(self.point, HeadCut)
-        bank, head = self.anchors.unsqueeze(1), AnchoredHead(self.linear, self.point.tail)
-        size = _BLOCK // (bank.size(0) * self.linear.out_features)
-        return self._formed(torch.cat([head(rows, bank) for rows in chunks(h, size)], dim=1))
+        return self._formed(head_outputs(self.linear, self.point.tail, self.anchors, h))
 
     def _features(self, h: Tensor, graph: Graph) -> Tensor:
         if h.layout != torch.strided:  # bag-of-words input: what the anchored layer makes of it

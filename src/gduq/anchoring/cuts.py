@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gduq._torch import exporting
-from gduq.anchoring.equation import AnchoredLinear
+from gduq._torch import chunks, exporting
+from gduq.anchoring.equation import AnchoredLinear, anchored_relu_map
 from gduq.anchoring.recipe import Recipe
 from gduq.errors import InputError, did_you_mean, warn_user
 from gduq.graphs import Graph, Rows, check_graph, num_rows
@@ -53,12 +53,13 @@ from gduq.tracing.trunk import (
 
 __all__ = [
     *("AnchoredHead", "CutPoint", "GNNCut", "HeadCut", "ModuleCut", "Read", "Tail", "Uncut"),
-    *("cut_from", "cut_points", "needs_graph", "resolve_cut"),
+    *("cut_from", "cut_points", "head_outputs", "needs_graph", "resolve_cut"),
 ]
 
 Read = Callable[[Tensor, slice], Tensor]  # of h [n, d] and a part of D copies: z [len, n, m]
 
 _CHUNK = 2**22  # most numbers of a layer held at once while copies pass through a `GNN`
+_BLOCK = 2**18  # numbers of a hidden layer that are computed at once: what a cache holds
 _MOST = 4096  # channels of an input that a new map is put before
 _FOUND = ("head", "readout")  # places in any network
 _ADVICE = "See gduq.cut_points(net, graph) for the places one can anchor at."
@@ -421,6 +422,37 @@ class AnchoredHead(nn.Module):
         ``[D, 1, d]``."""
         z = self.linear.residual(h) + self.linear.shift(c, masked)
         return self.tail(self.linear.biased(z), h)  # type: ignore[no-any-return]
+
+
+def head_outputs(linear: AnchoredLinear, tail: Tail, bank: Tensor, h: Tensor) -> Tensor:
+    """Outputs ``[K, n, O]`` of a head for rows ``h`` ``[n, d]`` and anchors ``bank`` ``[K, d]``.
+
+    A block of rows passes with all anchors before the next one: it stays in the cache.
+    """
+    shift = linear.shift(bank)  # [K, m]
+    last = _map_of_relu(tail)
+    parts = []
+    for rows in chunks(h, _BLOCK // max(1, shift.numel())):
+        if last is None:
+            z = linear.biased(linear.residual(rows)) + shift.unsqueeze(1)
+            parts.append(tail(z, rows))
+            continue
+        own = (linear.weight_h, linear.bias, last.weight, last.bias)
+        found = anchored_relu_map(rows, shift, *own)
+        parts.append(found if tail.plain is None else found + tail.plain(rows))
+    return torch.cat(parts, dim=1)
+
+
+def _map_of_relu(tail: Tail) -> nn.Linear | None:
+    """The linear map that a tail amounts to behind a ReLU, if that is all there is to it."""
+    if tail.training or ForcedDropout.active() or tail.noise is not None:
+        return None
+    rest = [*tail.rest] if isinstance(tail.rest, nn.Sequential) else [tail.rest]
+    steps = [step for step in rest if type(step) not in (nn.Dropout, nn.Identity)]
+    if tail.plain is not None:
+        return None if steps else tail.out
+    fits = len(steps) == 2 and type(steps[0]) is nn.ReLU and type(steps[1]) in LINEAR
+    return steps[1] if fits else None  # type: ignore[return-value]
 
 
 # -- finding a place -------------------------------------------------------------------------------
