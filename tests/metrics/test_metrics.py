@@ -228,23 +228,6 @@ def planted_risk(rows, seed):
     return torch.stack([(u / (1 - u)).log(), torch.zeros_like(u)], dim=1), wrong.long()
 
 
-def test_risk_bands_hold_the_true_curve():
-    """Few certain rows err, so a plain bootstrap at coverage 0.1 holds the truth half the time."""
-    held, plain = [], []
-    for seed in range(100):
-        logits, y = planted_risk(150, seed)
-        band = metrics.risk_band(logits, y, points=11, resamples=100, seed=seed)
-        truth = 0.02 + 0.145 * band.coverage
-        held.append((band.low <= truth) & (truth <= band.high))
-        plain.append(band.risk[1] > 0)
-    share = torch.stack(held).double().mean(0)
-    assert share[1:].min() >= 0.88  # standard error: 0.02
-    assert torch.stack(plain).double().mean() < 0.7
-    assert band.coverage[-1] == 1.0
-    assert band.risk == pytest.approx(metrics.risk_coverage(logits, y).risk[
-        (band.coverage * 150).round().long() - 1])  # fmt: skip
-
-
 @pytest.mark.parametrize("name", FLOATS)
 def test_prediction_and_logits_agree(name):
     logits, y = make()

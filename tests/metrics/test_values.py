@@ -212,13 +212,6 @@ def test_risk_is_the_squared_error_of_the_rows_kept():
     assert metrics.rmse(p) == pytest.approx(math.sqrt(risks[-1]))
 
 
-def test_risk_band_of_values():
-    p = make(m=200)
-    band = metrics.risk_band(p, points=10, resamples=100)
-    assert band.risk[-1].item() == pytest.approx(metrics.rmse(p) ** 2)
-    assert ((band.low < band.risk) & (band.risk < band.high)).all()
-
-
 OF_VALUES = [f for f, kinds in ABOUT.items() if "values" in kinds and f.__name__ in dir(metrics)]
 OPTIONS = [
     *(partial(f) for f in OF_VALUES),
