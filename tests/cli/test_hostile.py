@@ -56,7 +56,7 @@ def test_pipes_and_devices_are_no_configs(tmp_path):
     link.symlink_to("/dev/zero")
     for path in (pipe, link):
         with pytest.raises(InputError, match="no regular file"):
-            RunConfig.from_toml(path)
+            RunConfig.read(path)
 
 
 # -- files of graphs -----------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_config_files(place, data):
     path = place / "run.toml"
     path.write_bytes(changed(CONFIG, data))
     try:
-        assert RunConfig.from_toml(path).hash
+        assert RunConfig.read(path).hash
     except InputError as error:
         one_sentence(error)
 

@@ -225,7 +225,7 @@ def test_own_data_has_defaults_of_its_own(files):
 def test_no_patience_survives_rewriting(patience, files, tmp_path):
     config = RunConfig(data={"source": str(files["values"])}, training={"patience": patience})
     (tmp_path / "config.json").write_text(config.model_dump_json())
-    again = RunConfig.from_run(tmp_path)
+    again = RunConfig.read(tmp_path)
     assert again == config
     assert again.hash == config.hash
     assert again.training.patience == (patience or None)

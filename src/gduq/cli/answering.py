@@ -13,7 +13,7 @@ from torch import nn
 
 from gduq.bundle import BundleInfo, describe, load_reference
 from gduq.bundle import load as load_bundle
-from gduq.bundle.deserialize import needs_call, networks
+from gduq.bundle.save_load import needs_call, networks
 from gduq.calibration import Calibrator, make, methods_for, parse_name
 from gduq.cli.request import Request, TrainingInfo, bundle_file, check_sources, smiles_in
 from gduq.data.catalog import load
