@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gduq.errors import InputError
-from gduq.prediction.mixture import disagreement, log_mixture, match
-from gduq.prediction.temperature import best_temperature
+from gduq.prediction.mixture import best_temperature, disagreement, log_mixture, match
 
 few = settings(deadline=None, max_examples=40)
 

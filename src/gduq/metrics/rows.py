@@ -12,7 +12,8 @@ from torch import Tensor
 from gduq.errors import InputError
 from gduq.metrics.crps import mixture_crps
 from gduq.metrics.weighted import WeightedRows
-from gduq.prediction.checks import as_labels, as_samples
+from gduq.prediction import ClassPrediction
+from gduq.prediction.classes import as_labels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -148,7 +149,7 @@ def _as_logits(given: Any) -> Tensor:
     if logits.dim() != 2:
         do = "Make a gduq.Prediction of [K, m, C]."
         raise InputError("logits of shape [m, C]", list(logits.shape), do)
-    return as_samples(logits)[0]
+    return ClassPrediction(logits).samples[0]
 
 
 @dataclass(eq=False)
